@@ -1,0 +1,67 @@
+"""Closing: a transfer that shares its links with nobody becomes a task of fixed duration.
+
+Exact, and cheap: the flows of one stream never overlap, so a link that only one stream's flows cross gives each of them
+what it would have alone. What is left for the fluid is what really contends. With `every` all transfers are closed,
+shared or not: that is the fidelity `closed`, where contention is left out on purpose.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UserError
+from .task import WEIGHT_BITS, Array, TaskGraph
+
+
+
+def close(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
+    """The same graph with every transfer that runs alone (or every transfer) turned into its fixed duration."""
+    flowing = (graph.foot >= 0) & (graph.work > 0)
+    if not flowing.any():
+        return graph
+    steady_link = np.array([profile.steady for profile in graph.profiles], dtype=bool)[graph.link_profile]
+    steady = ~_any_link(graph, ~steady_link)
+    if every and not steady[graph.foot[flowing]].all():
+        raise UserError(
+            "closed collectives cannot follow a link whose capacity changes during the step",
+            hint="use fidelity.collectives: fluid, or perturb the link for the whole step",
+        )
+    closable = steady if every else steady & ~_any_link(graph, shared_links(graph, flowing))
+    chosen = flowing & closable[np.maximum(graph.foot, 0)]
+    rate = np.minimum(graph.cap[chosen], alone_rate(graph)[graph.foot[chosen]])
+    solo_ns = graph.solo_ns.copy()
+    solo_ns[chosen] += -(-graph.work[chosen] // rate)
+    return graph.with_columns(solo_ns=solo_ns, foot=np.where(chosen, -1, graph.foot), work=np.where(chosen, 0, graph.work))
+
+
+def shared_links(graph: TaskGraph, flowing: Array) -> Array:
+    """For each link, whether flows of different streams cross it, so that two of them may overlap."""
+    owner = np.full(len(graph), np.iinfo(np.int64).max)
+    np.minimum.at(owner, graph.streams.idx, graph.streams.row_of)
+    lowest = np.full(len(graph.feet), np.iinfo(np.int64).max)
+    highest = np.full(len(graph.feet), -1)
+    np.minimum.at(lowest, graph.foot[flowing], owner[flowing])
+    np.maximum.at(highest, graph.foot[flowing], owner[flowing])
+    used = highest[graph.feet.row_of] >= 0
+    link, foot = graph.feet.idx[used], graph.feet.row_of[used]
+    first = np.full(len(graph.link_profile), np.iinfo(np.int64).max)
+    last = np.full(len(graph.link_profile), -1)
+    np.minimum.at(first, link, lowest[foot])
+    np.maximum.at(last, link, highest[foot])
+    shared: Array = (last >= 0) & (first != last)
+    return shared
+
+
+def alone_rate(graph: TaskGraph) -> Array:
+    """For each footprint, the rate that its links give it when nobody else is there."""
+    capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
+    rate = np.full(len(graph.feet), np.iinfo(np.int64).max)
+    np.minimum.at(rate, graph.feet.row_of, (capacity[graph.feet.idx] << WEIGHT_BITS) // graph.foot_weight)
+    return rate
+
+
+def _any_link(graph: TaskGraph, links: Array) -> Array:
+    """For each footprint, whether it crosses one of `links`."""
+    crosses = np.zeros(len(graph.feet), dtype=bool)
+    crosses[graph.feet.row_of[links[graph.feet.idx]]] = True
+    return crosses

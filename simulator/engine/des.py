@@ -1,0 +1,203 @@
+"""The reference engine: a SimPy process per stream, each running its tasks first in, first out.
+
+Everything faster is an optimisation of this file and is tested to give the same integers. The rules are those of
+docs/semantics.md: a task starts when it heads all its streams and its predecessors have ended; first its `solo_ns`
+pass, then its work drains at a rate that is solved anew once per instant, after all other events of that instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+from .fabric import Fabric
+from .paces import Paces
+from .stuck import stuck
+from .task import SPEED_BITS, TaskGraph
+from .timeline import Times
+
+Process = Generator[simpy.Event, Any, None]
+LAST = 2
+"""SimPy runs priority 0 and 1 first: an event of priority 2 sees the whole instant."""
+
+
+def simulate(graph: TaskGraph) -> Times:
+    """Runs the graph to its end and returns the start and end of every task. Raises `Deadlock` if tasks are left."""
+    return _Run(graph).to_the_end()
+
+
+class _Run:
+    """One run: the streams, what each task still waits for, and the log of starts and ends."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.env = simpy.Environment()
+        self.fluid = _Fluid(self.env, graph)
+        n = len(graph)
+        self.start, self.end = [-1] * n, [-1] * n
+        self.streams = graph.streams.lists()
+        self.successors = graph.preds.transposed(n).lists()
+        self.solo_ns: list[int] = graph.settled_ns().tolist()
+        self.waiting: list[int] = graph.preds.counts.tolist()
+        self.owner = [-1] * n
+        for stream, tasks in enumerate(self.streams):
+            for task in tasks:
+                if self.owner[task] < 0:
+                    self.owner[task] = stream
+                else:
+                    self.waiting[task] += 1
+        self.may_start: dict[int, simpy.Event] = {}
+        self.has_ended: dict[int, simpy.Event] = {}
+
+    def to_the_end(self) -> Times:
+        for stream in range(len(self.streams)):
+            self.env.process(self.stream(stream))
+        self.env.run()
+        if -1 in self.end:
+            raise stuck(self.graph, self.end)
+        return Times.of(self.start, self.end)
+
+    def stream(self, stream: int) -> Process:
+        """One stream: its tasks in order. The first stream of a gang runs it; the others arrive and wait for its end."""
+        env, owner, waiting, solo_ns = self.env, self.owner, self.waiting, self.solo_ns
+        paced, flows, holds = self.fluid.paced, self.fluid.flows, self.fluid.holds
+        for task in self.streams[stream]:
+            if owner[task] != stream:
+                gang_end = self.has_ended.setdefault(task, env.event())
+                self.release(task)
+                yield gang_end
+                continue
+            if waiting[task]:
+                self.may_start[task] = env.event()
+                yield self.may_start[task]
+            self.start[task] = env.now
+            if task in holds:
+                self.fluid.hold(task, +1)
+            if solo_ns[task] and task not in paced:
+                yield env.timeout(solo_ns[task])
+            if task in flows or task in paced:
+                yield self.fluid.begin(task)
+            self.finish(task)
+
+    def finish(self, task: int) -> None:
+        """Logs the end of a task and tells those that wait for it."""
+        self.end[task] = self.env.now
+        if task in self.fluid.holds:
+            self.fluid.hold(task, -1)
+        for successor in self.successors[task]:
+            self.release(successor)
+        if task in self.has_ended:
+            self.has_ended.pop(task).succeed()
+
+    def release(self, task: int) -> None:
+        """One thing less that a task waits for; after the last its owner may start it."""
+        self.waiting[task] -= 1
+        if not self.waiting[task] and task in self.may_start:
+            self.may_start.pop(task).succeed()
+
+
+class _AtEndOfInstant(simpy.Event):
+    """Calls a function once all other events of the present instant are done."""
+
+    def __init__(self, env: simpy.Environment, call: Callable[[simpy.Event], None]) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        self.callbacks = [call]
+        env.schedule(self, priority=LAST)
+
+
+class _Fluid:
+    """Work whose rate may change: bytes over links, compute on a pace that does not stand still.
+
+    Rates come from `Fabric` and `Paces`, which know no clock; this gives them one.
+    """
+
+    def __init__(self, env: simpy.Environment, graph: TaskGraph) -> None:
+        self.env = env
+        restless, flowing = graph.restless_tasks, (graph.foot >= 0) & (graph.work > 0)
+        self.paced = {t: (int(graph.pace[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in _true(restless)}
+        self.flows = {t: (int(graph.foot[t]), int(graph.work[t]), int(graph.cap[t])) for t in _true(flowing)}
+        weights, links = graph.foot_weight.tolist(), graph.feet.idx.tolist()
+        ptr = graph.feet.ptr.tolist()
+        feet = [list(zip(links[a:b], weights[a:b], strict=True)) for a, b in zip(ptr, ptr[1:], strict=False)]
+        link_profiles, pace_profiles = graph.profile_of_link, graph.profile_of_pace
+        self.fabric = Fabric(feet, [profile.value[0] for profile in link_profiles])
+        self.paces = Paces([profile.value[0] for profile in pace_profiles])
+        self.holds: dict[int, list[tuple[int, int]]] = {}
+        for task, pace, share in zip(*(c.tolist() for c in (graph.holds.task, graph.holds.pace, graph.holds.share)), strict=True):
+            self.holds.setdefault(task, []).append((pace, share))
+        self.left: dict[int, int] = {}
+        self.rate: dict[int, int] = {}
+        self.since: dict[int, int] = {}
+        self.due: dict[int, int] = {}
+        self.event: dict[int, simpy.Event] = {}
+        self.settling = False
+        for profiles, resize in ((link_profiles, self.fabric.resize), (pace_profiles, self.paces.resize)):
+            for index, profile in enumerate(profiles):
+                if not profile.steady:
+                    env.process(self.follow(index, list(zip(profile.since_ns, profile.value, strict=True))[1:], resize))
+
+    def follow(self, index: int, changes: list[tuple[int, int]], resize: Callable[[int, int], None]) -> Process:
+        """Gives a link or a pace its new value at each change of its profile."""
+        for since_ns, value in changes:
+            yield self.env.timeout(since_ns - self.env.now)
+            resize(index, value)
+            self.settle_soon()
+
+    def begin(self, task: int) -> simpy.Event:
+        """The task's work starts to drain now; the event returned fires when none is left."""
+        if task in self.paced:
+            pace, self.left[task] = self.paced[task]
+            self.paces.join(task, pace)
+        else:
+            foot, self.left[task], cap = self.flows[task]
+            self.fabric.join(task, foot, cap)
+        self.rate[task], self.since[task] = 0, self.env.now
+        self.event[task] = self.env.event()
+        self.settle_soon()
+        return self.event[task]
+
+    def hold(self, task: int, sign: int) -> None:
+        """A task that slows its neighbours starts (+1) or ends (-1)."""
+        for pace, share in self.holds.get(task, ()):
+            self.paces.hold(pace, sign * share)
+            self.settle_soon()
+
+    def settle_soon(self) -> None:
+        if not self.settling:
+            self.settling = True
+            _AtEndOfInstant(self.env, self.settle)
+
+    def settle(self, _: simpy.Event) -> None:
+        """Solves the rates for this instant and sets the clock of every task whose rate changed."""
+        self.settling = False
+        now = self.env.now
+        for task, rate in (*self.fabric.solve(), *self.paces.solve()):
+            self.left[task] -= self.rate[task] * (now - self.since[task])
+            self.rate[task], self.since[task] = rate, now
+            self.due.pop(task, None)
+            if rate:
+                wait = -(-self.left[task] // rate)
+                self.due[task] = now + wait
+                self.env.timeout(wait, task).callbacks.append(self.expire)
+
+    def expire(self, event: simpy.Event) -> None:
+        """A clock rang: the task is done, unless its rate changed meanwhile and another clock was set."""
+        task = event.value
+        if self.due.get(task) != self.env.now:
+            return
+        if task in self.paced:
+            self.paces.leave(task, self.paced[task][0])
+        else:
+            self.fabric.leave(task)
+            self.settle_soon()
+        for column in (self.left, self.rate, self.since, self.due):
+            del column[task]
+        self.event.pop(task).succeed()
+
+
+def _true(mask: Any) -> list[int]:
+    found: list[int] = mask.nonzero()[0].tolist()
+    return found

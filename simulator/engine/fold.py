@@ -1,0 +1,215 @@
+"""Folding: ranks that must behave alike are simulated once.
+
+A partition of ranks, communicators and links is *stable* when members of a class look alike and have alike neighbours:
+ranks run the same program at the same speed and meet the same class of communicator in each slot; communicators have the
+same kind, the same members by slot and cross the same links with the same weights; links have the same capacity and carry
+the same weight of every class of footprint. Then members of a class do the same things at the same times, to the
+nanosecond, and one of each class is enough: the quotient is a skeleton, and `expand` makes its tasks as it makes any.
+
+`refine` finds the coarsest such partition by colour refinement with 64-bit hashes. Hashes can collide, so `verify` proves
+the result afterwards without any. Why this is sound: docs/semantics.md, "Folding".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import InvariantBroken
+from .skeleton import Expansion, Skeleton, expand
+from .task import Array, Csr, offsets
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Partition:
+    """The class of every rank, communicator and link; classes are numbered by their first member."""
+
+    rank: Array
+    communicator: Array
+    link: Array
+
+    @property
+    def classes(self) -> int:
+        return _count(self.rank)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Folded:
+    """A folded skeleton expanded to tasks, and the class of every rank."""
+
+    expansion: Expansion
+    class_of: Array
+
+
+def fold(skeleton: Skeleton) -> Folded:
+    """Simulate one rank of each class: refine, prove, take the quotient, expand."""
+    partition = refine(skeleton)
+    verify(skeleton, partition)
+    return Folded(expand(quotient(skeleton, partition), task_count(skeleton)), partition.rank)
+
+
+def unfolded(skeleton: Skeleton) -> Folded:
+    """Every rank for itself."""
+    return Folded(expand(skeleton), np.arange(skeleton.ranks))
+
+
+def task_count(skeleton: Skeleton) -> int:
+    """How many tasks the whole cluster runs, without making them."""
+    own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program].sum()
+    communicator, slot, rank = skeleton.members
+    first = np.searchsorted(communicator, np.arange(skeleton.communicators))
+    turns = np.array([[len(t.rows_of(s)) for s in range(len(skeleton.slots))] for t in skeleton.templates])
+    return int(own + turns[skeleton.program[rank[first]], slot[first]].sum())
+
+
+def refine(skeleton: Skeleton) -> Partition:
+    """The coarsest stable partition, by colour refinement. Trusted only after `verify`."""
+    communicator, slot, member = skeleton.members
+    foot, link = skeleton.feet.row_of, skeleton.feet.idx
+    weight = (skeleton.foot_weight // max(1, int(np.gcd.reduce(skeleton.foot_weight)))).astype(np.uint64)
+    foot_of, pattern = foot // skeleton.patterns, _mix((foot % skeleton.patterns).astype(np.uint64))
+    slot_salt = _mix(slot.astype(np.uint64) + np.uint64(1))
+    rank = _mix(_dense(skeleton.program) * np.uint64(len(skeleton.profiles)) + _dense(skeleton.speed))
+    comm, line = _mix(_dense(skeleton.kind)), _mix(_dense(skeleton.link_profile))
+    found = (0, 0, 0)
+    while True:
+        comm = _mix(comm)
+        comm += _sums(communicator, _mix(rank[member] ^ slot_salt), len(comm))
+        comm += _sums(foot_of, _mix(_mix(line[link] ^ pattern) + weight), len(comm))
+        comm = _mix(comm)
+        rank = _mix(rank) + _sums(member, _mix(comm[communicator] ^ slot_salt), len(rank))
+        line = _mix(line) + _sums(link, _mix(comm[foot_of] ^ pattern) * weight, len(line))
+        now = (_count(rank), _count(comm), _count(line))
+        if now == found:
+            return Partition(_labels(rank), _labels(comm), _labels(line))
+        found = now
+
+
+def verify(skeleton: Skeleton, partition: Partition) -> None:
+    """Proves that the partition is stable, by comparing every member with the first of its class. No hashes."""
+    rank, comm, link = partition.rank, partition.communicator, partition.link
+    slots = np.where(skeleton.slots >= 0, comm[skeleton.slots], -1)
+    communicator, slot, member = skeleton.members
+    foot = skeleton.feet.row_of
+    foot_of, pattern = foot // skeleton.patterns, foot % skeleton.patterns
+    carried = _carried(skeleton, partition)
+    alike = [
+        ("ranks", rank, [skeleton.program, skeleton.speed, *slots], None),
+        ("communicators' kinds", comm, [skeleton.kind], None),
+        ("communicators' members", comm, [slot, rank[member]], communicator),
+        ("communicators' links", comm, [pattern, link[skeleton.feet.idx], skeleton.foot_weight], foot_of),
+        ("links", link, [skeleton.link_profile], None),
+        ("links' loads", link, [carried.foot, carried.weight], carried.link),
+    ]
+    for what, classes, columns, owner in alike:
+        same = _same_columns(classes, columns) if owner is None else _same_lists(classes, owner, columns)
+        if not same:
+            raise InvariantBroken(f"fold: {what} of one class differ")
+
+
+def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
+    """The skeleton of the classes: its first member stands for each, and each link carries what that member carries."""
+    rank, comm, link = (_representatives(c) for c in (partition.rank, partition.communicator, partition.link))
+    slots = skeleton.slots[:, rank]
+    carried = _carried(skeleton, partition)
+    representative = np.zeros(len(partition.link), dtype=bool)
+    representative[link] = True
+    seen = representative[carried.link]
+    crossed = partition.link[carried.link[seen]]
+    order = np.lexsort((crossed, carried.foot[seen]))
+    counts = np.bincount(carried.foot[seen], minlength=len(comm) * skeleton.patterns)
+    return replace(
+        skeleton,
+        program=skeleton.program[rank],
+        speed=skeleton.speed[rank],
+        slots=np.where(slots >= 0, partition.communicator[slots], -1),
+        kind=skeleton.kind[comm],
+        feet=Csr(offsets(counts), crossed[order]),
+        foot_weight=carried.weight[seen][order],
+        link_profile=skeleton.link_profile[link],
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Carried:
+    """What each link carries of each class of footprint: the weights of the class's members on it, summed."""
+
+    link: Array
+    foot: Array
+    weight: Array
+
+
+def _carried(skeleton: Skeleton, partition: Partition) -> _Carried:
+    foot = skeleton.feet.row_of
+    foot_class = partition.communicator[foot // skeleton.patterns] * skeleton.patterns + foot % skeleton.patterns
+    n_feet = _count(partition.communicator) * skeleton.patterns
+    key = skeleton.feet.idx * n_feet + foot_class
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    begins = _run_starts(key)
+    weight = np.add.reduceat(skeleton.foot_weight[order], begins) if len(key) else skeleton.foot_weight
+    return _Carried(key[begins] // n_feet, key[begins] % n_feet, weight)
+
+
+def _same_columns(classes: Array, columns: list[Array]) -> bool:
+    first = _representatives(classes)[classes]
+    return all(bool((column == column[first]).all()) for column in columns)
+
+
+def _same_lists(classes: Array, owner: Array, columns: list[Array]) -> bool:
+    """Whether owners of one class have equal lists of entries, as multisets of the columns' values."""
+    order = np.lexsort((*reversed(columns), owner))
+    counts = np.bincount(owner, minlength=len(classes))
+    begins, first = offsets(counts)[:-1], _representatives(classes)[classes]
+    if (counts != counts[first]).any():
+        return False
+    twin = np.repeat(begins[first] - begins, counts) + np.arange(len(owner))
+    return all(bool((column[order] == column[order][twin]).all()) for column in columns)
+
+
+def _representatives(classes: Array) -> Array:
+    """The first member of each class. Classes are numbered 0, 1, 2 ..."""
+    first = np.zeros(int(classes.max(initial=-1)) + 1, dtype=np.int64)
+    first[classes[::-1]] = np.arange(len(classes))[::-1]
+    return first
+
+
+def _labels(colours: Array) -> Array:
+    """Colours as classes numbered in the order of their first member."""
+    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+    labels: Array = rank[inverse]
+    return labels
+
+
+def _count(colours: Array) -> int:
+    return len(np.unique(colours))
+
+
+def _run_starts(ordered: Array) -> Array:
+    if not len(ordered):
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+
+
+def _dense(column: Array) -> Array:
+    dense: Array = column.astype(np.uint64)
+    return dense
+
+
+def _sums(rows: Array, values: Array, n: int) -> Array:
+    """Sums of 64-bit values by row, wrapping: the same for a multiset in any order."""
+    total = np.zeros(n, dtype=np.uint64)
+    np.add.at(total, rows, values)
+    return total
+
+
+def _mix(values: Array) -> Array:
+    """A 64-bit finaliser: every output bit depends on every input bit."""
+    z = values + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = z ^ (z >> np.uint64(31))
+    return mixed

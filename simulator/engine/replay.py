@@ -1,0 +1,89 @@
+"""Replay: start and end of every task by longest path, where nothing shares a link.
+
+Legal only if every duration is fixed before the run: no two flows of different streams on one link, no pace that changes,
+no hold. It proves that first and refuses otherwise. Level by level over the columns, so that many duration vectors over
+one graph (a search, a sweep of noise) cost little more than one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UserError
+from .close import close
+from .stuck import stuck
+from .task import Array, Csr, TaskGraph, offsets
+from .timeline import Times
+
+
+def why_not(graph: TaskGraph) -> str:
+    """The reason why replay may not run this graph, or an empty string if it may."""
+    closed = close(graph)
+    shared = int(((closed.foot >= 0) & (closed.work > 0)).sum())
+    if shared:
+        return f"{shared} transfers share links with others that may run at the same time"
+    if graph.restless_tasks.any():
+        return "the speed of some tasks changes while they run"
+    return ""
+
+
+def replay(graph: TaskGraph) -> Times:
+    """Start and end of every task. Raises `UserError` where a fixed duration would be an approximation."""
+    reason = why_not(graph)
+    if reason:
+        raise UserError(f"replay is exact only where durations are fixed: {reason}", hint="use --engine des (or auto)")
+    start, end = longest_path(graph, close(graph).settled_ns()[None, :])
+    return Times(start[0], end[0])
+
+
+def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
+    """Starts and ends under each row of `durations_ns` (vectors x tasks), all transfers taken as fixed durations."""
+    before = _all_preds(graph)
+    order, cuts = _levels(graph, before)
+    counts = before.counts[order]
+    first = offsets(counts)
+    entries = before.idx[np.repeat(before.ptr[order] - first[:-1], counts) + np.arange(first[-1])]
+    start, end = np.zeros_like(durations_ns), np.zeros_like(durations_ns)
+    for a, b in zip(cuts, cuts[1:], strict=False):
+        tasks = order[a:b]
+        if a:
+            needed = end[:, entries[first[a] : first[b]]]
+            start[:, tasks] = np.maximum.reduceat(needed, first[a:b] - first[a], axis=1)
+        end[:, tasks] = start[:, tasks] + durations_ns[:, tasks]
+    return start, end
+
+
+def _all_preds(graph: TaskGraph) -> Csr:
+    """Task -> everything that must end before it: its predecessors and the task before it on each of its streams."""
+    idx, row = graph.streams.idx, graph.streams.row_of
+    follows = row[1:] == row[:-1]
+    after = np.concatenate([graph.preds.row_of, idx[1:][follows]])
+    earlier = np.concatenate([graph.preds.idx, idx[:-1][follows]])
+    return Csr.from_pairs(after, earlier, len(graph))
+
+
+def _levels(graph: TaskGraph, before: Csr) -> tuple[Array, list[int]]:
+    """The tasks sorted into layers, each of which needs only earlier ones, and where each layer starts.
+
+    All tasks without predecessors are in the first layer, and only they. Raises `Deadlock` if a cycle leaves some out.
+    """
+    missing = before.counts.tolist()
+    successors = before.transposed(len(graph)).lists()
+    ready = [task for task, count in enumerate(missing) if not count]
+    order: list[int] = []
+    cuts = [0]
+    while ready:
+        order += ready
+        cuts.append(len(order))
+        following: list[int] = []
+        for task in ready:
+            for successor in successors[task]:
+                missing[successor] -= 1
+                if not missing[successor]:
+                    following.append(successor)
+        ready = following
+    if len(order) < len(graph):
+        reached = np.full(len(graph), -1)
+        reached[order] = 0
+        raise stuck(graph, reached.tolist())
+    return np.array(order, dtype=np.int64), cuts

@@ -1,0 +1,204 @@
+"""The task graph: columns of integers without meaning, the only thing that an engine is given.
+
+A task takes its `solo_ns`, then moves its `work` over a footprint of links, if it has one. It starts when it is at the
+head of every stream that holds it and its predecessors have ended. Times are nanoseconds, rates 2^-24 bytes/ns, link
+weights and speeds 2^-16, work bytes << 24. Everything was rounded once, before it came here: engines that do the
+same arithmetic on the same integers agree to the bit. docs/semantics.md states the rules sentence by sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvariantBroken
+
+Array = NDArray[Any]
+
+RATE_BITS = 24
+"""A rate counts 2^-24 bytes/ns and work 2^-24 bytes: work / rate is nanoseconds."""
+WEIGHT_BITS = 16
+"""A link weight counts 2^-16: a footprint of weight 1 << 16 puts each byte of work once on that link."""
+SPEED_BITS = 16
+"""A speed counts 2^-16: at 1 << 16 a paced task takes its solo time."""
+FULL_SPEED = 1 << SPEED_BITS
+UNCAPPED = 1 << 62
+"""The rate cap of a task that only its links limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A piecewise-constant integer over time: `value[i]` holds from `since_ns[i]` until the next."""
+
+    since_ns: tuple[int, ...]
+    value: tuple[int, ...]
+
+    @classmethod
+    def constant(cls, value: int) -> Profile:
+        return cls((0,), (value,))
+
+    @property
+    def steady(self) -> bool:
+        return len(self.value) == 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Csr:
+    """A list of lists of integers in two columns: row i is `idx[ptr[i]:ptr[i + 1]]`."""
+
+    ptr: Array
+    idx: Array
+
+    @classmethod
+    def from_pairs(cls, rows: Array, values: Array, n_rows: int) -> Csr:
+        """Groups `values` by `rows`, keeping their order within a row."""
+        order = np.argsort(rows, kind="stable")
+        return cls(offsets(np.bincount(rows, minlength=n_rows)), values[order])
+
+    @classmethod
+    def from_lists(cls, lists: Iterable[Sequence[int]]) -> Csr:
+        rows = list(lists)
+        flat = [value for row in rows for value in row]
+        return cls(offsets(np.array([len(row) for row in rows], dtype=np.int64)), np.array(flat, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def row(self, i: int) -> Array:
+        return self.idx[self.ptr[i] : self.ptr[i + 1]]
+
+    @property
+    def counts(self) -> Array:
+        return np.diff(self.ptr)
+
+    @property
+    def row_of(self) -> Array:
+        """For each entry of `idx`, the row that it stands in."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    def lists(self) -> list[list[int]]:
+        flat, ptr = self.idx.tolist(), self.ptr.tolist()
+        return [flat[a:b] for a, b in zip(ptr, ptr[1:], strict=False)]
+
+    def transposed(self, n_rows: int) -> Csr:
+        """The converse relation: for each value, the rows that hold it, in ascending order."""
+        return Csr.from_pairs(self.idx, self.row_of, n_rows)
+
+
+def offsets(counts: Array) -> Array:
+    """Where each row starts in a flat column, given the length of each row; one entry more than rows."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _no_pairs() -> Array:
+    return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Holds:
+    """While `task[i]` runs it takes `share[i]` (2^-16) off the speed of `pace[i]`."""
+
+    task: Array = field(default_factory=_no_pairs)
+    pace: Array = field(default_factory=_no_pairs)
+    share: Array = field(default_factory=_no_pairs)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TaskGraph:
+    """One column entry per task, then the relations between tasks, streams, footprints and links."""
+
+    solo_ns: Array
+    """Time before any byte moves: a compute task's duration at full speed, a transfer's latency."""
+    pace: Array
+    """The pace that stretches `solo_ns`, or -1 for the clock on the wall."""
+    foot: Array
+    """The footprint over which `work` moves, or -1 for none."""
+    work: Array
+    cap: Array
+    """The rate that the task never exceeds, `UNCAPPED` if only links limit it."""
+    streams: Csr
+    """Stream -> its tasks in FIFO order."""
+    preds: Csr
+    """Task -> the tasks that must end before it starts. FIFO order is not repeated here. Repeats do no harm."""
+    feet: Csr
+    """Footprint -> the links that it crosses."""
+    foot_weight: Array
+    """For each entry of `feet`, the weight of the footprint on that link."""
+    link_profile: Array
+    """Link -> the index of its capacity in `profiles`."""
+    pace_profile: Array
+    """Pace -> the index of its speed in `profiles`."""
+    profiles: tuple[Profile, ...]
+    holds: Holds = field(default_factory=Holds)
+
+    def __len__(self) -> int:
+        return len(self.solo_ns)
+
+    @property
+    def profile_of_link(self) -> list[Profile]:
+        return [self.profiles[i] for i in self.link_profile.tolist()]
+
+    @property
+    def profile_of_pace(self) -> list[Profile]:
+        return [self.profiles[i] for i in self.pace_profile.tolist()]
+
+    @property
+    def restless_pace(self) -> Array:
+        """For each pace, whether its speed may change while a task runs: by its profile or by a hold."""
+        unsteady = np.array([not profile.steady for profile in self.profiles], dtype=bool)
+        restless: Array = unsteady[self.pace_profile] if len(self.pace_profile) else np.zeros(0, dtype=bool)
+        restless = restless.copy()
+        restless[self.holds.pace] = True
+        return restless
+
+    @property
+    def restless_tasks(self) -> Array:
+        """For each task, whether its duration is known only once it has run: it has a pace that may change meanwhile."""
+        restless = self.restless_pace
+        paced: Array = (self.pace >= 0) & (self.solo_ns > 0)
+        if len(restless):
+            paced &= restless[self.pace]
+        return paced
+
+    def settled_ns(self) -> Array:
+        """`solo_ns` stretched by the constant pace of each task; tasks on a restless pace keep it, still to be paced."""
+        result: Array = self.solo_ns.copy()
+        if not len(self.pace_profile):
+            return result
+        speed = np.array([p.value[0] for p in self.profiles], dtype=np.int64)[self.pace_profile]
+        paced = np.flatnonzero(self.pace >= 0)
+        paced = paced[(~self.restless_pace & (speed != FULL_SPEED))[self.pace[paced]]]
+        result[paced] = -(-(self.solo_ns[paced] << SPEED_BITS) // speed[self.pace[paced]])
+        return result
+
+    def with_columns(self, **columns: Any) -> TaskGraph:
+        return replace(self, **columns)
+
+
+def check(graph: TaskGraph) -> TaskGraph:
+    """Raises `InvariantBroken` unless every index points somewhere and every task is on a stream; returns the graph."""
+    n = len(graph)
+    on_stream = np.bincount(graph.streams.idx, minlength=n)
+    faults = [
+        ("a task is on no stream", bool((on_stream == 0).any())),
+        ("a stream or predecessor names a task that does not exist", len(on_stream) > n or _beyond(graph.preds.idx, n)),
+        ("a task names a pace that does not exist", _beyond(graph.pace, len(graph.pace_profile))),
+        ("a task names a footprint that does not exist", _beyond(graph.foot, len(graph.feet))),
+        ("a footprint names a link that does not exist", _beyond(graph.feet.idx, len(graph.link_profile))),
+        ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in (graph.solo_ns, graph.work, graph.cap))),
+        ("a footprint has a weight that is not positive", bool((graph.foot_weight <= 0).any())),
+        ("a task has both a pace and a footprint", bool(((graph.pace >= 0) & (graph.foot >= 0)).any())),
+        ("the columns differ in length", len({n, len(graph.pace), len(graph.foot), len(graph.work), len(graph.preds)}) > 1),
+    ]
+    for message, wrong in faults:
+        if wrong:
+            raise InvariantBroken(f"task graph: {message}")
+    return graph
+
+
+def _beyond(column: Array, size: int) -> bool:
+    return bool(len(column)) and int(column.max()) >= size

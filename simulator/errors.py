@@ -1,0 +1,102 @@
+"""What can go wrong, and what to do about it.
+
+Every error that a person can cause carries a `hint`, the next thing to try. Exit codes are those of the command
+line: 2 for bad input, 3 for a configuration that cannot run, 1 for a bug of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in an input: where it stands, what is wrong with it, what to do."""
+
+    message: str
+    hint: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        lead = f"{self.where}: " if self.where else ""
+        tail = f"\n    hint: {self.hint}" if self.hint else ""
+        return f"{lead}{self.message}{tail}"
+
+
+class SimulatorError(Exception):
+    """Base of every error raised on purpose."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UserError(SimulatorError):
+    """The input is wrong: a name, a value, a file. Holds every fault found, not only the first."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "", faults: Iterable[Fault] = ()) -> None:
+        self.faults = tuple(faults) or (Fault(message, hint, where),)
+        super().__init__("\n".join(str(fault) for fault in self.faults), hint=hint or self.faults[0].hint)
+
+
+class OutsideDomain(UserError):
+    """A legal request in itself, but not one that this schedule (or shape, or algorithm) can serve."""
+
+    def __init__(self, message: str, *, nearest: Mapping[str, int] | None = None, hint: str = "") -> None:
+        self.reason = message
+        self.nearest = dict(nearest or {})
+        if not hint and self.nearest:
+            hint = "nearest legal: " + ", ".join(f"{name} {value}" for name, value in self.nearest.items())
+        super().__init__(message, hint=hint)
+
+
+class Infeasible(SimulatorError):
+    """The input is well formed and describes something that cannot run, such as a plan that does not fit in memory."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str = "", over_bytes: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.over_bytes = over_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A stream that stopped: the task at its head and the unfinished tasks that this task waits for."""
+
+    stream: int
+    done: int
+    length: int
+    head: int
+    waits_for: tuple[int, ...] = field(default=())
+
+
+class Deadlock(Infeasible):
+    """Tasks are left and nothing can start. `blocked` says where every unfinished stream stands."""
+
+    def __init__(self, message: str, *, blocked: Iterable[Blocked] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.blocked = tuple(blocked)
+
+
+class InvariantBroken(SimulatorError):
+    """A bug in the simulator: something that must hold does not."""
+
+    def __init__(self, message: str, *, hint: str = "this is a bug in the simulator: please report the command") -> None:
+        super().__init__(message, hint=hint)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The hint for an unknown word: the nearest known one first, then the list (the nearest dozen if it is long)."""
+    names = sorted(known)
+    close = get_close_matches(word.lower(), names, n=1, cutoff=0.5)
+    shown = names if len(names) <= 24 else get_close_matches(word.lower(), names, n=12, cutoff=0.0)
+    known_list = f"known: {', '.join(shown)}" + ("" if len(shown) == len(names) else ", ...")
+    return f"did you mean {close[0]!r}? {known_list}" if close else known_list

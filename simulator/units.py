@@ -1,0 +1,147 @@
+"""Quantities with units: the parser, the rounding to integers, and the way numbers are shown.
+
+Inside the simulator a quantity's unit stands in its name (`_bytes`, `_bytes_per_s`, `_flop_per_s`, `_s`, `_ns`). At the
+edge, in YAML and on the command line, it stands in the value: "400 Gbit/s", "80 GiB", "5 us". A bare number is refused
+there. B is a byte and bit (or b) a bit; G is 10^9 and Gi is 2^30. This is the only file that holds a power of ten.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import Annotated, NewType
+
+from .errors import UserError, did_you_mean
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+TFLOP = 10**12
+BITS_PER_BYTE = 8
+NS_PER_S = 10**9
+US_PER_S = 10**6
+MS_PER_S = 10**3
+NS_PER_US = 10**3
+FINE = 10**6
+"""How much finer than a nanosecond (and than the usual rate) bare flows are solved: a tick is then one femtosecond."""
+
+Nanoseconds = NewType("Nanoseconds", int)
+
+_DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
+_PREFIX: dict[str, Fraction] = {name: Fraction(10) ** power for name, power in _DECIMAL.items()}
+_PREFIX |= {name: Fraction(2) ** power for name, power in _BINARY.items()}
+_SECONDS = {
+    "ns": Fraction(1, NS_PER_S),
+    "us": Fraction(1, US_PER_S),
+    "µs": Fraction(1, US_PER_S),
+    "ms": Fraction(1, MS_PER_S),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+}
+
+
+def _scaled(base: dict[str, Fraction], suffix: str = "") -> dict[str, Fraction]:
+    """Every prefixed spelling of the units in `base`, each with its factor to the dimension's own unit."""
+    return {p + unit + suffix: factor * size for p, factor in _PREFIX.items() for unit, size in base.items()}
+
+
+_BYTE = {"B": Fraction(1)}
+_BIT = {"bit": Fraction(1, BITS_PER_BYTE), "b": Fraction(1, BITS_PER_BYTE)}
+DIMENSIONS: dict[str, tuple[dict[str, Fraction], str]] = {
+    "bytes": (_scaled(_BYTE), "80 GiB"),
+    "bytes per second": (_scaled(_BYTE | _BIT, "/s") | _scaled({"bps": Fraction(1, BITS_PER_BYTE)}), "400 Gbit/s"),
+    "seconds": (_SECONDS, "5 us"),
+    "flop per second": (_scaled({"FLOP/s": Fraction(1), "flop/s": Fraction(1), "FLOPS": Fraction(1)}), "989 TFLOP/s"),
+    "watts": (_scaled({"W": Fraction(1)}), "700 W"),
+    "hertz": (_scaled({"Hz": Fraction(1)}), "1.83 GHz"),
+}
+"""What can be written, by dimension: the known spellings with their factors, and an example for error messages."""
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
+
+
+def parse(text: object, dimension: str) -> float:
+    """The value of `text` in the dimension's own unit: `parse("400 Gbit/s", "bytes per second")` is 5e10."""
+    units, example = DIMENSIONS[dimension]
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        wrong = "a bare number" if isinstance(text, (int, float)) and not isinstance(text, bool) else "not a quantity"
+        raise UserError(f"{text!r} is {wrong}: {dimension} need a unit", hint=f'write it like "{example}"')
+    number, unit = match.groups()
+    if unit is None:
+        raise UserError(f"{text!r} is a bare number: {dimension} need a unit", hint=f'write it like "{example}"')
+    if unit not in units:
+        raise UserError(f"{text!r}: {unit!r} is no unit of {dimension}", hint=_unit_hint(unit, units, example))
+    value = float(Fraction(number) * units[unit])
+    if value < 0 or not math.isfinite(value):
+        raise UserError(f"{text!r} is not a positive quantity", hint=f'write it like "{example}"')
+    return value
+
+
+def _unit_hint(unit: str, units: dict[str, Fraction], example: str) -> str:
+    """Names the dimension that a unit belongs to, if it belongs to another; else the nearest spelling."""
+    for other, (spellings, _) in DIMENSIONS.items():
+        if unit in spellings:
+            return f'{unit!r} measures {other}; write it like "{example}"'
+    close = did_you_mean(unit, units).split("?")[0]
+    return f'{close}? write it like "{example}"' if close.startswith("did you") else f'write it like "{example}"'
+
+
+def ns(seconds: float | Fraction) -> Nanoseconds:
+    """Seconds to whole nanoseconds, to the nearest, a half up."""
+    return Nanoseconds(math.floor(Fraction(seconds) * NS_PER_S + Fraction(1, 2)))
+
+
+def seconds(nanoseconds: int | float) -> float:
+    """Nanoseconds to seconds."""
+    return float(nanoseconds) / NS_PER_S
+
+
+def show_s(value: float) -> str:
+    """A duration in the unit that reads best, with four significant digits: `6.295 s`, `18.50 ms`."""
+    for factor, unit in ((1, "s"), (MS_PER_S, "ms"), (US_PER_S, "us")):
+        if abs(value) * factor >= 1 or unit == "us":
+            return f"{_digits(value * factor)} {unit}"
+    return f"{value} s"
+
+
+def show_bytes(value: float) -> str:
+    """A size in binary units, as memory is sold: `79.6 GiB`."""
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(value) >= factor:
+            return f"{value / factor:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def show_rate(value: float) -> str:
+    """A bandwidth in decimal units, as links are sold: `450 GB/s`."""
+    for factor, unit in ((TB, "TB/s"), (GB, "GB/s"), (MB, "MB/s"), (KB, "kB/s")):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:.4g} B/s"
+
+
+def show_count(value: float) -> str:
+    """A count with its thousands: `16,384`; billions and more in words: `70.6 B`."""
+    if abs(value) >= TB:
+        return f"{value / TB:.2f} T"
+    if abs(value) >= GB:
+        return f"{value / GB:.1f} B"
+    return f"{value:,.0f}"
+
+
+def _digits(value: float) -> str:
+    """Four significant digits, never in exponent form for ordinary sizes."""
+    if value == 0:
+        return "0"
+    places = max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}"
+
+
+Bytes = Annotated[float, "bytes"]
+BytesPerSecond = Annotated[float, "bytes per second"]
+Seconds = Annotated[float, "seconds"]
+FlopPerSecond = Annotated[float, "flop per second"]
+Watts = Annotated[float, "watts"]

@@ -1,0 +1,188 @@
+"""Task graphs and skeletons for the laws of the engine: small builders, and random ones from a seeded generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.engine.skeleton import Skeleton, Tariff, Template
+from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Holds, Profile, TaskGraph, check
+
+ONE = 1 << WEIGHT_BITS
+
+
+def gb_per_s(value: float) -> int:
+    """A rate of the engine: 1 GB/s is one byte per nanosecond."""
+    return int(value * (1 << RATE_BITS))
+
+
+def steady(*values: int) -> list[Profile]:
+    return [Profile.constant(value) for value in values]
+
+
+@dataclass
+class Build:
+    """A task graph, task by task."""
+
+    links: list[Profile] = field(default_factory=list)
+    paces: list[Profile] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    feet: list[list[tuple[int, int]]] = field(default_factory=list)
+    streams: dict[Any, list[int]] = field(default_factory=dict)
+
+    def task(
+        self, ns: int = 0, *, on: Any = (), after: Any = (), work: int = 0, route: Any = (), cap: int = UNCAPPED,
+        pace: int = -1, hold: Any = (),
+    ) -> int:  # fmt: skip
+        task = len(self.rows)
+        foot = -1
+        if work:
+            self.feet.append([(link, ONE) if isinstance(link, int) else link for link in route])
+            foot = len(self.feet) - 1
+        row = {"ns": ns, "after": list(after), "foot": foot, "work": work << RATE_BITS, "cap": cap, "pace": pace}
+        self.rows.append(row | {"hold": list(hold)})
+        for stream in on if isinstance(on, (tuple, list)) else (on,):
+            self.streams.setdefault(stream, []).append(task)
+        if on == ():
+            self.streams[("own", task)] = [task]
+        return task
+
+    def graph(self) -> TaskGraph:
+        profiles = tuple(self.links + self.paces)
+        column = {name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in ("ns", "foot", "work", "cap", "pace")}
+        held = [(t, pace, share) for t, row in enumerate(self.rows) for pace, share in row["hold"]]
+        holds = Holds(*(np.array(c, dtype=np.int64) for c in zip(*held, strict=True))) if held else Holds()
+        return check(
+            TaskGraph(
+                column["ns"], column["pace"], column["foot"], column["work"], column["cap"],
+                Csr.from_lists(list(self.streams.values())), Csr.from_lists([row["after"] for row in self.rows]),
+                Csr.from_lists([[link for link, _ in foot] for foot in self.feet]),
+                np.array([weight for foot in self.feet for _, weight in foot], dtype=np.int64),
+                np.arange(len(self.links)), np.arange(len(self.paces)) + len(self.links), profiles, holds,
+            )  # fmt: skip
+        )
+
+
+def random_graph(rng: np.random.Generator, *, flows: bool, paces: bool = False, tasks: int = 60) -> TaskGraph:
+    """A random acyclic graph: streams, gangs, dependencies, and flows over shared links if asked for."""
+    n_streams, n_links = int(rng.integers(1, 7)), int(rng.integers(1, 5))
+    b = Build(links=steady(*(int(rng.integers(1, 60)) << RATE_BITS for _ in range(n_links))))
+    if paces:
+        b.paces = [_random_profile(rng, FULL_SPEED) for _ in range(n_streams)]
+    for task in range(int(rng.integers(1, tasks))):
+        width = int(rng.integers(1, min(3, n_streams) + 1))
+        on = sorted(rng.choice(n_streams, width, replace=False).tolist())
+        after = sorted(set(rng.integers(0, task, int(rng.integers(0, 3))).tolist())) if task else []
+        if flows and rng.random() < 0.5:
+            crossed = sorted(rng.choice(n_links, int(rng.integers(1, n_links + 1)), replace=False).tolist())
+            route = [(link, int(rng.choice([ONE, ONE // 2, 3 * ONE]))) for link in crossed]
+            cap = UNCAPPED if rng.random() < 0.5 else int(rng.integers(1, 40)) << RATE_BITS
+            b.task(int(rng.integers(0, 5)), on=on, after=after, work=int(rng.integers(1, 5000)), route=route, cap=cap)
+        else:
+            pace = on[0] if paces else -1
+            b.task(int(rng.integers(0, 200)), on=on, after=after, pace=pace)
+    return b.graph()
+
+
+def _random_profile(rng: np.random.Generator, top: int) -> Profile:
+    changes = sorted(set(rng.integers(1, 3000, int(rng.integers(0, 3))).tolist()))
+    return Profile((0, *changes), tuple(int(rng.integers(top // 4, top + 1)) for _ in range(len(changes) + 1)))
+
+
+@dataclass
+class Base:
+    """A small network of ranks, communicators and links, to be lifted to a cover of itself."""
+
+    templates: tuple[Template, ...]
+    tariff: Tariff
+    profiles: tuple[Profile, ...]
+    speed: list[int]
+    members: list[list[tuple[int, int]]]
+    """Communicator -> (slot, rank)."""
+    kind: list[int]
+    routes: list[list[tuple[int, int]]]
+    """Communicator -> (link, weight)."""
+    link_profile: list[int]
+
+
+def random_base(rng: np.random.Generator) -> Base:
+    """Every rank runs a program of its own; communicators join random ranks and take random turns."""
+    n_ranks, n_links, n_charges = int(rng.integers(1, 5)), int(rng.integers(1, 5)), 4
+    n_comms = int(rng.integers(1, 6))
+    members, routes, script = [], [], []
+    slot_of: list[dict[int, int]] = [{} for _ in range(n_ranks)]
+    for comm in range(n_comms):
+        ranks = sorted(rng.choice(n_ranks, int(rng.integers(1, n_ranks + 1)), replace=False).tolist())
+        for rank in ranks:
+            slot_of[rank][comm] = len(slot_of[rank])
+        members.append([(slot_of[rank][comm], rank) for rank in ranks])
+        links = sorted(rng.choice(n_links, int(rng.integers(1, n_links + 1)), replace=False).tolist())
+        routes.append([(link, int(rng.choice([ONE, ONE // 4, 2 * ONE]))) for link in links])
+    for _ in range(int(rng.integers(5, 25))):
+        script.append((int(rng.integers(0, n_comms)), int(rng.integers(0, n_charges))) if rng.random() < 0.6 else None)
+    templates = tuple(_template(rng, script, slot_of[rank]) for rank in range(n_ranks))
+    shape = (n_comms, n_charges)
+    tariff = Tariff(
+        latency_ns=rng.integers(0, 20, shape), work=rng.integers(0, 4000, shape) << RATE_BITS,
+        cap=np.where(rng.random(shape) < 0.5, UNCAPPED, rng.integers(1, 50, shape) << RATE_BITS),
+        pattern=np.zeros(shape, dtype=np.int64), share=np.zeros(shape, dtype=np.int64),
+    )  # fmt: skip
+    profiles = tuple(steady(FULL_SPEED, FULL_SPEED // 2, *(int(rng.integers(3, 70)) << RATE_BITS for _ in range(3))))
+    return Base(
+        templates, tariff, profiles, rng.integers(0, 2, n_ranks).tolist(), members, list(range(n_comms)), routes,
+        rng.integers(2, len(profiles), n_links).tolist(),
+    )  # fmt: skip
+
+
+def _template(rng: np.random.Generator, script: list[tuple[int, int] | None], slot_of: dict[int, int]) -> Template:
+    """A rank's part in a common script of turns, with own work of its own between; one lane per communicator."""
+    slot, solo, charge, lanes = [], [], [], [[] for _ in range(len(slot_of) + 1)]
+    preds: list[list[int]] = []
+    for turn in script:
+        if turn is not None and turn[0] not in slot_of:
+            continue
+        row = len(slot)
+        slot.append(-1 if turn is None else slot_of[turn[0]])
+        solo.append(int(rng.integers(0, 100)))
+        charge.append(0 if turn is None else turn[1])
+        preds.append(sorted(set(rng.integers(0, row, int(rng.integers(0, 3))).tolist())) if row else [])
+        lanes[slot[-1] + 1].append(row)
+    columns = [np.array(c, dtype=np.int64) for c in (slot, solo, charge)]
+    return Template(*columns, Csr.from_lists(preds), Csr.from_lists(lanes))
+
+
+def lift(base: Base, copies: int, rng: np.random.Generator) -> Skeleton:
+    """A random cover: `copies` of everything, joined by random permutations. Folding must find the base again."""
+    n_ranks, n_comms, n_links = len(base.speed), len(base.members), len(base.link_profile)
+    n_slots = max((slot for ranks in base.members for slot, _ in ranks), default=0) + 1
+    slots = np.full((n_slots, n_ranks * copies), -1, dtype=np.int64)
+    rows, links, weights = [], [], []
+    for comm in range(n_comms):
+        for slot, rank in base.members[comm]:
+            slots[slot, rank * copies + rng.permutation(copies)] = comm * copies + np.arange(copies)
+        for link, weight in base.routes[comm]:
+            rows.append(comm * copies + np.arange(copies))
+            links.append(link * copies + rng.permutation(copies))
+            weights.append(np.full(copies, weight))
+    row, link, weight = (np.concatenate(c) for c in (rows, links, weights))
+    order = np.argsort(row, kind="stable")
+    return Skeleton(
+        base.templates, base.tariff, base.profiles,
+        program=np.repeat(np.arange(n_ranks), copies), speed=np.repeat(np.array(base.speed), copies), slots=slots,
+        kind=np.repeat(np.array(base.kind), copies), patterns=1,
+        feet=Csr.from_pairs(row, link, n_comms * copies), foot_weight=weight[order],
+        link_profile=np.repeat(np.array(base.link_profile), copies),
+    )  # fmt: skip
+
+
+def with_profile(skeleton: Skeleton, profile: Profile, *, rank: int | None = None, link: int | None = None) -> Skeleton:
+    """The skeleton with one rank's pace or one link's capacity replaced: a broken symmetry."""
+    changed: dict[str, Any] = {"profiles": (*skeleton.profiles, profile)}
+    for name, at in (("speed", rank), ("link_profile", link)):
+        if at is not None:
+            column = getattr(skeleton, name).copy()
+            column[at] = len(skeleton.profiles)
+            changed[name] = column
+    return replace(skeleton, **changed)
