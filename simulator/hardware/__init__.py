@@ -1,0 +1,1 @@
+"""Hardware: GPUs, links and clusters, as frozen values over one read-only topology graph."""

@@ -1,0 +1,1 @@
+"""Topology families, one file each: `wire` lays out vertices and links, `route` finds the way between GPUs."""

@@ -1,0 +1,152 @@
+"""The vocabulary of work: what a kernel computes, in shapes, without saying how fast.
+
+Workload blocks speak it, programs carry it, cost models read it; it stands below them all for that reason. Gemm computes
+(m, k) x (k, n), 2mnk flop. A kernel can be split among the ranks of a tensor-parallel group along the dimension that its
+`Split` names; what does not divide is refused. Sizes are whole numbers, traffic is in bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from .errors import UserError
+
+
+class Split(Enum):
+    """How an operator is shared within a tensor-parallel group."""
+
+    COLUMN = "column"
+    """A linear layer whose outputs are divided: each rank has all of the input and some columns of the output."""
+    ROW = "row"
+    """A linear layer whose inputs are divided: each rank has a partial sum of the whole output."""
+    INNER = "inner"
+    """Between a column and a row layer: heads or channels are divided already."""
+    SEQUENCE = "sequence"
+    """Outside: every rank repeats it, unless sequence parallelism divides the tokens."""
+
+
+class Part(Enum):
+    """Which part of a training step an operator belongs to."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input gradient"
+    WEIGHT_GRADIENT = "weight gradient"
+    OPTIMIZER = "optimizer"
+
+
+def divided(what: str, total: int, parts: int) -> int:
+    """`total / parts`, which must be whole."""
+    if total % parts:
+        raise UserError(f"{what} {total} does not divide by {parts}", hint=f"choose a degree that divides {total}")
+    return total // parts
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A matrix product (m, k) x (k, n), `batch` times."""
+
+    m: int
+    n: int
+    k: int
+    element_bytes: int
+    part: Part = Part.FORWARD
+    batch: int = 1
+
+    @property
+    def flop(self) -> int:
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Each operand read once and the result written once."""
+        return self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    def split(self, how: Split, parts: int) -> Gemm:
+        """One rank's share. The dimension that stands for the outputs (or inputs) of the layer depends on the part."""
+        if how is Split.SEQUENCE:
+            dim = "m" if self.part is not Part.WEIGHT_GRADIENT else "k"
+        else:
+            dim = _SPLIT_DIM[how is Split.ROW, self.part]
+        return replace(self, **{dim: divided(f"GEMM dimension {dim}", getattr(self, dim), parts)})
+
+
+_SPLIT_DIM = {
+    (False, Part.FORWARD): "n",
+    (False, Part.INPUT_GRADIENT): "k",
+    (False, Part.WEIGHT_GRADIENT): "n",
+    (True, Part.FORWARD): "k",
+    (True, Part.INPUT_GRADIENT): "n",
+    (True, Part.WEIGHT_GRADIENT): "m",
+}
+"""(row-parallel, part) -> the dimension divided. Forward (T, in) x (in, out); input gradient (T, out) x (out, in);
+weight gradient (in, T) x (T, out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Scaled dot-product attention, fused: `batch` sequences of `seq` tokens; `causal` computes the lower triangle only."""
+
+    batch: int
+    seq: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool
+    element_bytes: int
+    part: Part = Part.FORWARD
+
+    @property
+    def full_flop(self) -> int:
+        """Two products of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full."""
+        products = 2 if self.part is Part.FORWARD else 4
+        return products * 2 * self.batch * self.seq * self.seq * self.heads * self.head_dim
+
+    @property
+    def flop(self) -> int:
+        """What the kernel does: half if causal, and backward one product more, which recomputes the scores."""
+        done = self.full_flop if self.part is Part.FORWARD else self.full_flop * 5 // 4
+        return done // 2 if self.causal else done
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Queries, keys, values and output once; backward also their gradients."""
+        tensors = self.batch * self.seq * self.head_dim * self.element_bytes * 2 * (self.heads + self.kv_heads)
+        return tensors if self.part is Part.FORWARD else 2 * tensors
+
+    def split(self, how: Split, parts: int) -> Attention:
+        heads = divided("attention heads", self.heads, parts)
+        if self.kv_heads % parts == 0:
+            return replace(self, heads=heads, kv_heads=self.kv_heads // parts)
+        divided("the tensor-parallel degree must be a multiple of kv_heads: degree", parts, self.kv_heads)
+        return replace(self, heads=heads, kv_heads=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rowwise:
+    """A memory-bound operator over `rows` x `columns`: norms, activations, residuals, embeddings, optimizers."""
+
+    op: str
+    rows: int
+    columns: int
+    bytes_per_element: int
+    """Bytes read and written per element, all tensors together."""
+
+    flop = 0
+
+    @property
+    def traffic_bytes(self) -> int:
+        return self.rows * self.columns * self.bytes_per_element
+
+    def split(self, how: Split, parts: int) -> Rowwise:
+        if how is Split.SEQUENCE:
+            return replace(self, rows=divided("tokens of a microbatch", self.rows, parts))
+        return replace(self, columns=divided(f"{self.op} width", self.columns, parts))
+
+
+Kernel = Gemm | Attention | Rowwise
+
+
+def model_flop(kernel: Kernel) -> int:
+    """Flop by the `full` convention: matrix products and attention, the score matrix in full, nothing recomputed."""
+    return kernel.full_flop if isinstance(kernel, Attention) else kernel.flop

@@ -1,0 +1,73 @@
+"""The mesh: which coordinates each rank has along each axis, and who shares a group, in any rank order.
+
+The first axis of the order varies fastest. With `tp-cp-ep-dp-pp`, Megatron's default, the ranks of a tensor-parallel group
+are neighbours, replicas come next, and pipeline stages lie farthest apart; with `tp-pp-dp` the stages of one replica stand
+together. Axes that an order leaves out have one coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError, did_you_mean
+from .plan import AXES
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Degrees by axis, and the axes from the fastest varying to the slowest."""
+
+    degrees: Mapping[str, int]
+    order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, degrees: Mapping[str, int], rank_order: str) -> Mesh:
+        """From degrees and an order such as "tp-cp-ep-dp-pp"; axes of degree 1 may be left out of the order."""
+        order = tuple(rank_order.split("-"))
+        for axis in order:
+            if axis not in AXES:
+                raise UserError(f"rank_order: {axis!r} is no axis", hint=did_you_mean(axis, AXES))
+        if len(set(order)) < len(order):
+            raise UserError(f"rank_order {rank_order!r} names an axis twice", hint="tp-cp-ep-dp-pp")
+        forgotten = [axis for axis in AXES if axis not in order and degrees.get(axis, 1) > 1]
+        if forgotten:
+            raise UserError(f"rank_order {rank_order!r} leaves out {', '.join(forgotten)}", hint="tp-cp-ep-dp-pp")
+        whole = order + tuple(axis for axis in AXES if axis not in order)
+        return cls({axis: degrees.get(axis, 1) for axis in AXES}, whole)
+
+    @property
+    def ranks(self) -> int:
+        return int(np.prod([self.degrees[axis] for axis in self.order]))
+
+    @property
+    def grid(self) -> Array:
+        """Ranks by coordinate: an array with one dimension per axis of `order`, slowest first."""
+        return np.arange(self.ranks).reshape([self.degrees[axis] for axis in reversed(self.order)])
+
+    def coordinate(self, axis: str) -> Array:
+        """Every rank's coordinate along an axis."""
+        before = int(np.prod([self.degrees[a] for a in self.order[: self.order.index(axis)]], dtype=np.int64))
+        coordinate: Array = np.arange(self.ranks) // before % self.degrees[axis]
+        return coordinate
+
+    def groups(self, axes: tuple[str, ...], pipeline: tuple[int, ...] | None = None) -> Array:
+        """The groups that extend along `axes`, one per row, ordered by their lowest rank; members in rank order.
+
+        With `pipeline` a group keeps only those pipeline coordinates, in that order.
+        """
+        slowest_first = tuple(reversed(self.order))
+        varied = [i for i, axis in enumerate(slowest_first) if axis in axes]
+        grid = self.grid
+        if pipeline is not None:
+            grid = np.take(grid, pipeline, axis=slowest_first.index("pp"))
+        size = int(np.prod([grid.shape[i] for i in varied], dtype=np.int64))
+        rows = np.moveaxis(grid, varied, range(grid.ndim - len(varied), grid.ndim)).reshape(-1, size)
+        groups: Array = rows[np.argsort(rows.min(axis=1), kind="stable")] if size else rows
+        return groups

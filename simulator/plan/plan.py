@@ -1,0 +1,39 @@
+"""The parallel plan: degrees along each axis, sharding, schedule, overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Which communication may run beside compute. What may not is exposed."""
+
+    dp: bool = True
+    tp: bool = False
+    pp: bool = True
+    ep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Degrees and switches. `dp=None` means whatever the cluster has left; `sequence_parallel=None` means tp > 1."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int | None = None
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool | None = None
+    chunks: int = 1
+    schedule: str = "1f1b"
+    sharding: str = "none"
+    recompute: str = "none"
+    rank_order: str = "tp-cp-ep-dp-pp"
+    overlap: Overlap = field(default_factory=Overlap)
+
+    @property
+    def uses_sequence_parallel(self) -> bool:
+        return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel

@@ -1,0 +1,1 @@
+"""Programs: what every pipeline rank does, free of hardware. The upper half of the waist; `engine.task` is the lower."""

@@ -1,0 +1,64 @@
+"""Operations: the rows of a program. They name streams, communicators and each other, never ranks or hardware.
+
+Order in a body means data flow: an op waits for the op before it, unless it says what it waits for (`after`). A
+`detached` op stands beside that chain: later ops do not wait for it unless they name it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..kernels import Kernel, Part, Split
+
+COMPUTE = "compute"
+"""The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
+
+START = "start"
+"""What an op names to wait for its step's input only, and not for the op before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """What every operation has: a name that is unique in its body, the streams that it occupies, what it waits for."""
+
+    name: str
+    streams: tuple[str, ...]
+    after: tuple[str, ...] | None = None
+    """Names of ops of the same body, or of inputs of its step; None for the op before it."""
+    detached: bool = False
+    layer: int = -1
+    """The layer that it belongs to, counted within its stage; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Op):
+    """A kernel on the rank's own GPU."""
+
+    kernel: Kernel
+    part: Part = Part.FORWARD
+    split: Split = Split.SEQUENCE
+    parameters: int = 0
+    """Parameters that this op owns; only forward ops name them."""
+    saved_bytes: int = 0
+    """Bytes kept until the backward pass of the same microbatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective(Op):
+    """A collective over the group that `communicator` names. The payload of a gather or a scatter is the whole tensor."""
+
+    communicator: str
+    kind: str
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(Op):
+    """One end of a point-to-point transfer: `sends` at its source, not at its target."""
+
+    communicator: str
+    payload_bytes: int
+    sends: bool
+
+
+AnyOp = Compute | Collective | Transfer

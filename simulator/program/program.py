@@ -1,0 +1,102 @@
+"""A program: bodies of operations, and the order in which every pipeline rank runs them.
+
+A body is a function, a step is its call: the body names its inputs and outputs, the step binds them to *keys*, tuples
+such as `("activation", 3, 7)` that say which value is meant. Bodies are shared by all steps that do the same, so that a
+program of a hundred thousand operations is a dozen bodies and a few thousand steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from .op import AnyOp, Collective, Transfer
+
+Key = tuple[str | int, ...]
+"""Names a value that passes from step to step: `("activation", stage, microbatch)` is the input of that stage."""
+
+END = "end"
+"""The output of a body: the last op of its chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A sequence of operations."""
+
+    ops: tuple[AnyOp, ...]
+
+    def mapped(self, change: Callable[[AnyOp], Iterable[AnyOp]]) -> Body:
+        """Each op replaced by what `change` makes of it."""
+        return Body(tuple(new for op in self.ops for new in change(op)))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a body: what it stands for, where its inputs come from, what its outputs are called."""
+
+    body: str
+    phase: str
+    stage: int = -1
+    microbatch: int = -1
+    inputs: tuple[tuple[str, Key], ...] = ()
+    outputs: tuple[tuple[str, Key], ...] = ()
+    iteration: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A family of groups of ranks: one group for each way to fix the coordinates that it does not vary.
+
+    `axes` are the mesh axes along which a group extends. With `pipeline` the group has only those pipeline coordinates,
+    in that order; a transfer's group is its source and its target.
+    """
+
+    name: str
+    axis: str
+    """What its time is reported under: tp, dp, pp ..."""
+    axes: tuple[str, ...]
+    pipeline: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A slice of the model in pipeline order."""
+
+    rank: int
+    chunk: int
+    first_layer: int
+    layers: int
+    embedding: bool
+    head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every pipeline rank does in a training step."""
+
+    stages: tuple[Stage, ...]
+    bodies: Mapping[str, Body]
+    orders: tuple[tuple[Step, ...], ...]
+    """Pipeline rank -> its steps."""
+    communicators: Mapping[str, Communicator]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.orders)
+
+    def with_bodies(self, change: Callable[[AnyOp], Iterable[AnyOp]]) -> Program:
+        """Every op of every body replaced by what `change` makes of it."""
+        return replace(self, bodies={name: body.mapped(change) for name, body in self.bodies.items()})
+
+    def with_communicators(self, *new: Communicator) -> Program:
+        return replace(self, communicators={**self.communicators, **{c.name: c for c in new}})
+
+    def communicators_of(self, rank: int) -> tuple[str, ...]:
+        """The communicators that a pipeline rank's steps use, in the order of the program's table."""
+        used = {
+            op.communicator
+            for name in {step.body for step in self.orders[rank]}
+            for op in self.bodies[name].ops
+            if isinstance(op, (Collective, Transfer))
+        }
+        return tuple(name for name in self.communicators if name in used)

@@ -1,0 +1,147 @@
+"""Slots, the boxes of a pipeline schedule, and what a schedule is.
+
+A schedule is a module (a file in `simulator/schedules/`, or anybody's) with a pure generator `order(rank, shape)` that
+yields the slots of one rank in order. It may also define `placement(shape)`, the rank of every stage (else stage s is on
+rank s mod P), `refuse(shape)`, which raises `OutsideDomain` where the schedule has no answer, and `in_flight(rank, shape)`,
+the most chunks of activations that a rank ever holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..errors import Fault, UserError
+
+FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "F", "B", "I", "W"
+KINDS = (FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
+
+
+class Slot(NamedTuple):
+    """One box: F, B (the whole backward), I (input gradients) or W (weight gradients) of a stage for a microbatch."""
+
+    kind: str
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+
+class Pair(NamedTuple):
+    """A forward and a backward slot run together, each hiding the other's communication."""
+
+    forward: Slot
+    backward: Slot
+
+    def __str__(self) -> str:
+        return f"({self.forward};{self.backward})"
+
+
+Box = Slot | Pair
+
+
+def slots_of(box: Box) -> tuple[Slot, ...]:
+    return (box.forward, box.backward) if isinstance(box, Pair) else (box,)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a schedule may depend on. Stages are numbered in forward order; each rank holds `chunks` of them."""
+
+    ranks: int
+    microbatches: int
+    chunks: int = 1
+    group: int | None = None
+    """Microbatches per round of an interleaved schedule; None for the schedule's own choice."""
+
+    @property
+    def stages(self) -> int:
+        return self.ranks * self.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A schedule applied to a shape: the rank of every stage, and every rank's boxes in order."""
+
+    shape: Shape
+    placement: tuple[int, ...]
+    orders: tuple[tuple[Box, ...], ...]
+
+    @property
+    def stages(self) -> int:
+        return len(self.placement)
+
+    def chunk(self, stage: int) -> int:
+        """Which of its rank's stages this is, in forward order."""
+        return self.placement[:stage].count(self.placement[stage])
+
+
+def lay_out(schedule: Any, shape: Shape) -> Layout:
+    """Applies a schedule to a shape and checks the result. Raises `OutsideDomain` or `UserError` with every fault."""
+    if hasattr(schedule, "refuse"):
+        schedule.refuse(shape)
+    placement = tuple(schedule.placement(shape)) if hasattr(schedule, "placement") else looped(shape)
+    orders = tuple(tuple(schedule.order(rank, shape)) for rank in range(shape.ranks))
+    layout = Layout(shape, placement, orders)
+    check(layout)
+    return layout
+
+
+def looped(shape: Shape) -> tuple[int, ...]:
+    """Stage s on rank s mod P: the placement of 1F1B and of interleaved schedules."""
+    return tuple(stage % shape.ranks for stage in range(shape.stages))
+
+
+def check(layout: Layout) -> None:
+    """Every F, B (or I and W) of every stage and microbatch once, on the stage's rank, F before B (or I) before W."""
+    faults: list[Fault] = []
+    seen: dict[Slot, int] = {}
+    for rank, boxes in enumerate(layout.orders):
+        for slot in _flat(boxes):
+            faults += _misplaced(slot, rank, layout)
+            if slot in seen:
+                faults.append(Fault(f"{slot} stands twice: on rank {seen[slot]} and on rank {rank}"))
+            seen.setdefault(slot, rank)
+        faults += _out_of_order(rank, boxes)
+    faults += _missing(seen, layout)
+    if faults:
+        shown = faults if len(faults) <= 8 else [*faults[:8], Fault(f"... and {len(faults) - 8} faults more")]
+        raise UserError("not a schedule", faults=[Fault(f.message, f.hint, "schedule") for f in shown])
+
+
+def _flat(boxes: Iterable[Box]) -> list[Slot]:
+    return [slot for box in boxes for slot in slots_of(box)]
+
+
+def _misplaced(slot: Slot, rank: int, layout: Layout) -> list[Fault]:
+    if slot.kind not in KINDS:
+        return [Fault(f"{slot.kind!r} is no kind of slot", hint=f"one of {', '.join(KINDS)}")]
+    if not (0 <= slot.stage < layout.stages and 0 <= slot.microbatch < layout.shape.microbatches):
+        return [Fault(f"{slot} is outside {layout.stages} stages and {layout.shape.microbatches} microbatches")]
+    if layout.placement[slot.stage] != rank:
+        return [Fault(f"{slot} is on rank {rank}, but stage {slot.stage} is placed on rank {layout.placement[slot.stage]}")]
+    return []
+
+
+def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
+    """A stage's F comes before its B or I, and its I before its W."""
+    position = {slot: i for i, slot in enumerate(_flat(boxes))}
+    before = {BACKWARD: FORWARD, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: INPUT_GRADIENT}
+    return [
+        Fault(f"rank {rank} runs {slot} before {slot._replace(kind=before[slot.kind])}")
+        for slot, at in position.items()
+        if slot.kind in before and position.get(slot._replace(kind=before[slot.kind]), -1) > at
+    ]
+
+
+def _missing(seen: dict[Slot, int], layout: Layout) -> list[Fault]:
+    faults = []
+    for stage in range(layout.stages):
+        for microbatch in range(layout.shape.microbatches):
+            has = {kind for kind in KINDS if Slot(kind, stage, microbatch) in seen}
+            if has not in ({"F", "B"}, {"F", "I", "W"}):
+                found = ", ".join(kind for kind in KINDS if kind in has) or "nothing"
+                faults.append(Fault(f"stage {stage}, microbatch {microbatch} has {found}: it needs F and B, or F, I and W"))
+    return faults

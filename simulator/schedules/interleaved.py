@@ -1,0 +1,78 @@
+"""Interleaved 1F1B: each rank holds several chunks of the model, and the bubble shrinks by their number.
+
+Microbatches go in groups of g; a rank takes a group through its first chunk, then through the second, and so on. Makespan
+M(F + B) + (P - 1)(F + B)/V for M >= P. With `group` the domain is Megatron's: P <= g <= M, and M mod g is 0 or at least P.
+Without it, torch's: g = M / rounds for rounds = max(1, M // P), which must divide M; where P divides M the two agree on
+g = P. Reference: Narayanan et al., arXiv 2104.04473, section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import OutsideDomain
+from ..program.slot import Shape, Slot
+
+
+def refuse(shape: Shape) -> None:
+    ranks, microbatches, group = shape.ranks, shape.microbatches, shape.group
+    if group is None:
+        rounds = max(1, microbatches // ranks)
+        if microbatches % rounds:
+            nearest = min((m for m in range(1, microbatches + ranks + 1) if m % max(1, m // ranks) == 0), key=_near(microbatches))
+            reason = f"interleaved needs microbatches in equal rounds of about {ranks}: {rounds} rounds of {microbatches}"
+            raise OutsideDomain(reason, nearest={"microbatches": nearest})
+        return
+    if ranks > microbatches:
+        reason = f"interleaved in groups needs at least as many microbatches as ranks: {microbatches} < {ranks}"
+        raise OutsideDomain(reason, nearest={"microbatches": ranks, "group": ranks})
+    if not _legal(group, shape):
+        nearest = min((g for g in range(ranks, microbatches + 1) if _legal(g, shape)), key=_near(group))
+        reason = f"a group of {group} must be {ranks} to {microbatches}, and leave 0 or at least {ranks} of {microbatches} microbatches"
+        raise OutsideDomain(reason, nearest={"group": nearest})
+
+
+def _legal(group: int, shape: Shape) -> bool:
+    rest = shape.microbatches % group if group else 0
+    return shape.ranks <= group <= shape.microbatches and (rest == 0 or rest >= shape.ranks)
+
+
+def _near(wanted: int):  # type: ignore[no-untyped-def]
+    return lambda value: (abs(value - wanted), value)
+
+
+def group_of(shape: Shape) -> int:
+    return shape.group or shape.microbatches // max(1, shape.microbatches // shape.ranks)
+
+
+def order(rank: int, shape: Shape) -> Iterator[Slot]:
+    passes = list(_passes(shape))
+    total = len(passes)
+    warm_up = warm_up_of(rank, shape)
+    forward = [Slot("F", chunk * shape.ranks + rank, m) for chunk, m in passes]
+    backward = [Slot("B", (shape.chunks - 1 - chunk) * shape.ranks + rank, m) for chunk, m in passes]
+    yield from forward[:warm_up]
+    for i in range(total - warm_up):
+        yield forward[warm_up + i]
+        yield backward[i]
+    yield from backward[total - warm_up :]
+
+
+def warm_up_of(rank: int, shape: Shape) -> int:
+    """Forward passes of a rank before its first backward pass."""
+    if shape.chunks == 1:
+        return min(shape.ranks - 1 - rank, shape.microbatches)
+    return min(2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * group_of(shape), shape.chunks * shape.microbatches)
+
+
+def _passes(shape: Shape) -> Iterator[tuple[int, int]]:
+    """(chunk, microbatch) in the order of the forward passes: group by group, chunk by chunk."""
+    group = group_of(shape)
+    for first in range(0, shape.microbatches, group):
+        for chunk in range(shape.chunks):
+            for microbatch in range(first, min(first + group, shape.microbatches)):
+                yield chunk, microbatch
+
+
+def in_flight(rank: int, shape: Shape) -> int:
+    return min(warm_up_of(rank, shape) + 1, shape.chunks * shape.microbatches)

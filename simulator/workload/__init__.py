@@ -1,0 +1,1 @@
+"""Workloads: models as blocks of operators, and the job that trains them."""

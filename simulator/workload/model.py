@@ -1,0 +1,67 @@
+"""A decoder model: its shape, and what follows from the shape alone (parameters, flop per token)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+
+from .blocks import dense
+
+
+@dataclass(frozen=True)
+class Model:
+    """Shape of a decoder-only transformer. Sizes are counts; nothing here depends on how it is trained."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn_hidden: int
+    vocab: int
+    gated_mlp: bool = True
+    tied_embeddings: bool = False
+    norm: str = "rmsnorm"
+    activation: str = "silu"
+    positions: str = "rope"
+    bias: bool = False
+    max_sequence_length: int = 0
+    """Longest sequence that learned positions allow; 0 where positions are not learned."""
+
+    @property
+    def block(self) -> ModuleType:
+        """The module of `workload/blocks/` that describes a layer of this model."""
+        return dense
+
+    @cached_property
+    def layer_parameters(self) -> int:
+        return sum(op.parameters for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
+
+    @cached_property
+    def embedding_parameters(self) -> int:
+        """Token embedding, and the position embedding where positions are learned."""
+        learned = self.max_sequence_length if self.positions == "learned" else 0
+        return (self.vocab + learned) * self.hidden
+
+    @cached_property
+    def head_parameters(self) -> int:
+        """Final norm and the output projection, counted once more only if it is not tied to the embedding."""
+        norm = self.hidden * (2 if self.norm == "layernorm" else 1)
+        return norm + (0 if self.tied_embeddings else self.vocab * self.hidden)
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+
+    @cached_property
+    def matmul_parameters(self) -> int:
+        """Parameters that multiply activations, with the output projection: the N of 6N flop per token."""
+        linear = sum(op.matmul_parameters for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
+        return self.layers * linear + self.vocab * self.hidden
+
+    def train_flop_per_token(self, seq: int, *, causal: bool) -> int:
+        """Forward and backward flop of one token, nothing recomputed: 6N + 12Lhs, or half the attention if `causal`."""
+        attention = 12 * self.layers * self.heads * self.head_dim * seq
+        return 6 * self.matmul_parameters + (attention // 2 if causal else attention)
