@@ -22,6 +22,10 @@ class Split(Enum):
     """A linear layer whose inputs are divided: each rank has a partial sum of the whole output."""
     INNER = "inner"
     """Between a column and a row layer: heads or channels are divided already."""
+    LOSS = "loss"
+    """Inner to the vocabulary, and the ranks must agree on sums over all of it."""
+    LOOKUP = "lookup"
+    """A table divided by its rows: each rank looks up what it holds, and the results are summed."""
     SEQUENCE = "sequence"
     """Outside: every rank repeats it, unless sequence parallelism divides the tokens."""
 
@@ -61,6 +65,10 @@ class Gemm:
     def traffic_bytes(self) -> int:
         """Each operand read once and the result written once."""
         return self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    @property
+    def result_bytes(self) -> int:
+        return self.m * self.n * self.batch * self.element_bytes
 
     def split(self, how: Split, parts: int) -> Gemm:
         """One rank's share. The dimension that stands for the outputs (or inputs) of the layer depends on the part."""
@@ -129,10 +137,15 @@ class Rowwise:
     op: str
     rows: int
     columns: int
+    element_bytes: int
     bytes_per_element: int
     """Bytes read and written per element, all tensors together."""
 
     flop = 0
+
+    @property
+    def result_bytes(self) -> int:
+        return self.rows * self.columns * self.element_bytes
 
     @property
     def traffic_bytes(self) -> int:

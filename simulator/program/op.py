@@ -13,9 +13,6 @@ from ..kernels import Kernel, Part, Split
 COMPUTE = "compute"
 """The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
 
-START = "start"
-"""What an op names to wait for its step's input only, and not for the op before it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
@@ -24,7 +21,7 @@ class Op:
     name: str
     streams: tuple[str, ...]
     after: tuple[str, ...] | None = None
-    """Names of ops of the same body, or of inputs of its step; None for the op before it."""
+    """Names of earlier ops of the same body; None for the last op of its chain so far."""
     detached: bool = False
     layer: int = -1
     """The layer that it belongs to, counted within its stage; -1 for none."""

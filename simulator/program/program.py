@@ -1,8 +1,8 @@
 """A program: bodies of operations, and the order in which every pipeline rank runs them.
 
-A body is a function, a step is its call: the body names its inputs and outputs, the step binds them to *keys*, tuples
-such as `("activation", 3, 7)` that say which value is meant. Bodies are shared by all steps that do the same, so that a
-program of a hundred thousand operations is a dozen bodies and a few thousand steps.
+A body is a function, a step is its call: the step says which values the body's first op waits for and what its results
+are called, by *keys* such as `("activation", 3, 7)`. Bodies are shared by all steps that do the same, so that a program
+of a hundred thousand operations is a dozen bodies and a few thousand steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ Key = tuple[str | int, ...]
 """Names a value that passes from step to step: `("activation", stage, microbatch)` is the input of that stage."""
 
 END = "end"
-"""The output of a body: the last op of its chain."""
+"""Names, among the outputs of a step, the last op of its body's chain: when the result is there."""
+LAST = "last"
+"""Names the last op on the compute stream: when the rank is done with the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,16 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a body: what it stands for, where its inputs come from, what its outputs are called."""
+    """One call of a body: what it stands for, what it waits for, what its results are called."""
 
     body: str
     phase: str
     stage: int = -1
     microbatch: int = -1
-    inputs: tuple[tuple[str, Key], ...] = ()
+    after: tuple[Key, ...] = ()
+    """What the first op of the body waits for."""
     outputs: tuple[tuple[str, Key], ...] = ()
+    """(name of an op, or END or LAST; the key of its result)."""
     iteration: int = 0
 
 

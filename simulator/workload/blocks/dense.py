@@ -41,9 +41,9 @@ def embedding(model: Model, *, batch: int, seq: int, element_bytes: int) -> list
     tokens = batch * seq
     lookup = BlockOp(
         "embedding",
-        forward=Rowwise("embedding", tokens, model.hidden, 2 * element_bytes),
-        weight_gradient=Rowwise("embedding_backward", tokens, model.hidden, 3 * element_bytes),
-        split=Split.SEQUENCE,
+        forward=Rowwise("embedding", tokens, model.hidden, element_bytes, 2 * element_bytes),
+        weight_gradient=Rowwise("embedding_backward", tokens, model.hidden, element_bytes, 3 * element_bytes),
+        split=Split.LOOKUP,
         parameters=model.embedding_parameters,
     )
     return [lookup]
@@ -65,9 +65,9 @@ def head(model: Model, *, batch: int, seq: int, element_bytes: int) -> list[Bloc
     )
     loss = BlockOp(
         "cross_entropy",
-        forward=Rowwise("cross_entropy", tokens, model.vocab, element_bytes + FP32_BYTES),
-        input_gradient=Rowwise("cross_entropy_backward", tokens, model.vocab, FP32_BYTES + element_bytes),
-        split=Split.INNER,
+        forward=Rowwise("cross_entropy", tokens, model.vocab, element_bytes, element_bytes + FP32_BYTES),
+        input_gradient=Rowwise("cross_entropy_backward", tokens, model.vocab, element_bytes, FP32_BYTES + element_bytes),
+        split=Split.LOSS,
         saved_bytes=tokens * model.vocab * FP32_BYTES,
     )
     return [_norm(model, "final_norm", tokens, element_bytes), logits, loss]

@@ -44,8 +44,8 @@ def rowwise(
     op = kernel or name
     return BlockOp(
         name,
-        forward=Rowwise(op, rows, columns, forward * element_bytes),
-        input_gradient=Rowwise(f"{op}_backward", rows, columns, backward * element_bytes) if backward else None,
+        forward=Rowwise(op, rows, columns, element_bytes, forward * element_bytes),
+        input_gradient=Rowwise(f"{op}_backward", rows, columns, element_bytes, backward * element_bytes),
         split=split,
         parameters=parameters,
         saved_bytes=saved * rows * columns * element_bytes,

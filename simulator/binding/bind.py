@@ -1,0 +1,95 @@
+"""Binding: program, mesh, cluster and costs become a skeleton, where everything is an integer and nothing has a meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+
+from ..collectives import point_to_point, ring
+from ..costs.roofline import KernelCost
+from ..engine.skeleton import Skeleton
+from ..engine.task import FULL_SPEED, RATE_BITS, Array, Profile
+from ..errors import UserError
+from ..hardware.cluster import Cluster
+from ..hardware.wiring import Wiring
+from ..plan.mesh import Mesh
+from ..program.labels import Labels
+from ..program.program import Program
+from ..units import NS_PER_S
+from .communicators import lay_groups
+from .perturb import Perturbation, profile
+from .template import write
+
+ALGORITHMS: Mapping[str, ModuleType] = {kind: module for module in (ring, point_to_point) for kind in module.KINDS}
+"""Which algorithm serves each kind of collective."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Bound:
+    """A skeleton and what its templates' rows stand for. Template p is that of pipeline coordinate p."""
+
+    skeleton: Skeleton
+    labels: tuple[Labels, ...]
+    mesh: Mesh
+
+
+def bind(
+    program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, perturbations: Sequence[Perturbation] = ()
+) -> Bound:
+    """The skeleton of a program on a cluster."""
+    for p in perturbations:
+        if p.rank is not None and not 0 <= p.rank < mesh.ranks:
+            raise UserError(f"perturb: no rank {p.rank} among {mesh.ranks}", hint=f"ranks are 0 to {mesh.ranks - 1}")
+    written = write(program, cost)
+    profiles: list[Profile] = []
+    speed = _profiled(np.full(mesh.ranks, FULL_SPEED), _by_target(perturbations, "rank"), profiles)
+    capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
+    link_profile = _profiled(capacity, _by_target(perturbations, "link"), profiles)
+    kept = ~never_binding(cluster.wiring, link_profile, profiles)
+    groups = lay_groups(written, program.communicators, mesh, cluster, ALGORITHMS, kept)
+    skeleton = Skeleton(
+        written.templates, groups.tariff, tuple(profiles), mesh.coordinate("pp"), speed, groups.slots, groups.kind,
+        1, groups.feet, groups.foot_weight, link_profile,
+    )  # fmt: skip
+    return Bound(skeleton, written.labels, mesh)
+
+
+def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:
+    by_target: dict[int, list[Perturbation]] = {}
+    for p in perturbations:
+        target = getattr(p, kind)
+        if target is not None:
+            by_target.setdefault(target, []).append(p)
+    return by_target
+
+
+def _profiled(base: Array, changes: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> Array:
+    """The profile of each entry of `base`, equal ones shared; new profiles are appended to `profiles`."""
+    values, index = np.unique(base, return_inverse=True)
+    index = index + len(profiles)
+    profiles += [Profile.constant(value) for value in values.tolist()]
+    for target, perturbations in changes.items():
+        changed = profile(int(base[target]), perturbations)
+        if changed not in profiles:
+            profiles.append(changed)
+        index[target] = profiles.index(changed)
+    return index
+
+
+def never_binding(wiring: Wiring, link_profile: Array, profiles: Sequence[Profile]) -> Array:
+    """For each link, whether the links that all its flows cross too carry, together and at best, no more than it at worst.
+
+    Such a link cannot slow anybody. Dropping it changes no rate by more than the rounding of one, and takes away
+    asymmetries that do not matter.
+    """
+    least = np.array([min(p.value) for p in profiles], dtype=np.int64)[link_profile]
+    most = np.array([max(p.value) for p in profiles], dtype=np.int64)[link_profile]
+    link, covering = wiring.covered.T
+    total = np.bincount(link, weights=most[covering].astype(float), minlength=wiring.links)
+    covered = np.zeros(wiring.links, dtype=bool)
+    covered[link] = True
+    never: Array = covered & (total <= least)
+    return never

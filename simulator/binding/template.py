@@ -1,0 +1,161 @@
+"""From a program to the engine's templates: every step's body written out in rows, with costs for names.
+
+Bodies are compiled once and their columns copied for every call; only what passes between steps is looked up step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..costs.roofline import KernelCost
+from ..engine.skeleton import Template
+from ..engine.task import Array, Csr, offsets
+from ..errors import InvariantBroken
+from ..lowering.passes.data import PARAMETERS
+from ..program.labels import Labels
+from ..program.op import COMPUTE, AnyOp, Compute, Transfer
+from ..program.program import END, LAST, Body, Key, Program, Step
+
+
+@dataclass(slots=True)
+class Charges:
+    """The distinct (kind, payload) pairs of a program, numbered, and which communicators use which."""
+
+    number: dict[tuple[str, int], int] = field(default_factory=dict)
+    used_by: dict[str, set[int]] = field(default_factory=dict)
+
+    def of(self, op: AnyOp) -> int:
+        if isinstance(op, Compute):
+            return 0
+        what = ("sendrecv" if isinstance(op, Transfer) else op.kind, op.payload_bytes)
+        charge = self.number.setdefault(what, len(self.number))
+        self.used_by.setdefault(op.communicator, set()).add(charge)
+        return charge
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Compiled:
+    """A body in columns."""
+
+    first_op: int
+    rows: int
+    solo_ns: Array
+    charge: Array
+    communicator: Array
+    """The number of the communicator in the program's table, or -1."""
+    lane: Array
+    """Pairs (row, lane), two columns."""
+    after: Array
+    """Pairs (row, row that it waits for), two columns."""
+    named: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Written:
+    """The templates of all pipeline ranks with what their rows stand for."""
+
+    templates: tuple[Template, ...]
+    labels: tuple[Labels, ...]
+    slot_names: tuple[tuple[str, ...], ...]
+    """Pipeline rank -> the communicator of each slot."""
+    charges: Charges
+
+
+def write(program: Program, cost: KernelCost) -> Written:
+    """Every pipeline rank's template."""
+    return _Writer(program, cost).written()
+
+
+class _Writer:
+    def __init__(self, program: Program, cost: KernelCost) -> None:
+        self.program, self.cost, self.charges = program, cost, Charges()
+        self.numbers = {name: i for i, name in enumerate(program.communicators)}
+        self.lanes: dict[str, int] = {COMPUTE: 0}
+        self.ops: list[AnyOp] = []
+        self.compiled = {name: self._compile(body) for name, body in program.bodies.items()}
+        axes = [getattr(program.communicators.get(getattr(op, "communicator", "")), "axis", "") for op in self.ops]
+        self.axes = tuple(axes)
+
+    def written(self) -> Written:
+        slot_names = tuple(self.program.communicators_of(rank) for rank in range(self.program.ranks))
+        pairs = [self._rank(steps, names) for steps, names in zip(self.program.orders, slot_names, strict=True)]
+        return Written(tuple(t for t, _ in pairs), tuple(labels for _, labels in pairs), slot_names, self.charges)
+
+    def _compile(self, body: Body) -> _Compiled:
+        first_op = len(self.ops)
+        self.ops += body.ops
+        named: dict[str, int] = {}
+        after: list[tuple[int, int]] = []
+        chain = last = -1
+        for row, op in enumerate(body.ops):
+            waits = ([chain] if chain >= 0 else []) if op.after is None else [named[name] for name in op.after]
+            after += [(row, before) for before in waits if not set(op.streams) & set(body.ops[before].streams)]
+            named[op.name] = row
+            chain = chain if op.detached else row
+            last = row if COMPUTE in op.streams else last
+        named[END] = chain if chain >= 0 else len(body.ops) - 1
+        named[LAST] = last if last >= 0 else named[END]
+        lanes = [(row, self.lanes.setdefault(s, len(self.lanes))) for row, op in enumerate(body.ops) for s in op.streams]
+        return _Compiled(
+            first_op, len(body.ops),
+            np.array([self.cost(op.kernel) if isinstance(op, Compute) else 0 for op in body.ops], dtype=np.int64),
+            np.array([self.charges.of(op) for op in body.ops], dtype=np.int64),
+            np.array([-1 if isinstance(op, Compute) else self.numbers[op.communicator] for op in body.ops], dtype=np.int64),
+            np.array(lanes, dtype=np.int64).reshape(-1, 2), np.array(after, dtype=np.int64).reshape(-1, 2), named,
+        )  # fmt: skip
+
+    def _rank(self, steps: tuple[Step, ...], slot_names: tuple[str, ...]) -> tuple[Template, Labels]:
+        bodies = [self.compiled[step.body] for step in steps]
+        rows = np.array([body.rows for body in bodies], dtype=np.int64)
+        begins = offsets(rows)
+        after = self._after(steps, bodies, begins)
+        lane = _shifted([body.lane for body in bodies], begins, columns=(0,))
+        slot_of = np.full(len(self.numbers) + 1, -1, dtype=np.int64)
+        slot_of[[self.numbers[name] for name in slot_names]] = np.arange(len(slot_names))
+        n = int(begins[-1])
+        template = Template(
+            slot=slot_of[_joined([body.communicator for body in bodies])],
+            solo_ns=_joined([body.solo_ns for body in bodies]),
+            charge=_joined([body.charge for body in bodies]),
+            preds=Csr.from_pairs(after[:, 0], after[:, 1], n),
+            lanes=Csr.from_pairs(lane[:, 1], lane[:, 0], len(self.lanes)),
+        )
+        first_op = np.array([body.first_op for body in bodies], dtype=np.int64)
+        step_of = np.repeat(np.arange(len(steps)), rows)
+        op_of = np.arange(n) - begins[:-1][step_of] + first_op[step_of]
+        labels = Labels(steps, tuple(self.ops), step_of, op_of, tuple(self.lanes), self.axes, self.program.stages)
+        return template, labels
+
+    def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
+        """All pairs (row, row that it waits for): within bodies, and between steps by key."""
+        made: dict[tuple[int, Key], int] = {}
+        for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
+            for name, key in step.outputs:
+                made[step.iteration, key] = begin + body.named[name]
+        between = []
+        for step, begin in zip(steps, begins.tolist(), strict=False):
+            for key in step.after:
+                at = (step.iteration - (key[0] == PARAMETERS), key)
+                if at not in made:
+                    raise InvariantBroken(f"{step.phase} of stage {step.stage} waits for {key}, which nothing produces")
+                between.append((begin, made[at]))
+        within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
+        return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
+
+
+def _joined(columns: list[Array]) -> Array:
+    return np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
+
+
+def _shifted(pairs: list[Array], begins: Array, columns: tuple[int, ...]) -> Array:
+    """Pairs of rows within bodies as rows of the whole template."""
+    if not pairs:
+        return np.zeros((0, 2), dtype=np.int64)
+    joined = np.concatenate(pairs)
+    shift = np.repeat(begins[:-1], [len(p) for p in pairs])
+    for column in columns:
+        joined[:, column] += shift
+    return joined

@@ -1,0 +1,41 @@
+"""Ring collectives: each rank passes pieces to the next; all_reduce is a reduce-scatter and a gather, 2(n - 1) steps.
+
+Alone on equal links of latency a and bandwidth B, an all-reduce of S bytes takes 2(n - 1)(a + S/(nB)). Where several ranks
+of the group sit in each node there is a ring per rank of a node, each leaving the node through its own NIC, as NCCL builds
+them: every NIC carries 1/k of the bytes. Reference: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import Edges
+
+KINDS = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+def steps(kind: str, ranks: int) -> int:
+    return (2 if kind == "all_reduce" else 1) * (ranks - 1)
+
+
+def wire_fraction(kind: str, ranks: int) -> Fraction:
+    return Fraction(steps(kind, ranks), ranks)
+
+
+def edges(nodes: NDArray[np.int64]) -> Edges:
+    """The edges of all rings. `nodes` is the node of each member, members of a node standing together."""
+    n = len(nodes)
+    member = np.arange(n)
+    starts = np.flatnonzero(np.concatenate([[True], nodes[1:] != nodes[:-1]]))
+    sizes = np.diff(np.append(starts, n))
+    k = int(sizes[0]) if n else 0
+    if len(starts) == 1 or k == 1 or (sizes != k).any():
+        return Edges(member, (member + 1) % n, np.ones(n))
+    first = member // k * k
+    inside = Edges(member, first + (member - first + 1) % k, np.full(n, (k - 1) / k))
+    next_node = (first + k) % n
+    across = Edges(first + (member - first - 1) % k, next_node + (member - first), np.full(n, 1 / k))
+    return Edges(*(np.concatenate([getattr(inside, c), getattr(across, c)]) for c in Edges.__slots__))

@@ -1,0 +1,1 @@
+"""Costs: how long a kernel takes on a GPU, and which model says so."""

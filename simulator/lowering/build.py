@@ -1,0 +1,109 @@
+"""The program of a pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import UserError
+from ..kernels import Part
+from ..program.op import COMPUTE, AnyOp, Compute
+from ..program.program import END, LAST, Body, Key, Program, Stage, Step
+from ..program.slot import Layout, Slot, slots_of
+from ..workload.blocks.op import BlockOp
+from ..workload.job import Job
+from ..workload.model import Model
+
+
+def build(model: Model, job: Job, layout: Layout) -> Program:
+    """Each stage's operators as bodies for F, B, I and W, called in the order of the schedule."""
+    stages = tuple(split_layers(model.layers, layout))
+    bodies: dict[str, Body] = {}
+    orders = []
+    for boxes in layout.orders:
+        steps = []
+        for slot in (slot for box in boxes for slot in slots_of(box)):
+            stage = stages[slot.stage]
+            name = f"{slot.kind} of {_likeness(stage)}"
+            if name not in bodies:
+                bodies[name] = _body(slot.kind, _operators(model, job, stage))
+            steps.append(_step(name, slot, layout.stages))
+        orders.append(tuple(steps))
+    return Program(stages, bodies, tuple(orders), {})
+
+
+def split_layers(layers: int, layout: Layout) -> Iterator[Stage]:
+    """Layers divided over the stages, what is left over one each to the first; embedding and head are not counted."""
+    if layers < layout.stages:
+        raise UserError(
+            f"{layers} layers do not fill {layout.stages} stages",
+            hint=f"pp x chunks can be at most {layers}",
+        )
+    share, rest = divmod(layers, layout.stages)
+    first = 0
+    for stage, rank in enumerate(layout.placement):
+        count = share + (stage < rest)
+        yield Stage(rank, layout.chunk(stage), first, count, stage == 0, stage == layout.stages - 1)
+        first += count
+
+
+def _likeness(stage: Stage) -> str:
+    """What two stages must share to run the same bodies."""
+    ends = "embedding, " * stage.embedding, ", head" * stage.head
+    return f"{ends[0]}{stage.layers} layers{ends[1]}"
+
+
+def _operators(model: Model, job: Job, stage: Stage) -> list[tuple[int, BlockOp]]:
+    """(layer within the stage or -1, operator) in forward order."""
+    size = {"batch": job.microbatch_size, "seq": job.sequence_length, "element_bytes": job.element_bytes}
+    block = model.block
+    before = [(-1, op) for op in block.embedding(model, **size)] if stage.embedding else []
+    middle = [(i, op) for i in range(stage.layers) for op in block.layer(model, **size)]
+    after = [(-1, op) for op in block.head(model, **size)] if stage.head else []
+    return before + middle + after
+
+
+def _body(kind: str, operators: list[tuple[int, BlockOp]]) -> Body:
+    """F in forward order; B, I and W backwards, with input gradients, weight gradients or (B) both."""
+    if kind == "F":
+        return Body(tuple(_forward(layer, op) for layer, op in operators))
+    parts = {"I": (Part.INPUT_GRADIENT,), "W": (Part.WEIGHT_GRADIENT,)}.get(kind, (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT))
+    return Body(tuple(new for layer, op in reversed(operators) for part in parts for new in _backward(layer, op, part)))
+
+
+def _forward(layer: int, op: BlockOp) -> AnyOp:
+    return Compute(
+        name=op_name(layer, op.name),
+        streams=(COMPUTE,),
+        layer=layer,
+        kernel=op.forward,
+        split=op.split,
+        parameters=op.parameters,
+        saved_bytes=op.saved_bytes,
+    )
+
+
+def _backward(layer: int, op: BlockOp, part: Part) -> Iterator[AnyOp]:
+    kernel = op.input_gradient if part is Part.INPUT_GRADIENT else op.weight_gradient
+    if kernel is not None:
+        suffix = "dgrad" if part is Part.INPUT_GRADIENT else "wgrad"
+        name = op_name(layer, f"{op.name}.{suffix}")
+        yield Compute(name=name, streams=(COMPUTE,), layer=layer, kernel=kernel, part=part, split=op.split)
+
+
+def op_name(layer: int, name: str) -> str:
+    """An operator's name within its body: the layer in front, if it has one."""
+    return f"{layer}.{name}" if layer >= 0 else name
+
+
+def _step(body: str, slot: Slot, stages: int) -> Step:
+    """A slot as a call: what it waits for and what it produces."""
+    kind, stage, microbatch = slot
+    after: tuple[Key, ...] = ()
+    outputs: tuple[tuple[str, Key], ...] = ()
+    if kind == "F":
+        after = (("activation", stage, microbatch),) if stage else ()
+        outputs = ((END, ("activation", stage + 1, microbatch)),)
+    elif kind in ("B", "I"):
+        after = (("gradient", stage, microbatch) if stage < stages - 1 else ("activation", stages, microbatch),)
+        outputs = ((END, ("gradient", stage - 1, microbatch)),) if stage else ()
+    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))))

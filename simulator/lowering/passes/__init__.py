@@ -1,0 +1,1 @@
+"""Passes: each takes a program and returns one, and knows one kind of parallelism."""

@@ -1,0 +1,66 @@
+"""Tensor parallelism, as Megatron has it: linear layers divided by columns, then by rows, and sums where they meet.
+
+Each rank of a group holds a share of every matrix. After a row layer (and after the embedding) the partial sums are
+all-reduced forward; before a column layer the input's gradient is all-reduced backward; the loss over a divided vocabulary
+needs three small all-reduces: the maximum, the sum of exponentials, and the target's logit. Reference: Shoeybi et al.,
+arXiv 1909.08053.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...errors import InvariantBroken
+from ...kernels import Attention, Kernel, Part, Rowwise, Split
+from ...program.op import AnyOp, Collective, Compute
+from ...program.program import Communicator, Program
+
+TP = Communicator("tp", "tp", ("tp",))
+REDUCE, AGREE = "reduce", "agree"
+"""What collectives of this pass are for, the last part of their name: sums of activations, and sums over the vocabulary."""
+FP32_BYTES = 4
+LOSS_SUMS = 3
+
+
+def tensor(program: Program, tp: int) -> Program:
+    """Divides every operator among `tp` ranks and adds the all-reduces."""
+    if tp == 1:
+        return program
+    return program.with_bodies(lambda op: _divided(op, tp)).with_communicators(TP)
+
+
+def _divided(op: AnyOp, tp: int) -> Iterator[AnyOp]:
+    if not isinstance(op, Compute) or op.split is Split.SEQUENCE:
+        yield op
+        return
+    share = replace(op, parameters=-(-op.parameters // tp))
+    if op.split is not Split.LOOKUP:
+        inner = Split.INNER if op.split is Split.LOSS else op.split
+        share = replace(share, kernel=op.kernel.split(inner, tp))
+    if op.split in (Split.ROW, Split.INNER, Split.LOSS):
+        share = replace(share, saved_bytes=op.saved_bytes // tp)
+    yield share
+    if (op.split in (Split.ROW, Split.LOOKUP) and op.part is Part.FORWARD) or (
+        op.split is Split.COLUMN and op.part is Part.INPUT_GRADIENT
+    ):
+        yield collective(op, REDUCE, "all_reduce", _summed_bytes(op.kernel))
+    if op.split is Split.LOSS and op.part is Part.FORWARD:
+        rows = op.kernel.rows if isinstance(op.kernel, Rowwise) else 0
+        for i in range(LOSS_SUMS):
+            yield collective(op, f"{AGREE}{i}", "all_reduce", rows * FP32_BYTES)
+
+
+def collective(op: AnyOp, purpose: str, kind: str, payload_bytes: int) -> Collective:
+    """A collective of the tensor-parallel group that stands beside an operator."""
+    return Collective(
+        name=f"{op.name}.{purpose}", streams=(TP.name,), layer=op.layer,
+        communicator=TP.name, kind=kind, payload_bytes=payload_bytes,
+    )  # fmt: skip
+
+
+def _summed_bytes(kernel: Kernel) -> int:
+    """Bytes of what the ranks have partial sums of: tokens x width."""
+    if isinstance(kernel, Attention):
+        raise InvariantBroken("attention is divided by heads and leaves no partial sums")
+    return kernel.result_bytes

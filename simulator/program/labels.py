@@ -1,0 +1,105 @@
+"""Labels: what each row of a rank's template stands for. The engine never sees them; metrics and figures join them back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels import model_flop
+from .op import AnyOp, Collective, Compute, Transfer
+from .program import Stage, Step
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The rows of one pipeline rank: for each the step and the operation that it came from."""
+
+    steps: tuple[Step, ...]
+    ops: tuple[AnyOp, ...]
+    step: Array
+    op: Array
+    lanes: tuple[str, ...]
+    """Names of the template's lanes."""
+    axes: tuple[str, ...]
+    """For each of `ops`, the axis that its time counts for, or "" for compute."""
+    stages: tuple[Stage, ...]
+
+    @cached_property
+    def is_compute(self) -> Array:
+        return self._of_op([isinstance(op, Compute) for op in self.ops])
+
+    @cached_property
+    def axis(self) -> Array:
+        """The axis of each row, "" for compute."""
+        return self._of_op(self.axes)
+
+    @cached_property
+    def phase(self) -> Array:
+        return self._of_step([step.phase for step in self.steps])
+
+    @cached_property
+    def stage(self) -> Array:
+        return self._of_step([step.stage for step in self.steps])
+
+    @cached_property
+    def chunk(self) -> Array:
+        return self._of_step([self.stages[s.stage].chunk if s.stage >= 0 else -1 for s in self.steps])
+
+    @cached_property
+    def microbatch(self) -> Array:
+        return self._of_step([step.microbatch for step in self.steps])
+
+    @cached_property
+    def iteration(self) -> Array:
+        return self._of_step([step.iteration for step in self.steps])
+
+    @cached_property
+    def kind(self) -> Array:
+        """What the row does: the kernel's kind, the collective, or send and receive."""
+        return self._of_op([_kind(op) for op in self.ops])
+
+    @cached_property
+    def flop(self) -> Array:
+        """Flop of each row by the `full` convention."""
+        return self._of_op([model_flop(op.kernel) if isinstance(op, Compute) else 0 for op in self.ops])
+
+    @cached_property
+    def payload_bytes(self) -> Array:
+        return self._of_op([0 if isinstance(op, Compute) else op.payload_bytes for op in self.ops])
+
+    @cached_property
+    def stream(self) -> Array:
+        return self._of_op([op.streams[0] for op in self.ops])
+
+    def block(self, row: int) -> str:
+        """The operator in words: `layer 12 qkv`, layers counted over the whole model."""
+        op, step = self.ops[self.op[row]], self.steps[self.step[row]]
+        if op.layer < 0 or step.stage < 0:
+            return op.name
+        return f"layer {self.stages[step.stage].first_layer + op.layer} {op.name.split('.', 1)[-1]}"
+
+    @property
+    def blocks(self) -> list[str]:
+        return [self.block(row) for row in range(len(self.op))]
+
+    def _of_op(self, values: Any) -> Array:
+        column: Array = np.array(values)[self.op]
+        return column
+
+    def _of_step(self, values: Any) -> Array:
+        column: Array = np.array(values)[self.step]
+        return column
+
+
+def _kind(op: AnyOp) -> str:
+    if isinstance(op, Collective):
+        return op.kind
+    if isinstance(op, Transfer):
+        return "send" if op.sends else "receive"
+    return getattr(op.kernel, "op", type(op.kernel).__name__.lower())
