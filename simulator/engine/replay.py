@@ -38,7 +38,7 @@ def replay(graph: TaskGraph) -> Times:
 
 def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
     """Starts and ends under each row of `durations_ns` (vectors x tasks), all transfers taken as fixed durations."""
-    before = _all_preds(graph)
+    before = graph.all_preds()
     order, cuts = _levels(graph, before)
     counts = before.counts[order]
     first = offsets(counts)
@@ -51,15 +51,6 @@ def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
             start[:, tasks] = np.maximum.reduceat(needed, first[a:b] - first[a], axis=1)
         end[:, tasks] = start[:, tasks] + durations_ns[:, tasks]
     return start, end
-
-
-def _all_preds(graph: TaskGraph) -> Csr:
-    """Task -> everything that must end before it: its predecessors and the task before it on each of its streams."""
-    idx, row = graph.streams.idx, graph.streams.row_of
-    follows = row[1:] == row[:-1]
-    after = np.concatenate([graph.preds.row_of, idx[1:][follows]])
-    earlier = np.concatenate([graph.preds.idx, idx[:-1][follows]])
-    return Csr.from_pairs(after, earlier, len(graph))
 
 
 def _levels(graph: TaskGraph, before: Csr) -> tuple[Array, list[int]]:

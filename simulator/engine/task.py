@@ -175,6 +175,14 @@ class TaskGraph:
         result[paced] = -(-(self.solo_ns[paced] << SPEED_BITS) // speed[self.pace[paced]])
         return result
 
+    def all_preds(self) -> Csr:
+        """Task -> everything that must end before it: its predecessors, and the task before it on each of its streams."""
+        idx, row = self.streams.idx, self.streams.row_of
+        follows = row[1:] == row[:-1]
+        after = np.concatenate([self.preds.row_of, idx[1:][follows]])
+        earlier = np.concatenate([self.preds.idx, idx[:-1][follows]])
+        return Csr.from_pairs(after, earlier, len(self))
+
     def with_columns(self, **columns: Any) -> TaskGraph:
         return replace(self, **columns)
 

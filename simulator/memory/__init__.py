@@ -1,0 +1,1 @@
+"""Memory: what every rank holds, at rest and over the step."""

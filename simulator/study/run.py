@@ -1,0 +1,218 @@
+"""A run: what was simulated, what came out, and how it shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..engine.timeline import Timeline
+from ..errors import UserError
+from ..memory.account import RankMemory, over_time
+from ..metrics import Array, Observation
+from ..metrics.bubble import bubble_fraction
+from ..metrics.idle import BUSY, OPTIMIZER, Spent, spent
+from ..metrics.mfu import Utilisation, utilisation
+from ..program.labels import Labels
+from ..program.program import Program
+from ..units import GIB, TFLOP, seconds, show_bytes, show_count, show_s
+from .scenario import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
+MOST_ROWS = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a step costs. Times are seconds; `exposed_s`, `optimizer_s` and `busy_s` are means over ranks."""
+
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    samples_per_s: float
+    model_tflop_per_s_per_gpu: float
+    mfu: float
+    hfu: float
+    flop_convention: str
+    bubble_fraction: float
+    exposed_s: dict[str, float]
+    optimizer_s: float
+    busy_s: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a simulation."""
+
+    scenario: Scenario
+    program: Program
+    engine_timeline: Timeline
+    labels: tuple[Labels, ...]
+    memory: tuple[RankMemory, ...]
+    engine: str
+    engine_reason: str
+    wall_s: float
+
+    @cached_property
+    def observation(self) -> Observation:
+        return Observation(self.engine_timeline, self.labels)
+
+    @cached_property
+    def spent(self) -> Spent:
+        return spent(self.observation)
+
+    @property
+    def timeline(self) -> RunTimeline:
+        """Who did what when, with names."""
+        return RunTimeline(self)
+
+    @property
+    def gpus(self) -> int:
+        return self.engine_timeline.ranks
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        return max(rank.total_bytes for rank in self.memory)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
+
+    @cached_property
+    def utilisation(self) -> Utilisation:
+        job, model = self.scenario.job, self.scenario.model
+        flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
+        return utilisation(self.observation, model_flop=flop, peak_flop_per_s=self.scenario.cluster.gpu.peak(job.dtype))
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        seen, job, use = self.observation, self.scenario.job, self.utilisation
+        tokens_per_s = job.tokens / seen.step_s
+        return Metrics(
+            step_time_s=seen.step_s,
+            tokens_per_s=tokens_per_s,
+            tokens_per_s_per_gpu=tokens_per_s / self.gpus,
+            samples_per_s=job.global_batch / seen.step_s,
+            model_tflop_per_s_per_gpu=use.model_flop_per_s_per_gpu / TFLOP,
+            mfu=use.mfu,
+            hfu=use.hfu,
+            flop_convention=use.convention,
+            bubble_fraction=bubble_fraction(seen, self.spent),
+            exposed_s={axis: seen.mean_s(self.spent.of(axis)) for axis in REPORTED_AXES},
+            optimizer_s=seen.mean_s(self.spent.of(OPTIMIZER)),
+            busy_s=seen.mean_s(self.spent.of(BUSY)),
+        )
+
+    def memory_over_time(self, rank: int) -> tuple[Array, Array]:
+        """Seconds, and the bytes that a rank of this pipeline coordinate holds from then on."""
+        ns, held = over_time(self.program, rank, self.memory[rank].static_bytes, self.engine_timeline, self.labels[rank])
+        return ns / 1.0 * seconds(1), held
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that `trainsim run --json` prints."""
+        timeline = self.engine_timeline
+        return {
+            **asdict(self.metrics),
+            "step_time_interval_s": None,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "memory_by_stage": [memory_record(rank) for rank in self.memory],
+            "fits": self.fits,
+            "gpus": self.gpus,
+            "tasks": len(timeline.expansion.graph),
+            "tasks_represented": timeline.tasks_represented,
+            "classes": timeline.expansion.ranks,
+            "engine": self.engine,
+            "engine_reason": self.engine_reason,
+            "wall_s": self.wall_s,
+            "scenario": self.scenario.as_dict(),
+        }
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """The numbers that a person asks for first, in words."""
+        m, s = self.metrics, self.scenario
+        exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
+        plan = s.plan
+        ways = f"tp {plan.tp} x pp {plan.pp} x dp {self.gpus // (plan.tp * plan.pp)}, {plan.schedule}"
+        have = s.cluster.gpu.memory_bytes
+        return [
+            ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters, sequence {s.job.sequence_length}"),
+            ("cluster", f"{show_count(self.gpus)} GPUs: {s.cluster.nodes} nodes of {s.cluster.name}"),
+            ("plan", ways + (f" x {plan.chunks} chunks" if plan.chunks > 1 else "") + f", {plan.sharding} sharding"),
+            ("step time", show_s(m.step_time_s)),
+            ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
+            ("MFU", f"{m.mfu:.1%} ({m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU, attention counted in {m.flop_convention})"),
+            ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step on average"),
+            ("bubble", f"{m.bubble_fraction:.1%} of the step waiting for other stages"),
+            ("exposed", exposed or "no communication"),
+            ("optimizer", show_s(m.optimizer_s)),
+            ("memory", f"{show_bytes(self.peak_memory_bytes)} of {show_bytes(have)} on the fullest GPU" + ("" if self.fits else ": DOES NOT FIT")),
+            ("simulated", f"{self.engine_timeline.expansion.ranks} of {show_count(self.gpus)} ranks, "
+             f"{show_count(len(self.engine_timeline.expansion.graph))} of {show_count(self.engine_timeline.tasks_represented)} tasks, "
+             f"by {self.engine} in {show_s(self.wall_s)}"),
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join(["Run", *(f"  {name:<11} {text}" for name, text in self.summary)])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{text}</td></tr>" for name, text in self.summary)
+        return f"<table>{cells}</table>"
+
+
+def memory_record(rank: RankMemory) -> dict[str, Any]:
+    """The memory of a pipeline rank as plain data."""
+    return {**asdict(rank), "stage": rank.rank, "stages": list(rank.stages), "total_bytes": rank.total_bytes}
+
+
+@dataclass(frozen=True)
+class RunTimeline:
+    """The timeline with its labels: rows per rank and task, made only when asked for."""
+
+    run: Run
+
+    def __len__(self) -> int:
+        """Rows of the whole cluster: each rank's own and every turn that it takes in a communicator."""
+        timeline = self.run.engine_timeline
+        rows = np.array([len(t) for t in timeline.expansion.skeleton.templates])
+        return int((rows[timeline.expansion.skeleton.program] * timeline.multiplicity).sum())
+
+    def columns_of(self, rank: int) -> dict[str, Any]:
+        """The columns of one rank, in the order of its program."""
+        timeline = self.run.engine_timeline
+        if not 0 <= rank < timeline.ranks:
+            raise UserError(f"no rank {rank}", hint=f"ranks are 0 to {timeline.ranks - 1}")
+        tasks = timeline.tasks_of(rank)
+        which = int(timeline.class_of[rank])
+        labels = self.run.labels[int(timeline.expansion.skeleton.program[which])]
+        return {
+            "task": tasks,
+            "rank": np.full(len(tasks), rank),
+            "stream": labels.stream,
+            "kind": labels.kind,
+            "phase": labels.phase,
+            "stage": labels.stage,
+            "chunk": labels.chunk,
+            "microbatch": labels.microbatch,
+            "block": np.array(labels.blocks, dtype=object),
+            "start_ns": timeline.times.start_ns[tasks],
+            "end_ns": timeline.times.end_ns[tasks],
+            "flop": labels.flop,
+            "payload_bytes": labels.payload_bytes,
+            "wire_bytes": timeline.expansion.graph.work[tasks] >> 24,
+        }
+
+    def to_pandas(self, ranks: Iterable[int] | None = None) -> pd.DataFrame:
+        """A row per rank and task, for all ranks or for those given."""
+        import pandas as pd
+
+        if ranks is None and len(self) > MOST_ROWS:
+            raise UserError(f"{len(self):,} rows are more than a frame should hold", hint="to_pandas(ranks=[0, 1])")
+        wanted = range(self.run.gpus) if ranks is None else ranks
+        return pd.concat([pd.DataFrame(self.columns_of(rank)) for rank in wanted], ignore_index=True)

@@ -1,0 +1,64 @@
+"""A scenario: model, cluster, plan and job with everything else that a run needs, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..binding.fidelity import Fidelity
+from ..hardware.cluster import Cluster
+from ..plan.plan import Plan
+from ..workload.job import Job
+from ..workload.model import Model
+from .source import Document, Place
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Perturb:
+    """A disturbance by name: `speed` of a rank or `capacity` of a link as a factor, from a time until another."""
+
+    rank: int | None = None
+    speed: float | None = None
+    link: str | None = None
+    capacity: float | None = None
+    from_s: float = 0.0
+    until_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that a run needs."""
+
+    model: Model
+    cluster: Cluster
+    plan: Plan = field(default_factory=Plan)
+    job: Job = field(default_factory=Job)
+    fidelity: Fidelity = field(default_factory=Fidelity)
+    perturb: tuple[Perturb, ...] = ()
+    marks: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
+    """Where the values came from, for messages."""
+
+    def simulate(self, **options: Any) -> Run:
+        """Runs the scenario; the options are those of `simulator.simulate`."""
+        from .simulate import simulate_scenario
+
+        return simulate_scenario(self, **options)
+
+    def where(self, place: Place) -> str:
+        return Document({}, self.marks).where(place)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The scenario as plain data, for records of results."""
+        cluster = self.cluster
+        return {
+            "model": self.model.name,
+            "cluster": {"name": cluster.name, "gpu": cluster.gpu.name, "nodes": cluster.nodes, "gpus": cluster.gpus},
+            "plan": asdict(self.plan),
+            "job": asdict(self.job),
+            "fidelity": asdict(self.fidelity),
+            "perturb": [asdict(p) for p in self.perturb],
+        }

@@ -1,0 +1,126 @@
+"""The verb: a model, a cluster, a plan and a job go in, a run comes out.
+
+One direction: check, schedule, lower, bind, fold, close, run, measure. Names become objects here and only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from ..binding.bind import Bound, bind
+from ..binding.fidelity import Fidelity
+from ..binding.perturb import Perturbation
+from ..costs.roofline import roofline
+from ..engine import des
+from ..engine.close import close
+from ..engine.fold import Folded, fold, unfolded
+from ..engine.replay import replay, why_not
+from ..engine.task import TaskGraph
+from ..engine.timeline import Timeline, Times
+from ..errors import Deadlock, Infeasible, UserError, did_you_mean
+from ..hardware.cluster import Cluster
+from ..lowering.lower import lower
+from ..memory.account import account
+from ..plan.plan import Plan
+from ..program.program import Program
+from ..program.slot import lay_out
+from ..units import GIB, show_bytes
+from ..workload.job import Job
+from ..workload.model import Model
+from . import catalog, feasible
+from .explain_deadlock import explained
+from .run import Run
+from .scenario import Perturb, Scenario
+
+ENGINES = ("auto", "des", "replay")
+
+
+def simulate(
+    model: Model, cluster: Cluster, plan: Plan | None = None, job: Job | None = None, *,
+    fidelity: Fidelity | None = None, perturb: Sequence[Perturb] = (), engine: str = "auto", folding: bool = True,
+    steps: int = 1, allow_oom: bool = False,
+) -> Run:  # fmt: skip
+    """Simulates a training step (or several in a row, of which the last is measured) and returns the run."""
+    scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), tuple(perturb))
+    return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom)
+
+
+def simulate_scenario(
+    scenario: Scenario, *, engine: str = "auto", folding: bool = True, steps: int = 1, allow_oom: bool = False
+) -> Run:
+    """The same for a scenario that has been put together already."""
+    began = perf_counter()
+    if engine not in ENGINES:
+        raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, ENGINES))
+    if steps < 1:
+        raise UserError(f"{steps} steps cannot be simulated", hint="--steps 1 or more")
+    feasible.check(scenario)
+    program = program_of(scenario, steps)
+    dp = feasible.data_parallel_degree(scenario)
+    shards = dp if scenario.plan.sharding == "zero1" else 1
+    memory = account(program, element_bytes=scenario.job.element_bytes, optimizer_shards=shards)
+    if not allow_oom:
+        _must_fit(scenario, max(rank.total_bytes for rank in memory))
+    bound = bound_of(scenario, program)
+    folded = fold(bound.skeleton) if folding else unfolded(bound.skeleton)
+    graph = close(folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
+    try:
+        times, used, reason = _run(graph, engine)
+    except Deadlock as deadlock:
+        raise explained(deadlock, folded.expansion, bound.labels) from None
+    timeline = Timeline(times, folded.expansion, folded.class_of)
+    reason = f"{_folding_reason(folded, folding)}; {reason}"
+    return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began)
+
+
+def program_of(scenario: Scenario, steps: int = 1) -> Program:
+    """The scenario's program, free of hardware."""
+    layout = lay_out(catalog.module("schedules", scenario.plan.schedule), feasible.schedule_shape(scenario))
+    dp = feasible.data_parallel_degree(scenario)
+    return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps)
+
+
+def bound_of(scenario: Scenario, program: Program) -> Bound:
+    """The program on the scenario's cluster."""
+    cluster = scenario.cluster
+    perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
+    return bind(program, feasible.mesh_of(scenario), cluster, roofline(cluster.gpu, scenario.job.dtype), perturbations)
+
+
+def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
+    if p.link is not None:
+        return Perturbation(p.capacity or 0.0, link=cluster.link_named(p.link), from_s=p.from_s, until_s=p.until_s)
+    return Perturbation(p.speed or 1.0, rank=p.rank, from_s=p.from_s, until_s=p.until_s)
+
+
+def _run(graph: TaskGraph, engine: str) -> tuple[Times, str, str]:
+    """Times, the engine that made them, and why that one."""
+    if engine == "replay":
+        return replay(graph), "replay", "replay because it was asked for, and nothing shares a link"
+    obstacle = why_not(graph)
+    if engine == "auto" and not obstacle:
+        return replay(graph), "replay", "replay because nothing shares a link"
+    why = f"because {obstacle}" if obstacle and engine == "auto" else "because it was asked for"
+    return des.simulate(graph), "des", f"des {why}"
+
+
+def _folding_reason(folded: Folded, folding: bool) -> str:
+    classes, ranks = folded.expansion.ranks, len(folded.class_of)
+    if not folding:
+        return f"all {ranks} ranks simulated because folding was switched off"
+    if classes == ranks:
+        return f"{classes} classes of {ranks} ranks, because every rank differs"
+    return f"{classes} classes of {ranks} ranks, because the others behave alike"
+
+
+def _must_fit(scenario: Scenario, peak_bytes: int) -> None:
+    have = scenario.cluster.gpu.memory_bytes
+    if peak_bytes > have:
+        over = peak_bytes - have
+        raise Infeasible(
+            f"out of memory: the largest rank needs {show_bytes(peak_bytes)}, {over / GIB:.1f} GiB more than "
+            f"the {show_bytes(have)} of {scenario.cluster.gpu.name}",
+            hint="more tp, pp or zero1, a smaller microbatch, or --allow-oom to see the timeline anyway",
+            over_bytes=over,
+        )
