@@ -99,3 +99,9 @@ def _load(where: str, name: str) -> ModuleType:
         raise
     except Exception as error:
         raise UserError(f"cannot import {where!r} of {name!r}: {error}", hint="write it as module:name or file.py:name") from error
+
+
+def headline(path: Path) -> str:
+    """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
+    with path.open(encoding="utf-8") as lines:
+        return next(lines, "").strip().strip('#"').strip()

@@ -1,0 +1,5 @@
+"""`python -m simulator` is `trainsim`."""
+
+from .cli import main
+
+main()

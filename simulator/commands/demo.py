@@ -1,0 +1,32 @@
+"""`trainsim demo`: the first result, with nothing to write first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ._show import json_option, print_json, print_pairs, progress
+
+SCENARIO = "llama3-70b-64xh100"
+
+
+@click.command("demo")
+@click.option("--out", default="results/_scratch/demo", show_default=True, metavar="FOLDER", help="Where the picture and the trace go.")
+@json_option
+def command(out: str, as_json: bool) -> None:
+    """Simulate Llama-3 70B on 64 H100s, draw its timeline and write its trace."""
+    from ..figures.gantt import gantt, save
+    from ..figures.trace import trace
+    from ..study.load import load
+
+    picture, trace_file = Path(out) / "timeline.png", Path(out) / "trace.json.gz"
+    with progress("simulating"):
+        run = load(SCENARIO).simulate()
+    with progress("drawing"):
+        save(gantt(run), picture)
+        trace(run, trace_file)
+    if as_json:
+        print_json(run.as_dict() | {"files": [str(picture), str(trace_file)]})
+        return
+    print_pairs([*run.summary, ("timeline", str(picture)), ("trace", f"{trace_file}: open it in ui.perfetto.dev")])

@@ -1,0 +1,28 @@
+"""`trainsim flows`: bare flows over a bare graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ._show import json_option, print_json, print_table
+
+
+@click.command("flows")
+@click.argument("cases", type=click.Path(path_type=Path))
+@json_option
+def command(cases: Path, as_json: bool) -> None:
+    """Solve the fluid cases of a JSON file: when each flow ends, sharing links max-min fairly.
+
+    The file holds {"cases": [{"name", "links": [{"capacity_Bps", "latency_s"}], "flows": [{"start_s", "size_B", "route"}]}]},
+    where a route lists links by their index.
+    """
+    from ..study.flows import end_times_s, read_cases
+
+    solved = [(case, end_times_s(case)) for case in read_cases(cases)]
+    if as_json:
+        print_json({"cases": [{"name": case.name, "flows": [{"end_s": end} for end in ends]} for case, ends in solved]})
+        return
+    rows = [[case.name, str(i), f"{end:.9g}"] for case, ends in solved for i, end in enumerate(ends)]
+    print_table(["case", "flow", "end (s)"], rows, right=(1, 2))

@@ -1,0 +1,1 @@
+"""Figures: what a run looks like, drawn from its timeline."""

@@ -1,0 +1,117 @@
+"""Bars: a timeline reduced to what a Gantt chart shows, rows of boxes with a kind, a number and a shade."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import UserError
+from ..program.op import Compute
+from ..program.slot import Pair, slots_of
+from ..study.evaluate import Evaluation
+from ..study.run import Run
+from ..units import seconds
+
+SLOTS = ("F", "B", "I", "W")
+MOST_ROWS = 64
+TP, PP, DP = "tp", "pp", "dp"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A box of a row: `kind` is F, B, I, W, `optimizer`, or the axis of a communication."""
+
+    start: float
+    end: float
+    kind: str
+    text: str = ""
+    shade: int = 0
+    """The chunk: later chunks are drawn darker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    label: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Rows under one time axis."""
+
+    title: str
+    unit: str
+    rows: tuple[Row, ...]
+    end: float
+    shades: int
+
+
+def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
+    """One row per rank; by default the first rank of every pipeline coordinate."""
+    chosen = list(ranks) if ranks is not None else _first_ranks(run)
+    if len(chosen) > MOST_ROWS:
+        raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
+    m, s = run.metrics, run.scenario
+    title = (
+        f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {s.plan.schedule}: "
+        f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} bubble, {m.mfu:.1%} MFU"
+    )
+    rows = tuple(_row_of_rank(run, rank) for rank in chosen)
+    return Chart(title, "s", rows, seconds(run.observation.end_ns), s.plan.chunks)
+
+
+def _first_ranks(run: Run) -> list[int]:
+    program = run.engine_timeline.expansion.skeleton.program[run.engine_timeline.class_of]
+    return [int(np.flatnonzero(program == p)[0]) for p in range(run.program.ranks)][:MOST_ROWS]
+
+
+def _row_of_rank(run: Run, rank: int) -> Row:
+    """Slots from the start of their first kernel to the end of their last operation, and communication by axis."""
+    timeline = run.engine_timeline
+    coordinate = int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
+    labels, times = run.labels[coordinate], timeline.rank_times(rank)
+    bars: list[Bar] = []
+    first, last = np.full(len(labels.steps), np.iinfo(np.int64).max), np.zeros(len(labels.steps), dtype=np.int64)
+    inside = labels.is_compute | (labels.axis == TP)
+    np.minimum.at(first, labels.step[inside], times.start_ns[inside])
+    np.maximum.at(last, labels.step[inside], times.end_ns[inside])
+    for i, step in enumerate(labels.steps):
+        if step.phase in SLOTS and last[i] > first[i]:
+            chunk = run.program.stages[step.stage].chunk
+            bars.append(Bar(seconds(first[i]), seconds(last[i]), step.phase, str(step.microbatch), chunk))
+        elif step.phase == "optimizer":
+            bars.append(Bar(seconds(first[i]), seconds(last[i]), "optimizer"))
+    for op, row in zip(labels.op.tolist(), range(len(labels.op)), strict=True):
+        if not isinstance(labels.ops[op], Compute) and times.end_ns[row] > times.start_ns[row]:
+            bars.append(Bar(seconds(times.start_ns[row]), seconds(times.end_ns[row]), labels.axes[op]))
+    return Row(f"rank {rank}", tuple(bars))
+
+
+def chart_of_evaluation(result: Evaluation, title: str) -> Chart:
+    """One row per rank, the boxes of its order."""
+    rows = []
+    for rank, order in enumerate(result.layout.orders):
+        bars: list[Bar] = []
+        for box, start, end in zip(order, result.starts[rank], result.ends[rank], strict=True):
+            parts = slots_of(box)
+            share = (end - start) / len(parts)
+            for i, slot in enumerate(parts):
+                chunk = result.layout.chunk(slot.stage)
+                text = f"{slot.microbatch}" if not isinstance(box, Pair) else f"{slot.microbatch}&"
+                bars.append(Bar(start + i * share, start + (i + 1) * share, slot.kind, text, chunk))
+        rows.append(Row(f"rank {rank}", tuple(bars)))
+    shades = max((bar.shade for row in rows for bar in row.bars), default=0) + 1
+    return Chart(title, "", tuple(rows), max(e[-1] for e in result.ends if e), shades)
+
+
+def merged(intervals: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
+    """Intervals with those joined that stand closer than `gap`: what an eye could not tell apart anyway."""
+    joined: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if joined and start - joined[-1][1] <= gap:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,0 +1,109 @@
+"""The trace of a run as Chrome JSON, for ui.perfetto.dev: a process per rank, a thread per stream, slots around their kernels.
+
+Times are microseconds with nanoseconds behind the point. Arrows join the two ends of a transfer; a counter shows the
+memory of each rank. Viewers get slow beyond a million events, so by default one rank of each class is written.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..files import atomic
+from ..program.op import COMPUTE, Transfer
+from ..study.run import Run
+from ..units import NS_PER_US, US_PER_S
+
+MOST_EVENTS = 1_000_000
+SLOT_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+
+
+def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> int:
+    """Writes the trace of `ranks` (by default the first rank of each class) and returns the number of events."""
+    chosen = list(ranks) if ranks is not None else _representatives(run)
+    events = 0
+    with atomic(path) as temporary:
+        zipped = str(path).endswith(".gz")
+        opened = gzip.open(temporary, "wt", compresslevel=5, encoding="utf-8") if zipped else open(temporary, "w", encoding="utf-8")
+        with opened as out:
+            out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps({"scenario": run.scenario.as_dict()}) + ',"traceEvents":[\n')
+            separator = ""
+            for rank in chosen:
+                for event in events_of(run, rank, set(chosen)):
+                    out.write(separator + json.dumps(event, separators=(",", ":")))
+                    separator = ",\n"
+                    events += 1
+                    if events > MOST_EVENTS:
+                        raise UserError("the trace has over a million events", hint="choose fewer ranks: trace(run, path, ranks=[0])")
+            out.write("\n]}\n")
+    return events
+
+
+def _representatives(run: Run) -> list[int]:
+    """The first rank of each class, or of as many classes as a viewer bears."""
+    timeline = run.engine_timeline
+    classes, first = np.unique(timeline.class_of, return_index=True)
+    kept, events = [], 0
+    for which, rank in zip(classes.tolist(), first.tolist(), strict=True):
+        events += 2 * len(timeline.expansion.tasks_of(which))
+        if kept and events > MOST_EVENTS:
+            break
+        kept.append(rank)
+    return sorted(kept)
+
+
+def events_of(run: Run, rank: int, drawn: set[int]) -> Iterator[dict[str, Any]]:
+    """The events of one rank. Arrows start and end only at ranks that are drawn."""
+    timeline = run.engine_timeline
+    coordinate = int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
+    labels, times, tasks = run.labels[coordinate], timeline.rank_times(rank), timeline.tasks_of(rank)
+    lanes = {name: i for i, name in enumerate(dict.fromkeys([COMPUTE, *sorted(set(labels.stream))]))}
+    yield _meta("process_name", rank, 0, name=f"rank {rank} (stage {coordinate})")
+    yield _meta("process_sort_index", rank, 0, sort_index=rank)
+    for name, lane in lanes.items():
+        yield _meta("thread_name", rank, lane, name=name)
+        yield _meta("thread_sort_index", rank, lane, sort_index=lane)
+    yield from _slots(run, rank, coordinate)
+    kinds, blocks = labels.kind, labels.blocks
+    for row in range(len(tasks)):
+        start, end = int(times.start_ns[row]), int(times.end_ns[row])
+        if end == start:
+            continue
+        op, step = labels.ops[labels.op[row]], labels.steps[labels.step[row]]
+        lane = lanes[op.streams[0]]
+        args = {"phase": step.phase, "stage": step.stage, "microbatch": step.microbatch, "task": int(tasks[row])}
+        if not labels.is_compute[row]:
+            args["payload_bytes"] = int(labels.payload_bytes[row])
+        yield {"ph": "X", "name": blocks[row], "cat": str(kinds[row]), "pid": rank, "tid": lane, "ts": start / NS_PER_US,
+               "dur": (end - start) / NS_PER_US, "args": args}  # fmt: skip
+        if isinstance(op, Transfer):
+            arrow = {"name": "transfer", "cat": "transfer", "id": int(tasks[row]), "pid": rank, "tid": lane, "ts": start / NS_PER_US}
+            yield {"ph": "s", **arrow} if op.sends else {"ph": "f", "bp": "e", **arrow}
+    seconds, held = run.memory_over_time(coordinate)
+    for at, value in zip(seconds.tolist(), held.tolist(), strict=True):
+        yield {"ph": "C", "name": "memory", "pid": rank, "ts": at * US_PER_S, "args": {"bytes": value}}
+
+
+def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
+    """A slice around the kernels of each slot, on the compute thread."""
+    labels, times = run.labels[coordinate], run.engine_timeline.rank_times(rank)
+    rows = np.flatnonzero(labels.is_compute)
+    first = np.full(len(labels.steps), np.iinfo(np.int64).max)
+    last = np.zeros(len(labels.steps), dtype=np.int64)
+    np.minimum.at(first, labels.step[rows], times.start_ns[rows])
+    np.maximum.at(last, labels.step[rows], times.end_ns[rows])
+    for i, step in enumerate(labels.steps):
+        if last[i] > first[i]:
+            name = f"{SLOT_NAMES.get(step.phase, step.phase)} {step.microbatch}" if step.microbatch >= 0 else step.phase
+            yield {"ph": "X", "name": name, "cat": "slot", "pid": rank, "tid": 0, "ts": int(first[i]) / NS_PER_US,
+                   "dur": int(last[i] - first[i]) / NS_PER_US, "args": {"stage": step.stage, "microbatch": step.microbatch}}  # fmt: skip
+
+
+def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

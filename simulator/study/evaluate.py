@@ -1,0 +1,181 @@
+"""A bare schedule in unit times: its makespan, its bubble by the papers' three definitions, its peak of activations.
+
+A slot is a task on its rank's stream, a crossing between ranks a task of the given latency on no stream that others share,
+free within a rank. The engine that runs training steps runs this too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..engine import des
+from ..engine.stuck import grid
+from ..engine.task import UNCAPPED, Csr, TaskGraph
+from ..engine.timeline import Times
+from ..errors import Deadlock, UserError
+from ..program.slot import Box, Layout, Pair, Slot, slots_of
+
+SCALE_BITS = 40
+"""Durations are counted in 2^-40 of the longest: exact far beyond 1e-9."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Unitless durations of a slot of each kind (one chunk), of an overlapped pair, and of a crossing between ranks."""
+
+    forward: float = 1.0
+    input_gradient: float = 1.0
+    weight_gradient: float = 1.0
+    backward: float | None = None
+    """The whole backward; by default input and weight gradient together."""
+    pair: float | None = None
+    """An overlapped forward and backward; by default one after the other."""
+    comm: float = 0.0
+
+    def of(self, box: Box) -> float:
+        backward = self.input_gradient + self.weight_gradient if self.backward is None else self.backward
+        if isinstance(box, Pair):
+            return self.forward + backward if self.pair is None else self.pair
+        return {"F": self.forward, "B": backward, "I": self.input_gradient, "W": self.weight_gradient}[box.kind]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A schedule with the start and end of every box, in the unit of its durations."""
+
+    layout: Layout
+    durations: Durations
+    starts: tuple[tuple[float, ...], ...]
+    ends: tuple[tuple[float, ...], ...]
+    peaks: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> list[float]:
+        """Time at work of each rank."""
+        return [float(sum(self.durations.of(box) for box in boxes)) for boxes in self.layout.orders]
+
+    @property
+    def makespan(self) -> float:
+        """From the first start to the last end over all ranks: the step with a synchronised optimizer."""
+        return max(e[-1] for e in self.ends if e) - min(s[0] for s in self.starts if s)
+
+    @property
+    def span_per_rank(self) -> list[float]:
+        """From each rank's first start to its last end."""
+        return [e[-1] - s[0] if e else 0.0 for s, e in zip(self.starts, self.ends, strict=True)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that `trainsim schedule --json` prints."""
+        busy, span = self.busy, max(self.span_per_rank)
+        return {
+            "makespan": self.makespan,
+            "span": span,
+            "span_per_rank": self.span_per_rank,
+            "span_bubble": span - max(busy),
+            "bubble_ratio": 1 - sum(busy) / len(busy) / self.makespan,
+            "bubble_overhead": self.makespan / max(busy) - 1,
+            "busy_per_rank": busy,
+            **self.peaks,
+            "placement": list(self.layout.placement),
+            "ranks": [[_plain(box) for box in boxes] for boxes in self.layout.orders],
+        }
+
+
+def _plain(box: Box) -> list[Any]:
+    return ["FB", list(box.forward), list(box.backward)] if isinstance(box, Pair) else list(box)
+
+
+def evaluate(layout: Layout, durations: Durations) -> Evaluation:
+    """Runs a laid-out schedule. Raises `Deadlock` if its order cannot be carried out."""
+    boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
+    lengths = [durations.of(box) for _, box in boxes]
+    longest = max([*lengths, durations.comm, 0.0])
+    if not longest:
+        raise UserError("all durations are zero", hint="give F, B, I or W a length")
+    graph = _graph(layout, boxes, [round(x / longest * (1 << SCALE_BITS)) for x in lengths], round(durations.comm / longest * (1 << SCALE_BITS)))
+    try:
+        times = des.simulate(graph)
+    except Deadlock as deadlock:
+        raise _explained(deadlock, boxes, graph) from None
+    unit = longest / (1 << SCALE_BITS)
+    return Evaluation(layout, durations, *_by_rank(layout, times, unit), peaks=peaks(layout))
+
+
+def _by_rank(layout: Layout, times: Times, unit: float) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
+    cuts = np.cumsum([0] + [len(order) for order in layout.orders])
+    columns = []
+    for column in (times.start_ns, times.end_ns):
+        columns.append(tuple(tuple((column[a:b] * unit).tolist()) for a, b in zip(cuts, cuts[1:], strict=False)))
+    return columns[0], columns[1]
+
+
+def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], comm: int) -> TaskGraph:
+    """A task per box on its rank's stream, and one per crossing."""
+    task_of: dict[Slot, int] = {slot: i for i, (_, box) in enumerate(boxes) for slot in slots_of(box)}
+    durations = list(lengths)
+    preds: list[list[int]] = [[] for _ in boxes]
+    streams: list[list[int]] = [[] for _ in layout.orders]
+    for task, (rank, box) in enumerate(boxes):
+        streams[rank].append(task)
+        for slot in slots_of(box):
+            source = _needs(slot, layout, task_of)
+            if source is None:
+                continue
+            before = task_of[source]
+            if boxes[before][0] != rank and comm:
+                durations.append(comm)
+                preds.append([before])
+                before = len(durations) - 1
+                streams.append([before])
+            preds[task].append(before)
+    n = len(durations)
+    none, zero = np.full(n, -1), np.zeros(0, dtype=np.int64)
+    return TaskGraph(
+        np.array(durations, dtype=np.int64), none, none, np.zeros(n, dtype=np.int64), np.full(n, UNCAPPED),
+        Csr.from_lists(streams), Csr.from_lists(preds), Csr.from_lists([]), zero, zero, zero, (),
+    )  # fmt: skip
+
+
+def _needs(slot: Slot, layout: Layout, task_of: dict[Slot, int]) -> Slot | None:
+    """The slot whose result this one works on: forward from the stage before, backward from the stage after."""
+    kind, stage, microbatch = slot
+    if kind == "F":
+        return Slot("F", stage - 1, microbatch) if stage else None
+    if kind == "W":
+        return Slot("I", stage, microbatch)
+    if stage == layout.stages - 1:
+        return Slot("F", stage, microbatch)
+    whole = Slot("B", stage + 1, microbatch)
+    return whole if whole in task_of else Slot("I", stage + 1, microbatch)
+
+
+def _explained(deadlock: Deadlock, boxes: list[tuple[int, Box]], graph: TaskGraph) -> Deadlock:
+    def task_name(task: int) -> str:
+        return str(boxes[task][1]) if task < len(boxes) else f"the arrival of {boxes[int(graph.preds.row(task)[0])][1]}"
+
+    ranks = boxes[-1][0] + 1 if boxes else 0
+    on_ranks = [b for b in deadlock.blocked if b.stream < ranks]
+    text = f"{str(deadlock).splitlines()[0]}\n{grid(on_ranks, lambda s: f'rank {s}', task_name)}"
+    return Deadlock(text, blocked=deadlock.blocked, hint="give two ranks the same order of the slots that they exchange")
+
+
+def peaks(layout: Layout) -> dict[str, list[float]]:
+    """Most chunks of activations that each rank holds, by three counts.
+
+    `peak` from F to the end of B or W; `peak_at_I` released at I already; `peak_half` a half at I and a half at W. In an
+    overlapped pair F counts first.
+    """
+    release = {"peak": {"B": 1, "W": 1}, "peak_at_I": {"B": 1, "I": 1}, "peak_half": {"B": 1, "I": 0.5, "W": 0.5}}
+    found: dict[str, list[float]] = {}
+    for name, freed in release.items():
+        found[name] = []
+        for order in layout.orders:
+            alive = most = 0.0
+            for slot in (slot for box in order for slot in slots_of(box)):
+                alive += 1 if slot.kind == "F" else -freed.get(slot.kind, 0)
+                most = max(most, alive)
+            found[name].append(most if most % 1 else int(most))
+    return found
