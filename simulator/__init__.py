@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .plan.plan import Plan as Plan
     from .study.api import cluster as cluster
     from .study.api import model as model
-    from .study.load import from_mapping as scenario
+    from .study.api import scenario as scenario
     from .study.load import load as load
     from .study.run import Run as Run
     from .study.scenario import Perturb as Perturb

@@ -76,7 +76,10 @@ class Gemm:
             dim = "m" if self.part is not Part.WEIGHT_GRADIENT else "k"
         else:
             dim = _SPLIT_DIM[how is Split.ROW, self.part]
-        return replace(self, **{dim: divided(f"GEMM dimension {dim}", getattr(self, dim), parts)})
+        share = divided(f"GEMM dimension {dim}", getattr(self, dim), parts)
+        return replace(
+            self, m=share if dim == "m" else self.m, n=share if dim == "n" else self.n, k=share if dim == "k" else self.k
+        )
 
 
 _SPLIT_DIM = {

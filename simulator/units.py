@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, NewType
+from typing import Annotated, Any, NewType
 
 from .errors import UserError, did_you_mean
 
@@ -49,31 +50,74 @@ def _scaled(base: dict[str, Fraction], suffix: str = "") -> dict[str, Fraction]:
 
 _BYTE = {"B": Fraction(1)}
 _BIT = {"bit": Fraction(1, BITS_PER_BYTE), "b": Fraction(1, BITS_PER_BYTE)}
-DIMENSIONS: dict[str, tuple[dict[str, Fraction], str]] = {
-    "bytes": (_scaled(_BYTE), "80 GiB"),
-    "bytes per second": (_scaled(_BYTE | _BIT, "/s") | _scaled({"bps": Fraction(1, BITS_PER_BYTE)}), "400 Gbit/s"),
-    "seconds": (_SECONDS, "5 us"),
-    "flop per second": (_scaled({"FLOP/s": Fraction(1), "flop/s": Fraction(1), "FLOPS": Fraction(1)}), "989 TFLOP/s"),
-    "watts": (_scaled({"W": Fraction(1)}), "700 W"),
-    "hertz": (_scaled({"Hz": Fraction(1)}), "1.83 GHz"),
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """What a quantity measures: its spellings, and an example for messages. Annotates the fields of a schema."""
+
+    name: str
+    example: str
+
+    @property
+    def spellings(self) -> dict[str, Fraction]:
+        """Every known unit with its factor to the dimension's own unit."""
+        return _SPELLINGS[self.name]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Pydantic reads a field of this dimension from text with a unit; zero is refused."""
+        from pydantic_core import PydanticCustomError, core_schema
+
+        def read(value: Any) -> float:
+            try:
+                number = parse(value, self)
+                if not number:
+                    raise UserError(f"{value!r} is zero", hint=f'write it like "{self.example}"')
+            except UserError as error:
+                raise PydanticCustomError("quantity", "{fault}", {"fault": error.message, "hint": error.hint}) from None
+            return number
+
+        return core_schema.no_info_before_validator_function(read, core_schema.float_schema())
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        """In a JSON Schema a quantity is text."""
+        return {"type": "string", "description": self.name, "examples": [self.example]}
+
+
+_SPELLINGS: dict[str, dict[str, Fraction]] = {
+    "bytes": _scaled(_BYTE),
+    "bytes per second": _scaled(_BYTE | _BIT, "/s") | _scaled({"bps": Fraction(1, BITS_PER_BYTE)}),
+    "seconds": _SECONDS,
+    "flop per second": _scaled({"FLOP/s": Fraction(1), "flop/s": Fraction(1), "FLOPS": Fraction(1)}),
+    "watts": _scaled({"W": Fraction(1)}),
 }
-"""What can be written, by dimension: the known spellings with their factors, and an example for error messages."""
+BYTES = Dimension("bytes", "80 GiB")
+BYTES_PER_SECOND = Dimension("bytes per second", "400 Gbit/s")
+SECONDS = Dimension("seconds", "5 us")
+FLOP_PER_SECOND = Dimension("flop per second", "989 TFLOP/s")
+WATTS = Dimension("watts", "700 W")
+
+Bytes = Annotated[float, BYTES]
+BytesPerSecond = Annotated[float, BYTES_PER_SECOND]
+Seconds = Annotated[float, SECONDS]
+FlopPerSecond = Annotated[float, FLOP_PER_SECOND]
+Watts = Annotated[float, WATTS]
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
 
 
-def parse(text: object, dimension: str) -> float:
-    """The value of `text` in the dimension's own unit: `parse("400 Gbit/s", "bytes per second")` is 5e10."""
-    units, example = DIMENSIONS[dimension]
+def parse(text: object, dimension: Dimension) -> float:
+    """The value of `text` in the dimension's own unit: `parse("400 Gbit/s", BYTES_PER_SECOND)` is 5e10 bytes/s."""
+    units, example = dimension.spellings, dimension.example
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         wrong = "a bare number" if isinstance(text, (int, float)) and not isinstance(text, bool) else "not a quantity"
-        raise UserError(f"{text!r} is {wrong}: {dimension} need a unit", hint=f'write it like "{example}"')
+        raise UserError(f"{text!r} is {wrong}: {dimension.name} need a unit", hint=f'write it like "{example}"')
     number, unit = match.groups()
     if unit is None:
-        raise UserError(f"{text!r} is a bare number: {dimension} need a unit", hint=f'write it like "{example}"')
+        raise UserError(f"{text!r} is a bare number: {dimension.name} need a unit", hint=f'write it like "{example}"')
     if unit not in units:
-        raise UserError(f"{text!r}: {unit!r} is no unit of {dimension}", hint=_unit_hint(unit, units, example))
+        raise UserError(f"{text!r}: {unit!r} is no unit of {dimension.name}", hint=_unit_hint(unit, units, example))
     value = float(Fraction(number) * units[unit])
     if value < 0 or not math.isfinite(value):
         raise UserError(f"{text!r} is not a positive quantity", hint=f'write it like "{example}"')
@@ -82,7 +126,7 @@ def parse(text: object, dimension: str) -> float:
 
 def _unit_hint(unit: str, units: dict[str, Fraction], example: str) -> str:
     """Names the dimension that a unit belongs to, if it belongs to another; else the nearest spelling."""
-    for other, (spellings, _) in DIMENSIONS.items():
+    for other, spellings in _SPELLINGS.items():
         if unit in spellings:
             return f'{unit!r} measures {other}; write it like "{example}"'
     close = did_you_mean(unit, units).split("?")[0]
@@ -138,10 +182,3 @@ def _digits(value: float) -> str:
         return "0"
     places = max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{places}f}"
-
-
-Bytes = Annotated[float, "bytes"]
-BytesPerSecond = Annotated[float, "bytes per second"]
-Seconds = Annotated[float, "seconds"]
-FlopPerSecond = Annotated[float, "flop per second"]
-Watts = Annotated[float, "watts"]

@@ -36,9 +36,7 @@ class Bound:
     mesh: Mesh
 
 
-def bind(
-    program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, perturbations: Sequence[Perturbation] = ()
-) -> Bound:
+def bind(program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, perturbations: Sequence[Perturbation] = ()) -> Bound:
     """The skeleton of a program on a cluster."""
     for p in perturbations:
         if p.rank is not None and not 0 <= p.rank < mesh.ranks:
@@ -51,9 +49,18 @@ def bind(
     kept = ~never_binding(cluster.wiring, link_profile, profiles)
     groups = lay_groups(written, program.communicators, mesh, cluster, ALGORITHMS, kept)
     skeleton = Skeleton(
-        written.templates, groups.tariff, tuple(profiles), mesh.coordinate("pp"), speed, groups.slots, groups.kind,
-        1, groups.feet, groups.foot_weight, link_profile,
-    )  # fmt: skip
+        written.templates,
+        groups.tariff,
+        tuple(profiles),
+        mesh.coordinate("pp"),
+        speed,
+        groups.slots,
+        groups.kind,
+        1,
+        groups.feet,
+        groups.foot_weight,
+        link_profile,
+    )
     return Bound(skeleton, written.labels, mesh)
 
 

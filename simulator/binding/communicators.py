@@ -51,9 +51,13 @@ class _Family:
 
 
 def lay_groups(
-    written: Written, communicators: Mapping[str, Communicator], mesh: Mesh, cluster: Cluster,
-    algorithms: Mapping[str, ModuleType], kept: Array,
-) -> Groups:  # fmt: skip
+    written: Written,
+    communicators: Mapping[str, Communicator],
+    mesh: Mesh,
+    cluster: Cluster,
+    algorithms: Mapping[str, ModuleType],
+    kept: Array,
+) -> Groups:
     """Every group of every communicator that the templates use. `kept` says of each link whether it can ever bind."""
     latency_s = cluster.wiring.latency_s
     families = []
@@ -62,16 +66,21 @@ def lay_groups(
         kinds = {kind for (kind, _), charge in written.charges.number.items() if charge in written.charges.used_by.get(name, ())}
         families.append(_family(name, members, kinds, cluster, algorithms, latency_s, kept))
     first = np.concatenate([[0], np.cumsum([len(f.members) for f in families])]).astype(np.int64)
-    kinds, tariff = _tariff(families, written)
+    kind_of, tariff = _tariff(families, written)
     feet, weight = _footprints(families, first, cluster.wiring.links)
     slots = _slots(written, families, first, mesh)
-    return Groups(slots, kinds, feet, weight, tariff)
+    return Groups(slots, kind_of, feet, weight, tariff)
 
 
 def _family(
-    name: str, members: Array, kinds: set[str], cluster: Cluster, algorithms: Mapping[str, ModuleType],
-    latency_s: Array, kept: Array,
-) -> _Family:  # fmt: skip
+    name: str,
+    members: Array,
+    kinds: set[str],
+    cluster: Cluster,
+    algorithms: Mapping[str, ModuleType],
+    latency_s: Array,
+    kept: Array,
+) -> _Family:
     """Routes of all groups of a family. Groups of the same layout over nodes have the same edges."""
     moving = sorted(kinds - {"barrier"})
     none = np.zeros(0, dtype=np.int64)

@@ -100,12 +100,15 @@ class _Writer:
         named[LAST] = last if last >= 0 else named[END]
         lanes = [(row, self.lanes.setdefault(s, len(self.lanes))) for row, op in enumerate(body.ops) for s in op.streams]
         return _Compiled(
-            first_op, len(body.ops),
+            first_op,
+            len(body.ops),
             np.array([self.cost(op.kernel) if isinstance(op, Compute) else 0 for op in body.ops], dtype=np.int64),
             np.array([self.charges.of(op) for op in body.ops], dtype=np.int64),
             np.array([-1 if isinstance(op, Compute) else self.numbers[op.communicator] for op in body.ops], dtype=np.int64),
-            np.array(lanes, dtype=np.int64).reshape(-1, 2), np.array(after, dtype=np.int64).reshape(-1, 2), named,
-        )  # fmt: skip
+            np.array(lanes, dtype=np.int64).reshape(-1, 2),
+            np.array(after, dtype=np.int64).reshape(-1, 2),
+            named,
+        )
 
     def _rank(self, steps: tuple[Step, ...], slot_names: tuple[str, ...]) -> tuple[Template, Labels]:
         bodies = [self.compiled[step.body] for step in steps]

@@ -12,7 +12,9 @@ SCENARIO = "llama3-70b-64xh100"
 
 
 @click.command("demo")
-@click.option("--out", default="results/_scratch/demo", show_default=True, metavar="FOLDER", help="Where the picture and the trace go.")
+@click.option(
+    "--out", default="results/_scratch/demo", show_default=True, metavar="FOLDER", help="Where the picture and the trace go."
+)
 @json_option
 def command(out: str, as_json: bool) -> None:
     """Simulate Llama-3 70B on 64 H100s, draw its timeline and write its trace."""

@@ -26,18 +26,36 @@ def command(scenario: str, settings: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "peak_memory_bytes": run.peak_memory_bytes, "capacity_bytes": have, "fits": run.fits, "over_gib": over_gib,
+                "peak_memory_bytes": run.peak_memory_bytes,
+                "capacity_bytes": have,
+                "fits": run.fits,
+                "over_gib": over_gib,
                 "memory_by_stage": [memory_record(rank) for rank in run.memory],
                 "over_time": [{"rank": r.rank, "time_s": t, "bytes": b} for r, (t, b) in zip(run.memory, curves, strict=True)],
             }
-        )  # fmt: skip
+        )
     else:
         rows = [
-            [str(r.rank), *(show_bytes(x) for x in (r.parameters_bytes, r.gradients_bytes, r.optimizer_bytes, r.activations_bytes, r.total_bytes)),
-             show_s(float(times[int(held.argmax())]))]
+            [
+                str(r.rank),
+                *(
+                    show_bytes(x)
+                    for x in (r.parameters_bytes, r.gradients_bytes, r.optimizer_bytes, r.activations_bytes, r.total_bytes)
+                ),
+                show_s(float(times[int(held.argmax())])),
+            ]
             for r, (times, held) in zip(run.memory, curves, strict=True)
-        ]  # fmt: skip
+        ]
         headers = ["rank", "parameters", "gradients", "optimizer", "activations", "peak", "at"]
-        print_table(headers, rows, right=range(7), title=f"{run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(have)}")
+        print_table(
+            headers,
+            rows,
+            right=range(7),
+            title=f"{run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(have)}",
+        )
     if not run.fits:
-        raise Infeasible(f"out of memory by {over_gib:.1f} GiB", hint="more tp, pp or zero1, or a smaller microbatch") if not as_json else click.exceptions.Exit(3)
+        raise (
+            Infeasible(f"out of memory by {over_gib:.1f} GiB", hint="more tp, pp or zero1, or a smaller microbatch")
+            if not as_json
+            else click.exceptions.Exit(3)
+        )

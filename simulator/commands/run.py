@@ -10,18 +10,38 @@ from ._show import checked_path, json_option, print_json, print_pairs, progress,
 @click.command("run")
 @click.argument("scenario")
 @set_option
-@click.option("--engine", type=click.Choice(["auto", "des", "replay"]), default="auto", show_default=True,
-              help="des is the event loop; replay, where nothing shares a link, gives the same; auto picks.")  # fmt: skip
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "des", "replay"]),
+    default="auto",
+    show_default=True,
+    help="des is the event loop; replay, where nothing shares a link, gives the same; auto picks.",
+)
 @click.option("--no-fold", is_flag=True, help="Simulate every rank, alike or not.")
-@click.option("--steps", type=click.IntRange(1, 1000), default=1, show_default=True, help="Training steps in a row; the last is measured.")
+@click.option(
+    "--steps", type=click.IntRange(1, 1000), default=1, show_default=True, help="Training steps in a row; the last is measured."
+)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", "gantt_file", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
-@click.option("--trace", "trace_file", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
+@click.option(
+    "--trace",
+    "trace_file",
+    metavar="FILE",
+    callback=checked_path((".json", ".json.gz")),
+    help="Write a trace for ui.perfetto.dev.",
+)
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], engine: str, no_fold: bool, steps: int, allow_oom: bool,
-    gantt_file: str | None, trace_file: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    scenario: str,
+    settings: tuple[str, ...],
+    engine: str,
+    no_fold: bool,
+    steps: int,
+    allow_oom: bool,
+    gantt_file: str | None,
+    trace_file: str | None,
+    as_json: bool,
+) -> None:
     """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists."""
     from ..study.load import load
 

@@ -30,15 +30,23 @@ def command(cluster: str, nodes: int | None, as_json: bool) -> None:
             raise UserError(f"{wiring.links:,} links are too many to print", hint="show fewer nodes: --nodes 64")
         print_json(
             {
-                "name": found.name, "shape": found.shape_name, "gpu": found.gpu.name, "gpus": found.gpus, "nodes": found.nodes,
-                "vertices": kinds, "links": [_link(wiring, link) for link in range(wiring.links)],
+                "name": found.name,
+                "shape": found.shape_name,
+                "gpu": found.gpu.name,
+                "gpus": found.gpus,
+                "nodes": found.nodes,
+                "vertices": kinds,
+                "links": [_link(wiring, link) for link in range(wiring.links)],
             }
-        )  # fmt: skip
+        )
         return
     print_pairs(
         [
             ("cluster", f"{found.name}: {found.nodes} nodes of {found.gpus_per_node} {found.gpu.name}, {found.gpus:,} GPUs"),
-            ("shape", found.shape_name + (f", {found.oversubscription:g}:1 oversubscribed" if found.oversubscription > 1 else "")),
+            (
+                "shape",
+                found.shape_name + (f", {found.oversubscription:g}:1 oversubscribed" if found.oversubscription > 1 else ""),
+            ),
             ("GPU", f"{show_bytes(found.gpu.memory_bytes)}, {show_rate(found.gpu.memory_bytes_per_s)}"),
             ("vertices", ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())),
         ]
@@ -54,6 +62,9 @@ def command(cluster: str, nodes: int | None, as_json: bool) -> None:
 def _link(wiring: Any, link: int) -> dict[str, Any]:
     source, target = wiring.vertex_name(int(wiring.source[link])), wiring.vertex_name(int(wiring.target[link]))
     return {
-        "name": f"{source}>{target}", "source": source, "target": target,
-        "capacity_bytes_per_s": float(wiring.capacity_bytes_per_s[link]), "latency_s": float(wiring.latency_s[link]),
-    }  # fmt: skip
+        "name": f"{source}>{target}",
+        "source": source,
+        "target": target,
+        "capacity_bytes_per_s": float(wiring.capacity_bytes_per_s[link]),
+        "latency_s": float(wiring.latency_s[link]),
+    }

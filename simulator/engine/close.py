@@ -13,7 +13,6 @@ from ..errors import UserError
 from .task import WEIGHT_BITS, Array, TaskGraph
 
 
-
 def close(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
     """The same graph with every transfer that runs alone (or every transfer) turned into its fixed duration."""
     flowing = (graph.foot >= 0) & (graph.work > 0)

@@ -8,6 +8,7 @@ pass, then its work drains at a rate that is solved anew once per instant, after
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 import simpy
@@ -33,7 +34,7 @@ class _Run:
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
-        self.env = simpy.Environment()
+        self.env: Any = simpy.Environment()
         self.fluid = _Fluid(self.env, graph)
         n = len(graph)
         self.start, self.end = [-1] * n, [-1] * n
@@ -101,11 +102,22 @@ class _Run:
 class _AtEndOfInstant(simpy.Event):
     """Calls a function once all other events of the present instant are done."""
 
-    def __init__(self, env: simpy.Environment, call: Callable[[simpy.Event], None]) -> None:
+    def __init__(self, env: Any, call: Callable[[simpy.Event], None]) -> None:
         super().__init__(env)
         self._ok, self._value = True, None
         self.callbacks = [call]
         env.schedule(self, priority=LAST)
+
+
+@dataclass(slots=True)
+class _Drain:
+    """Work under way: what was left of it at a time, the rate since then, and when it will be done if that stays."""
+
+    left: int
+    since: int
+    empty: simpy.Event
+    rate: int = 0
+    due: int = -1
 
 
 class _Fluid:
@@ -114,25 +126,17 @@ class _Fluid:
     Rates come from `Fabric` and `Paces`, which know no clock; this gives them one.
     """
 
-    def __init__(self, env: simpy.Environment, graph: TaskGraph) -> None:
+    def __init__(self, env: Any, graph: TaskGraph) -> None:
         self.env = env
-        restless, flowing = graph.restless_tasks, (graph.foot >= 0) & (graph.work > 0)
-        self.paced = {t: (int(graph.pace[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in _true(restless)}
-        self.flows = {t: (int(graph.foot[t]), int(graph.work[t]), int(graph.cap[t])) for t in _true(flowing)}
-        weights, links = graph.foot_weight.tolist(), graph.feet.idx.tolist()
-        ptr = graph.feet.ptr.tolist()
-        feet = [list(zip(links[a:b], weights[a:b], strict=True)) for a, b in zip(ptr, ptr[1:], strict=False)]
+        flowing = ((graph.foot >= 0) & (graph.work > 0)).nonzero()[0].tolist()
+        restless = graph.restless_tasks.nonzero()[0].tolist()
+        self.paced = {t: (int(graph.pace[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
+        self.flows = {t: (int(graph.foot[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
+        self.holds = graph.holds.by_task()
         link_profiles, pace_profiles = graph.profile_of_link, graph.profile_of_pace
-        self.fabric = Fabric(feet, [profile.value[0] for profile in link_profiles])
+        self.fabric = Fabric(graph.routes(), [profile.value[0] for profile in link_profiles])
         self.paces = Paces([profile.value[0] for profile in pace_profiles])
-        self.holds: dict[int, list[tuple[int, int]]] = {}
-        for task, pace, share in zip(*(c.tolist() for c in (graph.holds.task, graph.holds.pace, graph.holds.share)), strict=True):
-            self.holds.setdefault(task, []).append((pace, share))
-        self.left: dict[int, int] = {}
-        self.rate: dict[int, int] = {}
-        self.since: dict[int, int] = {}
-        self.due: dict[int, int] = {}
-        self.event: dict[int, simpy.Event] = {}
+        self.drains: dict[int, _Drain] = {}
         self.settling = False
         for profiles, resize in ((link_profiles, self.fabric.resize), (pace_profiles, self.paces.resize)):
             for index, profile in enumerate(profiles):
@@ -146,18 +150,17 @@ class _Fluid:
             resize(index, value)
             self.settle_soon()
 
-    def begin(self, task: int) -> simpy.Event:
+    def begin(self, task: int) -> Any:
         """The task's work starts to drain now; the event returned fires when none is left."""
         if task in self.paced:
-            pace, self.left[task] = self.paced[task]
+            pace, work = self.paced[task]
             self.paces.join(task, pace)
         else:
-            foot, self.left[task], cap = self.flows[task]
+            foot, work, cap = self.flows[task]
             self.fabric.join(task, foot, cap)
-        self.rate[task], self.since[task] = 0, self.env.now
-        self.event[task] = self.env.event()
+        self.drains[task] = _Drain(work, self.env.now, self.env.event())
         self.settle_soon()
-        return self.event[task]
+        return self.drains[task].empty
 
     def hold(self, task: int, sign: int) -> None:
         """A task that slows its neighbours starts (+1) or ends (-1)."""
@@ -175,29 +178,22 @@ class _Fluid:
         self.settling = False
         now = self.env.now
         for task, rate in (*self.fabric.solve(), *self.paces.solve()):
-            self.left[task] -= self.rate[task] * (now - self.since[task])
-            self.rate[task], self.since[task] = rate, now
-            self.due.pop(task, None)
+            drain = self.drains[task]
+            drain.left -= drain.rate * (now - drain.since)
+            drain.rate, drain.since, drain.due = rate, now, -1
             if rate:
-                wait = -(-self.left[task] // rate)
-                self.due[task] = now + wait
+                wait = -(-drain.left // rate)
+                drain.due = now + wait
                 self.env.timeout(wait, task).callbacks.append(self.expire)
 
-    def expire(self, event: simpy.Event) -> None:
+    def expire(self, event: Any) -> None:
         """A clock rang: the task is done, unless its rate changed meanwhile and another clock was set."""
         task = event.value
-        if self.due.get(task) != self.env.now:
+        if task not in self.drains or self.drains[task].due != self.env.now:
             return
         if task in self.paced:
             self.paces.leave(task, self.paced[task][0])
         else:
             self.fabric.leave(task)
             self.settle_soon()
-        for column in (self.left, self.rate, self.since, self.due):
-            del column[task]
-        self.event.pop(task).succeed()
-
-
-def _true(mask: Any) -> list[int]:
-    found: list[int] = mask.nonzero()[0].tolist()
-    return found
+        self.drains.pop(task).empty.succeed()

@@ -28,7 +28,7 @@ def fill(flows: dict[int, tuple[Route, int]], room: dict[int, int]) -> dict[int,
         level = min(cap for _, cap in rising.values())
         levels = {link: room[link] // weight for link, weight in load.items() if weight}
         if levels:
-            level = min(level, min(levels.values()))
+            level = min(level, *levels.values())
         full = {link for link, at in levels.items() if at == level}
         frozen = [f for f, (route, cap) in rising.items() if cap == level or any(link in full for link, _ in route)]
         for flow in frozen:

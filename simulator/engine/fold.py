@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import InvariantBroken
-from .skeleton import Expansion, Skeleton, expand
+from .expand import Expansion, expand
+from .skeleton import Skeleton
 from .task import Array, Csr, offsets
 
 

@@ -42,9 +42,7 @@ class Paces:
     def solve(self) -> list[tuple[int, int]]:
         """Brings all speeds up to date; returns (task, speed) for those that changed, by task."""
         fresh = {
-            task: max(0, self._speed[pace] - self._held[pace])
-            for pace in self._touched
-            for task in self._tasks.get(pace, ())
+            task: max(0, self._speed[pace] - self._held[pace]) for pace in self._touched for task in self._tasks.get(pace, ())
         }
         self._touched = {}
         changed = sorted((task, speed) for task, speed in fresh.items() if self._rate.get(task) != speed)

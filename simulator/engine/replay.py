@@ -7,6 +7,8 @@ one graph (a search, a sweep of noise) cost little more than one.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..errors import UserError
@@ -44,7 +46,7 @@ def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
     first = offsets(counts)
     entries = before.idx[np.repeat(before.ptr[order] - first[:-1], counts) + np.arange(first[-1])]
     start, end = np.zeros_like(durations_ns), np.zeros_like(durations_ns)
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in pairwise(cuts):
         tasks = order[a:b]
         if a:
             needed = end[:, entries[first[a] : first[b]]]

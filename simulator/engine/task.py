@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class Csr:
 
     def lists(self) -> list[list[int]]:
         flat, ptr = self.idx.tolist(), self.ptr.tolist()
-        return [flat[a:b] for a, b in zip(ptr, ptr[1:], strict=False)]
+        return [flat[a:b] for a, b in pairwise(ptr)]
 
     def transposed(self, n_rows: int) -> Csr:
         """The converse relation: for each value, the rows that hold it, in ascending order."""
@@ -105,6 +106,13 @@ class Holds:
     task: Array = field(default_factory=_no_pairs)
     pace: Array = field(default_factory=_no_pairs)
     share: Array = field(default_factory=_no_pairs)
+
+    def by_task(self) -> dict[int, list[tuple[int, int]]]:
+        """Task -> the (pace, share) pairs that it holds."""
+        held: dict[int, list[tuple[int, int]]] = {}
+        for task, pace, share in zip(self.task.tolist(), self.pace.tolist(), self.share.tolist(), strict=True):
+            held.setdefault(task, []).append((pace, share))
+        return held
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -145,6 +153,11 @@ class TaskGraph:
     @property
     def profile_of_pace(self) -> list[Profile]:
         return [self.profiles[i] for i in self.pace_profile.tolist()]
+
+    def routes(self) -> list[list[tuple[int, int]]]:
+        """Footprint -> its (link, weight) pairs."""
+        flat = list(zip(self.feet.idx.tolist(), self.foot_weight.tolist(), strict=True))
+        return [flat[a:b] for a, b in pairwise(self.feet.ptr.tolist())]
 
     @property
     def restless_pace(self) -> Array:

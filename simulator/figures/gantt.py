@@ -40,9 +40,17 @@ COLOURS = {
     "ep": ("#3949ab",),
 }
 NAMES = {
-    "F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients", "optimizer": "optimizer",
-    "tp": "tensor parallel", "pp": "pipeline transfers", "dp": "data parallel", "cp": "context parallel", "ep": "expert parallel",
-}  # fmt: skip
+    "F": "forward",
+    "B": "backward",
+    "I": "input gradients",
+    "W": "weight gradients",
+    "optimizer": "optimizer",
+    "tp": "tensor parallel",
+    "pp": "pipeline transfers",
+    "dp": "data parallel",
+    "cp": "context parallel",
+    "ep": "expert parallel",
+}
 SHAPE = {"F": (0.18, 0.78), "B": (0.18, 0.78), "I": (0.18, 0.78), "W": (0.18, 0.52), "optimizer": (0.18, 0.78)}
 """Bottom and height of a kind of slot in its row; communication lies below."""
 LIGHT_TEXT = {"B", "optimizer"}
@@ -50,11 +58,7 @@ LIGHT_TEXT = {"B", "optimizer"}
 
 def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: str | None = None) -> Figure:
     """A matplotlib figure of a run (by default one rank of every pipeline coordinate) or of an evaluated schedule."""
-    if isinstance(what, Run):
-        chart = chart_of_run(what, ranks)
-    else:
-        chart = chart_of_evaluation(what, title or "")
-    return draw(chart)
+    return draw(chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or ""))
 
 
 def draw(chart: Chart) -> Figure:
@@ -96,12 +100,15 @@ def _row(axes: Axes, chart: Chart, y: int, bars: tuple[Bar, ...], row_in: float)
             where = (y + 0.85 + 0.14 * sorted(set(lines)).index(kind) / len(set(lines)), 0.12 / len(set(lines)))
         shades = COLOURS[kind]
         axes.broken_barh(
-            [(start, end - start) for start, end in spans], where,
+            [(start, end - start) for start, end in spans],
+            where,
             facecolors=shades[min(shade, len(shades) - 1)],
-            edgecolors="white" if kind in SHAPE else "none", linewidth=0.4 if kind in SHAPE else 0.0,
+            edgecolors="white" if kind in SHAPE else "none",
+            linewidth=0.4 if kind in SHAPE else 0.0,
             hatch="////" if kind == "W" else "xx" if kind == "optimizer" else None,
-            rasterized=total > RASTER_ABOVE, zorder=2,
-        )  # fmt: skip
+            rasterized=total > RASTER_ABOVE,
+            zorder=2,
+        )
     _numbers(axes, chart, y, bars, row_in)
 
 
@@ -114,9 +121,16 @@ def _numbers(axes: Axes, chart: Chart, y: int, bars: tuple[Bar, ...], row_in: fl
             low, height = SHAPE[bar.kind]
             dark = bar.kind in LIGHT_TEXT or bar.shade > 1
             axes.text(
-                (bar.start + bar.end) / 2, y + 1 - low - height / 2, bar.text, fontsize=size, ha="center", va="center_baseline",
-                color="white" if dark else "#202020", zorder=3, clip_on=True,
-            )  # fmt: skip
+                (bar.start + bar.end) / 2,
+                y + 1 - low - height / 2,
+                bar.text,
+                fontsize=size,
+                ha="center",
+                va="center_baseline",
+                color="white" if dark else "#202020",
+                zorder=3,
+                clip_on=True,
+            )
 
 
 def _legend(axes: Axes, chart: Chart) -> None:
@@ -124,13 +138,27 @@ def _legend(axes: Axes, chart: Chart) -> None:
 
     kinds = {bar.kind for row in chart.rows for bar in row.bars}
     patches = [
-        Patch(facecolor=COLOURS[kind][0], edgecolor="white", hatch="////" if kind == "W" else "xx" if kind == "optimizer" else None,
-              label=NAMES[kind] + ("" if kind in SHAPE else " (line)"))
-        for kind in NAMES if kind in kinds
-    ]  # fmt: skip
+        Patch(
+            facecolor=COLOURS[kind][0],
+            edgecolor="white",
+            hatch="////" if kind == "W" else "xx" if kind == "optimizer" else None,
+            label=NAMES[kind] + ("" if kind in SHAPE else " (line)"),
+        )
+        for kind in NAMES
+        if kind in kinds
+    ]
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
-    axes.legend(handles=patches, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(patches), frameon=False, fontsize=8,
-                handlelength=1.2, columnspacing=1.2, borderaxespad=0.1)  # fmt: skip
+    axes.legend(
+        handles=patches,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=len(patches),
+        frameon=False,
+        fontsize=8,
+        handlelength=1.2,
+        columnspacing=1.2,
+        borderaxespad=0.1,
+    )
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -141,8 +169,10 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(temporary, format=Path(path).suffix[1:].lower(), metadata=_undated(Path(path).suffix.lower()))
 
 
-def _undated(suffix: str) -> dict[str, str | None]:
+def _undated(suffix: str) -> dict[str, None]:
     """Metadata that leaves out the date and the version, so that equal figures are equal files."""
-    return {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}, ".pdf": {"CreationDate": None, "Producer": None}}[
-        suffix
-    ]
+    return {
+        ".png": {"Software": None},
+        ".svg": {"Date": None, "Creator": None},
+        ".pdf": {"CreationDate": None, "Producer": None},
+    }[suffix]

@@ -30,9 +30,13 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
     events = 0
     with atomic(path) as temporary:
         zipped = str(path).endswith(".gz")
-        opened = gzip.open(temporary, "wt", compresslevel=5, encoding="utf-8") if zipped else open(temporary, "w", encoding="utf-8")
+        opened = (
+            gzip.open(temporary, "wt", compresslevel=5, encoding="utf-8") if zipped else open(temporary, "w", encoding="utf-8")
+        )
         with opened as out:
-            out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps({"scenario": run.scenario.as_dict()}) + ',"traceEvents":[\n')
+            out.write(
+                '{"displayTimeUnit":"ms","otherData":' + json.dumps({"scenario": run.scenario.as_dict()}) + ',"traceEvents":[\n'
+            )
             separator = ""
             for rank in chosen:
                 for event in events_of(run, rank, set(chosen)):
@@ -40,7 +44,9 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
                     separator = ",\n"
                     events += 1
                     if events > MOST_EVENTS:
-                        raise UserError("the trace has over a million events", hint="choose fewer ranks: trace(run, path, ranks=[0])")
+                        raise UserError(
+                            "the trace has over a million events", hint="choose fewer ranks: trace(run, path, ranks=[0])"
+                        )
             out.write("\n]}\n")
     return events
 
@@ -49,7 +55,8 @@ def _representatives(run: Run) -> list[int]:
     """The first rank of each class, or of as many classes as a viewer bears."""
     timeline = run.engine_timeline
     classes, first = np.unique(timeline.class_of, return_index=True)
-    kept, events = [], 0
+    kept: list[int] = []
+    events = 0
     for which, rank in zip(classes.tolist(), first.tolist(), strict=True):
         events += 2 * len(timeline.expansion.tasks_of(which))
         if kept and events > MOST_EVENTS:
@@ -80,10 +87,25 @@ def events_of(run: Run, rank: int, drawn: set[int]) -> Iterator[dict[str, Any]]:
         args = {"phase": step.phase, "stage": step.stage, "microbatch": step.microbatch, "task": int(tasks[row])}
         if not labels.is_compute[row]:
             args["payload_bytes"] = int(labels.payload_bytes[row])
-        yield {"ph": "X", "name": blocks[row], "cat": str(kinds[row]), "pid": rank, "tid": lane, "ts": start / NS_PER_US,
-               "dur": (end - start) / NS_PER_US, "args": args}  # fmt: skip
+        yield {
+            "ph": "X",
+            "name": blocks[row],
+            "cat": str(kinds[row]),
+            "pid": rank,
+            "tid": lane,
+            "ts": start / NS_PER_US,
+            "dur": (end - start) / NS_PER_US,
+            "args": args,
+        }
         if isinstance(op, Transfer):
-            arrow = {"name": "transfer", "cat": "transfer", "id": int(tasks[row]), "pid": rank, "tid": lane, "ts": start / NS_PER_US}
+            arrow = {
+                "name": "transfer",
+                "cat": "transfer",
+                "id": int(tasks[row]),
+                "pid": rank,
+                "tid": lane,
+                "ts": start / NS_PER_US,
+            }
             yield {"ph": "s", **arrow} if op.sends else {"ph": "f", "bp": "e", **arrow}
     seconds, held = run.memory_over_time(coordinate)
     for at, value in zip(seconds.tolist(), held.tolist(), strict=True):
@@ -101,8 +123,16 @@ def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
     for i, step in enumerate(labels.steps):
         if last[i] > first[i]:
             name = f"{SLOT_NAMES.get(step.phase, step.phase)} {step.microbatch}" if step.microbatch >= 0 else step.phase
-            yield {"ph": "X", "name": name, "cat": "slot", "pid": rank, "tid": 0, "ts": int(first[i]) / NS_PER_US,
-                   "dur": int(last[i] - first[i]) / NS_PER_US, "args": {"stage": step.stage, "microbatch": step.microbatch}}  # fmt: skip
+            yield {
+                "ph": "X",
+                "name": name,
+                "cat": "slot",
+                "pid": rank,
+                "tid": 0,
+                "ts": int(first[i]) / NS_PER_US,
+                "dur": int(last[i] - first[i]) / NS_PER_US,
+                "args": {"stage": step.stage, "microbatch": step.microbatch},
+            }
 
 
 def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:

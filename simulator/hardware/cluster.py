@@ -81,7 +81,8 @@ class Cluster:
         """The topology as a frozen networkx graph: vertices have a `kind`, edges capacity and latency."""
         import networkx as nx
 
-        wiring, graph = self.wiring, nx.DiGraph(name=self.name)
+        wiring = self.wiring
+        graph: nx.DiGraph[str] = nx.DiGraph(name=self.name)
         for run in wiring.vertices:
             graph.add_nodes_from((run.name(i), {"kind": run.kind}) for i in range(run.count))
         for link in range(wiring.links):
@@ -92,7 +93,8 @@ class Cluster:
                 latency_s=float(wiring.latency_s[link]),
                 link=link,
             )
-        return nx.freeze(graph)
+        frozen: nx.DiGraph[str] = nx.freeze(graph)
+        return frozen
 
     def link_named(self, name: str) -> int:
         """The link called `source>target`."""

@@ -57,10 +57,13 @@ class Wiring:
 
     @classmethod
     def of(cls, vertices: list[Vertices], runs: list[Links], covered: list[tuple[Array, Array]]) -> Wiring:
-        columns = [np.concatenate([getattr(run, name) for run in runs]) for name in Links.__slots__]
+        source, target, capacity, latency = (
+            np.concatenate([getattr(run, name) for run in runs])
+            for name in ("source", "target", "capacity_bytes_per_s", "latency_s")
+        )
         pairs = [np.stack(np.broadcast_arrays(*pair), axis=1).reshape(-1, 2) for pair in covered]
         empty = np.zeros((0, 2), dtype=np.int64)
-        return cls(tuple(vertices), *columns, np.concatenate([empty, *pairs]))
+        return cls(tuple(vertices), source, target, capacity, latency, np.concatenate([empty, *pairs]))
 
     @property
     def links(self) -> int:

@@ -54,9 +54,13 @@ def account(program: Program, *, element_bytes: int, optimizer_shards: int) -> t
         curve = activation_steps(program, rank)
         result.append(
             RankMemory(
-                rank, stages, parameters * element_bytes, parameters * GRADIENT_BYTES,
-                -(-parameters // optimizer_shards) * state_bytes, max((alive for _, _, alive in curve), default=0),
-            )  # fmt: skip
+                rank,
+                stages,
+                parameters * element_bytes,
+                parameters * GRADIENT_BYTES,
+                -(-parameters // optimizer_shards) * state_bytes,
+                max((alive for _, _, alive in curve), default=0),
+            )
         )
     return tuple(result)
 

@@ -40,7 +40,9 @@ def spent(seen: Observation) -> Spent:
     for which in seen.classes:
         rows, tasks = seen.compute_rows(which), seen.timeline.expansion.tasks_of(which)
         labels = seen.labels_of(which)
-        start, end = (np.maximum(c[tasks[rows]], seen.begin_ns) for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns))
+        start, end = (
+            np.maximum(c[tasks[rows]], seen.begin_ns) for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
+        )
         optimizing = labels.phase[rows] == "optimizer"
         column = np.where(optimizing, causes.index(OPTIMIZER), 0)
         for axis in seen.axes:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels import model_flop
+from ..kernels import Rowwise, model_flop
 from .op import AnyOp, Collective, Compute, Transfer
 from .program import Stage, Step
 
@@ -102,4 +102,4 @@ def _kind(op: AnyOp) -> str:
         return op.kind
     if isinstance(op, Transfer):
         return "send" if op.sends else "receive"
-    return getattr(op.kernel, "op", type(op.kernel).__name__.lower())
+    return op.kernel.op if isinstance(op.kernel, Rowwise) else type(op.kernel).__name__.lower()

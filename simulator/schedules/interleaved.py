@@ -8,7 +8,7 @@ g = P. Reference: Narayanan et al., arXiv 2104.04473, section 2.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
@@ -19,7 +19,7 @@ def refuse(shape: Shape) -> None:
     if group is None:
         rounds = max(1, microbatches // ranks)
         if microbatches % rounds:
-            nearest = min((m for m in range(1, microbatches + ranks + 1) if m % max(1, m // ranks) == 0), key=_near(microbatches))
+            nearest = _nearest(microbatches, (m for m in range(1, microbatches + ranks + 1) if m % max(1, m // ranks) == 0))
             reason = f"interleaved needs microbatches in equal rounds of about {ranks}: {rounds} rounds of {microbatches}"
             raise OutsideDomain(reason, nearest={"microbatches": nearest})
         return
@@ -27,8 +27,8 @@ def refuse(shape: Shape) -> None:
         reason = f"interleaved in groups needs at least as many microbatches as ranks: {microbatches} < {ranks}"
         raise OutsideDomain(reason, nearest={"microbatches": ranks, "group": ranks})
     if not _legal(group, shape):
-        nearest = min((g for g in range(ranks, microbatches + 1) if _legal(g, shape)), key=_near(group))
-        reason = f"a group of {group} must be {ranks} to {microbatches}, and leave 0 or at least {ranks} of {microbatches} microbatches"
+        nearest = _nearest(group, (g for g in range(ranks, microbatches + 1) if _legal(g, shape)))
+        reason = f"a group must be {ranks} to {microbatches}, and leave over none or at least {ranks} microbatches: not {group}"
         raise OutsideDomain(reason, nearest={"group": nearest})
 
 
@@ -37,8 +37,8 @@ def _legal(group: int, shape: Shape) -> bool:
     return shape.ranks <= group <= shape.microbatches and (rest == 0 or rest >= shape.ranks)
 
 
-def _near(wanted: int):  # type: ignore[no-untyped-def]
-    return lambda value: (abs(value - wanted), value)
+def _nearest(wanted: int, legal: Iterable[int]) -> int:
+    return min(legal, key=lambda value: (abs(value - wanted), value))
 
 
 def group_of(shape: Shape) -> int:

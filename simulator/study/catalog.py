@@ -26,9 +26,7 @@ DATA = {
 """Kinds of things that are data: YAML files in a folder."""
 CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "collectives", "metrics": "metrics"}
 """Kinds of things that are code: Python files in a folder of the package."""
-SINGULAR = {"models": "model", "clusters": "cluster", "gpus": "GPU", "scenarios": "scenario"} | {
-    kind: kind[:-1] for kind in CODE
-}
+SINGULAR = {"models": "model", "clusters": "cluster", "gpus": "GPU", "scenarios": "scenario"} | {kind: kind[:-1] for kind in CODE}
 
 
 def folder(kind: str) -> Path:
@@ -98,7 +96,9 @@ def _load(where: str, name: str) -> ModuleType:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"cannot import {where!r} of {name!r}: {error}", hint="write it as module:name or file.py:name") from error
+        raise UserError(
+            f"cannot import {where!r} of {name!r}: {error}", hint="write it as module:name or file.py:name"
+        ) from error
 
 
 def headline(path: Path) -> str:

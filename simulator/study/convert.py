@@ -10,7 +10,7 @@ from ..errors import Fault, UserError, did_you_mean
 from ..hardware.cluster import Cluster, LinkSpec
 from ..hardware.gpu import Gpu, KernelConstants
 from ..plan.plan import Overlap, Plan
-from ..units import GB, parse
+from ..units import BYTES_PER_SECOND, GB, parse
 from ..workload.job import Job
 from ..workload.model import Model
 from . import catalog
@@ -36,9 +36,7 @@ def scenario(schema: ScenarioSchema, document: Document) -> Scenario:
 
     built_model = attempt(lambda: model(schema.model), "model")
     built_cluster = attempt(lambda: cluster(schema.cluster), "cluster")
-    perturb = tuple(
-        attempt(lambda p=p: _perturb(p), "perturb", str(i)) for i, p in enumerate(schema.perturb)
-    )
+    perturb = tuple(attempt(lambda p=p: _perturb(p), "perturb", str(i)) for i, p in enumerate(schema.perturb))
     if faults:
         raise UserError("", faults=faults)
     plan = Plan(**{**dict(schema.plan), "overlap": Overlap(**dict(schema.plan.overlap))})
@@ -59,14 +57,22 @@ def model(schema: ModelSchema) -> Model:
     if schema.positions == "learned" and schema.max_sequence_length is None:
         raise UserError("learned positions need max_sequence_length")
     return Model(
-        name=schema.name, layers=schema.layers, hidden=schema.hidden, heads=schema.heads, kv_heads=kv_heads,
+        name=schema.name,
+        layers=schema.layers,
+        hidden=schema.hidden,
+        heads=schema.heads,
+        kv_heads=kv_heads,
         head_dim=schema.head_dim or schema.hidden // schema.heads,
-        ffn_hidden=schema.ffn_hidden or 4 * schema.hidden, vocab=schema.vocab,
-        gated_mlp=schema.gated_mlp, tied_embeddings=schema.tied_embeddings,
+        ffn_hidden=schema.ffn_hidden or 4 * schema.hidden,
+        vocab=schema.vocab,
+        gated_mlp=schema.gated_mlp,
+        tied_embeddings=schema.tied_embeddings,
         norm=schema.norm or ("rmsnorm" if schema.gated_mlp else "layernorm"),
         activation=schema.activation or ("silu" if schema.gated_mlp else "gelu"),
-        positions=schema.positions, bias=schema.bias, max_sequence_length=schema.max_sequence_length or 0,
-    )  # fmt: skip
+        positions=schema.positions,
+        bias=schema.bias,
+        max_sequence_length=schema.max_sequence_length or 0,
+    )
 
 
 def gpu(schema: GpuSchema) -> Gpu:
@@ -86,12 +92,20 @@ def cluster(schema: ClusterSchema) -> Cluster:
     shape = schema.shape or ("rail-optimized" if schema.nodes > 1 else "nvswitch")
     latency = schema.latency
     return Cluster(
-        name=schema.name, gpu=gpu(schema.gpu), gpus_per_node=schema.gpus_per_node, nodes=schema.nodes,
-        shape_name=catalog.plain(shape), shape=catalog.module("shapes", shape),
-        nvlink=LinkSpec(nvlink, latency.nvlink), pcie=LinkSpec(schema.pcie or PCIE_BYTES_PER_S, latency.pcie),
-        nic=LinkSpec(nic, latency.nic), switch_latency_s=latency.switch, nics_per_node=nics,
-        nodes_per_pod=schema.nodes_per_pod, oversubscription=schema.oversubscription,
-    )  # fmt: skip
+        name=schema.name,
+        gpu=gpu(schema.gpu),
+        gpus_per_node=schema.gpus_per_node,
+        nodes=schema.nodes,
+        shape_name=catalog.plain(shape),
+        shape=catalog.module("shapes", shape),
+        nvlink=LinkSpec(nvlink, latency.nvlink),
+        pcie=LinkSpec(schema.pcie or PCIE_BYTES_PER_S, latency.pcie),
+        nic=LinkSpec(nic, latency.nic),
+        switch_latency_s=latency.switch,
+        nics_per_node=nics,
+        nodes_per_pod=schema.nodes_per_pod,
+        oversubscription=schema.oversubscription,
+    )
 
 
 def _intra_node(text: str) -> float:
@@ -114,7 +128,7 @@ def _inter_node(text: str) -> tuple[int, float]:
 
 def _positive(text: str, what: str, example: str) -> float:
     try:
-        value = parse(text, "bytes per second")
+        value = parse(text, BYTES_PER_SECOND)
     except UserError as error:
         raise UserError(f"{what}: {error.faults[0].message}", hint=f'write it like "{example}"') from None
     if not value:

@@ -7,6 +7,7 @@ free within a rank. The engine that runs training steps runs this too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,12 @@ def evaluate(layout: Layout, durations: Durations) -> Evaluation:
     longest = max([*lengths, durations.comm, 0.0])
     if not longest:
         raise UserError("all durations are zero", hint="give F, B, I or W a length")
-    graph = _graph(layout, boxes, [round(x / longest * (1 << SCALE_BITS)) for x in lengths], round(durations.comm / longest * (1 << SCALE_BITS)))
+    graph = _graph(
+        layout,
+        boxes,
+        [round(x / longest * (1 << SCALE_BITS)) for x in lengths],
+        round(durations.comm / longest * (1 << SCALE_BITS)),
+    )
     try:
         times = des.simulate(graph)
     except Deadlock as deadlock:
@@ -108,7 +114,7 @@ def _by_rank(layout: Layout, times: Times, unit: float) -> tuple[tuple[tuple[flo
     cuts = np.cumsum([0] + [len(order) for order in layout.orders])
     columns = []
     for column in (times.start_ns, times.end_ns):
-        columns.append(tuple(tuple((column[a:b] * unit).tolist()) for a, b in zip(cuts, cuts[1:], strict=False)))
+        columns.append(tuple(tuple((column[a:b] * unit).tolist()) for a, b in pairwise(cuts)))
     return columns[0], columns[1]
 
 
@@ -134,9 +140,19 @@ def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], com
     n = len(durations)
     none, zero = np.full(n, -1), np.zeros(0, dtype=np.int64)
     return TaskGraph(
-        np.array(durations, dtype=np.int64), none, none, np.zeros(n, dtype=np.int64), np.full(n, UNCAPPED),
-        Csr.from_lists(streams), Csr.from_lists(preds), Csr.from_lists([]), zero, zero, zero, (),
-    )  # fmt: skip
+        np.array(durations, dtype=np.int64),
+        none,
+        none,
+        np.zeros(n, dtype=np.int64),
+        np.full(n, UNCAPPED),
+        Csr.from_lists(streams),
+        Csr.from_lists(preds),
+        Csr.from_lists([]),
+        zero,
+        zero,
+        zero,
+        (),
+    )
 
 
 def _needs(slot: Slot, layout: Layout, task_of: dict[Slot, int]) -> Slot | None:
@@ -168,7 +184,11 @@ def peaks(layout: Layout) -> dict[str, list[float]]:
     `peak` from F to the end of B or W; `peak_at_I` released at I already; `peak_half` a half at I and a half at W. In an
     overlapped pair F counts first.
     """
-    release = {"peak": {"B": 1, "W": 1}, "peak_at_I": {"B": 1, "I": 1}, "peak_half": {"B": 1, "I": 0.5, "W": 0.5}}
+    release: dict[str, dict[str, float]] = {
+        "peak": {"B": 1, "W": 1},
+        "peak_at_I": {"B": 1, "I": 1},
+        "peak_half": {"B": 1, "I": 0.5, "W": 0.5},
+    }
     found: dict[str, list[float]] = {}
     for name, freed in release.items():
         found[name] = []

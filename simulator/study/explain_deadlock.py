@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine.skeleton import Expansion
+from ..engine.expand import Expansion
 from ..engine.stuck import grid
 from ..errors import Deadlock
 from ..program.labels import Labels

@@ -42,7 +42,13 @@ def mesh_of(scenario: Scenario) -> Mesh:
 def check(scenario: Scenario) -> None:
     """Raises `UserError` with every fault of the scenario, each with its place if it came from a file."""
     faults = []
-    for field, message, hint in [*_unmodelled(scenario), *_degrees(scenario), *_batch(scenario), *_divisions(scenario), *_names(scenario)]:
+    for field, message, hint in [
+        *_unmodelled(scenario),
+        *_degrees(scenario),
+        *_batch(scenario),
+        *_divisions(scenario),
+        *_names(scenario),
+    ]:
         faults.append(Fault(f"{field}: {message}", hint, scenario.where(tuple(field.split(".")))))
     if faults:
         raise UserError("", faults=faults)
@@ -73,13 +79,25 @@ def _degrees(scenario: Scenario) -> Found:
     product = "tp x pp x cp" + (" x dp" if plan.dp else "")
     if asked > gpus:
         need = -(-asked // scenario.cluster.gpus_per_node)
-        yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", f"give the cluster nodes: {need}, or lower a degree"
+        yield (
+            "plan",
+            f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}",
+            f"give the cluster nodes: {need}, or lower a degree",
+        )
     elif plan.dp and asked < gpus:
-        yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", _fill_hint(plan, gpus, scenario.cluster.gpus_per_node)
+        yield (
+            "plan.dp",
+            f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle",
+            _fill_hint(plan, gpus, scenario.cluster.gpus_per_node),
+        )
     elif gpus % fixed:
         yield "plan", f"{gpus} GPUs do not divide by tp x pp x cp = {fixed}", "choose degrees whose product divides the GPUs"
     if plan.sequence_parallel and plan.tp == 1:
-        yield "plan.sequence_parallel", "there is no tensor-parallel group to divide the sequence in", "use tp > 1, or leave it out"
+        yield (
+            "plan.sequence_parallel",
+            "there is no tensor-parallel group to divide the sequence in",
+            "use tp > 1, or leave it out",
+        )
 
 
 def _fill_hint(plan: Plan, gpus: int, gpus_per_node: int) -> str:
@@ -94,10 +112,18 @@ def _batch(scenario: Scenario) -> Found:
     if job.global_batch % per_round:
         legal = sorted({max(1, job.global_batch // per_round) * per_round, -(-job.global_batch // per_round) * per_round})
         near = " or ".join(str(value) for value in legal)
-        yield "job.global_batch", f"{job.global_batch} does not divide by dp {dp} x microbatch_size {job.microbatch_size}", f"global_batch: {near}"
+        yield (
+            "job.global_batch",
+            f"{job.global_batch} does not divide by dp {dp} x microbatch_size {job.microbatch_size}",
+            f"global_batch: {near}",
+        )
     longest = scenario.model.max_sequence_length
     if scenario.model.positions == "learned" and job.sequence_length > longest:
-        yield "job.sequence_length", f"{scenario.model.name} has learned positions for {longest} tokens only", f"at most {longest}"
+        yield (
+            "job.sequence_length",
+            f"{scenario.model.name} has learned positions for {longest} tokens only",
+            f"at most {longest}",
+        )
     peaks = scenario.cluster.gpu.peak_flop_per_s
     if job.dtype not in ELEMENT_BYTES:
         why = NOT_YET if job.dtype in peaks else "is no dtype"
@@ -109,7 +135,11 @@ def _batch(scenario: Scenario) -> Found:
 def _divisions(scenario: Scenario) -> Found:
     model, plan, job = scenario.model, scenario.plan, scenario.job
     if model.layers < plan.pp * plan.chunks:
-        yield "plan.pp", f"{model.layers} layers do not fill pp x chunks = {plan.pp * plan.chunks} stages", f"at most {model.layers} stages"
+        yield (
+            "plan.pp",
+            f"{model.layers} layers do not fill pp x chunks = {plan.pp * plan.chunks} stages",
+            f"at most {model.layers} stages",
+        )
     if plan.tp == 1:
         return
     for what, size in (("heads", model.heads), ("ffn_hidden", model.ffn_hidden)):
@@ -120,7 +150,11 @@ def _divisions(scenario: Scenario) -> Found:
         yield "plan.tp", f"kv_heads {model.kv_heads} of {model.name} and tp {plan.tp} do not divide", f"tp: {model.kv_heads}"
     tokens = job.microbatch_size * job.sequence_length
     if plan.uses_sequence_parallel and tokens % plan.tp:
-        yield "plan.sequence_parallel", f"{tokens} tokens of a microbatch do not divide by tp {plan.tp}", "choose a sequence_length that does"
+        yield (
+            "plan.sequence_parallel",
+            f"{tokens} tokens of a microbatch do not divide by tp {plan.tp}",
+            "choose a sequence_length that does",
+        )
 
 
 def _names(scenario: Scenario) -> Found:

@@ -59,13 +59,19 @@ def end_times_s(case: Case) -> list[float]:
     weights = [flow.route.count(link) << WEIGHT_BITS for flow, foot in zip(case.flows, feet, strict=True) for link in foot]
     none = np.full(n, -1)
     graph = TaskGraph(
-        solo_ns=columns["solo"], pace=none, foot=np.arange(n), work=columns["work"],
+        solo_ns=columns["solo"],
+        pace=none,
+        foot=np.arange(n),
+        work=columns["work"],
         cap=np.full(n, UNCAPPED << RATE_BITS, dtype=object),
-        streams=Csr.from_lists([[i] for i in range(n)]), preds=Csr.from_lists([[] for _ in range(n)]),
-        feet=Csr.from_lists(feet), foot_weight=np.array(weights, dtype=np.int64),
-        link_profile=np.arange(len(capacity)), pace_profile=np.zeros(0, dtype=np.int64),
+        streams=Csr.from_lists([[i] for i in range(n)]),
+        preds=Csr.from_lists([[] for _ in range(n)]),
+        feet=Csr.from_lists(feet),
+        foot_weight=np.array(weights, dtype=np.int64),
+        link_profile=np.arange(len(capacity)),
+        pace_profile=np.zeros(0, dtype=np.int64),
         profiles=tuple(Profile.constant(value) for value in capacity),
-    )  # fmt: skip
+    )
     return [float(Fraction(int(end), TICKS_PER_S)) for end in des.simulate(graph).end_ns.tolist()]
 
 
@@ -96,11 +102,12 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     latency = tuple(_number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0) for i, link in enumerate(links))
     built = tuple(
         Flow(
-            _number(flow, "start_s", at, faults, default=0.0), _number(flow, "size_B", at, faults),
+            _number(flow, "start_s", at, faults, default=0.0),
+            _number(flow, "size_B", at, faults),
             _route(flow, len(links), at, faults),
         )
         for flow, at in ((flow, f"{where}.flows[{i}]") for i, flow in enumerate(flows))
-    )  # fmt: skip
+    )
     return Case(str(case.get("name", "")), capacity, latency, built)
 
 
@@ -120,7 +127,8 @@ def _number(
     if not legal or (positive and not value):
         faults.append(Fault(f"{name} should be a {'positive ' if positive else ''}number, not {value!r}", where=where))
         return 1.0
-    return float(value) if isinstance(value, float) else value  # type: ignore[return-value]
+    number: float = value
+    return number
 
 
 def _route(flow: Mapping[str, Any], n_links: int, where: str, faults: list[Fault]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from ..metrics.idle import BUSY, OPTIMIZER, Spent, spent
 from ..metrics.mfu import Utilisation, utilisation
 from ..program.labels import Labels
 from ..program.program import Program
-from ..units import GIB, TFLOP, seconds, show_bytes, show_count, show_s
+from ..units import TFLOP, seconds, show_bytes, show_count, show_s
 from .scenario import Scenario
 
 if TYPE_CHECKING:
@@ -136,34 +136,16 @@ class Run:
     @property
     def summary(self) -> list[tuple[str, str]]:
         """The numbers that a person asks for first, in words."""
-        m, s = self.metrics, self.scenario
-        exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
-        plan = s.plan
-        ways = f"tp {plan.tp} x pp {plan.pp} x dp {self.gpus // (plan.tp * plan.pp)}, {plan.schedule}"
-        have = s.cluster.gpu.memory_bytes
-        return [
-            ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters, sequence {s.job.sequence_length}"),
-            ("cluster", f"{show_count(self.gpus)} GPUs: {s.cluster.nodes} nodes of {s.cluster.name}"),
-            ("plan", ways + (f" x {plan.chunks} chunks" if plan.chunks > 1 else "") + f", {plan.sharding} sharding"),
-            ("step time", show_s(m.step_time_s)),
-            ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
-            ("MFU", f"{m.mfu:.1%} ({m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU, attention counted in {m.flop_convention})"),
-            ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step on average"),
-            ("bubble", f"{m.bubble_fraction:.1%} of the step waiting for other stages"),
-            ("exposed", exposed or "no communication"),
-            ("optimizer", show_s(m.optimizer_s)),
-            ("memory", f"{show_bytes(self.peak_memory_bytes)} of {show_bytes(have)} on the fullest GPU" + ("" if self.fits else ": DOES NOT FIT")),
-            ("simulated", f"{self.engine_timeline.expansion.ranks} of {show_count(self.gpus)} ranks, "
-             f"{show_count(len(self.engine_timeline.expansion.graph))} of {show_count(self.engine_timeline.tasks_represented)} tasks, "
-             f"by {self.engine} in {show_s(self.wall_s)}"),
-        ]  # fmt: skip
+        from .summary import summary
+
+        return summary(self)
 
     def __repr__(self) -> str:
         return "\n".join(["Run", *(f"  {name:<11} {text}" for name, text in self.summary)])
 
     def _repr_html_(self) -> str:
-        cells = "".join(f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{text}</td></tr>" for name, text in self.summary)
-        return f"<table>{cells}</table>"
+        rows = "".join(f"<tr><th>{name}</th><td style='text-align:left'>{text}</td></tr>" for name, text in self.summary)
+        return f"<table>{rows}</table>"
 
 
 def memory_record(rank: RankMemory) -> dict[str, Any]:

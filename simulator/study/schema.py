@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from ..errors import Fault, UserError, did_you_mean
-from ..units import DIMENSIONS, US_PER_S, parse
+from ..units import US_PER_S, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 from .source import Document, Place
 
 Degree = Annotated[int, Field(ge=1, le=2**20)]
@@ -16,24 +16,6 @@ Size = Annotated[int, Field(ge=1, le=2**30)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-def quantity(dimension: str) -> Any:
-    """A positive quantity with its unit, such as "400 Gbit/s"."""
-
-    def convert(value: Any) -> float:
-        try:
-            number = parse(value, dimension)
-        except UserError as error:
-            raise PydanticCustomError("quantity", "{fault}", {"fault": error.faults[0].message, "hint": error.hint}) from None
-        if not number:
-            raise PydanticCustomError("quantity", "{fault}", {"fault": f"{value!r} is zero", "hint": ""})
-        return number
-
-    schema = {"type": "string", "description": dimension, "examples": [DIMENSIONS[dimension][1]]}
-    return Annotated[float, BeforeValidator(convert), WithJsonSchema(schema)]
-
-
-Bytes, BytesPerSecond, Seconds = quantity("bytes"), quantity("bytes per second"), quantity("seconds")
-FlopPerSecond, Watts = quantity("flop per second"), quantity("watts")
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
@@ -183,10 +165,10 @@ class ScenarioSchema(Strict):
 NOT_YET: dict[str, str] = {
     "framework": "framework profiles are not modelled yet: leave it out",
     "jobs": "several jobs on one cluster are not modelled yet: run one scenario at a time",
-    **{
-        name: "mixture-of-experts layers are not modelled yet: only dense decoder models are"
-        for name in ("experts", "experts_per_token", "expert_ffn_hidden", "shared_experts", "dense_layers")
-    },
+    **dict.fromkeys(
+        ("experts", "experts_per_token", "expert_ffn_hidden", "shared_experts", "dense_layers"),
+        "mixture-of-experts layers are not modelled yet: only dense decoder models are",
+    ),
 }
 """Keys of the contract whose time has not come: refused with a reason instead of a guess at a typo."""
 

@@ -37,10 +37,18 @@ ENGINES = ("auto", "des", "replay")
 
 
 def simulate(
-    model: Model, cluster: Cluster, plan: Plan | None = None, job: Job | None = None, *,
-    fidelity: Fidelity | None = None, perturb: Sequence[Perturb] = (), engine: str = "auto", folding: bool = True,
-    steps: int = 1, allow_oom: bool = False,
-) -> Run:  # fmt: skip
+    model: Model,
+    cluster: Cluster,
+    plan: Plan | None = None,
+    job: Job | None = None,
+    *,
+    fidelity: Fidelity | None = None,
+    perturb: Sequence[Perturb] = (),
+    engine: str = "auto",
+    folding: bool = True,
+    steps: int = 1,
+    allow_oom: bool = False,
+) -> Run:
     """Simulates a training step (or several in a row, of which the last is measured) and returns the run."""
     scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), tuple(perturb))
     return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom)

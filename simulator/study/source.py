@@ -43,13 +43,12 @@ class Document:
 
     def overlaid(self, other: Document, at: Place = ()) -> Document:
         """This document with `other` written over it at a place: mappings merge, everything else is replaced."""
-        marks = {place: mark for place, mark in self.marks.items()}
-        marks |= {(*at, *place): mark for place, mark in other.marks.items()}
+        marks = {**self.marks, **{(*at, *place): mark for place, mark in other.marks.items()}}
         if not at:
             return Document(_merged(self.data, other.data), marks)
         data = dict(self.data)
-        inner = data.get(at[0]) if isinstance(data.get(str(at[0])), dict) else {}
-        data[str(at[0])] = Document(inner or {}).overlaid(Document(other.data), at[1:]).data
+        inner = data.get(str(at[0]))
+        data[str(at[0])] = Document(inner if isinstance(inner, dict) else {}).overlaid(Document(other.data), at[1:]).data
         return Document(data, marks)
 
 
@@ -132,7 +131,7 @@ class _Builder:
             return self._mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
-        return scalar(node.value) if not node.style else node.value
+        return node.value if getattr(node, "style", None) else scalar(node.value)
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         data: dict[str, Any] = {}

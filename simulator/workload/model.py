@@ -37,7 +37,7 @@ class Model:
 
     @cached_property
     def layer_parameters(self) -> int:
-        return sum(op.parameters for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
+        return sum(int(op.parameters) for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
 
     @cached_property
     def embedding_parameters(self) -> int:
@@ -58,7 +58,7 @@ class Model:
     @cached_property
     def matmul_parameters(self) -> int:
         """Parameters that multiply activations, with the output projection: the N of 6N flop per token."""
-        linear = sum(op.matmul_parameters for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
+        linear = sum(int(op.matmul_parameters) for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
         return self.layers * linear + self.vocab * self.hidden
 
     def train_flop_per_token(self, seq: int, *, causal: bool) -> int:

@@ -33,9 +33,17 @@ class Build:
     streams: dict[Any, list[int]] = field(default_factory=dict)
 
     def task(
-        self, ns: int = 0, *, on: Any = (), after: Any = (), work: int = 0, route: Any = (), cap: int = UNCAPPED,
-        pace: int = -1, hold: Any = (),
-    ) -> int:  # fmt: skip
+        self,
+        ns: int = 0,
+        *,
+        on: Any = (),
+        after: Any = (),
+        work: int = 0,
+        route: Any = (),
+        cap: int = UNCAPPED,
+        pace: int = -1,
+        hold: Any = (),
+    ) -> int:
         task = len(self.rows)
         foot = -1
         if work:
@@ -51,17 +59,27 @@ class Build:
 
     def graph(self) -> TaskGraph:
         profiles = tuple(self.links + self.paces)
-        column = {name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in ("ns", "foot", "work", "cap", "pace")}
+        column = {
+            name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in ("ns", "foot", "work", "cap", "pace")
+        }
         held = [(t, pace, share) for t, row in enumerate(self.rows) for pace, share in row["hold"]]
         holds = Holds(*(np.array(c, dtype=np.int64) for c in zip(*held, strict=True))) if held else Holds()
         return check(
             TaskGraph(
-                column["ns"], column["pace"], column["foot"], column["work"], column["cap"],
-                Csr.from_lists(list(self.streams.values())), Csr.from_lists([row["after"] for row in self.rows]),
+                column["ns"],
+                column["pace"],
+                column["foot"],
+                column["work"],
+                column["cap"],
+                Csr.from_lists(list(self.streams.values())),
+                Csr.from_lists([row["after"] for row in self.rows]),
                 Csr.from_lists([[link for link, _ in foot] for foot in self.feet]),
                 np.array([weight for foot in self.feet for _, weight in foot], dtype=np.int64),
-                np.arange(len(self.links)), np.arange(len(self.paces)) + len(self.links), profiles, holds,
-            )  # fmt: skip
+                np.arange(len(self.links)),
+                np.arange(len(self.paces)) + len(self.links),
+                profiles,
+                holds,
+            )
         )
 
 
@@ -125,15 +143,23 @@ def random_base(rng: np.random.Generator) -> Base:
     templates = tuple(_template(rng, script, slot_of[rank]) for rank in range(n_ranks))
     shape = (n_comms, n_charges)
     tariff = Tariff(
-        latency_ns=rng.integers(0, 20, shape), work=rng.integers(0, 4000, shape) << RATE_BITS,
+        latency_ns=rng.integers(0, 20, shape),
+        work=rng.integers(0, 4000, shape) << RATE_BITS,
         cap=np.where(rng.random(shape) < 0.5, UNCAPPED, rng.integers(1, 50, shape) << RATE_BITS),
-        pattern=np.zeros(shape, dtype=np.int64), share=np.zeros(shape, dtype=np.int64),
-    )  # fmt: skip
+        pattern=np.zeros(shape, dtype=np.int64),
+        share=np.zeros(shape, dtype=np.int64),
+    )
     profiles = tuple(steady(FULL_SPEED, FULL_SPEED // 2, *(int(rng.integers(3, 70)) << RATE_BITS for _ in range(3))))
     return Base(
-        templates, tariff, profiles, rng.integers(0, 2, n_ranks).tolist(), members, list(range(n_comms)), routes,
+        templates,
+        tariff,
+        profiles,
+        rng.integers(0, 2, n_ranks).tolist(),
+        members,
+        list(range(n_comms)),
+        routes,
         rng.integers(2, len(profiles), n_links).tolist(),
-    )  # fmt: skip
+    )
 
 
 def _template(rng: np.random.Generator, script: list[tuple[int, int] | None], slot_of: dict[int, int]) -> Template:
@@ -155,7 +181,7 @@ def _template(rng: np.random.Generator, script: list[tuple[int, int] | None], sl
 
 def lift(base: Base, copies: int, rng: np.random.Generator) -> Skeleton:
     """A random cover: `copies` of everything, joined by random permutations. Folding must find the base again."""
-    n_ranks, n_comms, n_links = len(base.speed), len(base.members), len(base.link_profile)
+    n_ranks, n_comms = len(base.speed), len(base.members)
     n_slots = max((slot for ranks in base.members for slot, _ in ranks), default=0) + 1
     slots = np.full((n_slots, n_ranks * copies), -1, dtype=np.int64)
     rows, links, weights = [], [], []
@@ -169,12 +195,18 @@ def lift(base: Base, copies: int, rng: np.random.Generator) -> Skeleton:
     row, link, weight = (np.concatenate(c) for c in (rows, links, weights))
     order = np.argsort(row, kind="stable")
     return Skeleton(
-        base.templates, base.tariff, base.profiles,
-        program=np.repeat(np.arange(n_ranks), copies), speed=np.repeat(np.array(base.speed), copies), slots=slots,
-        kind=np.repeat(np.array(base.kind), copies), patterns=1,
-        feet=Csr.from_pairs(row, link, n_comms * copies), foot_weight=weight[order],
+        base.templates,
+        base.tariff,
+        base.profiles,
+        program=np.repeat(np.arange(n_ranks), copies),
+        speed=np.repeat(np.array(base.speed), copies),
+        slots=slots,
+        kind=np.repeat(np.array(base.kind), copies),
+        patterns=1,
+        feet=Csr.from_pairs(row, link, n_comms * copies),
+        foot_weight=weight[order],
         link_profile=np.repeat(np.array(base.link_profile), copies),
-    )  # fmt: skip
+    )
 
 
 def with_profile(skeleton: Skeleton, profile: Profile, *, rank: int | None = None, link: int | None = None) -> Skeleton:

@@ -62,16 +62,17 @@ def _reduce_as_ready(
 ) -> tuple[tuple[Step, ...], list[Key]]:
     """The last backward of each stage on this rank exchanged for one that reduces each layer when it is ready."""
     final = {step.stage: i for i, step in enumerate(steps) if step.phase in ("B", "W")}
-    changed, reduced = list(steps), []
+    changed = list(steps)
+    reduced: list[Key] = []
     for stage, i in sorted(final.items(), key=lambda item: item[1]):
         step, parameters = steps[i], bucket_parameters(program, stage)
         name = f"{step.body}, reducing"
         bodies.setdefault(name, _reducing(program.bodies[step.body], parameters, how))
-        outputs = []
+        outputs: list[tuple[str, Key]] = []
         for op in bodies[name].ops:
             if isinstance(op, Collective) and op.communicator == DP.name:
-                reduced.append((REDUCED, stage, op.name))
-                outputs.append((op.name, reduced[-1]))
+                outputs.append((op.name, (REDUCED, stage, op.name)))
+        reduced += [key for _, key in outputs]
         changed[i] = replace(step, body=name, outputs=(*step.outputs, *outputs))
     return tuple(changed), reduced
 
@@ -107,9 +108,15 @@ def _reducing(body: Body, parameters: dict[str, int], how: DataParallel) -> Body
 
 def _reduction(name: str, parameters: int, how: DataParallel, after: tuple[str, ...] | None, layer: int = -1) -> Collective:
     return Collective(
-        name=name, streams=(DP.name,), after=after, detached=after is not None, layer=layer, communicator=DP.name,
-        kind="reduce_scatter" if how.shards_optimizer else "all_reduce", payload_bytes=parameters * GRADIENT_BYTES,
-    )  # fmt: skip
+        name=name,
+        streams=(DP.name,),
+        after=after,
+        detached=after is not None,
+        layer=layer,
+        communicator=DP.name,
+        kind="reduce_scatter" if how.shards_optimizer else "all_reduce",
+        payload_bytes=parameters * GRADIENT_BYTES,
+    )
 
 
 def _tail(
@@ -127,18 +134,23 @@ def _tail(
     if tied:
         share = how.dp if how.shards_optimizer else 1
         sync = Collective(
-            name="tied embedding", streams=("embedding",), communicator="embedding", kind="all_reduce",
+            name="tied embedding",
+            streams=("embedding",),
+            communicator="embedding",
+            kind="all_reduce",
             payload_bytes=-(-how.tied_parameters // share) * GRADIENT_BYTES,
-        )  # fmt: skip
+        )
         yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
         waits = ((REDUCED, "embedding"),)
     norm = Collective(name="norm", streams=(WORLD.name,), communicator=WORLD.name, kind="barrier", payload_bytes=0)
     yield Step("norm", "norm", after=waits, outputs=((END, (READY,)),)), Body((norm,))
     owned = -(-parameters // how.dp) if how.shards_optimizer else parameters
     adam = Compute(
-        name="adam", streams=(COMPUTE,), part=Part.OPTIMIZER,
+        name="adam",
+        streams=(COMPUTE,),
+        part=Part.OPTIMIZER,
         kernel=Rowwise("adam", owned, 1, GRADIENT_BYTES, ADAM_BYTES),
-    )  # fmt: skip
+    )
     yield Step(f"optimizer {rank}", "optimizer", after=((READY,),), outputs=((END, (UPDATED,)),)), Body((adam,))
     if how.dp > 1 and how.shards_optimizer:
         for stage, buckets in mine:
@@ -151,9 +163,12 @@ def _gathering(buckets: dict[str, int], how: DataParallel) -> Body:
     return Body(
         tuple(
             Collective(
-                name=f"gather {bucket}", streams=(DP.name,), communicator=DP.name, kind="all_gather",
+                name=f"gather {bucket}",
+                streams=(DP.name,),
+                communicator=DP.name,
+                kind="all_gather",
                 payload_bytes=parameters * how.element_bytes,
-            )  # fmt: skip
+            )
             for bucket, parameters in buckets.items()
         )
     )

@@ -12,8 +12,7 @@ def repeat(program: Program, steps: int) -> Program:
     """The program run `steps` times. A forward pass waits until its stage's parameters have been gathered."""
     gathered = {key for order in program.orders for step in order for _, key in step.outputs if key[0] == PARAMETERS}
     orders = tuple(
-        tuple(_again(step, iteration, gathered) for iteration in range(steps) for step in order)
-        for order in program.orders
+        tuple(_again(step, iteration, gathered) for iteration in range(steps) for step in order) for order in program.orders
     )
     return replace(program, orders=orders)
 

@@ -54,9 +54,13 @@ def _divided(op: AnyOp, tp: int) -> Iterator[AnyOp]:
 def collective(op: AnyOp, purpose: str, kind: str, payload_bytes: int) -> Collective:
     """A collective of the tensor-parallel group that stands beside an operator."""
     return Collective(
-        name=f"{op.name}.{purpose}", streams=(TP.name,), layer=op.layer,
-        communicator=TP.name, kind=kind, payload_bytes=payload_bytes,
-    )  # fmt: skip
+        name=f"{op.name}.{purpose}",
+        streams=(TP.name,),
+        layer=op.layer,
+        communicator=TP.name,
+        kind=kind,
+        payload_bytes=payload_bytes,
+    )
 
 
 def _summed_bytes(kernel: Kernel) -> int:

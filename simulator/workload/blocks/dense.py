@@ -76,9 +76,17 @@ def head(model: Model, *, batch: int, seq: int, element_bytes: int) -> list[Bloc
 def _norm(model: Model, name: str, tokens: int, element_bytes: int) -> BlockOp:
     parameters = model.hidden * (2 if model.norm == "layernorm" else 1)
     return rowwise(
-        name, tokens, model.hidden, element_bytes, Split.SEQUENCE,
-        forward=2, backward=3, saved=1, parameters=parameters, kernel=model.norm,
-    )  # fmt: skip
+        name,
+        tokens,
+        model.hidden,
+        element_bytes,
+        Split.SEQUENCE,
+        forward=2,
+        backward=3,
+        saved=1,
+        parameters=parameters,
+        kernel=model.norm,
+    )
 
 
 def _qkv(model: Model, tokens: int, element_bytes: int) -> BlockOp:
@@ -114,9 +122,16 @@ def _activation(model: Model, tokens: int, element_bytes: int) -> BlockOp:
     gates = 2 if model.gated_mlp else 1
     name = "gated_activation" if model.gated_mlp else "activation"
     return rowwise(
-        name, tokens, model.ffn_hidden, element_bytes, Split.INNER,
-        forward=gates + 1, backward=2 * gates + 1, saved=gates, kernel=f"{model.activation}{'_gated' * model.gated_mlp}",
-    )  # fmt: skip
+        name,
+        tokens,
+        model.ffn_hidden,
+        element_bytes,
+        Split.INNER,
+        forward=gates + 1,
+        backward=2 * gates + 1,
+        saved=gates,
+        kernel=f"{model.activation}{'_gated' * model.gated_mlp}",
+    )
 
 
 def _residual(model: Model, name: str, tokens: int, element_bytes: int) -> BlockOp:

@@ -37,9 +37,18 @@ def linear(name: str, tokens: int, inputs: int, outputs: int, element_bytes: int
 
 
 def rowwise(
-    name: str, rows: int, columns: int, element_bytes: int, split: Split, *,
-    forward: int, backward: int, saved: int = 0, parameters: int = 0, kernel: str = "",
-) -> BlockOp:  # fmt: skip
+    name: str,
+    rows: int,
+    columns: int,
+    element_bytes: int,
+    split: Split,
+    *,
+    forward: int,
+    backward: int,
+    saved: int = 0,
+    parameters: int = 0,
+    kernel: str = "",
+) -> BlockOp:
     """A memory-bound operator that moves `forward` (`backward`) and keeps `saved` elements per element of its shape."""
     op = kernel or name
     return BlockOp(
