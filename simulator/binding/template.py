@@ -14,10 +14,9 @@ from ..costs.roofline import KernelCost
 from ..engine.skeleton import Template
 from ..engine.task import Array, Csr, offsets
 from ..errors import InvariantBroken
-from ..lowering.passes.data import PARAMETERS
 from ..program.labels import Labels
 from ..program.op import COMPUTE, AnyOp, Compute, Transfer
-from ..program.program import END, LAST, Body, Key, Program, Step
+from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Step
 
 
 @dataclass(slots=True)

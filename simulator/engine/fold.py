@@ -90,7 +90,7 @@ def refine(skeleton: Skeleton) -> Partition:
 def verify(skeleton: Skeleton, partition: Partition) -> None:
     """Proves that the partition is stable, by comparing every member with the first of its class. No hashes."""
     rank, comm, link = partition.rank, partition.communicator, partition.link
-    slots = np.where(skeleton.slots >= 0, comm[skeleton.slots], -1)
+    slots = np.append(comm, -1)[skeleton.slots]
     communicator, slot, member = skeleton.members
     foot = skeleton.feet.row_of
     foot_of, pattern = foot // skeleton.patterns, foot % skeleton.patterns
@@ -112,7 +112,6 @@ def verify(skeleton: Skeleton, partition: Partition) -> None:
 def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
     """The skeleton of the classes: its first member stands for each, and each link carries what that member carries."""
     rank, comm, link = (_representatives(c) for c in (partition.rank, partition.communicator, partition.link))
-    slots = skeleton.slots[:, rank]
     carried = _carried(skeleton, partition)
     representative = np.zeros(len(partition.link), dtype=bool)
     representative[link] = True
@@ -124,7 +123,7 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
         skeleton,
         program=skeleton.program[rank],
         speed=skeleton.speed[rank],
-        slots=np.where(slots >= 0, partition.communicator[slots], -1),
+        slots=np.append(partition.communicator, -1)[skeleton.slots[:, rank]],
         kind=skeleton.kind[comm],
         feet=Csr(offsets(counts), crossed[order]),
         foot_weight=carried.weight[seen][order],

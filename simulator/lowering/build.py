@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..errors import UserError
 from ..kernels import Part
 from ..program.op import COMPUTE, AnyOp, Compute
-from ..program.program import END, LAST, Body, Key, Program, Stage, Step
+from ..program.program import ACTIVATION, END, GRADIENT, LAST, Body, Key, Program, Stage, Step
 from ..program.slot import Layout, Slot, slots_of
 from ..workload.blocks.op import BlockOp
 from ..workload.job import Job
@@ -101,9 +101,9 @@ def _step(body: str, slot: Slot, stages: int) -> Step:
     after: tuple[Key, ...] = ()
     outputs: tuple[tuple[str, Key], ...] = ()
     if kind == "F":
-        after = (("activation", stage, microbatch),) if stage else ()
-        outputs = ((END, ("activation", stage + 1, microbatch)),)
+        after = ((ACTIVATION, stage, microbatch),) if stage else ()
+        outputs = ((END, (ACTIVATION, stage + 1, microbatch)),)
     elif kind in ("B", "I"):
-        after = (("gradient", stage, microbatch) if stage < stages - 1 else ("activation", stages, microbatch),)
-        outputs = ((END, ("gradient", stage - 1, microbatch)),) if stage else ()
+        after = ((GRADIENT, stage, microbatch) if stage < stages - 1 else (ACTIVATION, stages, microbatch),)
+        outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if stage else ()
     return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))))

@@ -1,10 +1,14 @@
-"""Metrics: functions of a timeline. Each file defines one idea; `Observation` is what they all look at."""
+"""Metrics: functions of a timeline, one idea per file.
+
+A metric's `measure(observation)` returns a number or a frozen record of numbers, and its `SCALES` says what becomes of them
+when all times grow k-fold: `time` grows too, `fraction` stays, `rate` shrinks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +17,9 @@ from ..engine.timeline import Timeline
 from ..program.labels import Labels
 from ..program.op import COMPUTE
 from ..units import seconds
+
+if TYPE_CHECKING:
+    from .idle import Spent
 
 Array = NDArray[Any]
 
@@ -23,6 +30,10 @@ class Observation:
 
     timeline: Timeline
     labels: tuple[Labels, ...]
+    model_flop: float = 0.0
+    """What the model needs per step, by the full convention, over all GPUs."""
+    peak_flop_per_s: float = 0.0
+    """Of one GPU."""
 
     @cached_property
     def classes(self) -> range:
@@ -58,6 +69,13 @@ class Observation:
     @property
     def step_ns(self) -> int:
         return self.end_ns - self.begin_ns
+
+    @cached_property
+    def spent(self) -> Spent:
+        """Where the time of every class went: what `idle` measures, kept because several metrics need it."""
+        from . import idle
+
+        return idle.measure(self)
 
     @property
     def step_s(self) -> float:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from . import Observation
-from .idle import BUBBLE, Spent
+from .idle import BUBBLE
+
+SCALES = "fraction"
 
 
-def bubble_fraction(seen: Observation, time: Spent) -> float:
-    """Mean over all ranks."""
-    total = float(np.dot(time.of(BUBBLE), seen.weight))
+def measure(seen: Observation) -> float:
+    """Mean over all ranks; zero where nothing takes time."""
+    total = float(np.dot(seen.spent.of(BUBBLE), seen.weight))
     return total / (seen.timeline.ranks * seen.step_ns) if seen.step_ns else 0.0

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import Array, Observation
 
+SCALES = "time"
 BUBBLE, OPTIMIZER, BUSY = "bubble", "optimizer", "busy"
 
 
@@ -32,7 +33,7 @@ class Spent:
         return column
 
 
-def spent(seen: Observation) -> Spent:
+def measure(seen: Observation) -> Spent:
     """Every class's time of the observed step, by cause."""
     causes, latest = (BUSY, BUBBLE, OPTIMIZER, *seen.axes), _latest(seen)
     ns = np.zeros((len(seen.classes), len(causes)), dtype=np.int64)
@@ -62,7 +63,7 @@ def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Arra
     done = int(end.max(initial=seen.begin_ns))
     own = int(tasks[np.argmax(ends[tasks])]) if len(tasks) else -1
     own_end = int(ends[own]) if own >= 0 else done
-    last = int(np.argmax(ends))
+    last = int(np.argmax(ends)) if len(ends) else -1
     tail = np.array([[which, done, own_end, own], [which, max(done, own_end), seen.end_ns, last]])
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
 

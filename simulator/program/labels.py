@@ -79,10 +79,11 @@ class Labels:
 
     def block(self, row: int) -> str:
         """The operator in words: `layer 12 qkv`, layers counted over the whole model."""
-        op, step = self.ops[self.op[row]], self.steps[self.step[row]]
+        op, step = self.ops[int(self.op[row])], self.steps[int(self.step[row])]
         if op.layer < 0 or step.stage < 0:
             return op.name
-        return f"layer {self.stages[step.stage].first_layer + op.layer} {op.name.split('.', 1)[-1]}"
+        layer = self.stages[step.stage].first_layer + op.layer
+        return f"layer {layer} {op.name.split('.', 1)[-1]}"
 
     @property
     def blocks(self) -> list[str]:

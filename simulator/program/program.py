@@ -15,6 +15,10 @@ from .op import AnyOp, Collective, Transfer
 Key = tuple[str | int, ...]
 """Names a value that passes from step to step: `("activation", stage, microbatch)` is the input of that stage."""
 
+ACTIVATION, GRADIENT, PARAMETERS = "activation", "gradient", "parameters"
+"""What the keys that cross ranks or training steps begin with: a stage's input, the gradient of its output, its weights.
+A step that waits for parameters means those of the training step before."""
+
 END = "end"
 """Names, among the outputs of a step, the last op of its body's chain: when the result is there."""
 LAST = "last"

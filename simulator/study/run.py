@@ -12,13 +12,12 @@ import numpy as np
 from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..memory.account import RankMemory, over_time
-from ..metrics import Array, Observation
-from ..metrics.bubble import bubble_fraction
-from ..metrics.idle import BUSY, OPTIMIZER, Spent, spent
-from ..metrics.mfu import Utilisation, utilisation
+from ..metrics import Array, Observation, bubble, mfu
+from ..metrics.idle import BUSY, OPTIMIZER, Spent
+from ..metrics.mfu import CONVENTION
 from ..program.labels import Labels
 from ..program.program import Program
-from ..units import TFLOP, seconds, show_bytes, show_count, show_s
+from ..units import TFLOP, seconds
 from .scenario import Scenario
 
 if TYPE_CHECKING:
@@ -61,11 +60,13 @@ class Run:
 
     @cached_property
     def observation(self) -> Observation:
-        return Observation(self.engine_timeline, self.labels)
+        job = self.scenario.job
+        flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
+        return Observation(self.engine_timeline, self.labels, flop, self.scenario.cluster.gpu.peak(job.dtype))
 
     @cached_property
     def spent(self) -> Spent:
-        return spent(self.observation)
+        return self.observation.spent
 
     @property
     def timeline(self) -> RunTimeline:
@@ -85,14 +86,8 @@ class Run:
         return self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
 
     @cached_property
-    def utilisation(self) -> Utilisation:
-        job, model = self.scenario.job, self.scenario.model
-        flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
-        return utilisation(self.observation, model_flop=flop, peak_flop_per_s=self.scenario.cluster.gpu.peak(job.dtype))
-
-    @cached_property
     def metrics(self) -> Metrics:
-        seen, job, use = self.observation, self.scenario.job, self.utilisation
+        seen, job, use = self.observation, self.scenario.job, mfu.measure(self.observation)
         tokens_per_s = job.tokens / seen.step_s
         return Metrics(
             step_time_s=seen.step_s,
@@ -102,8 +97,8 @@ class Run:
             model_tflop_per_s_per_gpu=use.model_flop_per_s_per_gpu / TFLOP,
             mfu=use.mfu,
             hfu=use.hfu,
-            flop_convention=use.convention,
-            bubble_fraction=bubble_fraction(seen, self.spent),
+            flop_convention=CONVENTION,
+            bubble_fraction=bubble.measure(seen),
             exposed_s={axis: seen.mean_s(self.spent.of(axis)) for axis in REPORTED_AXES},
             optimizer_s=seen.mean_s(self.spent.of(OPTIMIZER)),
             busy_s=seen.mean_s(self.spent.of(BUSY)),

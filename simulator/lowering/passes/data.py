@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from ...kernels import Part, Rowwise, Split
 from ...program.op import COMPUTE, AnyOp, Collective, Compute
-from ...program.program import END, LAST, Body, Communicator, Key, Program, Step
+from ...program.program import END, LAST, PARAMETERS, Body, Communicator, Key, Program, Step
+from ..build import op_name
 
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
@@ -22,7 +23,9 @@ GRADIENT_BYTES = 4
 ADAM_BYTES = 30
 """Traffic of an Adam step per parameter: read the gradient, read and write the fp32 master and both moments (28 bytes),
 write the half-precision weight (2)."""
-REDUCED, READY, UPDATED, PARAMETERS = "reduced", "ready", "updated", "parameters"
+Bucket = tuple[int, str]
+"""What is reduced at once: (layer within the stage or -1, what it is)."""
+REDUCED, READY, UPDATED = "reduced", "ready", "updated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +80,36 @@ def _reduce_as_ready(
     return tuple(changed), reduced
 
 
-def bucket_parameters(program: Program, stage: int) -> dict[str, int]:
+def bucket_parameters(program: Program, stage: int) -> dict[Bucket, int]:
     """Parameters per tensor-parallel rank of each bucket of a stage: one per layer, embedding and head apart."""
-    kind = next(s.body for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
-    buckets: dict[str, int] = {}
-    for op in program.bodies[kind].ops:
+    body = next(s.body for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
+    buckets: dict[Bucket, int] = {}
+    for op in program.bodies[body].ops:
         if isinstance(op, Compute) and op.parameters:
             buckets[_bucket(op)] = buckets.get(_bucket(op), 0) + op.parameters
     return buckets
 
 
-def _bucket(op: AnyOp) -> str:
+def _bucket(op: Compute) -> Bucket:
     if op.layer >= 0:
-        return f"layer{op.layer}"
-    return "embedding" if isinstance(op, Compute) and op.split is Split.LOOKUP else "head"
+        return op.layer, "layer"
+    return op.layer, "embedding" if op.split is Split.LOOKUP else "head"
 
 
-def _reducing(body: Body, parameters: dict[str, int], how: DataParallel) -> Body:
+def _named(bucket: Bucket, purpose: str) -> str:
+    layer, what = bucket
+    return op_name(layer, purpose if layer >= 0 else f"{what} {purpose}")
+
+
+def _reducing(body: Body, parameters: dict[Bucket, int], how: DataParallel) -> Body:
     """A backward body in which each bucket is reduced after the last weight gradient that belongs to it."""
     last = {_bucket(op): op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT}
 
     def change(op: AnyOp) -> Iterator[AnyOp]:
         yield op
-        bucket = _bucket(op)
-        if last.get(bucket) == op.name:
-            yield _reduction(f"reduce {bucket}", parameters[bucket], how, after=(op.name,), layer=op.layer)
+        if isinstance(op, Compute) and last.get(_bucket(op)) == op.name:
+            bucket = _bucket(op)
+            yield _reduction(_named(bucket, "gradients"), parameters[bucket], how, after=(op.name,), layer=op.layer)
 
     return body.mapped(change)
 
@@ -128,7 +136,7 @@ def _tail(
     done = tuple(dict(step.outputs)[LAST] for step in steps[-1:])
     waits: tuple[Key, ...] = (*done, *reduced)
     if how.dp > 1 and not how.overlaps:
-        body = Body((_reduction("reduce all", parameters, how, after=None),))
+        body = Body((_reduction("gradients", parameters, how, after=None),))
         yield Step(f"reduce {rank}", "reduce", after=waits, outputs=((END, (REDUCED, rank)),)), body
         waits = ((REDUCED, rank),)
     if tied:
@@ -159,12 +167,13 @@ def _tail(
             yield Step(name, "gather", stage, after=((UPDATED,),), outputs=outputs), _gathering(buckets, how)
 
 
-def _gathering(buckets: dict[str, int], how: DataParallel) -> Body:
+def _gathering(buckets: dict[Bucket, int], how: DataParallel) -> Body:
     return Body(
         tuple(
             Collective(
-                name=f"gather {bucket}",
+                name=_named(bucket, "parameters"),
                 streams=(DP.name,),
+                layer=bucket[0],
                 communicator=DP.name,
                 kind="all_gather",
                 payload_bytes=parameters * how.element_bytes,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
 from ...program.op import COMPUTE, Transfer
-from ...program.program import END, Body, Communicator, Key, Program, Step
+from ...program.program import ACTIVATION, END, GRADIENT, Body, Communicator, Key, Program, Step
 
 NOMINAL = {"F": 1, "B": 2, "I": 1, "W": 1}
 """Durations of the schedule's own time, by which blocking transfers are ordered."""
@@ -53,7 +53,7 @@ def pipeline(program: Program, payload_bytes: int, *, overlaps: bool) -> Program
 def _passages(program: Program, rank: int) -> Iterator[_Passage]:
     for step in program.orders[rank]:
         for _, key in step.outputs:
-            if key[0] in ("activation", "gradient") and 0 <= int(key[1]) < len(program.stages):
+            if key[0] in (ACTIVATION, GRADIENT) and 0 <= int(key[1]) < len(program.stages):
                 target = program.stages[int(key[1])].rank
                 if target != rank:
                     yield _Passage(key, rank, target, step)

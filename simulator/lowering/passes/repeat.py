@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...program.program import Key, Program, Step
-from .data import PARAMETERS
+from ...program.program import PARAMETERS, Key, Program, Step
 
 
 def repeat(program: Program, steps: int) -> Program:

@@ -1,0 +1,66 @@
+"""Batteries for plug-ins: what every schedule must do, ours and yours.
+
+    from simulator.testing import check_schedule
+    check_schedule(my_module)
+
+Each check raises `UserError` (or `Deadlock`) that says what is wrong and at which shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .errors import InvariantBroken, OutsideDomain, UserError
+from .program.slot import Layout, Shape, lay_out
+from .study.evaluate import Durations, evaluate
+
+SHAPES = tuple(
+    Shape(ranks, microbatches, chunks)
+    for ranks in (1, 2, 3, 4, 6, 8)
+    for chunks in (1, 2, 3, 4)
+    for microbatches in (1, 2, 3, 4, 5, 7, 8, 12, 16, 24)
+)
+"""The grid that schedules are tried on; what a schedule refuses is passed over."""
+
+
+def check_schedule(schedule: Any, shapes: Iterable[Shape] = SHAPES) -> int:
+    """Lays the schedule out on every shape that it takes and runs it; returns how many those were.
+
+    All slots are there once and in order, nothing deadlocks with or without latency, no rank holds more chunks than
+    `in_flight` declares, and no rank is busy longer than the makespan.
+    """
+    taken = 0
+    for shape in shapes:
+        try:
+            layout = lay_out(schedule, shape)
+        except OutsideDomain as refusal:
+            _check_refusal(schedule, shape, refusal)
+            continue
+        taken += 1
+        for comm in (0.0, 0.3):
+            result = evaluate(layout, Durations(comm=comm))
+            if result.makespan < max(result.busy) - 1e-9:
+                raise InvariantBroken(f"{shape}: the makespan {result.makespan} is shorter than the work {max(result.busy)}")
+            _check_in_flight(schedule, layout, result.peaks["peak"])
+    if not taken:
+        raise UserError("the schedule refuses every shape of the grid", hint="give check_schedule shapes that it takes")
+    return taken
+
+
+def _check_in_flight(schedule: Any, layout: Layout, peaks: list[float]) -> None:
+    if not hasattr(schedule, "in_flight"):
+        return
+    for rank, peak in enumerate(peaks):
+        bound = schedule.in_flight(rank, layout.shape)
+        if peak > bound:
+            raise UserError(f"{layout.shape}: rank {rank} holds {peak} chunks, and in_flight declares {bound}")
+
+
+def _check_refusal(schedule: Any, shape: Shape, refusal: OutsideDomain) -> None:
+    """What a refusal calls the nearest legal point must be legal."""
+    if not refusal.nearest:
+        raise UserError(f"{shape} is refused without a nearest legal point: {refusal.reason}")
+    names = ("ranks", "microbatches", "chunks", "group")
+    values = {name: getattr(shape, name) for name in names} | {k: v for k, v in refusal.nearest.items() if k in names}
+    lay_out(schedule, Shape(**values))

@@ -1,0 +1,89 @@
+"""On random plans, clusters and disturbances: folded equals unfolded, and replay equals the event loop where it is legal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simulator as sim
+from simulator.binding.fidelity import Fidelity
+from simulator.engine import des
+from simulator.engine.close import close
+from simulator.engine.fold import fold
+from simulator.engine.replay import replay, why_not
+from simulator.errors import UserError
+from simulator.study import feasible
+from simulator.study.scenario import Scenario
+
+from ..house import both, bound, scenario, small_cluster, small_model
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    tp, pp, dp = draw(st.sampled_from([(1, 2, 4), (2, 2, 2), (2, 4, 1), (4, 1, 2), (1, 4, 2), (1, 1, 8), (2, 2, 4), (4, 4, 1)]))
+    chunks = draw(st.sampled_from([1, 1, 2])) if pp > 1 else 1
+    schedule = draw(st.sampled_from(["interleaved", "naive"] if chunks > 1 else ["1f1b", "gpipe", "naive"]))
+    plan = sim.Plan(
+        tp=tp, pp=pp, dp=dp, chunks=chunks, schedule=schedule,
+        sequence_parallel=draw(st.sampled_from([None, False])),
+        sharding=draw(st.sampled_from(["none", "zero1"])),
+        rank_order=draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-pp-dp", "pp-tp-dp", "dp-pp-tp"])),
+        overlap=sim.Overlap(*(draw(st.booleans()) for _ in range(3))),
+    )  # fmt: skip
+    nodes = max(1, tp * pp * dp // 4)
+    cluster = small_cluster(nodes, oversubscription=draw(st.sampled_from([1.0, 3.0])), nodes_per_pod=draw(st.sampled_from([1, 2, 4])),
+                            shape=draw(st.sampled_from(["rail-optimized", "leaf-spine"])))  # fmt: skip
+    job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)))
+    model = small_model(layers=draw(st.integers(pp * chunks, pp * chunks + 3)), tied_embeddings=draw(st.booleans()))
+    ranks = tp * pp * dp
+    perturb = []
+    if draw(st.booleans()):
+        perturb.append(sim.Perturb(rank=draw(st.integers(0, ranks - 1)), speed=draw(st.sampled_from([0.5, 0.9, 1.3]))))
+    if draw(st.booleans()):
+        window = {"from_s": 1e-4, "until_s": 4e-4} if draw(st.booleans()) else {}
+        perturb.append(sim.Perturb(link="node0/nvswitch>node0/gpu1", capacity=0.1, **window))
+    return scenario(model, cluster, plan, job, perturb=tuple(perturb))
+
+
+@settings(max_examples=25)
+@given(scenarios())
+def test_folded_equals_unfolded(of: Scenario) -> None:
+    feasible.check(of)
+    both(bound(of).skeleton).assert_equal()
+
+
+@pytest.mark.slow
+@settings(max_examples=400)
+@given(scenarios())
+def test_folded_equals_unfolded_many_times(of: Scenario) -> None:
+    both(bound(of).skeleton).assert_equal()
+
+
+@settings(max_examples=40)
+@given(scenarios())
+def test_replay_equals_the_event_loop_under_closed_collectives(of: Scenario) -> None:
+    graph = fold(bound(of).skeleton).expansion.graph
+    if any(p.link and p.until_s for p in of.perturb):
+        with pytest.raises(UserError, match="changes during the step"):
+            close(graph, every=True)
+        return
+    closed = close(graph, every=True)
+    one, other = des.simulate(closed), replay(closed)
+    np.testing.assert_array_equal(one.start_ns, other.start_ns)
+    np.testing.assert_array_equal(one.end_ns, other.end_ns)
+
+
+def test_a_fluid_plan_that_shares_links_is_refused_by_replay() -> None:
+    of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
+    assert "share links" in why_not(fold(bound(of).skeleton).expansion.graph)
+    with pytest.raises(UserError, match="replay"):
+        of.simulate(engine="replay")
+    closed = scenario(plan=of.plan, cluster=of.cluster, fidelity=Fidelity(collectives="closed"))
+    assert closed.simulate().engine == "replay"
+
+
+def test_several_steps_fold_too() -> None:
+    of = scenario(plan=sim.Plan(tp=2, pp=2, dp=2, sharding="zero1"), perturb=(sim.Perturb(rank=3, speed=0.6),))
+    both(bound(of, steps=3).skeleton).assert_equal()
