@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from .errors import Infeasible, OutsideDomain, SimulatorError, UserError, did_you_mean
+from .errors import Infeasible, InvariantBroken, OutsideDomain, SimulatorError, UserError, did_you_mean
 
 INTERRUPTED = 130
 COMMANDS = Path(__file__).parent / "commands"
@@ -40,14 +40,21 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="cluster-training-simulator", prog_name="trainsim")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Simulate the training of large models on GPU clusters.
 
     Start with `trainsim demo`, or describe your own run in a scenario file and `trainsim run` it. Names of models,
     clusters and schedules are those that `trainsim catalog` lists.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:
@@ -58,35 +65,41 @@ def main() -> None:
 def run(args: list[str]) -> int:
     """Runs the command line and returns its exit code; nothing but a bug of ours ever shows a traceback."""
     try:
-        cli.main(args, prog_name="trainsim", standalone_mode=False)
+        code = cli.main(args, prog_name="trainsim", standalone_mode=False)
         sys.stdout.flush()
-        return 0
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except click.ClickException as error:
-        _say(UserError(error.format_message(), hint=_usage_hint(error)), "--json" in args)
-        return error.exit_code
-    except SimulatorError as error:
-        _say(error, "--json" in args)
-        return error.exit_code
-    except BrokenPipeError:
+        return code if isinstance(code, int) else 0
+    except (BrokenPipeError, SystemExit):  # click turns a broken pipe into an exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (KeyboardInterrupt, click.Abort):
+        return _say(_Interrupted("interrupted"), "--json" in args)
+    except click.ClickException as error:
+        return _say(UserError(error.format_message(), hint=_usage_hint(error, args)), "--json" in args)
+    except SimulatorError as error:
+        return _say(error, "--json" in args)
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return _say(InvariantBroken(f"{type(error).__name__}: {error}"), "--json" in args)
 
 
-def _usage_hint(error: click.ClickException) -> str:
+class _Interrupted(SimulatorError):
+    exit_code = INTERRUPTED
+
+
+def _usage_hint(error: click.ClickException, args: list[str]) -> str:
     context = getattr(error, "ctx", None)
-    return f"`{context.command_path} --help` shows what it takes" if context else ""
+    return f"`{context.command_path if context else ' '.join(['trainsim', *args[:1]])} --help` shows what it takes"
 
 
-def _say(error: SimulatorError, as_json: bool) -> None:
-    """An error as JSON on stdout, as a panel on a terminal, or as plain lines on stderr."""
+def _say(error: SimulatorError, as_json: bool) -> int:
+    """Tells an error as JSON on stdout, and as a panel on a terminal or as plain lines on stderr; returns its exit code."""
     if as_json:
-        print(json.dumps(_record(error)))
+        print(json.dumps(_record(error)), flush=True)
+    if error.exit_code == INTERRUPTED:
+        print(error, file=sys.stderr)
+        return error.exit_code
     kind = "cannot run" if isinstance(error, Infeasible) else "bug" if error.exit_code == 1 else "error"
+    faults = len(getattr(error, "faults", ()))
     shows_hint = error.hint and error.hint not in str(error)
     text = f"{error}\n    hint: {error.hint}" if shows_hint else str(error)
     if sys.stderr.isatty():
@@ -96,7 +109,8 @@ def _say(error: SimulatorError, as_json: bool) -> None:
 
         Console(stderr=True).print(Panel(Text(text), title=kind, title_align="left", border_style="red"))
     else:
-        print(f"{kind}: {text}", file=sys.stderr)
+        print(f"{kind}: {faults} faults\n{text}" if faults > 1 else f"{kind}: {text}", file=sys.stderr)
+    return error.exit_code
 
 
 def _record(error: SimulatorError) -> dict[str, Any]:
@@ -105,6 +119,6 @@ def _record(error: SimulatorError) -> dict[str, Any]:
     if isinstance(error, Infeasible):
         from .units import GIB
 
-        return {"infeasible": str(error), "over_gib": error.over_bytes / GIB}
+        return {"infeasible": str(error), "over_gib": error.over_bytes / GIB, "hint": error.hint}
     faults = [{"where": f.where, "message": f.message, "hint": f.hint} for f in getattr(error, "faults", ())]
     return {"error": str(error), "faults": faults}

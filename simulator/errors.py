@@ -6,9 +6,15 @@ line: 2 for bad input, 3 for a configuration that cannot run, 1 for a bug of our
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+
+MOST_LISTED = 24
+"""Names that a hint lists in full, and faults that a message does."""
+MOST_SHOWN, MOST_BITS = 60, 128
+"""Characters of a value that a message shows, and bits of an integer that it writes out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +47,12 @@ class UserError(SimulatorError):
 
     exit_code = 2
 
-    def __init__(self, message: str, *, hint: str = "", where: str = "", faults: Iterable[Fault] = ()) -> None:
+    def __init__(self, message: str = "", *, hint: str = "", where: str = "", faults: Iterable[Fault] = ()) -> None:
         self.faults = tuple(faults) or (Fault(message, hint, where),)
-        super().__init__("\n".join(str(fault) for fault in self.faults), hint=hint or self.faults[0].hint)
+        lines = [str(fault) for fault in self.faults[:MOST_LISTED]]
+        if len(self.faults) > MOST_LISTED:
+            lines.append(f"... and {len(self.faults) - MOST_LISTED} faults more")
+        super().__init__("\n".join(lines), hint=hint or self.faults[0].hint)
 
 
 class OutsideDomain(UserError):
@@ -96,7 +105,36 @@ class InvariantBroken(SimulatorError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The hint for an unknown word: the nearest known one first, then the list (the nearest dozen if it is long)."""
     names = sorted(known)
-    close = get_close_matches(word.lower(), names, n=1, cutoff=0.5)
-    shown = names if len(names) <= 24 else get_close_matches(word.lower(), names, n=12, cutoff=0.0)
-    known_list = f"known: {', '.join(shown)}" + ("" if len(shown) == len(names) else ", ...")
-    return f"did you mean {close[0]!r}? {known_list}" if close else known_list
+    close = nearest(word, names)
+    listed = names if len(names) <= MOST_LISTED else get_close_matches(word[:MOST_SHOWN].lower(), names, n=12, cutoff=0.0)
+    listing = f"known: {', '.join(listed)}" + ("" if len(listed) == len(names) else ", ...")
+    return f"did you mean {close!r}? {listing}" if close else listing
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """The known word that is most like `word`, whatever its case; else the first one that begins with it."""
+    as_written = {name.lower(): name for name in sorted(known, reverse=True)}
+    plain = word[:MOST_SHOWN].lower()
+    close = get_close_matches(plain, as_written, n=1, cutoff=cutoff)
+    begin = [name for name in sorted(as_written) if len(plain) > 1 and name.startswith(plain)]
+    return as_written[(close or begin)[0]] if close or begin else None
+
+
+def either(words: Iterable[object]) -> str:
+    """Alternatives in a sentence: `a, b or c`."""
+    *most, last = map(str, words)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def shown(value: object) -> str:
+    """A value as it stands in YAML, short enough for a message."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    if isinstance(value, (dict, list, tuple)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"a number of {int(value.bit_length() * math.log10(2)) + 1} digits"
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}...{text[-1]}"

@@ -11,9 +11,9 @@ import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, NewType
+from typing import NewType
 
-from .errors import UserError, did_you_mean
+from .errors import UserError, nearest, shown
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
@@ -36,52 +36,19 @@ _SECONDS = {
     "ns": Fraction(1, NS_PER_S),
     "us": Fraction(1, US_PER_S),
     "µs": Fraction(1, US_PER_S),
+    "μs": Fraction(1, US_PER_S),
     "ms": Fraction(1, MS_PER_S),
     "s": Fraction(1),
     "min": Fraction(60),
     "h": Fraction(3600),
 }
+_BYTE = {"B": Fraction(1)}
+_BIT = {"bit": Fraction(1, BITS_PER_BYTE), "b": Fraction(1, BITS_PER_BYTE)}
 
 
 def _scaled(base: dict[str, Fraction], suffix: str = "") -> dict[str, Fraction]:
     """Every prefixed spelling of the units in `base`, each with its factor to the dimension's own unit."""
     return {p + unit + suffix: factor * size for p, factor in _PREFIX.items() for unit, size in base.items()}
-
-
-_BYTE = {"B": Fraction(1)}
-_BIT = {"bit": Fraction(1, BITS_PER_BYTE), "b": Fraction(1, BITS_PER_BYTE)}
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """What a quantity measures: its spellings, and an example for messages. Annotates the fields of a schema."""
-
-    name: str
-    example: str
-
-    @property
-    def spellings(self) -> dict[str, Fraction]:
-        """Every known unit with its factor to the dimension's own unit."""
-        return _SPELLINGS[self.name]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Pydantic reads a field of this dimension from text with a unit; zero is refused."""
-        from pydantic_core import PydanticCustomError, core_schema
-
-        def read(value: Any) -> float:
-            try:
-                number = parse(value, self)
-                if not number:
-                    raise UserError(f"{value!r} is zero", hint=f'write it like "{self.example}"')
-            except UserError as error:
-                raise PydanticCustomError("quantity", "{fault}", {"fault": error.message, "hint": error.hint}) from None
-            return number
-
-        return core_schema.no_info_before_validator_function(read, core_schema.float_schema())
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        """In a JSON Schema a quantity is text."""
-        return {"type": "string", "description": self.name, "examples": [self.example]}
 
 
 _SPELLINGS: dict[str, dict[str, Fraction]] = {
@@ -91,46 +58,75 @@ _SPELLINGS: dict[str, dict[str, Fraction]] = {
     "flop per second": _scaled({"FLOP/s": Fraction(1), "flop/s": Fraction(1), "FLOPS": Fraction(1)}),
     "watts": _scaled({"W": Fraction(1)}),
 }
-BYTES = Dimension("bytes", "80 GiB")
-BYTES_PER_SECOND = Dimension("bytes per second", "400 Gbit/s")
-SECONDS = Dimension("seconds", "5 us")
-FLOP_PER_SECOND = Dimension("flop per second", "989 TFLOP/s")
-WATTS = Dimension("watts", "700 W")
 
-Bytes = Annotated[float, BYTES]
-BytesPerSecond = Annotated[float, BYTES_PER_SECOND]
-Seconds = Annotated[float, SECONDS]
-FlopPerSecond = Annotated[float, FLOP_PER_SECOND]
-Watts = Annotated[float, WATTS]
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """What a quantity measures: an example for messages, and the least and the most that makes sense of one.
+
+    Within these limits every number of the simulator fits its integers. Zero is legal where `least` is zero.
+    """
+
+    name: str
+    example: str
+    least: str
+    most: str
+
+    @property
+    def spellings(self) -> dict[str, Fraction]:
+        """Every known unit with its factor to the dimension's own unit."""
+        return _SPELLINGS[self.name]
+
+    @property
+    def hint(self) -> str:
+        """How to write one."""
+        return f'write it like "{self.example}"'
+
+
+BYTES = Dimension("bytes", "80 GiB", "1 B", "1000 TB")
+BYTES_PER_SECOND = Dimension("bytes per second", "400 Gbit/s", "1 kB/s", "1000 TB/s")
+SECONDS = Dimension("seconds", "5 us", "0 s", "24 h")
+FLOP_PER_SECOND = Dimension("flop per second", "989 TFLOP/s", "1 MFLOP/s", "1000 PFLOP/s")
+WATTS = Dimension("watts", "700 W", "1 W", "1 MW")
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^0-9\s].*?)?\s*")
 
 
 def parse(text: object, dimension: Dimension) -> float:
     """The value of `text` in the dimension's own unit: `parse("400 Gbit/s", BYTES_PER_SECOND)` is 5e10 bytes/s."""
-    units, example = dimension.spellings, dimension.example
-    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    value = _exact(text, dimension)
+    if value < _exact(dimension.least, dimension):
+        wrong = "negative" if value < 0 else "zero" if not value else "too small"
+        raise UserError(f"{shown(text)} is {wrong}", hint=f"at least {dimension.least}; {dimension.hint}")
+    if value > _exact(dimension.most, dimension):
+        raise UserError(f"{shown(text)} is too large", hint=f"at most {dimension.most}; {dimension.hint}")
+    return float(value)
+
+
+def _exact(text: object, dimension: Dimension) -> Fraction:
+    """The value of `text` before any rounding."""
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) and len(text) <= 100 else None
+    bare = isinstance(text, (int, float)) and not isinstance(text, bool)
+    if bare or (match and match[2] is None):
+        raise UserError(f"{shown(text)} is a bare number: {dimension.name} need a unit", hint=dimension.hint)
     if match is None:
-        wrong = "a bare number" if isinstance(text, (int, float)) and not isinstance(text, bool) else "not a quantity"
-        raise UserError(f"{text!r} is {wrong}: {dimension.name} need a unit", hint=f'write it like "{example}"')
+        raise UserError(f"{shown(text)} is not a quantity: {dimension.name} are a number and a unit", hint=dimension.hint)
     number, unit = match.groups()
-    if unit is None:
-        raise UserError(f"{text!r} is a bare number: {dimension.name} need a unit", hint=f'write it like "{example}"')
-    if unit not in units:
-        raise UserError(f"{text!r}: {unit!r} is no unit of {dimension.name}", hint=_unit_hint(unit, units, example))
-    value = float(Fraction(number) * units[unit])
-    if value < 0 or not math.isfinite(value):
-        raise UserError(f"{text!r} is not a positive quantity", hint=f'write it like "{example}"')
-    return value
+    if unit not in dimension.spellings:
+        raise UserError(f"{shown(text)}: {unit!r} is no unit of {dimension.name}", hint=_unit_hint(unit, dimension))
+    return Fraction(number) * dimension.spellings[unit]
 
 
-def _unit_hint(unit: str, units: dict[str, Fraction], example: str) -> str:
+def _unit_hint(unit: str, dimension: Dimension) -> str:
     """Names the dimension that a unit belongs to, if it belongs to another; else the nearest spelling."""
     for other, spellings in _SPELLINGS.items():
         if unit in spellings:
-            return f'{unit!r} measures {other}; write it like "{example}"'
-    close = did_you_mean(unit, units).split("?")[0]
-    return f'{close}? write it like "{example}"' if close.startswith("did you") else f'write it like "{example}"'
+            return f"{unit!r} measures {other}; {dimension.hint}"
+    same = [known for known in dimension.spellings if known.lower() == unit.lower()]
+    close = nearest(unit, dimension.spellings)
+    if same or close:
+        return f"did you mean {' or '.join(map(repr, same)) or repr(close)}? {dimension.hint}"
+    return dimension.hint
 
 
 def ns(seconds: float | Fraction) -> Nanoseconds:
@@ -180,5 +176,6 @@ def _digits(value: float) -> str:
     """Four significant digits, never in exponent form for ordinary sizes."""
     if value == 0:
         return "0"
+    value = float(f"{value:.3e}")
     places = max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{places}f}"

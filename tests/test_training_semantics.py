@@ -209,11 +209,11 @@ def test_t4_4_busy_exposed_bubble_and_optimizer_are_the_step(plan: dict[str, Any
 
 def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
     """One replica, no tensor parallelism, free links: all idle time is bubble, and it is (P - 1)/(M + P - 1)."""
-    fast = small_cluster(1, intra_node="NVSwitch 100 PB/s", latency={"nvlink": "0.0001 ns"})
+    fast = small_cluster(1, intra_node="NVSwitch 10 TB/s", latency={"nvlink": "0.0001 ns"})
     model = small_model(layers=4, vocab=128, hidden=2048, heads=16, kv_heads=16, ffn_hidden=8192)
     run = run_of({"tp": 1, "pp": 4, "dp": 1}, model=model, cluster=fast, job=sim.Job(512, 8, 1))
     spent = run.spent
-    assert run.metrics.exposed_s["pp"] < 1e-7
+    assert run.metrics.exposed_s["pp"] < 1e-5
     assert run.metrics.bubble_fraction == pytest.approx(3 / 11, rel=0.1)
     assert (spent.of(BUSY) + spent.of(BUBBLE) + spent.of(OPTIMIZER) + spent.of("pp") == run.observation.step_ns).all()
 
@@ -293,8 +293,9 @@ def test_t6_3_sequence_parallelism_scatters_and_gathers() -> None:
         ("all_gather", "mlp_up.gather"), ("reduce_scatter", "mlp_down.reduce"),
     ]  # fmt: skip
     assert collectives(rows, "B") == [
-        ("all_gather", "mlp_down.dgrad.gather"), ("all_gather", "mlp_up.dgrad.regather"), ("reduce_scatter", "mlp_up.dgrad.reduce"),
-        ("all_gather", "attention_out.dgrad.gather"), ("all_gather", "qkv.dgrad.regather"), ("reduce_scatter", "qkv.dgrad.reduce"),
+        ("all_gather", "mlp_down.dgrad.gather"), ("all_gather", "mlp_up.dgrad.regather"),
+        ("reduce_scatter", "mlp_up.dgrad.reduce"), ("all_gather", "attention_out.dgrad.gather"),
+        ("all_gather", "qkv.dgrad.regather"), ("reduce_scatter", "qkv.dgrad.reduce"),
     ]  # fmt: skip
     assert set(rows[rows.stream == "tp"].payload_bytes) == {256 * 512 * 2, 256 * 4}
 

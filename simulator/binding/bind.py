@@ -19,7 +19,7 @@ from ..plan.mesh import Mesh
 from ..program.labels import Labels
 from ..program.program import Program
 from ..units import NS_PER_S
-from .communicators import lay_groups
+from .communicators import Ground, lay_groups
 from .perturb import Perturbation, profile
 from .template import write
 
@@ -46,8 +46,8 @@ def bind(program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, pertu
     speed = _profiled(np.full(mesh.ranks, FULL_SPEED), _by_target(perturbations, "rank"), profiles)
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
     link_profile = _profiled(capacity, _by_target(perturbations, "link"), profiles)
-    kept = ~never_binding(cluster.wiring, link_profile, profiles)
-    groups = lay_groups(written, program.communicators, mesh, cluster, ALGORITHMS, kept)
+    ground = Ground(mesh, cluster, ALGORITHMS, ~never_binding(cluster.wiring, link_profile, profiles))
+    groups = lay_groups(written, program.communicators, ground)
     skeleton = Skeleton(
         written.templates,
         groups.tariff,

@@ -36,6 +36,16 @@ class Groups:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Ground:
+    """Where groups are laid: a mesh of ranks on a cluster, an algorithm per kind, and the links that can ever bind."""
+
+    mesh: Mesh
+    cluster: Cluster
+    algorithms: Mapping[str, ModuleType]
+    binds: Array
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class _Family:
     """The groups of one communicator name: members by row, and what the fabric makes of them."""
 
@@ -50,44 +60,29 @@ class _Family:
     weight: Array
 
 
-def lay_groups(
-    written: Written,
-    communicators: Mapping[str, Communicator],
-    mesh: Mesh,
-    cluster: Cluster,
-    algorithms: Mapping[str, ModuleType],
-    kept: Array,
-) -> Groups:
-    """Every group of every communicator that the templates use. `kept` says of each link whether it can ever bind."""
-    latency_s = cluster.wiring.latency_s
+def lay_groups(written: Written, communicators: Mapping[str, Communicator], ground: Ground) -> Groups:
+    """Every group of every communicator that the templates use."""
     families = []
     for name, communicator in communicators.items():
-        members = mesh.groups(communicator.axes, communicator.pipeline)
-        kinds = {kind for (kind, _), charge in written.charges.number.items() if charge in written.charges.used_by.get(name, ())}
-        families.append(_family(name, members, kinds, cluster, algorithms, latency_s, kept))
+        members = ground.mesh.groups(communicator.axes, communicator.pipeline)
+        charges = written.charges.used_by.get(name, set())
+        kinds = {kind for (kind, _), charge in written.charges.number.items() if charge in charges}
+        families.append(_family(name, members, kinds, ground))
     first = np.concatenate([[0], np.cumsum([len(f.members) for f in families])]).astype(np.int64)
     kind_of, tariff = _tariff(families, written)
-    feet, weight = _footprints(families, first, cluster.wiring.links)
-    slots = _slots(written, families, first, mesh)
-    return Groups(slots, kind_of, feet, weight, tariff)
+    feet, weight = _footprints(families, first, ground.cluster.wiring.links)
+    return Groups(_slots(written, families, first, ground.mesh), kind_of, feet, weight, tariff)
 
 
-def _family(
-    name: str,
-    members: Array,
-    kinds: set[str],
-    cluster: Cluster,
-    algorithms: Mapping[str, ModuleType],
-    latency_s: Array,
-    kept: Array,
-) -> _Family:
+def _family(name: str, members: Array, kinds: set[str], ground: Ground) -> _Family:
     """Routes of all groups of a family. Groups of the same layout over nodes have the same edges."""
+    cluster, latency_s = ground.cluster, ground.cluster.wiring.latency_s
     moving = sorted(kinds - {"barrier"})
     none = np.zeros(0, dtype=np.int64)
     if not moving or members.shape[1] < 2:
         return _Family(name, members, None, np.zeros(len(members)), none, none, none)
-    algorithm = algorithms[moving[0]]
-    if any(algorithms[kind] is not algorithm for kind in moving):
+    algorithm = ground.algorithms[moving[0]]
+    if any(ground.algorithms[kind] is not algorithm for kind in moving):
         raise UserError(f"{name} mixes kinds that need different algorithms: {', '.join(moving)}")
     nodes = members // cluster.gpus_per_node
     hop_s = np.zeros(len(members))
@@ -102,7 +97,7 @@ def _family(
         group = np.repeat(rows, len(edges.source))
         edge_s = np.where(route >= 0, latency_s[route], 0.0).sum(axis=1)
         hop_s += np.bincount(group, weights=share * edge_s, minlength=len(members))
-        bound = (route >= 0) & kept[route]
+        bound = (route >= 0) & ground.binds[route]
         edge = bound.nonzero()[0]
         entries.append((group[edge], route[bound], np.rint(share[edge] * (1 << WEIGHT_BITS)).astype(np.int64)))
     foot, link, weight = (np.concatenate(column) for column in zip(*entries, strict=True))

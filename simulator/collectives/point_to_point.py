@@ -13,13 +13,14 @@ KINDS = ("sendrecv",)
 
 
 def steps(kind: str, ranks: int) -> int:
-    return 1
+    return min(1, ranks - 1)
 
 
 def wire_fraction(kind: str, ranks: int) -> Fraction:
-    return Fraction(1)
+    return Fraction(min(1, ranks - 1))
 
 
 def edges(nodes: NDArray[np.int64]) -> Edges:
-    """From the first member to the second."""
-    return Edges(np.array([0]), np.array([1]), np.ones(1))
+    """From the first member to the second, if there is one."""
+    first = np.arange(min(1, len(nodes) - 1))
+    return Edges(first, first + 1, np.ones(len(first)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,10 +12,14 @@ from typing import Any
 
 import click
 
+from ..errors import OutsideDomain
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. Repeat for more."
 )
+LONGEST = 2**40
+"""The longest unitless duration."""
 PATIENCE_S = 1.0
 """Work that takes longer shows that it is going on."""
 
@@ -78,6 +83,32 @@ def progress(message: str) -> Iterator[None]:
     finally:
         timer.cancel()
         status.stop()
+
+
+class Count(click.IntRange):
+    """A whole number within limits; outside of them the nearest legal one is told."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = int(click.INT.convert(value, param, ctx))
+        legal = int(min(max(number, self.min or 0), number if self.max is None else self.max))
+        if legal != number:
+            name = str(param.name) if param else "number"
+            raise OutsideDomain(f"--{name} {number} is out of range", nearest={name: legal})
+        return number
+
+
+class Duration(click.types.FloatParamType):
+    """A duration without a unit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not (math.isfinite(number) and 0 <= number <= LONGEST):
+            self.fail(f"{value!r} is no duration: a number from 0 to {LONGEST}", param, ctx)
+        return number
 
 
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import click
 
 from ._show import json_option, print_json, print_pairs, print_table
 
+AUTOMATIC = {"plan.dp": "what is left of the GPUs", "plan.sequence_parallel": "true when tp > 1"}
+"""Defaults that depend on the rest of a scenario."""
 
-@click.command("catalog")
+
+@click.command("catalog", short_help="List everything that has a name.")
 @click.argument("kind", required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of scenario files, for editors.")
 @json_option
 def command(kind: str | None, schema: bool, as_json: bool) -> None:
-    """List what has a name: models, clusters, gpus, schedules, scenarios ... or, with `defaults`, what may be omitted."""
+    """List what has a name, or of one KIND what each is: models, clusters, gpus, schedules, scenarios ...
+
+    `trainsim catalog defaults` lists what a scenario may omit, and what it is then.
+    """
     from ..errors import UserError, did_you_mean
     from ..study import catalog
 
@@ -22,7 +31,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
         print_json(json_schema())
     elif kind == "defaults":
-        _defaults(as_json)
+        _print_defaults(as_json)
     elif kind is None:
         names = {k: list(catalog.files(k)) for k in kinds}
         print_json(names) if as_json else print_pairs((k, ", ".join(found)) for k, found in names.items())
@@ -33,17 +42,25 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
         print_json([{"name": n, "about": about} for n, about in rows]) if as_json else print_table(["name", "about"], rows)
 
 
-def _defaults(as_json: bool) -> None:
+def _print_defaults(as_json: bool) -> None:
     from dataclasses import asdict
 
     from ..binding.fidelity import Fidelity
+    from ..errors import shown
     from ..plan.plan import Plan
     from ..workload.job import Job
 
     values = {"plan": asdict(Plan()), "job": asdict(Job()), "fidelity": asdict(Fidelity())}
     if as_json:
         print_json(values)
-        return
-    flat = [(f"{section}.{name}", value) for section, fields in values.items() for name, value in fields.items()]
-    inner = {"plan.dp": "what is left of the GPUs", "plan.sequence_parallel": "true when tp > 1"}
-    print_pairs((name, inner.get(name) or str(value).lower()) for name, value in flat)
+    else:
+        flat = list(_flat(values))
+        print_pairs((n, AUTOMATIC.get(n) or (value if isinstance(value, str) else shown(value))) for n, value in flat)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

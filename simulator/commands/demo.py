@@ -11,7 +11,7 @@ from ._show import json_option, print_json, print_pairs, progress
 SCENARIO = "llama3-70b-64xh100"
 
 
-@click.command("demo")
+@click.command("demo", short_help="See a first result, with nothing to write first.")
 @click.option(
     "--out", default="results/_scratch/demo", show_default=True, metavar="FOLDER", help="Where the picture and the trace go."
 )

@@ -9,7 +9,7 @@ import click
 from ._show import json_option, print_json, print_table
 
 
-@click.command("flows")
+@click.command("flows", short_help="Solve bare flows over a bare graph.")
 @click.argument("cases", type=click.Path(path_type=Path))
 @json_option
 def command(cases: Path, as_json: bool) -> None:

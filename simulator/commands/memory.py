@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ._show import json_option, print_json, print_table, progress, set_option
 
+if TYPE_CHECKING:
+    from ..study.run import Run
 
-@click.command("memory")
+
+@click.command("memory", short_help="What every GPU of a pipeline holds.")
 @click.argument("scenario")
 @set_option
 @json_option
@@ -15,47 +20,42 @@ def command(scenario: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Bytes of every pipeline rank of SCENARIO by class, and when they peak. Exit code 3 if they do not fit."""
     from ..errors import Infeasible
     from ..study.load import load
-    from ..study.run import memory_record
-    from ..units import GIB, show_bytes, show_s
+    from ..units import GIB
 
     with progress("simulating"):
         run = load(scenario, settings).simulate(allow_oom=True)
-    have = run.scenario.cluster.gpu.memory_bytes
-    over_gib = max(0.0, (run.peak_memory_bytes - have) / GIB)
-    curves = [run.memory_over_time(rank.rank) for rank in run.memory]
-    if as_json:
-        print_json(
-            {
-                "peak_memory_bytes": run.peak_memory_bytes,
-                "capacity_bytes": have,
-                "fits": run.fits,
-                "over_gib": over_gib,
-                "memory_by_stage": [memory_record(rank) for rank in run.memory],
-                "over_time": [{"rank": r.rank, "time_s": t, "bytes": b} for r, (t, b) in zip(run.memory, curves, strict=True)],
-            }
-        )
-    else:
-        rows = [
-            [
-                str(r.rank),
-                *(
-                    show_bytes(x)
-                    for x in (r.parameters_bytes, r.gradients_bytes, r.optimizer_bytes, r.activations_bytes, r.total_bytes)
-                ),
-                show_s(float(times[int(held.argmax())])),
-            ]
-            for r, (times, held) in zip(run.memory, curves, strict=True)
-        ]
-        headers = ["rank", "parameters", "gradients", "optimizer", "activations", "peak", "at"]
-        print_table(
-            headers,
-            rows,
-            right=range(7),
-            title=f"{run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(have)}",
-        )
-    if not run.fits:
-        raise (
-            Infeasible(f"out of memory by {over_gib:.1f} GiB", hint="more tp, pp or zero1, or a smaller microbatch")
-            if not as_json
-            else click.exceptions.Exit(3)
-        )
+    over_gib = max(0.0, (run.peak_memory_bytes - run.scenario.cluster.gpu.memory_bytes) / GIB)
+    _print_record(run, over_gib) if as_json else _print_table(run)
+    if over_gib and as_json:
+        raise click.exceptions.Exit(Infeasible.exit_code)
+    if over_gib:
+        raise Infeasible(f"out of memory by {over_gib:.1f} GiB", hint="more tp, pp or zero1, or a smaller microbatch")
+
+
+def _print_record(run: Run, over_gib: float) -> None:
+    from ..study.run import memory_record
+
+    curves = [(rank.rank, *run.memory_over_time(rank.rank)) for rank in run.memory]
+    record = {
+        "peak_memory_bytes": run.peak_memory_bytes,
+        "capacity_bytes": run.scenario.cluster.gpu.memory_bytes,
+        "fits": run.fits,
+        "over_gib": over_gib,
+        "memory_by_stage": [memory_record(rank) for rank in run.memory],
+        "over_time": [{"rank": rank, "time_s": times, "bytes": held} for rank, times, held in curves],
+    }
+    print_json(record)
+
+
+def _print_table(run: Run) -> None:
+    from ..units import show_bytes, show_s
+
+    rows = []
+    for rank in run.memory:
+        classes = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes, rank.total_bytes)
+        times, held = run.memory_over_time(rank.rank)
+        rows.append([str(rank.rank), *map(show_bytes, classes), show_s(float(times[int(held.argmax())]))])
+    headers = ["rank", "parameters", "gradients", "optimizer", "activations", "peak", "at"]
+    have = show_bytes(run.scenario.cluster.gpu.memory_bytes)
+    title = f"{run.scenario.model.name}, one GPU of each pipeline rank, of {have}"
+    print_table(headers, rows, right=range(len(headers)), title=title)

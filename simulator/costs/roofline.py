@@ -16,15 +16,10 @@ from ..units import ns
 KernelCost = Callable[[Kernel], int]
 """Nanoseconds of one kernel."""
 
-TENSOR_CORE_DTYPE = {"fp32": "tf32"}
-"""Matrix products in fp32 run on TF32 tensor cores where the GPU has them, as frameworks have it by default."""
-
 
 def roofline(gpu: Gpu, dtype: str) -> KernelCost:
     """The cost of kernels of one dtype on one GPU."""
-    tensor_dtype = TENSOR_CORE_DTYPE.get(dtype, dtype)
-    peak = gpu.peak(tensor_dtype if tensor_dtype in gpu.peak_flop_per_s else dtype)
-    constants = gpu.kernels
+    peak, constants = gpu.matmul_peak(dtype), gpu.kernels
 
     def cost(kernel: Kernel) -> int:
         fraction = constants.compute_fraction

@@ -56,9 +56,9 @@ def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
 
 
 def _levels(graph: TaskGraph, before: Csr) -> tuple[Array, list[int]]:
-    """The tasks sorted into layers, each of which needs only earlier ones, and where each layer starts.
+    """The tasks sorted into levels, each of which needs only earlier ones, and where each level starts.
 
-    All tasks without predecessors are in the first layer, and only they. Raises `Deadlock` if a cycle leaves some out.
+    All tasks without predecessors are in the first level, and only they. Raises `Deadlock` if a cycle leaves some out.
     """
     missing = before.counts.tolist()
     successors = before.transposed(len(graph)).lists()

@@ -69,8 +69,7 @@ def _first_ranks(run: Run) -> list[int]:
 
 def _row_of_rank(run: Run, rank: int) -> Row:
     """Slots from the start of their first kernel to the end of their last operation, and communication by axis."""
-    timeline = run.engine_timeline
-    coordinate = int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
+    timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
     bars: list[Bar] = []
     first, last = np.full(len(labels.steps), np.iinfo(np.int64).max), np.zeros(len(labels.steps), dtype=np.int64)
@@ -86,7 +85,9 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     for op, row in zip(labels.op.tolist(), range(len(labels.op)), strict=True):
         if not isinstance(labels.ops[op], Compute) and times.end_ns[row] > times.start_ns[row]:
             bars.append(Bar(seconds(times.start_ns[row]), seconds(times.end_ns[row]), labels.axes[op]))
-    return Row(f"rank {rank}", tuple(bars))
+    stages = [str(s) for s, stage in enumerate(run.program.stages) if stage.rank == coordinate]
+    word = "stage" if len(stages) == 1 else "stages"
+    return Row(f"rank {rank} ({word} {', '.join(stages)})", tuple(bars))
 
 
 def chart_of_evaluation(result: Evaluation, title: str) -> Chart:

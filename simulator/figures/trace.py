@@ -27,6 +27,7 @@ SLOT_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "wei
 def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> int:
     """Writes the trace of `ranks` (by default the first rank of each class) and returns the number of events."""
     chosen = list(ranks) if ranks is not None else _representatives(run)
+    arrows = _arrows(run, chosen)
     events = 0
     with atomic(path) as temporary:
         zipped = str(path).endswith(".gz")
@@ -39,7 +40,7 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
             )
             separator = ""
             for rank in chosen:
-                for event in events_of(run, rank, set(chosen)):
+                for event in events_of(run, rank, arrows[rank]):
                     out.write(separator + json.dumps(event, separators=(",", ":")))
                     separator = ",\n"
                     events += 1
@@ -65,10 +66,29 @@ def _representatives(run: Run) -> list[int]:
     return sorted(kept)
 
 
-def events_of(run: Run, rank: int, drawn: set[int]) -> Iterator[dict[str, Any]]:
-    """The events of one rank. Arrows start and end only at ranks that are drawn."""
+def _arrows(run: Run, ranks: Iterable[int]) -> dict[int, set[int]]:
+    """For each rank the transfers to draw an arrow for: those of which a sender and a receiver are shown.
+
+    Ranks of one class share their tasks, so only the first of each class gets arrows.
+    """
     timeline = run.engine_timeline
-    coordinate = int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
+    ends: dict[bool, dict[int, int]] = {True: {}, False: {}}
+    for rank in ranks:
+        labels = run.labels[run.coordinate(rank)]
+        for row, task in enumerate(timeline.tasks_of(rank).tolist()):
+            op = labels.ops[int(labels.op[row])]
+            if isinstance(op, Transfer):
+                ends[op.sends].setdefault(task, rank)
+    shown: dict[int, set[int]] = {rank: set() for rank in ranks}
+    for task in ends[True].keys() & ends[False].keys():
+        shown[ends[True][task]].add(task)
+        shown[ends[False][task]].add(task)
+    return shown
+
+
+def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]:
+    """The events of one rank, with an end of the arrow of each transfer in `arrows`."""
+    timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times, tasks = run.labels[coordinate], timeline.rank_times(rank), timeline.tasks_of(rank)
     lanes = {name: i for i, name in enumerate(dict.fromkeys([COMPUTE, *sorted(set(labels.stream))]))}
     yield _meta("process_name", rank, 0, name=f"rank {rank} (stage {coordinate})")
@@ -97,7 +117,7 @@ def events_of(run: Run, rank: int, drawn: set[int]) -> Iterator[dict[str, Any]]:
             "dur": (end - start) / NS_PER_US,
             "args": args,
         }
-        if isinstance(op, Transfer):
+        if isinstance(op, Transfer) and int(tasks[row]) in arrows:
             arrow = {
                 "name": "transfer",
                 "cat": "transfer",

@@ -68,6 +68,16 @@ class Cluster:
     def pods(self) -> int:
         return -(-self.nodes // self.nodes_per_pod)
 
+    @property
+    def rails(self) -> int:
+        """NIC vertices of a node: at most one per GPU, for the several NICs of one GPU are pooled."""
+        return min(self.nics_per_node, self.gpus_per_node)
+
+    @property
+    def rail_bytes_per_s(self) -> float:
+        """What a NIC vertex carries per direction, in bytes/s."""
+        return self.nic.bytes_per_s * self.nics_per_node / self.rails
+
     @cached_property
     def wiring(self) -> Wiring:
         return self.shape.wire(self)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from ..errors import UserError, did_you_mean
 
+TENSOR_CORE_DTYPE = {"fp32": "tf32"}
+"""What matrix products of a dtype run in, if not in itself: training code asks frameworks for TF32 instead of fp32."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelConstants:
@@ -23,7 +26,7 @@ class KernelConstants:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Peak rates are dense and without sparsity; memory is what a process can allocate."""
+    """Peak rates are dense, without sparsity; memory is what the driver reports, half a GiB of which it keeps for itself."""
 
     name: str
     memory_bytes: float
@@ -38,3 +41,8 @@ class Gpu:
         if dtype not in self.peak_flop_per_s:
             raise UserError(f"{self.name} has no {dtype} peak", hint=did_you_mean(dtype, self.peak_flop_per_s))
         return self.peak_flop_per_s[dtype]
+
+    def matmul_peak(self, dtype: str) -> float:
+        """The dense peak of matrix products in a dtype, in flop/s: fp32 ones run as TF32 where the GPU has it."""
+        tensor_dtype = TENSOR_CORE_DTYPE.get(dtype, dtype)
+        return self.peak(tensor_dtype if tensor_dtype in self.peak_flop_per_s else dtype)

@@ -17,6 +17,7 @@ from ..workload.model import Model
 def build(model: Model, job: Job, layout: Layout) -> Program:
     """Each stage's operators as bodies for F, B, I and W, called in the order of the schedule."""
     stages = tuple(split_layers(model.layers, layout))
+    shares_table = model.tied_embeddings and stages[0].rank == stages[-1].rank
     bodies: dict[str, Body] = {}
     orders = []
     for boxes in layout.orders:
@@ -25,7 +26,7 @@ def build(model: Model, job: Job, layout: Layout) -> Program:
             stage = stages[slot.stage]
             name = f"{slot.kind} of {_likeness(stage)}"
             if name not in bodies:
-                bodies[name] = _body(slot.kind, _operators(model, job, stage))
+                bodies[name] = _body(slot.kind, _operators(model, job, stage, shares_table))
             steps.append(_step(name, slot, layout.stages))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
@@ -52,13 +53,13 @@ def _likeness(stage: Stage) -> str:
     return f"{ends[0]}{stage.layers} layers{ends[1]}"
 
 
-def _operators(model: Model, job: Job, stage: Stage) -> list[tuple[int, BlockOp]]:
-    """(layer within the stage or -1, operator) in forward order."""
+def _operators(model: Model, job: Job, stage: Stage, shares_table: bool) -> list[tuple[int, BlockOp]]:
+    """(layer within the stage or -1, operator) in forward order. A tied table on one rank is held once."""
     size = {"batch": job.microbatch_size, "seq": job.sequence_length, "element_bytes": job.element_bytes}
     block = model.block
     before = [(-1, op) for op in block.embedding(model, **size)] if stage.embedding else []
     middle = [(i, op) for i in range(stage.layers) for op in block.layer(model, **size)]
-    after = [(-1, op) for op in block.head(model, **size)] if stage.head else []
+    after = [(-1, op) for op in block.head(model, **size, owns_table=not shares_table)] if stage.head else []
     return before + middle + after
 
 
@@ -78,6 +79,7 @@ def _forward(layer: int, op: BlockOp) -> AnyOp:
         kernel=op.forward,
         split=op.split,
         parameters=op.parameters,
+        whole_parameters=op.whole_parameters,
         saved_bytes=op.saved_bytes,
     )
 

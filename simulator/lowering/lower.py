@@ -23,18 +23,22 @@ VOCABULARY_MULTIPLE = 128
 
 def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, steps: int = 1) -> Program:
     """What every pipeline rank does in `steps` training steps, free of hardware."""
-    if model.vocab % plan.tp:
-        rows = VOCABULARY_MULTIPLE * plan.tp
-        model = replace(model, vocab=-(-model.vocab // rows) * rows)
-    program = build(model, job, layout)
+    program = build(_as_divided(model, plan.tp), job, layout)
     program = tensor(program, plan.tp)
     if plan.uses_sequence_parallel:
         program = sequence(program, plan.tp)
     program = overlap_tensor(program, plan.overlap.tp)
-    tied = -(-model.vocab * model.hidden // plan.tp) if model.tied_embeddings else 0
+    tied = -(-_as_divided(model, plan.tp).vocab * model.hidden // plan.tp) if model.tied_embeddings else 0
     program = data(program, DataParallel(dp, plan.sharding == "zero1", plan.overlap.dp, job.element_bytes, tied))
     activation_bytes = job.microbatch_size * job.sequence_length * model.hidden * job.element_bytes
     if plan.uses_sequence_parallel:
         activation_bytes //= plan.tp
     program = pipeline(program, activation_bytes, overlaps=plan.overlap.pp)
     return repeat(program, steps)
+
+
+def _as_divided(model: Model, tp: int) -> Model:
+    """The model as tensor-parallel ranks hold it: a vocabulary that divides, and a key head for every rank at least."""
+    rows = VOCABULARY_MULTIPLE * tp
+    vocab = model.vocab if model.vocab % tp == 0 else -(-model.vocab // rows) * rows
+    return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, tp))

@@ -69,5 +69,5 @@ class Mesh:
             grid = np.take(grid, pipeline, axis=slowest_first.index("pp"))
         size = int(np.prod([grid.shape[i] for i in varied], dtype=np.int64))
         rows = np.moveaxis(grid, varied, range(grid.ndim - len(varied), grid.ndim)).reshape(-1, size)
-        groups: Array = rows[np.argsort(rows.min(axis=1), kind="stable")] if size else rows
+        groups: Array = rows[np.argsort(rows.min(axis=1), kind="stable")]
         return groups

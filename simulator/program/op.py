@@ -36,6 +36,8 @@ class Compute(Op):
     split: Split = Split.SEQUENCE
     parameters: int = 0
     """Parameters that this op owns; only forward ops name them."""
+    whole_parameters: int = 0
+    """Of those, the ones that are never divided within a tensor-parallel group."""
     saved_bytes: int = 0
     """Bytes kept until the backward pass of the same microbatch."""
 

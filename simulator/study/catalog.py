@@ -6,14 +6,11 @@ taken as it is.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, did_you_mean, shown
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -49,56 +46,53 @@ def plain(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
+def is_path(name: str) -> bool:
+    """Whether a name of data means a file of its own and not one of the catalog."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def is_file(name: str) -> bool:
+    """Whether there is something to read under a name, other than a folder."""
+    try:
+        return Path(name).exists() and not Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def find(kind: str, name: str) -> Path:
     """The file of a name, or of a path."""
-    if kind in DATA and (name.endswith((".yaml", ".yml")) or "/" in name):
+    if kind in DATA and is_path(name):
         return Path(name)
     known = {plain(stem): path for stem, path in files(kind).items()}
     if plain(name) not in known:
-        shown = [path.stem for path in known.values()]
-        raise UserError(f"no {SINGULAR[kind]} {name!r}", hint=did_you_mean(plain(name), shown))
+        raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
     return known[plain(name)]
 
 
+def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
+    if kind in CODE and name.endswith(".py"):
+        return f"a {SINGULAR[kind]} in a file is written {name}:function"
+    if kind in DATA and is_file(f"{name}.yaml"):
+        return f"did you mean '{name}.yaml'?"
+    return did_you_mean(plain(name), known)
+
+
 def module(kind: str, name: Any) -> Any:
-    """The module of a name, the object of `module:name` or `file.py:name`, or the thing itself if it is not a name."""
-    if not isinstance(name, str):
-        return name
-    if ":" in name:
-        return _from_outside(kind, name)
-    stem = find(kind, name).stem
-    return importlib.import_module(f"simulator.{CODE[kind].replace('/', '.')}.{stem}")
+    """The module of a name, the object of `module:name` or `file.py:name`, or the thing itself if it is not a name.
+
+    A schedule that is not ours is watched while it runs.
+    """
+    if isinstance(name, str) and ":" not in name:
+        return import_module(f"simulator.{CODE[kind].replace('/', '.')}.{find(kind, name).stem}")
+    from . import outside
+
+    found = outside.load(name) if isinstance(name, str) else name
+    return outside.Schedule(found, called(name)) if kind == "schedules" else found
 
 
-def _from_outside(kind: str, name: str) -> Any:
-    """An object of a module that is not ours. A bare function becomes a schedule that has only an order."""
-    where, _, attribute = name.rpartition(":")
-    found = _load(where, name)
-    if not hasattr(found, attribute):
-        public = [key for key in vars(found) if not key.startswith("_")]
-        raise UserError(f"{where} has no {attribute!r}", hint=did_you_mean(attribute, public))
-    value = getattr(found, attribute)
-    return SimpleNamespace(order=value) if kind == "schedules" and not hasattr(value, "order") else value
-
-
-def _load(where: str, name: str) -> ModuleType:
-    try:
-        if where.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-            if spec is None or spec.loader is None:
-                raise ImportError(f"{where} is no Python file")
-            loaded = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(loaded)
-            return loaded
-        if "" not in sys.path and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(where)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"cannot import {where!r} of {name!r}: {error}", hint="write it as module:name or file.py:name"
-        ) from error
+def called(thing: Any) -> str:
+    """The name of a thing of the catalog, or of an object that was given in its place."""
+    return thing if isinstance(thing, str) else str(getattr(thing, "__name__", type(thing).__name__)).rpartition(".")[2]
 
 
 def headline(path: Path) -> str:

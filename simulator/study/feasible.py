@@ -5,17 +5,28 @@ Every fault names the field that a person would change. All are found in one go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields, is_dataclass
+from math import gcd
+from typing import Any
 
-from ..errors import Fault, OutsideDomain, UserError, did_you_mean
+from ..binding.fidelity import Fidelity
+from ..errors import Fault, OutsideDomain, UserError, shown
+from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
-from ..plan.plan import Plan
-from ..program.slot import Shape
-from ..workload.job import ELEMENT_BYTES
-from . import catalog
-from .scenario import Scenario
+from ..plan.plan import Overlap, Plan
+from ..program.slot import Shape, lay_out
+from ..workload.job import Job
+from ..workload.model import Model
+from . import catalog, outside
+from .document import Document
+from .scenario import Perturb, Scenario
 
-NOT_YET = "is not modelled yet"
+MOST_LAYER_SLOTS = 2_000_000
+"""Layers x microbatches of a replica: what one simulation takes in memory and in patience."""
+
+Found = Iterator[tuple[str, str, str]]
+"""(dotted field, what is wrong, hint)."""
 
 
 def data_parallel_degree(scenario: Scenario) -> int:
@@ -41,132 +52,161 @@ def mesh_of(scenario: Scenario) -> Mesh:
 
 def check(scenario: Scenario) -> None:
     """Raises `UserError` with every fault of the scenario, each with its place if it came from a file."""
-    faults = []
-    for field, message, hint in [
-        *_unmodelled(scenario),
-        *_degrees(scenario),
-        *_batch(scenario),
-        *_divisions(scenario),
-        *_names(scenario),
-    ]:
-        faults.append(Fault(f"{field}: {message}", hint, scenario.where(tuple(field.split(".")))))
-    if faults:
-        raise UserError("", faults=faults)
+    _well_formed(scenario)
+    cheap: tuple[Callable[[Scenario], Found], ...] = (_degrees, _batch, _divisions, _order, _disturbed_ranks)
+    dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled)
+    found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
+    if found:
+        raise UserError(faults=[Fault(f"{field}: {message}", hint, _where(scenario, field)) for field, message, hint in found])
 
 
-Found = Iterator[tuple[str, str, str]]
-"""(dotted field, what is wrong, hint)."""
+def _where(scenario: Scenario, field: str) -> str:
+    return scenario.where(tuple(int(part) if part.isdecimal() else part for part in field.split(".")))
 
 
-def _unmodelled(scenario: Scenario) -> Found:
-    plan = scenario.plan
-    if plan.cp > 1:
-        yield "plan.cp", f"context parallelism {NOT_YET}", "use cp: 1"
-    if plan.ep > 1 or plan.overlap.ep:
-        yield "plan.ep" if plan.ep > 1 else "plan.overlap.ep", f"expert parallelism {NOT_YET}", "use ep: 1, overlap.ep: false"
-    if plan.sharding not in ("none", "zero1"):
-        yield "plan.sharding", f"{plan.sharding} {NOT_YET}", "use none or zero1"
-    if plan.recompute != "none":
-        yield "plan.recompute", f"{plan.recompute} recomputation {NOT_YET}", "use recompute: none"
-    if scenario.fidelity.collectives == "stepwise":
-        yield "fidelity.collectives", f"stepwise {NOT_YET}", "use fluid or closed"
+def _well_formed(scenario: Scenario) -> None:
+    """Fields of the right type, each legal by itself: what a file's schema has found out already, and Python's has not."""
+    from .findings import validated
+    from .schema import SettingsSchema
+
+    parts: list[tuple[str, Any, type[Any]]] = [
+        ("model", scenario.model, Model),
+        ("cluster", scenario.cluster, Cluster),
+        ("plan", scenario.plan, Plan),
+        ("plan.overlap", getattr(scenario.plan, "overlap", None), Overlap),
+        ("job", scenario.job, Job),
+        ("fidelity", scenario.fidelity, Fidelity),
+        *((f"perturb.{i}", p, Perturb) for i, p in enumerate(scenario.perturb)),
+    ]
+    for name, value, kind in parts:
+        if not isinstance(value, kind):
+            make = f"sim.{name}(...)" if kind in (Model, Cluster) else f"sim.{kind.__name__}(...)"
+            raise UserError(f"{name} should be a {kind.__name__}, not {shown(value)}", hint=f"{make} makes one")
+    schedule = scenario.plan.schedule
+    data = {
+        "plan": _plain(scenario.plan) | ({} if isinstance(schedule, str) else {"schedule": "1f1b"}),
+        "job": _plain(scenario.job),
+        "fidelity": _plain(scenario.fidelity),
+        "perturb": [_perturb(p) for p in scenario.perturb],
+    }
+    validated(SettingsSchema, Document(data, scenario.marks))
+    catalog.module("schedules", schedule)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    inner = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for name, v in inner.items()}
+
+
+def _perturb(p: Perturb) -> dict[str, Any]:
+    times = {"from": f"{p.from_s} s", "until": None if p.until_s is None else f"{p.until_s} s"}
+    return {"rank": p.rank, "speed": p.speed, "link": p.link, "capacity": p.capacity, **times}
 
 
 def _degrees(scenario: Scenario) -> Found:
-    plan, gpus = scenario.plan, scenario.cluster.gpus
+    plan, gpus, per_node = scenario.plan, scenario.cluster.gpus, scenario.cluster.gpus_per_node
     fixed = plan.tp * plan.pp * plan.cp
     asked = fixed * (plan.dp or 1)
-    product = "tp x pp x cp" + (" x dp" if plan.dp else "")
+    product = "tp x pp" + (" x cp" if plan.cp > 1 else "") + (" x dp" if plan.dp else "")
+    nodes = next(n for n in range(max(1, -(-asked // per_node)), asked + 1) if n * per_node % asked == 0)
     if asked > gpus:
-        need = -(-asked // scenario.cluster.gpus_per_node)
-        yield (
-            "plan",
-            f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}",
-            f"give the cluster nodes: {need}, or lower a degree",
-        )
+        hint = f"give the cluster nodes: {nodes}, or lower a degree"
+        yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", hint
     elif plan.dp and asked < gpus:
-        yield (
-            "plan.dp",
-            f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle",
-            _fill_hint(plan, gpus, scenario.cluster.gpus_per_node),
-        )
+        hint = f"dp: {gpus // fixed}, or leave it out" if gpus % fixed == 0 else f"nodes: {nodes}"
+        yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", hint
     elif gpus % fixed:
-        yield "plan", f"{gpus} GPUs do not divide by tp x pp x cp = {fixed}", "choose degrees whose product divides the GPUs"
-    if plan.sequence_parallel and plan.tp == 1:
-        yield (
-            "plan.sequence_parallel",
-            "there is no tensor-parallel group to divide the sequence in",
-            "use tp > 1, or leave it out",
-        )
-
-
-def _fill_hint(plan: Plan, gpus: int, gpus_per_node: int) -> str:
-    fixed = plan.tp * plan.pp * plan.cp
-    nodes = -(-fixed * (plan.dp or 1) // gpus_per_node)
-    return f"dp: {gpus // fixed}, or nodes: {nodes}" if gpus % fixed == 0 else f"nodes: {nodes}"
+        near = [n for n in range(fixed, 0, -1) if gpus % n == 0][:1] + [n for n in range(fixed, gpus + 1) if gpus % n == 0][:1]
+        hint = f"a product of {' or '.join(map(str, near))}, or nodes: {nodes}"
+        yield "plan", f"{gpus} GPUs do not divide by {product} = {fixed}", hint
 
 
 def _batch(scenario: Scenario) -> Found:
-    job = scenario.job
-    dp, per_round = data_parallel_degree(scenario), data_parallel_degree(scenario) * job.microbatch_size
-    if job.global_batch % per_round:
-        legal = sorted({max(1, job.global_batch // per_round) * per_round, -(-job.global_batch // per_round) * per_round})
-        near = " or ".join(str(value) for value in legal)
-        yield (
-            "job.global_batch",
-            f"{job.global_batch} does not divide by dp {dp} x microbatch_size {job.microbatch_size}",
-            f"global_batch: {near}",
-        )
-    longest = scenario.model.max_sequence_length
-    if scenario.model.positions == "learned" and job.sequence_length > longest:
-        yield (
-            "job.sequence_length",
-            f"{scenario.model.name} has learned positions for {longest} tokens only",
-            f"at most {longest}",
-        )
-    peaks = scenario.cluster.gpu.peak_flop_per_s
-    if job.dtype not in ELEMENT_BYTES:
-        why = NOT_YET if job.dtype in peaks else "is no dtype"
-        yield "job.dtype", f"training in {job.dtype!r} {why}", did_you_mean(job.dtype, ELEMENT_BYTES)
-    elif job.dtype not in peaks:
-        yield "job.dtype", f"{scenario.cluster.gpu.name} has no {job.dtype} peak", f"it has {', '.join(peaks)}"
+    job, model, gpu = scenario.job, scenario.model, scenario.cluster.gpu
+    dp = data_parallel_degree(scenario)
+    near = " or ".join(map(str, _multiples(job.global_batch, dp * job.microbatch_size)))
+    if job.global_batch % (dp * job.microbatch_size):
+        message = f"{job.global_batch} does not divide by dp {dp} x microbatch_size {job.microbatch_size}"
+        yield "job.global_batch", message, f"global_batch: {near}"
+    if microbatches(scenario) * model.layers > MOST_LAYER_SLOTS:
+        message = f"{microbatches(scenario)} microbatches of {model.layers} layers are more than one simulation takes"
+        most = max(1, MOST_LAYER_SLOTS // model.layers)
+        yield "job.global_batch", message, f"global_batch: {most * dp * job.microbatch_size}, or a larger microbatch_size"
+    if model.positions == "learned" and job.sequence_length > model.max_sequence_length:
+        message = f"{model.name} has learned positions for {model.max_sequence_length} tokens, not {job.sequence_length}"
+        yield "job.sequence_length", message, f"at most {model.max_sequence_length}"
+    if job.dtype not in gpu.peak_flop_per_s:
+        yield "job.dtype", f"{gpu.name} has no {job.dtype} peak", f"it has {', '.join(gpu.peak_flop_per_s)}"
+
+
+def _multiples(value: int, unit: int) -> list[int]:
+    """The multiples of `unit` on both sides of a value, of which the lower is not zero."""
+    return sorted({max(1, value // unit) * unit, -(-value // unit) * unit})
 
 
 def _divisions(scenario: Scenario) -> Found:
     model, plan, job = scenario.model, scenario.plan, scenario.job
     if model.layers < plan.pp * plan.chunks:
-        yield (
-            "plan.pp",
-            f"{model.layers} layers do not fill pp x chunks = {plan.pp * plan.chunks} stages",
-            f"at most {model.layers} stages",
-        )
-    if plan.tp == 1:
-        return
-    for what, size in (("heads", model.heads), ("ffn_hidden", model.ffn_hidden)):
-        if size % plan.tp:
-            best = max(t for t in range(1, plan.tp + 1) if size % t == 0)
-            yield "plan.tp", f"{what} {size} of {model.name} does not divide by tp {plan.tp}", f"tp: {best}"
-    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
-        yield "plan.tp", f"kv_heads {model.kv_heads} of {model.name} and tp {plan.tp} do not divide", f"tp: {model.kv_heads}"
+        message = f"{model.layers} layers of {model.name} do not fill pp x chunks = {plan.pp * plan.chunks} stages"
+        yield "plan.chunks" if plan.chunks > 1 else "plan.pp", message, f"at most {model.layers} stages"
+    undivided = [f"{name} {size}" for name, size in (("heads", model.heads), ("ffn_hidden", model.ffn_hidden)) if size % plan.tp]
+    if model.kv_heads % plan.tp and plan.tp % model.kv_heads and model.kv_heads != model.heads:
+        undivided.append(f"kv_heads {model.kv_heads}")
+    if undivided:
+        whole = gcd(model.heads, model.ffn_hidden)
+        best = next(t for t in range(plan.tp, 0, -1) if not whole % t and (not model.kv_heads % t or not t % model.kv_heads))
+        yield "plan.tp", f"{' and '.join(undivided)} of {model.name} do not divide by tp {plan.tp}", f"tp: {best}"
     tokens = job.microbatch_size * job.sequence_length
-    if plan.uses_sequence_parallel and tokens % plan.tp:
-        yield (
-            "plan.sequence_parallel",
-            f"{tokens} tokens of a microbatch do not divide by tp {plan.tp}",
-            "choose a sequence_length that does",
-        )
+    if plan.sequence_parallel and plan.tp == 1:
+        hint = "use tp > 1, or leave it out"
+        yield "plan.sequence_parallel", "there is no tensor-parallel group to divide the sequence in", hint
+    elif plan.uses_sequence_parallel and tokens % plan.tp:
+        near = " or ".join(map(str, _multiples(job.sequence_length, plan.tp)))
+        message = f"{tokens} tokens of a microbatch do not divide by tp {plan.tp}, which sequence parallelism needs"
+        yield "job.sequence_length", message, f"sequence_length: {near}, or plan.sequence_parallel: false"
 
 
-def _names(scenario: Scenario) -> Found:
+def _order(scenario: Scenario) -> Found:
     try:
         mesh_of(scenario)
     except UserError as error:
         yield "plan.rank_order", error.faults[0].message, error.hint
+
+
+def _cluster(scenario: Scenario) -> Found:
+    """What only the shape of the cluster can say."""
     try:
-        schedule = catalog.module("schedules", scenario.plan.schedule)
-        if hasattr(schedule, "refuse"):
-            schedule.refuse(schedule_shape(scenario))
+        len(scenario.cluster.wiring.source)
+    except UserError as error:
+        yield "cluster.shape", error.faults[0].message, error.hint
+
+
+def _disturbed_ranks(scenario: Scenario) -> Found:
+    last = scenario.cluster.gpus - 1
+    for i, p in enumerate(scenario.perturb):
+        if p.rank is not None and p.rank > last:
+            yield f"perturb.{i}.rank", f"there is no rank {p.rank} among {last + 1}", f"ranks are 0 to {last}"
+
+
+def _disturbed_links(scenario: Scenario) -> Found:
+    for i, p in enumerate(scenario.perturb):
+        if p.link is not None and p.link.count(">") != 1:
+            yield f"perturb.{i}.link", f"{shown(p.link)} is no link: it has two ends", 'write it like "node0/nic3>leaf3"'
+        elif p.link is not None:
+            try:
+                scenario.cluster.link_named(p.link)
+            except UserError as error:
+                yield f"perturb.{i}.link", error.faults[0].message, error.hint
+
+
+def _scheduled(scenario: Scenario) -> Found:
+    schedule, shape = catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
+    try:
+        if isinstance(schedule, outside.Schedule):
+            lay_out(schedule, shape)
+        elif hasattr(schedule, "refuse"):
+            schedule.refuse(shape)
     except OutsideDomain as error:
         yield "plan.schedule", error.reason, error.hint
     except UserError as error:
-        yield "plan.schedule", error.faults[0].message, error.hint
+        yield from (("plan.schedule", fault.message, fault.hint) for fault in error.faults)

@@ -1,116 +1,162 @@
 """Scenarios from files: read, extended, changed by settings, resolved and checked in one pass.
 
 A scenario may extend another and be changed by `--set`; its model, cluster and GPU may be names, paths or mappings, and a
-mapping with a `name` starts from the file of that name. What is wrong with it is reported all at once, by place.
+mapping with a `name` starts from the file of that name. A relative path is looked for beside the file that names it, then
+in the current folder. What is wrong is reported all at once, by place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import Fault, UserError
+from ..errors import Fault, UserError, shown
 from . import catalog
+from .document import Document, Mark, Place
 from .scenario import Scenario
-from .source import Document, Place, parse, read, scalar
+from .source import parse, read, scalar
+
+NAMED: tuple[tuple[Place, str], ...] = ((("model",), "models"), (("cluster",), "clusters"), (("cluster", "gpu"), "gpus"))
+"""What may be a name in a scenario, and of which kind. A cluster's file may name its GPU: so the order matters."""
+PYTHON: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
+"""What may be `file.py:name`."""
 
 
 def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
     """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4"."""
+    if not isinstance(path, (str, Path)):
+        raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
     name = str(path)
-    file = catalog.find("scenarios", name) if not Path(name).exists() else Path(name)
-    return from_document(_with_settings(_extended(file, ()), settings))
+    file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
+    return from_document(_with_settings(_extended(read(file), (file.resolve(),)), settings))
 
 
 def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = ()) -> Scenario:
     """The scenario of a mapping such as a YAML file holds."""
-    return from_document(_with_settings(Document(dict(data)), settings))
+    return from_document(_with_settings(_extended(Document.of(data), ()), settings))
 
 
-def _extended(file: Path, seen: tuple[Path, ...]) -> Document:
-    """A file's document laid over the one that it extends."""
-    document = read(file)
-    base = document.data.pop("extends", None)
-    if base is None:
+def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
+    """A document laid over the one that it extends, unless that is one of those that led to it."""
+    if "extends" not in document.data:
         return document
-    where = document.where(("extends",))
-    if not isinstance(base, str):
-        raise UserError(f"extends names a file, not {base!r}", where=where)
-    beside = file.parent / base
-    target = beside if beside.exists() or base.endswith((".yaml", ".yml")) else catalog.find("scenarios", base)
-    if target.resolve() in (*seen, file.resolve()):
-        raise UserError(f"{file} extends itself, by way of {base}", where=where)
-    return _extended(target, (*seen, file.resolve())).overlaid(document)
+    base, mark = document.at(("extends",)), document.mark(("extends",))
+    with _placed(document.where(("extends",))):
+        if not isinstance(base, str):
+            raise UserError(f"extends: {shown(base)} is no file and no name", hint="extends: base.yaml")
+        beside = _beside(base, mark)
+        file = Path(beside) if catalog.is_path(base) or catalog.is_file(beside) else catalog.find("scenarios", base)
+        if file.resolve() in seen:
+            raise UserError(f"extends: {shown(base)} leads back to this file", hint="extend a file that does not extend this one")
+        return _extended(read(file), (*seen, file.resolve())).overlaid(document.without(("extends",)))
+
+
+@contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Faults that have no place of their own get this one."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(faults=[replace(fault, where=fault.where or where) for fault in error.faults]) from None
+
+
+def _beside(name: str, mark: Mark | None) -> str:
+    """A relative path as seen from the file that holds it; as it is if it is only found from the current folder."""
+    if mark is None or not mark.line:
+        return name
+    path = str(Path(mark.file).parent / name)
+    return name if catalog.is_file(name) and not catalog.is_file(path) else path
 
 
 def _with_settings(document: Document, settings: Iterable[str]) -> Document:
+    faults: list[Fault] = []
     for setting in settings:
-        name, equals, text = setting.partition("=")
-        place = tuple(part for part in name.strip().split("."))
-        if not equals or not all(place):
-            raise UserError(f"--set {setting!r}: write it as plan.tp=4")
-        value = parse(f"value: {text}", f"--set {name}").data["value"] if text[:1] in "[{\"'" else scalar(text.strip())
-        document = document.overlaid(Document(_nested(place, value), {place: f"--set {setting}"}))
+        try:
+            document = _set(document, setting)
+        except UserError as error:
+            faults += error.faults
+    if faults:
+        raise UserError(faults=faults)
     return document
 
 
-def _nested(place: tuple[str, ...], value: Any) -> dict[str, Any]:
-    for part in reversed(place):
-        value = {part: value}
-    nested: dict[str, Any] = value
-    return nested
+def _set(document: Document, setting: str) -> Document:
+    """The document with one field changed, as `--set` writes it."""
+    name, equals, text = setting.partition("=")
+    place, text = tuple(part.strip() for part in name.split(".")), text.strip()
+    if not equals or not all(place):
+        raise UserError(f"--set {shown(setting)} sets nothing", hint="write it like --set plan.tp=4")
+    origin = f"--set {name.strip()}"
+    value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
+    with _placed(origin):
+        return document.changed(place, value, Mark(f"{origin}={text}"))
 
 
 def from_document(document: Document) -> Scenario:
     """Names resolved, everything validated, the faults of all sections together."""
-    from .schema import ScenarioSchema, validated
+    from .convert import scenario
+    from .findings import examined
+    from .schema import ScenarioSchema
 
     faults: list[Fault] = []
-    for place, kind in ((("model",), "models"), (("cluster",), "clusters"), (("cluster", "gpu"), "gpus")):
+    unresolved: list[Place] = []
+    for place, kind in NAMED:
         try:
             document = resolved(document, place, kind)
         except UserError as error:
             faults += error.faults
-            document = _without(document, place)
-    try:
-        schema = validated(ScenarioSchema, document)
-    except UserError as error:
-        named = {fault.message for fault in faults}
-        unresolved = {"model is missing", "cluster is missing", "cluster.gpu is missing"} if named else set()
-        raise UserError("", faults=[*faults, *(f for f in error.faults if f.message not in unresolved)]) from None
+            unresolved.append(place)
+            document = document.without(place)
+    schema, found = examined(ScenarioSchema, _located(document))
+    faults += [fault for place, fault in found if place not in unresolved]
     if faults:
-        raise UserError("", faults=faults)
-    from .convert import scenario
-
+        raise UserError(faults=sorted(faults, key=_reading_order))
     return scenario(schema, document)
+
+
+def _reading_order(fault: Fault) -> list[tuple[int, str]]:
+    """Faults of a file from its top to its bottom."""
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", fault.where)]
+
+
+def _located(document: Document) -> Document:
+    """The document with the paths of Python files as seen from where trainsim runs."""
+    for place in PYTHON:
+        name, mark = document.at(place), document.mark(place)
+        if isinstance(name, str) and ".py:" in name and mark:
+            path, _, attribute = name.rpartition(":")
+            document = document.changed(place, f"{_beside(path, mark)}:{attribute}", mark)
+    return document
 
 
 def resolved(document: Document, place: Place, kind: str) -> Document:
     """The document with a name, a path or a mapping with a name replaced by the contents of its file."""
-    value: Any = document.data
-    for part in place:
-        value = value.get(part) if isinstance(value, dict) else None
-    name = value.get("name") if isinstance(value, dict) else value
-    if not isinstance(name, str) or (isinstance(value, dict) and name == "inline"):
+    value = document.at(place)
+    inner = value if isinstance(value, dict) else {}
+    name, at = (inner.get("name"), (*place, "name")) if inner else (value, place)
+    if not isinstance(name, str):
         return document
-    where = document.where((*place, "name") if isinstance(value, dict) else place)
-    try:
-        file = catalog.find(kind, name)
+    with _placed(document.where(at)):
+        try:
+            file = catalog.find(kind, _beside(name, document.mark(at)) if catalog.is_path(name) else name)
+        except UserError:
+            if _complete(inner, kind):
+                return document
+            raise
         base = read(file)
-    except UserError as error:
-        raise UserError("", faults=[Fault(f.message, f.hint, f.where or where) for f in error.faults]) from None
-    over = value if isinstance(value, dict) else {}
-    base = Document({**base.data, "name": file.stem}, base.marks)
-    marks = {p[len(place) :]: m for p, m in document.marks.items() if p[: len(place)] == place}
-    filled = base.overlaid(Document({k: v for k, v in over.items() if k != "name"}, marks))
-    return document.overlaid(filled, place)
+    named = Document({**base.data, "name": file.stem}, base.marks)
+    over = Document({key: v for key, v in inner.items() if key != "name"}, document.under(place).marks if inner else {})
+    return document.overlaid(named.overlaid(over), place)
 
 
-def _without(document: Document, place: Place) -> Document:
-    data = dict(document.data)
-    if len(place) == 1:
-        data.pop(str(place[0]), None)
-    elif isinstance(data.get(str(place[0])), dict):
-        data[str(place[0])] = {k: v for k, v in data[str(place[0])].items() if k != place[1]}
-    return Document(data, document.marks)
+def _complete(data: Mapping[str, Any], kind: str) -> bool:
+    """Whether a mapping needs no file to start from: its name is then only a name."""
+    from .schema import ClusterSchema, GpuSchema, ModelSchema
+    from .strict import Strict
+
+    schemas: dict[str, type[Strict]] = {"models": ModelSchema, "clusters": ClusterSchema, "gpus": GpuSchema}
+    return all(name in data for name, field in schemas[kind].model_fields.items() if field.is_required())

@@ -62,11 +62,18 @@ class Run:
     def observation(self) -> Observation:
         job = self.scenario.job
         flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
-        return Observation(self.engine_timeline, self.labels, flop, self.scenario.cluster.gpu.peak(job.dtype))
+        return Observation(self.engine_timeline, self.labels, flop, self.scenario.cluster.gpu.matmul_peak(job.dtype))
 
     @cached_property
     def spent(self) -> Spent:
         return self.observation.spent
+
+    def coordinate(self, rank: int) -> int:
+        """The pipeline coordinate of a rank."""
+        timeline = self.engine_timeline
+        if not 0 <= rank < timeline.ranks:
+            raise UserError(f"no rank {rank}", hint=f"ranks are 0 to {timeline.ranks - 1}")
+        return int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
 
     @property
     def timeline(self) -> RunTimeline:
@@ -162,12 +169,8 @@ class RunTimeline:
 
     def columns_of(self, rank: int) -> dict[str, Any]:
         """The columns of one rank, in the order of its program."""
-        timeline = self.run.engine_timeline
-        if not 0 <= rank < timeline.ranks:
-            raise UserError(f"no rank {rank}", hint=f"ranks are 0 to {timeline.ranks - 1}")
+        timeline, labels = self.run.engine_timeline, self.run.labels[self.run.coordinate(rank)]
         tasks = timeline.tasks_of(rank)
-        which = int(timeline.class_of[rank])
-        labels = self.run.labels[int(timeline.expansion.skeleton.program[which])]
         return {
             "task": tasks,
             "rank": np.full(len(tasks), rank),

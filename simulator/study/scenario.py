@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..binding.fidelity import Fidelity
@@ -11,7 +11,8 @@ from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
 from ..workload.job import Job
 from ..workload.model import Model
-from .source import Document, Place
+from . import catalog
+from .document import Document, Mark, Place
 
 if TYPE_CHECKING:
     from .run import Run
@@ -39,7 +40,7 @@ class Scenario:
     job: Job = field(default_factory=Job)
     fidelity: Fidelity = field(default_factory=Fidelity)
     perturb: tuple[Perturb, ...] = ()
-    marks: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
+    marks: Mapping[Place, Mark] = field(default_factory=dict, compare=False, repr=False)
     """Where the values came from, for messages."""
 
     def simulate(self, **options: Any) -> Run:
@@ -57,7 +58,7 @@ class Scenario:
         return {
             "model": self.model.name,
             "cluster": {"name": cluster.name, "gpu": cluster.gpu.name, "nodes": cluster.nodes, "gpus": cluster.gpus},
-            "plan": asdict(self.plan),
+            "plan": asdict(replace(self.plan, schedule=catalog.called(self.plan.schedule))),
             "job": asdict(self.job),
             "fidelity": asdict(self.fidelity),
             "perturb": [asdict(p) for p in self.perturb],

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field
 
-from ..errors import Fault, UserError, did_you_mean
-from ..units import US_PER_S, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
-from .source import Document, Place
+from ..units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, SECONDS, US_PER_S, WATTS, show_s
+from . import grammar
+from .strict import Contradiction, SoFar, Strict, Text, quantity
+
+MOST_GPUS = 2**20
 
 Degree = Annotated[int, Field(ge=1, le=2**20)]
-Size = Annotated[int, Field(ge=1, le=2**30)]
-Name = Annotated[str, Field(min_length=1)]
-
-
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Factor = Annotated[float, Field(le=100, allow_inf_nan=False, description="a constant factor; random ones are not modelled yet")]
 
-
-class Strict(BaseModel):
-    """Unknown keys, wrong types and numbers in quotes are faults."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+Bytes = Annotated[float, quantity(BYTES)]
+BytesPerSecond = Annotated[float, quantity(BYTES_PER_SECOND)]
+Seconds = Annotated[float, quantity(SECONDS)]
+FlopPerSecond = Annotated[float, quantity(FLOP_PER_SECOND)]
+Watts = Annotated[float, quantity(WATTS)]
 
 
 class ModelSchema(Strict):
     """A decoder model; inline, or a file in workloads/models."""
 
+    not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("experts", "experts_per_token", "expert_ffn_hidden", "shared_experts", "dense_layers"),
+        "mixture-of-experts layers are not modelled yet, only dense decoder models",
+    )
+
     name: Name = "inline"
-    layers: Annotated[int, Field(ge=1, le=100_000)]
-    hidden: Size
-    heads: Size
+    layers: Annotated[int, Field(ge=1, le=10_000, description="decoder layers, such as 32")]
+    hidden: Annotated[Size, Field(description="width of the residual stream, such as 4096")]
+    heads: Annotated[Size, Field(description="attention heads, such as 32")]
     kv_heads: Size | None = None
     head_dim: Size | None = None
     ffn_hidden: Size | None = None
     gated_mlp: bool = False
-    vocab: Size
+    vocab: Annotated[Size, Field(description="rows of the embedding, such as 128256")]
     tied_embeddings: bool = False
     norm: Literal["rmsnorm", "layernorm"] | None = None
     activation: Literal["silu", "gelu", "relu"] | None = None
@@ -45,6 +51,19 @@ class ModelSchema(Strict):
     max_sequence_length: Size | None = None
     published_parameters: str | None = None
     source: str | None = None
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        kv_heads = self.kv_heads or self.heads
+        if self.head_dim is None and self.hidden % self.heads:
+            near = grammar.nearest_divisor(self.hidden, self.heads)
+            yield "heads", f": hidden {self.hidden} does not divide by {self.heads} heads", f"heads: {near}, or give head_dim"
+        if self.heads % kv_heads:
+            near = grammar.nearest_divisor(self.heads, kv_heads)
+            yield "kv_heads", f": {self.heads} heads do not share {kv_heads} kv_heads evenly", f"kv_heads: {near}"
+        if self.ffn_hidden is None and self.gated_mlp:
+            yield "ffn_hidden", " is missing: a gated MLP has no usual size", f"Llama 3 has 3.5 x hidden: {7 * self.hidden // 2}"
+        if self.positions == "learned" and self.max_sequence_length is None:
+            yield "max_sequence_length", " is missing: learned positions end somewhere", "max_sequence_length: 2048"
 
 
 class KernelSchema(Strict):
@@ -69,7 +88,7 @@ class GpuSchema(Strict):
     sms: Size
     tdp: Watts
     kernels: KernelSchema
-    sources: dict[str, str] = {}
+    sources: Annotated[dict[str, str], Field(default_factory=dict)]
 
 
 class LatencySchema(Strict):
@@ -85,17 +104,24 @@ class ClusterSchema(Strict):
     """A cluster; inline, or a file in topologies."""
 
     name: Name = "inline"
-    gpu: GpuSchema
-    gpus_per_node: Degree
+    gpu: Annotated[GpuSchema, Field(description="the name of a GPU, such as h100, a path or a mapping")]
+    gpus_per_node: Annotated[Degree, Field(description="GPUs in one NVLink domain, such as 8")]
     nodes: Degree = 1
-    intra_node: Annotated[str, Field(description='"NVSwitch 450 GB/s": per GPU and direction')]
-    inter_node: Annotated[str, Field(description='"8x400 Gbit/s": the NICs of a node')] | None = None
-    shape: Name | None = None
+    intra_node: Annotated[float, Text(grammar.intra_node, "per GPU and direction", "NVSwitch 450 GB/s")]
+    inter_node: Annotated[grammar.Nics, Text(grammar.inter_node, "the NICs of a node", "8x400 Gbit/s")] | None = None
+    shape: Annotated[str, Text(grammar.shape, "how the nodes are joined", "rail-optimized")] | None = None
     nodes_per_pod: Degree = 32
     oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
     pcie: BytesPerSecond | None = None
     latency: LatencySchema = LatencySchema()
-    sources: dict[str, str] = {}
+    sources: Annotated[dict[str, str], Field(default_factory=dict)]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.nodes * self.gpus_per_node > MOST_GPUS:
+            message = f": {self.nodes} x {self.gpus_per_node} GPUs are more than one simulation takes"
+            yield "nodes", message, f"at most {max(1, MOST_GPUS // self.gpus_per_node)}"
+        if self.nodes > 1 and self.inter_node is None:
+            yield "inter_node", f" is missing: it joins the {self.nodes} nodes", 'write it like "8x400 Gbit/s"'
 
 
 class OverlapSchema(Strict):
@@ -104,7 +130,7 @@ class OverlapSchema(Strict):
     dp: bool = True
     tp: bool = False
     pp: bool = True
-    ep: bool = False
+    ep: Annotated[bool, SoFar((False,), "expert parallelism")] = False
 
 
 class PlanSchema(Strict):
@@ -113,14 +139,14 @@ class PlanSchema(Strict):
     tp: Degree = 1
     pp: Degree = 1
     dp: Degree | None = None
-    cp: Degree = 1
-    ep: Degree = 1
+    cp: Annotated[Degree, SoFar((1,), "context parallelism")] = 1
+    ep: Annotated[Degree, SoFar((1,), "expert parallelism")] = 1
     sequence_parallel: bool | None = None
     chunks: Degree = 1
-    schedule: Name = "1f1b"
-    sharding: Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"] = "none"
-    recompute: Literal["none", "selective", "full"] = "none"
-    rank_order: Name = "tp-cp-ep-dp-pp"
+    schedule: Annotated[str, Text(grammar.schedule, "a name, or file.py:function", "1f1b")] = "1f1b"
+    sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"], SoFar(("none", "zero1"))] = "none"
+    recompute: Annotated[Literal["none", "selective", "full"], SoFar(("none",))] = "none"
+    rank_order: Annotated[str, Text(grammar.rank_order, "axes, fastest first", "tp-cp-ep-dp-pp")] = "tp-cp-ep-dp-pp"
     overlap: OverlapSchema = OverlapSchema()
 
 
@@ -130,124 +156,72 @@ class JobSchema(Strict):
     sequence_length: Annotated[int, Field(ge=1, le=2**27)] = 2048
     global_batch: Annotated[int, Field(ge=1, le=2**24)] = 64
     microbatch_size: Annotated[int, Field(ge=1, le=2**16)] = 1
-    dtype: Name = "bf16"
+    dtype: Annotated[str, Text(grammar.dtype, "number format of weights and activations", "bf16")] = "bf16"
 
 
 class FidelitySchema(Strict):
     """The accuracy dial."""
 
-    collectives: Literal["closed", "fluid", "stepwise"] = "fluid"
+    collectives: Annotated[Literal["closed", "fluid", "stepwise"], SoFar(("fluid", "closed"))] = "fluid"
     granularity: Literal["op"] = "op"
 
 
 class PerturbSchema(Strict):
     """A rank that computes slower or a link that carries less, from one time until another."""
 
+    not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("random", "seed", "distribution", "probability", "jitter"), "random perturbations are not modelled yet"
+    )
+
     rank: Annotated[int, Field(ge=0)] | None = None
-    speed: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    speed: Annotated[Factor, Field(gt=0)] | None = None
     link: Name | None = None
-    capacity: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
-    from_: Annotated[Seconds | None, Field(alias="from")] = None
+    capacity: Annotated[Factor, Field(ge=0)] | None = None
+    from_: Annotated[Seconds, Field(alias="from")] = 0.0
     until: Seconds | None = None
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        example = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
+        of_rank, of_link = self.rank is not None, self.link is not None
+        if of_rank == of_link:
+            yield "", f" names {'both a rank and a link' if of_rank else 'neither a rank nor a link'}", example
+        elif (self.speed is not None, self.capacity is not None) != (of_rank, of_link):
+            yield "", " gives a rank a speed, or a link a capacity, and nothing else", example
+        if self.until is not None and self.until <= self.from_:
+            yield "until", f": {show_s(self.until)} is not after {show_s(self.from_)}, where it starts", "leave it out for no end"
+        if self.capacity == 0 and self.until is None:
+            yield "capacity", ": a link that carries nothing for ever stops the step", "give until, or a small capacity"
 
-class ScenarioSchema(Strict):
-    """A whole scenario."""
 
-    model: ModelSchema
-    cluster: ClusterSchema
+class SettingsSchema(Strict):
+    """The part of a scenario that Python writes as dataclasses."""
+
     plan: PlanSchema = PlanSchema()
     job: JobSchema = JobSchema()
     fidelity: FidelitySchema = FidelitySchema()
-    perturb: list[PerturbSchema] = []
+    perturb: Annotated[list[PerturbSchema], Field(default_factory=list)]
 
 
-NOT_YET: dict[str, str] = {
-    "framework": "framework profiles are not modelled yet: leave it out",
-    "jobs": "several jobs on one cluster are not modelled yet: run one scenario at a time",
-    **dict.fromkeys(
-        ("experts", "experts_per_token", "expert_ffn_hidden", "shared_experts", "dense_layers"),
-        "mixture-of-experts layers are not modelled yet: only dense decoder models are",
-    ),
-}
-"""Keys of the contract whose time has not come: refused with a reason instead of a guess at a typo."""
+class ScenarioSchema(SettingsSchema):
+    """A whole scenario."""
 
+    not_yet: ClassVar[dict[str, str]] = {
+        "framework": "framework profiles are not modelled yet",
+        "jobs": "several jobs on one cluster are not modelled yet",
+    }
 
-def validated(schema: type[Strict], document: Document, at: Place = ()) -> Any:
-    """The document's data as `schema`, or a `UserError` with every fault and its place."""
-    try:
-        return schema.model_validate(document.data)
-    except ValidationError as error:
-        raise UserError("", faults=[_fault(e, schema, document, at) for e in error.errors(include_url=False)]) from None
-
-
-def _fault(error: ErrorDetails, schema: type[Strict], document: Document, at: Place) -> Fault:
-    place: Place = (*at, *(part for part in error["loc"] if isinstance(part, int) or not part.startswith("function-")))
-    dotted = ".".join(str(part) for part in place)
-    where, kind = document.where(place), error["type"]
-    value = error.get("input")
-    if kind == "extra_forbidden":
-        key = str(place[-1])
-        if key in NOT_YET:
-            return Fault(f"{dotted}: {NOT_YET[key]}", "", where)
-        return Fault(f"unknown key {dotted!r}", did_you_mean(key, _fields(schema, place[len(at) : -1])), where)
-    if kind == "missing":
-        return Fault(f"{dotted} is missing", "", where)
-    if kind == "quantity":
-        return Fault(f"{dotted}: {error['msg']}", str(error.get("ctx", {}).get("hint", "")), where)
-    if kind == "literal_error":
-        options = [str(option) for option in _options(schema, place[len(at) :])]
-        return Fault(f"{dotted}: {value!r} is none of the choices", did_you_mean(str(value), options), where)
-    if kind in ("model_type", "dict_type", "list_type"):
-        wanted = "a list" if kind == "list_type" else "a mapping"
-        return Fault(f"{dotted} should be {wanted}, not {_shown(value)}", "", where)
-    message = error["msg"].replace("Input should be", "should be").replace("a valid ", "a whole " if "int" in kind else "a ")
-    return Fault(f"{dotted} {message}, not {_shown(value)}", "", where)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _annotation(schema: Any, place: Place) -> Any:
-    """The annotation of the field at a place."""
-    for part in place:
-        if isinstance(part, int):
-            schema = next(a for a in get_args(schema) if a is not type(None))
-            continue
-        by_name = {field.alias or name: field for name, field in _model(schema).model_fields.items()}
-        schema = by_name[str(part)].annotation if str(part) in by_name else Any
-    return schema
-
-
-def _model(annotation: Any) -> type[BaseModel]:
-    """The schema class in an annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((m for m in map(_model, get_args(annotation)) if m is not Strict), Strict)
-
-
-def _fields(schema: type[Strict], place: Place) -> list[str]:
-    model = _model(_annotation(schema, place))
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _options(schema: type[Strict], place: Place) -> list[Any]:
-    annotation = _annotation(schema, place)
-    found = [o for a in (annotation, *get_args(annotation)) for o in get_args(a) if isinstance(o, str)]
-    return found or [o for o in get_args(annotation) if isinstance(o, str)]
+    model: Annotated[ModelSchema, Field(description="a name such as llama3-70b, a path or a mapping")]
+    cluster: Annotated[ClusterSchema, Field(description="a name such as dgx-h100, a path or a mapping")]
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a scenario file, for editors: models, clusters and GPUs also by name."""
     schema = ScenarioSchema.model_json_schema(by_alias=True)
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "trainsim scenario"
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "trainsim scenario"}
     named = {"type": "string", "description": "a name, or a path to a file"}
     for owner, key in ((schema, "model"), (schema, "cluster"), (schema["$defs"]["ClusterSchema"], "gpu")):
         owner["properties"][key] = {"anyOf": [named, owner["properties"][key]]}
     schema["properties"]["extends"] = {"type": "string", "description": "a scenario that this one changes"}
-    for name in ("ModelSchema", "ClusterSchema", "GpuSchema"):
-        schema["$defs"][name].pop("required", None)
+    for partial in (schema, *(schema["$defs"][name] for name in ("ModelSchema", "ClusterSchema", "GpuSchema"))):
+        partial.pop("required", None)
     return schema

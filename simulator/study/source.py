@@ -8,104 +8,137 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ..errors import Fault, UserError, did_you_mean
+from ..errors import Fault, UserError, nearest, shown
+from .document import Document, Mark, Place
 
-Place = tuple[str | int, ...]
-"""Where a value stands in a document: the keys and indices from the root."""
+START = "it should start like `model: llama3-70b`"
+MOST_BYTES = 2**20
+MOST_VALUES = 100_000
+MOST_DEPTH = 50
+MOST_DIGITS = 1000
 
-MOST_NODES = 200_000
-MOST_BYTES = 20_000_000
+_INTEGER = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 
-_INTEGER = re.compile(r"[-+]?\d+|0x[0-9a-fA-F]+|0o[0-7]+")
-_NUMBER = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?")
-_SPECIAL = {"null": None, "~": None, "": None, "true": True, "false": False, ".nan": float("nan"), ".inf": float("inf")}
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """Plain data, and for every place in it a `file:line:column`."""
-
-    data: dict[str, Any]
-    marks: Mapping[Place, str] = field(default_factory=dict)
-
-    def where(self, place: Place) -> str:
-        """The nearest mark: of the value itself, or of what holds it."""
-        for length in range(len(place), -1, -1):
-            if place[:length] in self.marks:
-                return self.marks[place[:length]]
-        return ""
-
-    def overlaid(self, other: Document, at: Place = ()) -> Document:
-        """This document with `other` written over it at a place: mappings merge, everything else is replaced."""
-        marks = {**self.marks, **{(*at, *place): mark for place, mark in other.marks.items()}}
-        if not at:
-            return Document(_merged(self.data, other.data), marks)
-        data = dict(self.data)
-        inner = data.get(str(at[0]))
-        data[str(at[0])] = Document(inner if isinstance(inner, dict) else {}).overlaid(Document(other.data), at[1:]).data
-        return Document(data, marks)
-
-
-def _merged(base: Any, over: Any) -> Any:
-    if isinstance(base, dict) and isinstance(over, dict):
-        return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}
-    return over
+_STANDARD = "tag:yaml.org,2002:"
+_PLAIN, _TEXT = "plain", _STANDARD + "str"
+_HARMLESS = {_PLAIN, _TEXT} | {_STANDARD + name for name in ("int", "float", "bool", "null", "map", "seq")}
+_Loader: Any = type(
+    "_Loader",
+    (getattr(yaml, "CSafeLoader", yaml.SafeLoader),),
+    {"yaml_implicit_resolvers": {}, "DEFAULT_SCALAR_TAG": _PLAIN},
+)
+"""PyYAML's parser without its idea of what a scalar means."""
 
 
 def read(path: Path) -> Document:
     """A YAML file whose root is a mapping."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise UserError(f"no file {str(path)!r}", hint=did_you_mean(path.name, beside) if beside else "") from None
-    except OSError as error:
-        raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        raise UserError(f"no file {shown(str(path))}", hint=_neighbour(path)) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {shown(str(path))}: {getattr(error, 'strerror', error)}") from None
     if len(raw) > MOST_BYTES:
-        raise UserError(f"{path} is too large for a scenario: {len(raw)} bytes")
+        raise UserError("too large for a scenario", where=str(path), hint=f"at most {MOST_BYTES:,} bytes")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise UserError("not a text file", where=f"{path}:{line}", hint="scenarios are YAML in UTF-8") from None
+        raise UserError("not a text file", where=f"{path}:{line}", hint="save it as YAML in UTF-8") from None
     return parse(text, str(path))
+
+
+def _neighbour(path: Path) -> str:
+    """What there is instead of a missing file."""
+    try:
+        beside = {str(p): p.name for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml")}
+    except (OSError, ValueError):
+        return f"there is no folder {shown(str(path.parent))}"
+    close = nearest(str(path), beside, cutoff=0.8)
+    some = ", ".join([*list(beside.values())[:6], *(["..."] if len(beside) > 6 else [])])
+    return f"did you mean {close!r}?" if close else f"that folder holds {some or 'no YAML file'}"
 
 
 def parse(text: str, name: str) -> Document:
     """YAML text whose root is a mapping; `name` stands for the file in messages."""
+    strange = _UNPRINTABLE.search(text)
+    if strange:
+        at = strange.start()
+        mark = Mark(name, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+        raise UserError(f"not text: it holds the character {strange[0]!r}", where=str(mark), hint="save it as YAML in UTF-8")
     try:
-        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        _measure(text, name)
+        root = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-        raise UserError(f"not YAML: {reason}", where=where, hint="check quotes, colons and indentation there") from None
-    except RecursionError:
-        raise UserError("nested too deeply", where=name) from None
+        raise _not_yaml(error, text, name) from None
+    if root is None:
+        raise UserError("the file is empty", where=f"{name}:1:1", hint=START)
     builder = _Builder(name)
-    data = builder.value(root, ()) if root is not None else {}
+    data = builder.value(root, ())
     if not isinstance(data, dict) and not builder.faults:
-        builder.faults.append(Fault("the file holds no mapping", "it should start like `model: llama3-70b`", f"{name}:1"))
+        holds = "a list" if isinstance(data, list) else "a single value"
+        raise UserError(f"the file holds {holds}, not keys and values", where=f"{name}:1:1", hint=START)
     if builder.faults:
-        raise UserError("", faults=builder.faults)
+        raise UserError(faults=builder.faults)
     return Document(data, builder.marks)
+
+
+def _measure(text: str, name: str) -> None:
+    """Refuses what is too deep for a parser that calls itself."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            raise _too_much(f"nested more than {MOST_DEPTH} deep", event, name)
+
+
+def _too_much(message: str, at: yaml.Event | yaml.Node, name: str) -> UserError:
+    return UserError(
+        message, where=str(_mark(name, at.start_mark)), hint="a scenario is a few dozen lines: see workloads/scenarios"
+    )
+
+
+def _mark(name: str, start: Any) -> Mark:
+    return Mark(name, start.line + 1, start.column + 1)
+
+
+def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> UserError:
+    """What the parser found, in words that help."""
+    mark: Any = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = str(_mark(name, mark)) if mark else name
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return UserError("not YAML: a tab in the indentation", where=where, hint="indent with spaces")
+    if "another document" in problem:
+        return UserError("a second document starts here", where=where, hint="one scenario to a file, without ---")
+    return UserError(f"not YAML: {problem}", where=where, hint="check quotes, colons and indentation there")
 
 
 def scalar(text: str) -> Any:
     """The value of a plain YAML 1.2 scalar."""
-    if text.lower() in _SPECIAL and text in (text.lower(), text.capitalize(), text.upper()):
-        return _SPECIAL[text.lower()]
-    if text in ("-.inf", "+.inf"):
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text) and len(text) <= MOST_DIGITS:
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+    if _INFINITE.fullmatch(text):
         return float(text.replace(".", ""))
-    if _INTEGER.fullmatch(text):
-        return int(text, 0) if text[:2] in ("0x", "0o") else int(text) if len(text) < 4000 else text
-    return float(text) if _NUMBER.fullmatch(text) else text
+    return float(text) if _NUMBER.fullmatch(text) and not _INTEGER.fullmatch(text) else text
 
 
 class _Builder:
@@ -113,42 +146,44 @@ class _Builder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.marks: dict[Place, str] = {}
+        self.marks: dict[Place, Mark] = {}
         self.faults: list[Fault] = []
-        self.nodes = 0
+        self.values = 0
 
     def value(self, node: yaml.Node, place: Place) -> Any:
-        self.nodes += 1
-        where = f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
-        self.marks[place] = where
-        if self.nodes > MOST_NODES or len(place) > 50:
-            self._fault("too large or nested too deeply", where)
-            return None
-        if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
-            self._fault(f"the tag {node.tag.removeprefix('tag:yaml.org,2002:')!r} is not allowed", where, "write plain values")
+        """The data of a node."""
+        self.marks[place] = _mark(self.name, node.start_mark)
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise _too_much(f"more than {MOST_VALUES:,} values, counting each alias in full", node, self.name)
+        if len(place) > MOST_DEPTH:
+            raise _too_much("an alias of what it stands in", node, self.name)
+        if node.tag not in _HARMLESS:
+            tag = node.tag.replace(_STANDARD, "!!")
+            self._fault(f"the tag {shown(tag)} is not allowed", self.marks[place], "write plain values: nothing here is run")
             return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
-        return node.value if getattr(node, "style", None) else scalar(node.value)
+        return node.value if node.tag == _TEXT or getattr(node, "style", None) else scalar(node.value)
 
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> Mapping[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            where = f"{self.name}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str) or key == "<<":
-                self._fault(f"a key must be a word, not {key if key else 'a list or mapping'!r}", where)
-                continue
-            if key in data:
-                first = self.marks.get((*place, key), "").removeprefix(self.name + ":")
-                self._fault(f"{key!r} stands twice: here and at line {first.split(':')[0]}", where, "remove one of the two")
-                continue
-            data[key] = self.value(value_node, (*place, key))
-            self.marks[(*place, key)] = where
+            where, key = _mark(self.name, key_node.start_mark), key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._fault("a list or a mapping cannot be a key", where)
+            elif not key or key == "<<":
+                hint = "name a file to start from in `extends:`, or write the keys out" if key else ""
+                self._fault(f"{shown(key)} cannot be a key", where, hint)
+            elif key in data:
+                first = self.marks[(*place, key)].line
+                self._fault(f"{shown(key)} stands twice: here and at line {first}", where, "remove one of the two")
+            else:
+                data[key] = self.value(value_node, (*place, key))
+                self.marks[(*place, key)] = where
         return data
 
-    def _fault(self, message: str, where: str, hint: str = "") -> None:
-        if len(self.faults) < 20:
-            self.faults.append(Fault(message, hint, where))
+    def _fault(self, message: str, where: Mark, hint: str = "") -> None:
+        self.faults.append(Fault(message, hint, str(where)))

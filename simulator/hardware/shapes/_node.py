@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from ..cluster import Cluster
 
 
+def rail_of(cluster: Cluster, gpu: Array) -> Array:
+    """The NIC vertex of its node that each GPU sends through: neighbours share one where NICs are fewer than GPUs."""
+    rail: Array = gpu % cluster.gpus_per_node * cluster.rails // cluster.gpus_per_node
+    return rail
+
+
 def nic_of(cluster: Cluster, gpu: Array) -> Array:
-    """The NIC that each GPU sends through: neighbours share one where a node has fewer NICs than GPUs."""
-    local = gpu % cluster.gpus_per_node
-    nic: Array = gpu // cluster.gpus_per_node * cluster.nics_per_node + local * cluster.nics_per_node // cluster.gpus_per_node
+    """The same vertex, numbered among the NICs of all nodes."""
+    nic: Array = gpu // cluster.gpus_per_node * cluster.rails + rail_of(cluster, gpu)
     return nic
 
 
@@ -44,7 +49,7 @@ def wire_clos(cluster: Cluster, leaf_of_nic: Array, leaves: int) -> Wiring:
     vertices, runs = wire_node(cluster)
     if cluster.nodes == 1:
         return Wiring.of(vertices, runs, [])
-    n, nics, per_node = cluster.gpus, cluster.nodes * cluster.nics_per_node, cluster.nics_per_node
+    n, nics, per_node = cluster.gpus, cluster.nodes * cluster.rails, cluster.rails
     first_nic = n + cluster.nodes
     first_leaf, spine = first_nic + nics, first_nic + nics + leaves
     gpu, nic, leaf = np.arange(n), np.arange(nics), np.arange(leaves)
@@ -53,17 +58,17 @@ def wire_clos(cluster: Cluster, leaf_of_nic: Array, leaves: int) -> Wiring:
         Vertices("nic", first_nic, nics, lambda i: f"node{i // per_node}/nic{i % per_node}"),
         Vertices("leaf", first_leaf, leaves, lambda i: f"leaf{i}"),
     ]
-    pcie, wire = cluster.pcie, cluster.nic
+    pcie, wire_bytes_per_s, wire_s = cluster.pcie, cluster.rail_bytes_per_s, cluster.nic.latency_s
     runs += [
         Links.between(gpu, first_nic + nic_of_gpu, pcie.bytes_per_s, pcie.latency_s),
         Links.between(first_nic + nic_of_gpu, gpu, pcie.bytes_per_s, pcie.latency_s),
-        Links.between(first_nic + nic, first_leaf + leaf_of_nic, wire.bytes_per_s, wire.latency_s),
-        Links.between(first_leaf + leaf_of_nic, first_nic + nic, wire.bytes_per_s, wire.latency_s),
+        Links.between(first_nic + nic, first_leaf + leaf_of_nic, wire_bytes_per_s, wire_s),
+        Links.between(first_leaf + leaf_of_nic, first_nic + nic, wire_bytes_per_s, wire_s),
     ]
     at = First(cluster, leaves)
     covered = [(at.gpu_nic + gpu, at.nic_leaf + nic_of_gpu), (at.nic_gpu + gpu, at.leaf_nic + nic_of_gpu)]
     if cluster.pods > 1:
-        below = np.bincount(leaf_of_nic, minlength=leaves) * wire.bytes_per_s / cluster.oversubscription
+        below = np.bincount(leaf_of_nic, minlength=leaves) * wire_bytes_per_s / cluster.oversubscription
         vertices.append(Vertices("spine", spine, 1, lambda _: "spine"))
         above = np.full(leaves, spine)
         runs.append(Links.between(first_leaf + leaf, above, below, cluster.switch_latency_s))
@@ -79,7 +84,7 @@ class First:
     """The number of the first link of each run."""
 
     def __init__(self, cluster: Cluster, leaves: int) -> None:
-        n, nics = cluster.gpus, cluster.nodes * cluster.nics_per_node
+        n, nics = cluster.gpus, cluster.nodes * cluster.rails
         self.nvlink_up, self.nvlink_down = 0, n
         self.gpu_nic, self.nic_gpu = 2 * n, 3 * n
         self.nic_leaf, self.leaf_nic = 4 * n, 4 * n + nics

@@ -14,7 +14,7 @@ from ._node import route_clos, wire_clos
 
 
 def _leaf_of_nic(cluster: Cluster) -> Array:
-    leaf: Array = np.arange(cluster.nodes * cluster.nics_per_node) // (cluster.nics_per_node * cluster.nodes_per_pod)
+    leaf: Array = np.arange(cluster.nodes * cluster.rails) // (cluster.rails * cluster.nodes_per_pod)
     return leaf
 
 

@@ -11,22 +11,22 @@ import numpy as np
 
 from ..cluster import Cluster
 from ..wiring import Array, Wiring
-from ._node import nic_of, route_clos, wire_clos
+from ._node import rail_of, route_clos, wire_clos
 
 
 def _leaf_of_nic(cluster: Cluster) -> Array:
-    nic = np.arange(cluster.nodes * cluster.nics_per_node)
-    pod, rail = nic // cluster.nics_per_node // cluster.nodes_per_pod, nic % cluster.nics_per_node
-    leaf: Array = pod * cluster.nics_per_node + rail
+    nic = np.arange(cluster.nodes * cluster.rails)
+    pod, rail = nic // cluster.rails // cluster.nodes_per_pod, nic % cluster.rails
+    leaf: Array = pod * cluster.rails + rail
     return leaf
 
 
 def wire(cluster: Cluster) -> Wiring:
-    return wire_clos(cluster, _leaf_of_nic(cluster), cluster.pods * cluster.nics_per_node)
+    return wire_clos(cluster, _leaf_of_nic(cluster), cluster.pods * cluster.rails)
 
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
     per_node = cluster.gpus_per_node
-    same_rail = nic_of(cluster, source) % cluster.nics_per_node == nic_of(cluster, target) % cluster.nics_per_node
+    same_rail = rail_of(cluster, source) == rail_of(cluster, target)
     relay = np.where(same_rail, source, source // per_node * per_node + target % per_node)
-    return route_clos(cluster, source, target, _leaf_of_nic(cluster), cluster.pods * cluster.nics_per_node, relay)
+    return route_clos(cluster, source, target, _leaf_of_nic(cluster), cluster.pods * cluster.rails, relay)

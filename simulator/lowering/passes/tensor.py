@@ -34,7 +34,7 @@ def _divided(op: AnyOp, tp: int) -> Iterator[AnyOp]:
     if not isinstance(op, Compute) or op.split is Split.SEQUENCE:
         yield op
         return
-    share = replace(op, parameters=-(-op.parameters // tp))
+    share = replace(op, parameters=op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp))
     if op.split is not Split.LOOKUP:
         inner = Split.INNER if op.split is Split.LOSS else op.split
         share = replace(share, kernel=op.kernel.split(inner, tp))

@@ -45,12 +45,16 @@ def embedding(model: Model, *, batch: int, seq: int, element_bytes: int) -> list
         weight_gradient=Rowwise("embedding_backward", tokens, model.hidden, element_bytes, 3 * element_bytes),
         split=Split.LOOKUP,
         parameters=model.embedding_parameters,
+        whole_parameters=model.embedding_parameters - model.vocab * model.hidden,
     )
     return [lookup]
 
 
-def head(model: Model, *, batch: int, seq: int, element_bytes: int) -> list[BlockOp]:
-    """Final norm, projection to the vocabulary, and the loss, whose softmax is kept in fp32."""
+def head(model: Model, *, batch: int, seq: int, element_bytes: int, owns_table: bool = True) -> list[BlockOp]:
+    """Final norm, projection to the vocabulary, and the loss, whose softmax is kept in fp32.
+
+    A head that does not own its table uses the embedding's, which is held and counted there.
+    """
     tokens = batch * seq
     project = Gemm(tokens, model.vocab, model.hidden, element_bytes)
     logits = BlockOp(
@@ -59,7 +63,7 @@ def head(model: Model, *, batch: int, seq: int, element_bytes: int) -> list[Bloc
         input_gradient=Gemm(tokens, model.hidden, model.vocab, element_bytes, Part.INPUT_GRADIENT),
         weight_gradient=Gemm(model.hidden, model.vocab, tokens, element_bytes, Part.WEIGHT_GRADIENT),
         split=Split.COLUMN,
-        parameters=model.vocab * model.hidden,
+        parameters=model.vocab * model.hidden if owns_table else 0,
         matmul_parameters=model.vocab * model.hidden,
         saved_bytes=tokens * model.hidden * element_bytes,
     )

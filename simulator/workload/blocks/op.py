@@ -17,6 +17,8 @@ class BlockOp:
     input_gradient: Kernel | None = None
     weight_gradient: Kernel | None = None
     parameters: int = 0
+    whole_parameters: int = 0
+    """Of those, the ones that a tensor-parallel group does not divide: biases added to sums, learned positions."""
     matmul_parameters: int = 0
     saved_bytes: int = 0
     """Kept for the backward pass, before any splitting: mostly the operator's own input."""
@@ -31,6 +33,7 @@ def linear(name: str, tokens: int, inputs: int, outputs: int, element_bytes: int
         weight_gradient=Gemm(inputs, outputs, tokens, element_bytes, Part.WEIGHT_GRADIENT),
         split=split,
         parameters=inputs * outputs + (outputs if bias else 0),
+        whole_parameters=outputs if bias and split is Split.ROW else 0,
         matmul_parameters=inputs * outputs,
         saved_bytes=tokens * inputs * element_bytes,
     )

@@ -1,0 +1,129 @@
+"""How fast the engine is: tasks per second of the event loop and of replay, and what folding saves.
+
+    python benchmarks/engine.py [--quick]
+
+Every figure is the best of a few runs in this process, on one core; ratios are of figures measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import simulator as sim
+from simulator.engine import des
+from simulator.engine.close import close
+from simulator.engine.fold import fold, unfolded
+from simulator.engine.replay import replay
+from simulator.engine.task import TaskGraph
+from simulator.study.scenario import Scenario
+from simulator.study.simulate import bound_of, program_of
+
+MIB = 2**20
+
+
+def best(call: Callable[[], Any], runs: int = 3) -> tuple[float, Any]:
+    """Seconds of the fastest of several runs, and the last result."""
+    times = []
+    for _ in range(runs):
+        began = perf_counter()
+        result = call()
+        times.append(perf_counter() - began)
+    return min(times), result
+
+
+def llama405b(gpus: int, schedule: str) -> Scenario:
+    """TP 8 x PP 16, 16 microbatches per replica, sequence parallel, ZeRO-1."""
+    plan = sim.Plan(tp=8, pp=16, schedule=schedule, chunks=4 if schedule == "interleaved" else 1, sharding="zero1")
+    job = sim.Job(sequence_length=8192, global_batch=16 * gpus // 128)
+    return Scenario(sim.model("llama3-405b"), sim.cluster("dgx-h100", nodes=gpus // 8), plan, job)
+
+
+def engines() -> None:
+    """Tasks per second of each engine on the folded graph of 405B on 16,384 GPUs."""
+    scenario = llama405b(16_384, "interleaved")
+    graph = close(fold(bound_of(scenario, program_of(scenario)).skeleton).expansion.graph)
+    closed: TaskGraph = close(graph, every=True)
+    print(f"\nEngines, {len(graph):,} tasks of the folded graph:")
+    des_s, _ = best(lambda: des.simulate(graph))
+    print(f"  des, contention on            {des_s:7.3f} s  {len(graph) / des_s:12,.0f} tasks/s")
+    fixed_s, _ = best(lambda: des.simulate(closed))
+    print(f"  des, closed                   {fixed_s:7.3f} s  {len(graph) / fixed_s:12,.0f} tasks/s")
+    replay_s, _ = best(lambda: replay(closed))
+    print(
+        f"  replay, closed                {replay_s:7.3f} s  {len(graph) / replay_s:12,.0f} tasks/s  {fixed_s / replay_s:.1f}x des"
+    )
+
+
+def folding() -> None:
+    """A case small enough to be run whole as well."""
+    scenario = llama405b(128, "interleaved")
+    skeleton = bound_of(scenario, program_of(scenario)).skeleton
+    print("\nFolding, 405B on 128 GPUs, every rank simulated and one of each class:")
+    whole_s, whole = best(lambda: des.simulate(unfolded(skeleton).expansion.graph), 1)
+    folded_s, folded = best(lambda: des.simulate(close(fold(skeleton).expansion.graph)))
+    assert whole.makespan_ns == folded.makespan_ns
+    print(f"  whole                         {whole_s:7.3f} s  {len(whole.end_ns):12,} tasks")
+    print(
+        f"  folded                        {folded_s:7.3f} s  {len(folded.end_ns):12,} tasks  {whole_s / folded_s:.1f}x faster, equal"
+    )
+
+
+def scale(quick: bool) -> None:
+    """The same plan on more and more GPUs, in process, from scenario to metrics."""
+    print("\nScale, 405B TP8 x PP16, op granularity, contention on, in process:")
+    for schedule in ("1f1b", "interleaved"):
+        base = 0.0
+        for gpus in (1_024, 16_384) if quick else (1_024, 16_384, 102_400):
+            scenario = llama405b(gpus, schedule)
+            seconds, run = best(lambda s=scenario: (r := s.simulate(allow_oom=True), r.metrics)[0])
+            base = base or seconds
+            print(
+                f"  {schedule:<11} {gpus:>7,} GPUs       {seconds:7.3f} s  {len(run.engine_timeline.expansion.graph):12,} tasks"
+                f" of {run.engine_timeline.tasks_represented:,}, {run.engine_timeline.expansion.ranks} classes,"
+                f" {seconds / base:.2f}x the first, step {run.metrics.step_time_s:.6f} s"
+            )
+
+
+def whole_command() -> None:
+    """`trainsim run` from a cold start: seconds and peak memory of the process."""
+    print("\n`trainsim run`, 405B on 16,384 GPUs, the whole process:")
+    for schedule in ("1f1b", "interleaved"):
+        chunks = 4 if schedule == "interleaved" else 1
+        data = {
+            "model": "llama3-405b", "cluster": {"name": "dgx-h100", "nodes": 2048},
+            "plan": {"tp": 8, "pp": 16, "dp": 128, "schedule": schedule, "chunks": chunks, "sharding": "zero1"},
+            "job": {"sequence_length": 8192, "global_batch": 2048},
+        }  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "scenario.yaml"
+            file.write_text(json.dumps(data))
+            command = [sys.executable, "-m", "simulator", "run", str(file), "--allow-oom", "--json"]
+            began = perf_counter()
+            done = subprocess.run(command, capture_output=True, check=True)
+        seconds = perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / MIB
+        step = json.loads(done.stdout)["step_time_s"]
+        print(f"  {schedule:<11}                    {seconds:7.3f} s  {peak:8.0f} MiB at most so far, step {step:.6f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="leave out the largest case")
+    quick = parser.parse_args().quick
+    whole_command()
+    engines()
+    folding()
+    scale(quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""Runs every benchmark in this folder, one after the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+for file in sorted(Path(__file__).parent.glob("*.py")):
+    if file.name != Path(__file__).name:
+        print(f"=== {file.stem}", flush=True)
+        subprocess.run([sys.executable, str(file), *sys.argv[1:]], check=True)

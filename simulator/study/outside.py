@@ -1,0 +1,141 @@
+"""Code that is not ours: loaded from a module or a file, and watched while it runs, so that its mistakes are bad input."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import index
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+from ..errors import SimulatorError, UserError, did_you_mean, nearest, shown
+from ..program.slot import KINDS, Box, Pair, Shape, Slot, looped
+
+HOW = "write it as module:name or file.py:name"
+SCHEDULE = "a schedule is order(rank, shape), which yields slots"
+SLOT = 'yield Slot("F", stage, microbatch), of kind F, B, I or W, or Pair(forward, backward)'
+
+
+def load(name: str) -> Any:
+    """The object that `module:name` or `file.py:name` means."""
+    where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
+        raise UserError(f"{shown(name)} is not complete", hint=HOW)
+    found = _run(Path(where)) if where.endswith(".py") else _imported(where)
+    if not hasattr(found, attribute):
+        public = [key for key, value in vars(found).items() if not key.startswith("_") and callable(value)]
+        raise UserError(f"{where} has no {shown(attribute)}", hint=did_you_mean(attribute, public))
+    return getattr(found, attribute)
+
+
+def _run(path: Path) -> ModuleType:
+    """The module in a file. It is not kept: the next call reads the file again."""
+    module = ModuleType(f"_outside_{path.stem}")
+    module.__file__ = str(path)
+    try:
+        code = compile(path.read_bytes(), str(path), "exec")
+    except (OSError, ValueError) as error:
+        close = nearest(path.name, [p.name for p in path.parent.glob("*.py")])
+        hint = f"did you mean {close!r}?" if close else HOW
+        raise UserError(f"cannot read {shown(str(path))}: {getattr(error, 'strerror', error)}", hint=hint) from None
+    except SyntaxError as error:
+        raise UserError(f"not Python: {error.msg}", where=f"{path}:{error.lineno}", hint="correct the file") from None
+    sys.modules[module.__name__] = module
+    try:
+        with _importable(path.parent), blamed(str(path), "run it by itself to see why"):
+            exec(code, vars(module))
+    finally:
+        del sys.modules[module.__name__]
+    return module
+
+
+def _imported(name: str) -> ModuleType:
+    with _importable(Path()), blamed(f"importing {name}", HOW):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """The modules of a folder can be imported for a while."""
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+
+
+@contextmanager
+def blamed(what: str, hint: str) -> Iterator[None]:
+    """Whatever goes wrong inside is the user's mistake, told with the line where it happened."""
+    try:
+        yield
+    except SimulatorError:
+        raise
+    except (Exception, SystemExit) as error:
+        skipped = (str(Path(__file__).parent.parent), str(Path(importlib.__file__).parent), "<")
+        theirs = [f for f in extract_tb(error.__traceback__) if not f.filename.startswith(skipped)]
+        at = f" at {Path(theirs[-1].filename).name}:{theirs[-1].lineno}" if theirs else ""
+        raise UserError(f"{what} raised {type(error).__name__}{at}: {error}", hint=hint) from error
+
+
+class Schedule:
+    """Somebody's schedule: an object with `order`, or that function alone. What it does not define is as in our own."""
+
+    def __init__(self, found: Any, name: str) -> None:
+        self._found, self._name = found, name
+        self._order: Callable[[int, Shape], Any] = getattr(found, "order", found)
+        if not callable(self._order):
+            raise UserError(f"{name} is {shown(found)}, not a function", hint=SCHEDULE)
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._found, attribute)
+
+    def order(self, rank: int, shape: Shape) -> Iterator[Box]:
+        """The boxes of a rank, each made sure to be one; not for ever."""
+        most = len(KINDS) * shape.stages * shape.microbatches
+        with self._blamed(f"order(rank={rank})"):
+            for n, box in enumerate(self._order(rank, shape)):
+                if n == most:
+                    raise UserError(f"{self._name} does not stop: {n} slots of rank {rank} so far", hint="yield each slot once")
+                yield self._box(box, rank)
+
+    def placement(self, shape: Shape) -> Sequence[int]:
+        """The rank of every stage."""
+        if not hasattr(self._found, "placement"):
+            return looped(shape)
+        with self._blamed("placement"):
+            ranks = [index(rank) for rank in self._found.placement(shape)]
+        if len(ranks) != shape.stages or not all(0 <= rank < shape.ranks for rank in ranks):
+            wanted = f"give each of {shape.stages} stages a rank from 0 to {shape.ranks - 1}"
+            raise UserError(f"{self._name}: the placement is {ranks[:12]}", hint=wanted)
+        return ranks
+
+    def refuse(self, shape: Shape) -> None:
+        """Raises `OutsideDomain` where the schedule has no answer."""
+        if hasattr(self._found, "refuse"):
+            with self._blamed("refuse"):
+                self._found.refuse(shape)
+
+    def _blamed(self, what: str) -> Any:
+        return blamed(f"{what} of {self._name}", SCHEDULE)
+
+    def _box(self, box: Any, rank: int) -> Box:
+        if isinstance(box, Pair):
+            return Pair(self._slot(box.forward, rank), self._slot(box.backward, rank))
+        if isinstance(box, (tuple, list)) and len(box) == 3 and box[0] == "FB":
+            return Pair(self._slot(box[1], rank), self._slot(box[2], rank))
+        return self._slot(box, rank)
+
+    def _slot(self, slot: Any, rank: int) -> Slot:
+        try:
+            kind, stage, microbatch = slot
+            if kind in KINDS:
+                return Slot(str(kind), index(stage), index(microbatch))
+        except (TypeError, ValueError):
+            pass
+        raise UserError(f"{self._name} yields {slot!r:.60} on rank {rank}, which is no slot", hint=SLOT)

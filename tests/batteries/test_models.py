@@ -1,0 +1,64 @@
+"""Every file in workloads/models: it loads, and its shape has as many parameters as were published."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import simulator as sim
+from simulator.study import catalog, source
+from simulator.units import GB, MB, TB
+
+FILES = catalog.files("models")
+SCALE = {"M": MB, "B": GB, "T": TB}
+TOLERANCE = 0.005
+
+
+def data_of(name: str) -> dict[str, Any]:
+    return source.read(FILES[name]).data
+
+
+def published(name: str) -> tuple[float, float]:
+    """The published count, and half a unit of its last printed digit."""
+    number, scale = str(data_of(name)["published_parameters"]).split()
+    decimals = len(number.partition(".")[2])
+    return float(number) * SCALE[scale], SCALE[scale] / 10**decimals / 2
+
+
+def test_there_are_models_to_test() -> None:
+    assert {"gpt3-175b", "llama2-70b", "llama3-8b", "llama3-405b", "megatron-1.7b", "megatron-1008b"} <= set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+class TestModel:
+    def test_loads_under_its_own_name(self, name: str) -> None:
+        assert sim.model(name).name == name
+        assert sim.model(name.upper()) == sim.model(name)
+
+    def test_has_as_many_parameters_as_published(self, name: str) -> None:
+        count, half_a_digit = published(name)
+        assert abs(sim.model(name).parameters - count) <= max(TOLERANCE * count, half_a_digit)
+
+    def test_says_where_it_comes_from(self, name: str) -> None:
+        assert re.search(r"arXiv \d{4}\.\d{5}|https?://", data_of(name)["source"])
+
+    def test_its_name_says_its_size(self, name: str) -> None:
+        """To the digits that the name has: `llama3-70b` has 70 to 71 billion."""
+        number = re.search(r"-(\d+(?:\.\d+)?)b$", name)
+        if number:
+            assert sim.model(name).parameters / GB == pytest.approx(float(number[1]), rel=0.04)
+
+    def test_heads_fill_the_width(self, name: str) -> None:
+        model = sim.model(name)
+        assert model.heads * model.head_dim == model.hidden
+        assert model.heads % model.kv_heads == 0
+
+    def test_parameters_are_those_of_its_blocks(self, name: str) -> None:
+        """Layers, embedding and head; a tied head has no table of its own."""
+        model = sim.model(name)
+        size = {"batch": 1, "seq": 8, "element_bytes": 2}
+        layer, ends = model.block.layer(model, **size), model.block.embedding(model, **size) + model.block.head(model, **size)
+        total = model.layers * sum(op.parameters for op in layer) + sum(op.parameters for op in ends)
+        assert total - (model.vocab * model.hidden if model.tied_embeddings else 0) == model.parameters
