@@ -1,6 +1,8 @@
-"""`make notebooks`: runs every NN_name.py of this folder (percent format) and writes NN_name.ipynb with what came out.
+"""Runs every notebook's script (`*.py`, percent format) and writes the `.ipynb` beside it, outputs and all.
 
-Run twice, it writes the same bytes, as long as what the cells print is the same.
+    python notebooks/make.py [01_first_run ...]
+
+The same kernel, the same library versions and the same code give the same file.
 """
 
 from __future__ import annotations
@@ -12,27 +14,28 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-HERE = Path(__file__).resolve().parent
-KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+HERE = Path(__file__).parent
 
 
 def execute(script: Path) -> nbformat.NotebookNode:
-    """The notebook of a script, with its outputs and nothing that depends on when or where it ran."""
-    notebook = jupytext.read(script)
-    client = NotebookClient(notebook, kernel_name="python3", record_timing=False, extra_arguments=["--log-level=ERROR"])
-    client.execute(cwd=str(HERE))
-    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    """The notebook of a script, executed in a fresh kernel in the repository's root."""
+    notebook = jupytext.read(script, fmt="py:percent")
+    NotebookClient(notebook, timeout=600, coalesce_streams=True, resources={"metadata": {"path": str(HERE.parent)}}).execute()
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
+        cell.metadata.pop("execution", None)
+    notebook.metadata.pop("language_info", None)
     return notebook
 
 
-def main(names: list[str]) -> None:
-    for script in sorted(HERE.glob("[0-9]*.py")):
-        if not names or script.stem in names:
-            print(script.name, flush=True)
-            nbformat.write(execute(script), script.with_suffix(".ipynb"))
+def main() -> None:
+    chosen = sys.argv[1:] or [p.stem for p in sorted(HERE.glob("[0-9]*.py"))]
+    for name in chosen:
+        script = HERE / f"{name}.py"
+        notebook = execute(script)
+        script.with_suffix(".ipynb").write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+        print(script.with_suffix(".ipynb").name)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -133,8 +133,8 @@ def shown(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     if isinstance(value, (dict, list, tuple)):
-        return "a mapping" if isinstance(value, dict) else "a list"
+        return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a tuple"
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
         return f"a number of {int(value.bit_length() * math.log10(2)) + 1} digits"
-    text = repr(value)
+    text = repr(value) if isinstance(value, str) else " ".join(repr(value).split())
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}...{text[-1]}"

@@ -84,9 +84,10 @@ class Dimension:
 
 
 BYTES = Dimension("bytes", "80 GiB", "1 B", "1000 TB")
-BYTES_PER_SECOND = Dimension("bytes per second", "400 Gbit/s", "1 kB/s", "1000 TB/s")
-SECONDS = Dimension("seconds", "5 us", "0 s", "24 h")
-FLOP_PER_SECOND = Dimension("flop per second", "989 TFLOP/s", "1 MFLOP/s", "1000 PFLOP/s")
+BYTES_PER_SECOND = Dimension("bytes per second", "400 Gbit/s", "1 MB/s", "1000 TB/s")
+SECONDS = Dimension("seconds", "5 s", "0 s", "24 h")
+LATENCY = Dimension("seconds", "5 us", "0 s", "1 s")
+FLOP_PER_SECOND = Dimension("flop per second", "989 TFLOP/s", "1 GFLOP/s", "1000 PFLOP/s")
 WATTS = Dimension("watts", "700 W", "1 W", "1 MW")
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^0-9\s].*?)?\s*")
@@ -176,6 +177,6 @@ def _digits(value: float) -> str:
     """Four significant digits, never in exponent form for ordinary sizes."""
     if value == 0:
         return "0"
-    value = float(f"{value:.3e}")
-    places = max(0, 3 - math.floor(math.log10(abs(value))))
+    rounded = float(f"{value:.3e}")
+    places = max(0, 3 - math.floor(math.log10(abs(rounded))))
     return f"{value:,.{places}f}"

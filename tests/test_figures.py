@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_a_row_per_pipeline_rank_and_a_bar_per_slot(run: Run) -> None:
         assert kinds["F"] == kinds["B"] == 8 * 2
         assert kinds["optimizer"] == 1
         slots = sorted((bar.start, bar.end) for bar in row.bars if bar.kind in "FB")
-        assert all(a[1] <= b[0] + 1e-12 for a, b in zip(slots, slots[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-12 for a, b in pairwise(slots))
     assert chart.end == run.metrics.step_time_s
 
 

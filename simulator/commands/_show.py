@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,7 +105,7 @@ class Duration(click.types.FloatParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
-        if not (math.isfinite(number) and 0 <= number <= LONGEST):
+        if not 0 <= number <= LONGEST:
             self.fail(f"{value!r} is no duration: a number from 0 to {LONGEST}", param, ctx)
         return number
 

@@ -21,6 +21,7 @@ def command(out: str, as_json: bool) -> None:
     from ..figures.gantt import gantt, save
     from ..figures.trace import trace
     from ..study.load import load
+    from ..units import show_s
 
     picture, trace_file = Path(out) / "timeline.png", Path(out) / "trace.json.gz"
     with progress("simulating"):
@@ -31,4 +32,5 @@ def command(out: str, as_json: bool) -> None:
     if as_json:
         print_json(run.as_dict() | {"files": [str(picture), str(trace_file)]})
         return
-    print_pairs([*run.summary, ("timeline", str(picture)), ("trace", f"{trace_file}: open it in ui.perfetto.dev")])
+    files = [("timeline", str(picture)), ("trace", f"{trace_file}: open it in ui.perfetto.dev")]
+    print_pairs([*run.summary, ("took", show_s(run.wall_s)), *files])

@@ -30,6 +30,7 @@ def command(
 ) -> None:
     """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists."""
     from ..study.load import load
+    from ..units import show_s
 
     with progress("simulating"):
         run = load(scenario, settings).simulate(**options)
@@ -39,7 +40,7 @@ def command(
     if as_json:
         print_json(record)
     else:
-        print_pairs([*run.summary, *written])
+        print_pairs([*run.summary, ("took", show_s(run.wall_s)), *written])
 
 
 def _write(run: Run, gantt_file: str | None, trace_file: str | None) -> list[tuple[str, str]]:

@@ -21,6 +21,9 @@ from .expand import Expansion, expand
 from .skeleton import Skeleton
 from .task import Array, Csr, offsets
 
+MOST_KEYS = 1 << 40
+"""Keys of entries stay below this, so that with their owner in front they fit in 63 bits."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Partition:
@@ -159,13 +162,27 @@ def _same_columns(classes: Array, columns: list[Array]) -> bool:
 
 def _same_lists(classes: Array, owner: Array, columns: list[Array]) -> bool:
     """Whether owners of one class have equal lists of entries, as multisets of the columns' values."""
-    order = np.lexsort((*reversed(columns), owner))
     counts = np.bincount(owner, minlength=len(classes))
     begins, first = offsets(counts)[:-1], _representatives(classes)[classes]
     if (counts != counts[first]).any():
         return False
+    entry, kinds = _numbered(columns)
+    entry = np.sort(owner * kinds + entry, kind="stable") % kinds
     twin = np.repeat(begins[first] - begins, counts) + np.arange(len(owner))
-    return all(bool((column[order] == column[order][twin]).all()) for column in columns)
+    return bool((entry == entry[twin]).all())
+
+
+def _numbered(columns: list[Array]) -> tuple[Array, int]:
+    """One number for each row of values, equal for equal rows, and a bound on it."""
+    number, bound = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        least = int(column.min(initial=0))
+        span = int(column.max(initial=0)) - least + 1
+        if bound * span > MOST_KEYS:
+            values, column = np.unique(column, return_inverse=True)
+            least, span = 0, len(values)
+        number, bound = number * span + (column - least), bound * span
+    return number, bound
 
 
 def _representatives(classes: Array) -> Array:

@@ -63,11 +63,11 @@ def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: 
 
 def draw(chart: Chart) -> Figure:
     """Paints a chart."""
-    from matplotlib.figure import Figure
+    from .drawing import Drawing
 
     rows = len(chart.rows)
     row_in = 0.52 if rows <= 8 else 0.34 if rows <= 16 else 0.2
-    figure = Figure(figsize=(WIDTH_IN, 1.35 + row_in * rows), layout="constrained", dpi=140)
+    figure = Drawing(figsize=(WIDTH_IN, 1.35 + row_in * rows), layout="constrained", dpi=140)
     axes = figure.add_subplot()
     for y, row in enumerate(chart.rows):
         _row(axes, chart, y, row.bars, row_in)

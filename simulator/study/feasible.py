@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, is_dataclass
-from math import gcd
+from math import gcd, inf
 from typing import Any
 
 from ..binding.fidelity import Fidelity
@@ -22,8 +22,10 @@ from . import catalog, outside
 from .document import Document
 from .scenario import Perturb, Scenario
 
-MOST_LAYER_SLOTS = 2_000_000
+MOST_LAYER_SLOTS = 400_000
 """Layers x microbatches of a replica: what one simulation takes in memory and in patience."""
+LONGEST_MICROBATCH_S = 24 * 3600
+"""Of a whole model on one GPU: within it every duration fits the clock."""
 
 Found = Iterator[tuple[str, str, str]]
 """(dotted field, what is wrong, hint)."""
@@ -80,8 +82,10 @@ def _well_formed(scenario: Scenario) -> None:
     ]
     for name, value, kind in parts:
         if not isinstance(value, kind):
-            make = f"sim.{name}(...)" if kind in (Model, Cluster) else f"sim.{kind.__name__}(...)"
-            raise UserError(f"{name} should be a {kind.__name__}, not {shown(value)}", hint=f"{make} makes one")
+            make = name if kind in (Model, Cluster) else kind.__name__
+            raise UserError(
+                f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=f"sim.{make}(...) makes one"
+            )
     schedule = scenario.plan.schedule
     data = {
         "plan": _plain(scenario.plan) | ({} if isinstance(schedule, str) else {"schedule": "1f1b"}),
@@ -90,7 +94,8 @@ def _well_formed(scenario: Scenario) -> None:
         "perturb": [_perturb(p) for p in scenario.perturb],
     }
     validated(SettingsSchema, Document(data, scenario.marks))
-    catalog.module("schedules", schedule)
+    if not isinstance(schedule, str) and not callable(getattr(schedule, "order", schedule)):
+        raise UserError(f"plan.schedule: {shown(schedule)} is no schedule", hint=outside.SCHEDULE)
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -132,6 +137,13 @@ def _batch(scenario: Scenario) -> Found:
         message = f"{microbatches(scenario)} microbatches of {model.layers} layers are more than one simulation takes"
         most = max(1, MOST_LAYER_SLOTS // model.layers)
         yield "job.global_batch", message, f"global_batch: {most * dp * job.microbatch_size}, or a larger microbatch_size"
+    flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.microbatch_size * job.sequence_length
+    sustained = gpu.peak_flop_per_s.get(job.dtype, inf) * gpu.kernels.compute_fraction
+    if flop / sustained > LONGEST_MICROBATCH_S:
+        message = (
+            f"a microbatch of {job.microbatch_size * job.sequence_length} tokens keeps one {gpu.name} busy for more than a day"
+        )
+        yield "job.microbatch_size", message, "a smaller model, fewer tokens or a faster GPU"
     if model.positions == "learned" and job.sequence_length > model.max_sequence_length:
         message = f"{model.name} has learned positions for {model.max_sequence_length} tokens, not {job.sequence_length}"
         yield "job.sequence_length", message, f"at most {model.max_sequence_length}"

@@ -55,6 +55,8 @@ class _Detail:
         """What is wrong, after the name of the field, and a hint."""
         if self.kind == "extra_forbidden":
             return self._unknown()
+        if self.kind == "invalid_key":
+            return f": {shown(self.value)} cannot be a key", "keys are words"
         if self.kind == "missing":
             return " is missing", _how(self.field)
         if self.kind == "refused":
@@ -62,7 +64,9 @@ class _Detail:
         if self.value is None:
             return " has no value", "give it one, or leave it out"
         if self.kind == "literal_error":
-            return f": {shown(self.value)} is none of the choices", did_you_mean(str(self.value), _choices(self.field))
+            return f": {shown(self.value)} is none of the choices", did_you_mean(
+                shown(self.value).strip("'"), _choices(self.field)
+            )
         for bound, side, words in _BOUNDS:
             if bound in self.context:
                 return f": {shown(self.value)} is {side}", f"{words} {self.context[bound]:.12g}"
@@ -75,7 +79,7 @@ class _Detail:
             return f": {owner.not_yet[key]}", "leave it out"
         elsewhere = [path for path in _paths(self.schema) if path[-1] == key]
         if elsewhere:
-            return ": unknown key", f"did you mean {either(map(repr, map(_dotted, elsewhere)))}?"
+            return ": unknown key", f"did you mean {_dotted(min(elsewhere, key=len))!r}?"
         return ": unknown key", did_you_mean(key, _fields(owner))
 
 
@@ -107,8 +111,8 @@ def _whole(value: Any) -> str:
     if text.isdecimal() and len(text) <= 15:
         return f"write {int(text)}, without quotes" if text == value else f"write {int(text)}"
     if isinstance(value, float) and abs(value) < 2**53:
-        return "write " + " or ".join(str(n) for n in sorted({max(1, int(value)), max(1, -int(-value // 1))}))
-    return ""
+        return f"write {either(sorted({max(1, int(value)), max(1, -int(-value // 1))}))}"
+    return "int(...) makes it one" if hasattr(value, "__index__") and not isinstance(value, bool) else ""
 
 
 def _how(field: FieldInfo | None) -> str:

@@ -86,7 +86,7 @@ def _with_settings(document: Document, settings: Iterable[str]) -> Document:
 
 def _set(document: Document, setting: str) -> Document:
     """The document with one field changed, as `--set` writes it."""
-    name, equals, text = setting.partition("=")
+    name, equals, text = str(setting).partition("=")
     place, text = tuple(part.strip() for part in name.split(".")), text.strip()
     if not equals or not all(place):
         raise UserError(f"--set {shown(setting)} sets nothing", hint="write it like --set plan.tp=4")
@@ -138,6 +138,9 @@ def resolved(document: Document, place: Place, kind: str) -> Document:
     value = document.at(place)
     inner = value if isinstance(value, dict) else {}
     name, at = (inner.get("name"), (*place, "name")) if inner else (value, place)
+    if "name" in inner and not isinstance(name, str):
+        message = f"{'.'.join(map(str, at))} should be a name or a path, not {shown(name)}"
+        raise UserError(message, where=document.where(at), hint=f"`trainsim catalog {kind}` lists them")
     if not isinstance(name, str):
         return document
     with _placed(document.where(at)):

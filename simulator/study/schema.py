@@ -7,21 +7,23 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ..units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, SECONDS, US_PER_S, WATTS, show_s
+from ..units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, LATENCY, SECONDS, US_PER_S, WATTS, show_s
 from . import grammar
 from .strict import Contradiction, SoFar, Strict, Text, quantity
 
 MOST_GPUS = 2**20
+LEAST_FACTOR = 0.001
 
 Degree = Annotated[int, Field(ge=1, le=2**20)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
-Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=LEAST_FACTOR, le=1, allow_inf_nan=False)]
 Factor = Annotated[float, Field(le=100, allow_inf_nan=False, description="a constant factor; random ones are not modelled yet")]
 
 Bytes = Annotated[float, quantity(BYTES)]
 BytesPerSecond = Annotated[float, quantity(BYTES_PER_SECOND)]
 Seconds = Annotated[float, quantity(SECONDS)]
+Latency = Annotated[float, quantity(LATENCY)]
 FlopPerSecond = Annotated[float, quantity(FLOP_PER_SECOND)]
 Watts = Annotated[float, quantity(WATTS)]
 
@@ -69,7 +71,7 @@ class ModelSchema(Strict):
 class KernelSchema(Strict):
     """How far kernels stay below a GPU's peaks."""
 
-    fixed: Seconds
+    fixed: Latency
     compute_fraction: Fraction
     memory_fraction: Fraction
     attention_forward_fraction: Fraction
@@ -94,10 +96,10 @@ class GpuSchema(Strict):
 class LatencySchema(Strict):
     """Latency of one hop over each kind of link."""
 
-    nvlink: Seconds = 0.5 / US_PER_S
-    pcie: Seconds = 1.0 / US_PER_S
-    nic: Seconds = 1.5 / US_PER_S
-    switch: Seconds = 0.3 / US_PER_S
+    nvlink: Latency = 0.5 / US_PER_S
+    pcie: Latency = 1.0 / US_PER_S
+    nic: Latency = 1.5 / US_PER_S
+    switch: Latency = 0.3 / US_PER_S
 
 
 class ClusterSchema(Strict):
@@ -174,7 +176,7 @@ class PerturbSchema(Strict):
     )
 
     rank: Annotated[int, Field(ge=0)] | None = None
-    speed: Annotated[Factor, Field(gt=0)] | None = None
+    speed: Annotated[Factor, Field(ge=LEAST_FACTOR)] | None = None
     link: Name | None = None
     capacity: Annotated[Factor, Field(ge=0)] | None = None
     from_: Annotated[Seconds, Field(alias="from")] = 0.0
@@ -191,6 +193,8 @@ class PerturbSchema(Strict):
             yield "until", f": {show_s(self.until)} is not after {show_s(self.from_)}, where it starts", "leave it out for no end"
         if self.capacity == 0 and self.until is None:
             yield "capacity", ": a link that carries nothing for ever stops the step", "give until, or a small capacity"
+        if self.capacity and self.capacity < LEAST_FACTOR:
+            yield "capacity", f": {self.capacity} is too small", f"at least {LEAST_FACTOR}, or 0 with an until"
 
 
 class SettingsSchema(Strict):

@@ -34,6 +34,7 @@ from .run import Run
 from .scenario import Perturb, Scenario
 
 ENGINES = ("auto", "des", "replay")
+MOST_STEPS = 1000
 
 
 def simulate(
@@ -43,14 +44,15 @@ def simulate(
     job: Job | None = None,
     *,
     fidelity: Fidelity | None = None,
-    perturb: Sequence[Perturb] = (),
+    perturb: Perturb | Sequence[Perturb] = (),
     engine: str = "auto",
     folding: bool = True,
     steps: int = 1,
     allow_oom: bool = False,
 ) -> Run:
     """Simulates a training step (or several in a row, of which the last is measured) and returns the run."""
-    scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), tuple(perturb))
+    disturbed = (perturb,) if isinstance(perturb, Perturb) else tuple(perturb)
+    scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), disturbed)
     return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom)
 
 
@@ -61,8 +63,8 @@ def simulate_scenario(
     began = perf_counter()
     if engine not in ENGINES:
         raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, ENGINES))
-    if steps < 1:
-        raise UserError(f"{steps} steps cannot be simulated", hint="--steps 1 or more")
+    if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     feasible.check(scenario)
     program = program_of(scenario, steps)
     dp = feasible.data_parallel_degree(scenario)

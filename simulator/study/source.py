@@ -21,6 +21,7 @@ MOST_BYTES = 2**20
 MOST_VALUES = 100_000
 MOST_DEPTH = 50
 MOST_DIGITS = 1000
+MOST_LISTED = 6
 
 _INTEGER = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -66,12 +67,15 @@ def read(path: Path) -> Document:
 def _neighbour(path: Path) -> str:
     """What there is instead of a missing file."""
     try:
-        beside = {str(p): p.name for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml")}
+        beside = {p.stem: p for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml")}
     except (OSError, ValueError):
         return f"there is no folder {shown(str(path.parent))}"
-    close = nearest(str(path), beside, cutoff=0.8)
-    some = ", ".join([*list(beside.values())[:6], *(["..."] if len(beside) > 6 else [])])
-    return f"did you mean {close!r}?" if close else f"that folder holds {some or 'no YAML file'}"
+    close = nearest(path.stem, beside, cutoff=0.6)
+    if close:
+        return f"did you mean {str(beside[close])!r}?"
+    names = [p.name for p in beside.values()]
+    some = names if len(names) <= MOST_LISTED else [*names[:MOST_LISTED], "..."]
+    return f"that folder holds {', '.join(some) or 'no YAML file'}"
 
 
 def parse(text: str, name: str) -> Document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..units import show_bytes, show_count, show_s
+from . import catalog
 
 if TYPE_CHECKING:
     from .run import Run
@@ -17,7 +18,7 @@ def summary(run: Run) -> list[tuple[str, str]]:
 
 def _asked(run: Run) -> list[tuple[str, str]]:
     s, plan = run.scenario, run.scenario.plan
-    ways = f"tp {plan.tp} x pp {plan.pp} x dp {run.gpus // (plan.tp * plan.pp)}, {plan.schedule}"
+    ways = f"tp {plan.tp} x pp {plan.pp} x dp {run.gpus // (plan.tp * plan.pp)}, {catalog.called(plan.schedule)}"
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
     sharding = "" if plan.sharding == "none" else f", {plan.sharding}"
     batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
@@ -49,4 +50,4 @@ def _how(run: Run) -> list[tuple[str, str]]:
     timeline = run.engine_timeline
     tasks, all_tasks = len(timeline.expansion.graph), timeline.tasks_represented
     ranks = f"{timeline.expansion.ranks} of {run.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks"
-    return [("simulated", f"{ranks}, by {run.engine} in {show_s(run.wall_s)}")]
+    return [("simulated", f"{ranks}, by {run.engine}")]

@@ -33,8 +33,12 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         overlap=sim.Overlap(*(draw(st.booleans()) for _ in range(3))),
     )  # fmt: skip
     nodes = max(1, tp * pp * dp // 4)
-    cluster = small_cluster(nodes, oversubscription=draw(st.sampled_from([1.0, 3.0])), nodes_per_pod=draw(st.sampled_from([1, 2, 4])),
-                            shape=draw(st.sampled_from(["rail-optimized", "leaf-spine"])))  # fmt: skip
+    cluster = small_cluster(
+        nodes,
+        oversubscription=draw(st.sampled_from([1.0, 3.0])),
+        nodes_per_pod=draw(st.sampled_from([1, 2, 4])),
+        shape=draw(st.sampled_from(["rail-optimized", "leaf-spine"])),
+    )
     job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)))
     model = small_model(layers=draw(st.integers(pp * chunks, pp * chunks + 3)), tied_embeddings=draw(st.booleans()))
     ranks = tp * pp * dp

@@ -6,6 +6,8 @@ GPU to NIC, NIC to GPU, NIC to leaf, leaf to NIC, leaf to spine, spine to leaf.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +43,16 @@ def wire_node(cluster: Cluster) -> tuple[list[Vertices], list[Links]]:
     return vertices, [up, down]
 
 
-def wire_clos(cluster: Cluster, leaf_of_nic: Array, leaves: int) -> Wiring:
-    """Nodes, NICs, `leaves` leaf switches and, where there are several pods, one pooled layer of spines above them.
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """How many leaf switches there are, and which of them each NIC is plugged into."""
+
+    count: int
+    of_nic: Callable[[Array], Array]
+
+
+def wire_clos(cluster: Cluster, leaves: Leaves) -> Wiring:
+    """Nodes, NICs, leaf switches and, where there are several pods, one pooled layer of spines above them.
 
     The spine layer is one vertex: traffic is sprayed evenly over it, so that only a leaf's uplinks together can bind.
     """
@@ -51,12 +61,12 @@ def wire_clos(cluster: Cluster, leaf_of_nic: Array, leaves: int) -> Wiring:
         return Wiring.of(vertices, runs, [])
     n, nics, per_node = cluster.gpus, cluster.nodes * cluster.rails, cluster.rails
     first_nic = n + cluster.nodes
-    first_leaf, spine = first_nic + nics, first_nic + nics + leaves
-    gpu, nic, leaf = np.arange(n), np.arange(nics), np.arange(leaves)
-    nic_of_gpu = nic_of(cluster, gpu)
+    first_leaf, spine = first_nic + nics, first_nic + nics + leaves.count
+    gpu, nic, leaf = np.arange(n), np.arange(nics), np.arange(leaves.count)
+    nic_of_gpu, leaf_of_nic = nic_of(cluster, gpu), leaves.of_nic(nic)
     vertices += [
         Vertices("nic", first_nic, nics, lambda i: f"node{i // per_node}/nic{i % per_node}"),
-        Vertices("leaf", first_leaf, leaves, lambda i: f"leaf{i}"),
+        Vertices("leaf", first_leaf, leaves.count, lambda i: f"leaf{i}"),
     ]
     pcie, wire_bytes_per_s, wire_s = cluster.pcie, cluster.rail_bytes_per_s, cluster.nic.latency_s
     runs += [
@@ -65,12 +75,12 @@ def wire_clos(cluster: Cluster, leaf_of_nic: Array, leaves: int) -> Wiring:
         Links.between(first_nic + nic, first_leaf + leaf_of_nic, wire_bytes_per_s, wire_s),
         Links.between(first_leaf + leaf_of_nic, first_nic + nic, wire_bytes_per_s, wire_s),
     ]
-    at = First(cluster, leaves)
+    at = First(cluster, leaves.count)
     covered = [(at.gpu_nic + gpu, at.nic_leaf + nic_of_gpu), (at.nic_gpu + gpu, at.leaf_nic + nic_of_gpu)]
     if cluster.pods > 1:
-        below = np.bincount(leaf_of_nic, minlength=leaves) * wire_bytes_per_s / cluster.oversubscription
+        below = np.bincount(leaf_of_nic, minlength=leaves.count) * wire_bytes_per_s / cluster.oversubscription
         vertices.append(Vertices("spine", spine, 1, lambda _: "spine"))
-        above = np.full(leaves, spine)
+        above = np.full(leaves.count, spine)
         runs.append(Links.between(first_leaf + leaf, above, below, cluster.switch_latency_s))
         runs.append(Links.between(above, first_leaf + leaf, below, cluster.switch_latency_s))
         covered += [
@@ -92,18 +102,18 @@ class First:
         self.spine_leaf = self.leaf_spine + leaves
 
 
-def route_clos(cluster: Cluster, source: Array, target: Array, leaf_of_nic: Array, leaves: int, relay: Array) -> Array:
+def route_clos(cluster: Cluster, source: Array, target: Array, leaves: Leaves, relay: Array) -> Array:
     """The links between pairs of GPUs: through the NVSwitch inside a node, else by NIC, leaf and, between pods, spine.
 
     `relay` is the GPU of the source's node that hands the data to its NIC: the source itself, or another that the data
     reaches over NVLink first.
     """
-    at = First(cluster, leaves)
+    at = First(cluster, leaves.count)
     near = source // cluster.gpus_per_node == target // cluster.gpus_per_node
     relayed = ~near & (relay != source)
     out, into = nic_of(cluster, relay), nic_of(cluster, target)
     if cluster.nodes > 1:
-        leaf_out, leaf_in = leaf_of_nic[out], leaf_of_nic[into]
+        leaf_out, leaf_in = leaves.of_nic(out), leaves.of_nic(into)
         climbs = ~near & (leaf_out != leaf_in)
     else:
         leaf_out = leaf_in = climbs = np.zeros(len(source), dtype=bool)

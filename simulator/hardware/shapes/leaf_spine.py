@@ -6,21 +6,19 @@ collective that leaves the pod.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..cluster import Cluster
 from ..wiring import Array, Wiring
-from ._node import route_clos, wire_clos
+from ._node import Leaves, route_clos, wire_clos
 
 
-def _leaf_of_nic(cluster: Cluster) -> Array:
-    leaf: Array = np.arange(cluster.nodes * cluster.rails) // (cluster.rails * cluster.nodes_per_pod)
-    return leaf
+def _leaves(cluster: Cluster) -> Leaves:
+    """A leaf for every pod."""
+    return Leaves(cluster.pods, lambda nic: nic // (cluster.rails * cluster.nodes_per_pod))
 
 
 def wire(cluster: Cluster) -> Wiring:
-    return wire_clos(cluster, _leaf_of_nic(cluster), cluster.pods)
+    return wire_clos(cluster, _leaves(cluster))
 
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return route_clos(cluster, source, target, _leaf_of_nic(cluster), cluster.pods, relay=source)
+    return route_clos(cluster, source, target, _leaves(cluster), relay=source)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Wiring
-from ._node import route_clos, wire_node
+from ._node import Leaves, route_clos, wire_node
 
 
 def wire(cluster: Cluster) -> Wiring:
@@ -20,4 +18,4 @@ def wire(cluster: Cluster) -> Wiring:
 
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return route_clos(cluster, source, target, np.zeros(0, dtype=np.int64), 0, relay=source)
+    return route_clos(cluster, source, target, Leaves(0, lambda nic: nic), relay=source)

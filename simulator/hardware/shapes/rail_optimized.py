@@ -11,22 +11,21 @@ import numpy as np
 
 from ..cluster import Cluster
 from ..wiring import Array, Wiring
-from ._node import rail_of, route_clos, wire_clos
+from ._node import Leaves, rail_of, route_clos, wire_clos
 
 
-def _leaf_of_nic(cluster: Cluster) -> Array:
-    nic = np.arange(cluster.nodes * cluster.rails)
-    pod, rail = nic // cluster.rails // cluster.nodes_per_pod, nic % cluster.rails
-    leaf: Array = pod * cluster.rails + rail
-    return leaf
+def _leaves(cluster: Cluster) -> Leaves:
+    """A leaf for every rail of every pod."""
+    rails, in_pod = cluster.rails, cluster.rails * cluster.nodes_per_pod
+    return Leaves(cluster.pods * rails, lambda nic: nic // in_pod * rails + nic % rails)
 
 
 def wire(cluster: Cluster) -> Wiring:
-    return wire_clos(cluster, _leaf_of_nic(cluster), cluster.pods * cluster.rails)
+    return wire_clos(cluster, _leaves(cluster))
 
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
     per_node = cluster.gpus_per_node
     same_rail = rail_of(cluster, source) == rail_of(cluster, target)
     relay = np.where(same_rail, source, source // per_node * per_node + target % per_node)
-    return route_clos(cluster, source, target, _leaf_of_nic(cluster), cluster.pods * cluster.rails, relay)
+    return route_clos(cluster, source, target, _leaves(cluster), relay)

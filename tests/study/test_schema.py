@@ -1,0 +1,96 @@
+"""The JSON Schema that editors use accepts what the simulator accepts, and the catalog lists what may be left out."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator as sim
+from simulator.study import catalog, source
+from simulator.study.schema import FidelitySchema, JobSchema, OverlapSchema, PlanSchema, json_schema
+from simulator.study.strict import Strict
+
+from ..commandline import SMALL, trainsim
+from .bad import BAD
+
+SCENARIOS = catalog.files("scenarios")
+TYPED = (
+    "a key with a typo",
+    "a word for a number",
+    "zero",
+    "huge",
+    "a mapping for a list",
+    "a bare bandwidth",
+    "an unknown choice",
+)
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    return jsonschema.Draft202012Validator(json_schema())
+
+
+@pytest.mark.parametrize("path", SCENARIOS.values(), ids=SCENARIOS)
+def test_shipped_scenarios_satisfy_the_schema(path: Path, validator: Any) -> None:
+    assert not list(validator.iter_errors(source.read(path).data))
+
+
+def test_the_schema_knows_names_paths_mappings_and_bases(validator: Any) -> None:
+    for text in (SMALL, "extends: base.yaml\nplan: {tp: 2}\n", "model: ./m.yaml\ncluster: {gpu: h100, gpus_per_node: 8}\n"):
+        assert not list(validator.iter_errors(source.parse(text, "x").data))
+
+
+@pytest.mark.parametrize("case", TYPED)
+def test_the_schema_refuses_what_an_editor_can_see(case: str, validator: Any) -> None:
+    data = source.parse(SMALL.replace(BAD[case].old, BAD[case].new, 1), "x").data
+    assert list(validator.iter_errors(data))
+
+
+def test_the_command_prints_the_schema() -> None:
+    assert trainsim("catalog", "--schema").record == json_schema()
+
+
+@pytest.mark.parametrize("path", SCENARIOS.values(), ids=SCENARIOS)
+def test_shipped_scenarios_load(path: Path) -> None:
+    assert sim.load(path).cluster.gpus > 0
+    assert catalog.headline(path)
+
+
+SECTIONS = [(PlanSchema, sim.Plan), (OverlapSchema, sim.Overlap), (JobSchema, sim.Job), (FidelitySchema, sim.Fidelity)]
+
+
+@pytest.mark.parametrize(("schema", "made"), SECTIONS, ids=lambda kind: kind.__name__)
+def test_a_file_and_python_have_the_same_fields_and_defaults(schema: type[Strict], made: Any) -> None:
+    assert list(schema.model_fields) == [field.name for field in fields(made)]
+    for field in fields(made):
+        if field.default is not MISSING:
+            assert schema.model_fields[field.name].default == field.default
+
+
+def test_defaults_are_listed_for_every_field_that_may_be_left_out() -> None:
+    said = trainsim("catalog", "defaults")
+    listed = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    values = trainsim("catalog", "defaults", "--json").record
+    flat = {f"{section}.{name}": value for section, inner in values.items() for name, value in inner.items()}
+    flat |= {f"plan.overlap.{name}": value for name, value in flat.pop("plan.overlap").items()}
+    assert set(listed) == set(flat)
+    assert {(name, listed[name]) for name in flat if flat[name] is None} == {
+        ("plan.dp", "what is left of the GPUs"),
+        ("plan.sequence_parallel", "true when tp > 1"),
+    }
+    for name, value in flat.items():
+        if value is not None:
+            assert source.scalar(listed[name]) == value
+    for section, made in (("plan", sim.Plan), ("job", sim.Job), ("fidelity", sim.Fidelity)):
+        assert set(values[section]) == {field.name for field in fields(made)}
+
+
+def test_what_the_defaults_say_is_what_is_used() -> None:
+    written = trainsim("catalog", "defaults", "--json").record
+    given = {"model": "llama3-8b", "cluster": "dgx-h100"}
+    assert sim.scenario(given) == sim.scenario({**given, **written})

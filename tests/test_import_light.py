@@ -1,0 +1,34 @@
+"""Importing the package and asking for help load none of the heavy libraries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from simulator.cli import cli
+
+HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "simpy", "pydantic", "pydantic_core", "rich", "yaml"}
+LOADED = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+COMMANDS = cli.list_commands(None)  # type: ignore[attr-defined]
+
+
+def loaded(code: str) -> set[str]:
+    """The top-level modules that are loaded after some code, in a fresh process."""
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{LOADED}"], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    assert not loaded("import simulator; dir(simulator)") & HEAVY
+
+
+def test_using_loads_what_it_needs() -> None:
+    """The test above can fail: names are resolved when they are used."""
+    assert "numpy" in loaded("import simulator; simulator.simulate")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], [], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_loads_nothing_heavy(args: list[str]) -> None:
+    assert not loaded(f"from simulator.cli import run\nassert run({args!r}) == 0") & HEAVY

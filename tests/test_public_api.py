@@ -1,0 +1,45 @@
+"""What `import simulator` offers: these names, no others, each what its module says."""
+
+from __future__ import annotations
+
+import pytest
+
+import simulator
+
+PUBLIC = (
+    "Deadlock",
+    "Fidelity",
+    "Infeasible",
+    "Job",
+    "Overlap",
+    "Perturb",
+    "Plan",
+    "Run",
+    "UserError",
+    "cluster",
+    "gantt",
+    "load",
+    "model",
+    "scenario",
+    "simulate",
+    "trace",
+)
+
+
+def test_the_public_names_are_these() -> None:
+    assert tuple(simulator.__all__) == PUBLIC
+    assert dir(simulator) == sorted([*PUBLIC, "__version__"])
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    thing = getattr(simulator, name)
+    assert thing.__name__ == name
+    assert thing.__module__.startswith("simulator.")
+    assert thing.__doc__
+    assert getattr(simulator, name) is thing
+
+
+def test_other_names_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'simulation'"):
+        _ = simulator.simulation

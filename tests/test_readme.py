@@ -1,0 +1,84 @@
+"""The README tells the truth: its transcripts, its Python, its scenario file, its map, its files."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator.study import catalog
+from simulator.study.load import from_mapping, load
+
+from .readme import README, rendered
+
+ROOT = README.parent
+
+
+def test_readme_transcripts_are_what_the_commands_print() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert rendered(text) == text, "python -m tests.readme writes them anew"
+
+
+def test_readme_scenario_is_the_one_that_ships() -> None:
+    block = re.search(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+    assert block
+    assert from_mapping(yaml.safe_load(block[1])) == load("llama3-70b-64xh100")
+
+
+def test_readme_names_places_that_exist() -> None:
+    text = README.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (ROOT / target).exists(), target
+    for place in re.findall(r"`((?:simulator|workloads|topologies|notebooks|docs|tests|results|benchmarks)[\w/.]*)`", text):
+        assert (ROOT / place).exists(), place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted((catalog.folder("scenarios")).glob("*.py")), ids=lambda p: p.stem)
+def test_docs_scenario_scripts_run(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(script), run_name="__main__")
+    assert len(capsys.readouterr().out.splitlines()) > 2
+
+
+@pytest.mark.parametrize("name", sorted(catalog.files("scenarios")))
+def test_docs_scenarios_run(name: str) -> None:
+    run = load(name).simulate()
+    assert run.fits
+    assert 0.2 < run.metrics.mfu < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted((ROOT / "notebooks").glob("[0-9]*.py")), ids=lambda p: p.stem)
+def test_docs_notebooks_execute_and_are_what_their_scripts_say(script: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("jupytext")
+    pytest.importorskip("nbclient")
+    execute = runpy.run_path(str(ROOT / "notebooks" / "make.py"))["execute"]
+    fresh = execute(script)
+    kept = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    assert [cell.source for cell in kept.cells] == [cell.source for cell in fresh.cells]
+    pictures = [o for cell in fresh.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+    assert pictures
+    for old, new in zip(kept.cells, fresh.cells, strict=True):
+        assert _text(old) == _text(new)
+
+
+def _text(cell: object) -> list[str]:
+    """What a cell printed or showed as text."""
+    outputs = getattr(cell, "outputs", [])
+    return [o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs if o.get("output_type") != "error"]
+
+
+@pytest.mark.slow
+def test_docs_results_are_regenerated_with_zero_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for script in sorted((ROOT / "results").glob("*/make.py")):
+        copy = tmp_path / script.parent.name
+        copy.mkdir()
+        (copy / "make.py").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+        runpy.run_path(str(copy / "make.py"), run_name="__main__")
+        for kept in script.parent.iterdir():
+            if kept.suffix != ".py" and kept.is_file():
+                assert (copy / kept.name).read_bytes() == kept.read_bytes(), kept
