@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from . import __version__
 from .errors import Infeasible, InvariantBroken, OutsideDomain, SimulatorError, UserError, did_you_mean
 
 INTERRUPTED = 130
@@ -45,7 +46,7 @@ class Commands(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(package_name="cluster-training-simulator", prog_name="trainsim")
+@click.version_option(__version__, prog_name="trainsim")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Simulate the training of large models on GPU clusters.
