@@ -9,11 +9,12 @@ Each check raises `UserError` (or `Deadlock`) that says what is wrong and at whi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from .errors import InvariantBroken, OutsideDomain, UserError
-from .program.slot import Layout, Shape, lay_out
-from .study.evaluate import Durations, evaluate
+from .program.slot import Durations, Layout, Shape, lay_out
+from .study.evaluate import evaluate
 
 SHAPES = tuple(
     Shape(ranks, microbatches, chunks)
@@ -40,7 +41,7 @@ def check_schedule(schedule: Any, shapes: Iterable[Shape] = SHAPES) -> int:
             continue
         taken += 1
         for comm in (0.0, 0.3):
-            result = evaluate(layout, Durations(comm=comm))
+            result = evaluate(replace(layout, shape=replace(layout.shape, durations=Durations(comm=comm))))
             if result.makespan < max(result.busy) * (1 - TOLERANCE):
                 raise InvariantBroken(f"{shape}: the makespan {result.makespan} is shorter than the work {max(result.busy)}")
             _check_in_flight(schedule, layout, result.peaks["peak"])

@@ -16,9 +16,9 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.figures.bars import chart_of_evaluation, chart_of_run, merged
 from simulator.figures.gantt import COLOURS, NAMES, gantt, save
-from simulator.program.slot import Shape, lay_out
+from simulator.program.slot import Durations, Shape, lay_out
 from simulator.study import catalog
-from simulator.study.evaluate import Durations, evaluate
+from simulator.study.evaluate import evaluate
 from simulator.study.run import Run
 
 from .house import scenario, small_cluster
@@ -101,7 +101,7 @@ def test_too_many_rows_and_unknown_ranks_are_refused(run: Run) -> None:
 
 
 def test_schedules_are_drawn_too() -> None:
-    result = evaluate(lay_out(catalog.module("schedules", "1f1b"), Shape(4, 8)), Durations(comm=0.1))
+    result = evaluate(lay_out(catalog.module("schedules", "1f1b"), Shape(4, 8, durations=Durations(comm=0.1))))
     chart = chart_of_evaluation(result, "1f1b")
     assert sum(len(row.bars) for row in chart.rows) == 4 * 8 * 2
     assert gantt(result, title="1f1b").axes[0].get_title(loc="left") == "1f1b"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import OutsideDomain
-from simulator.program.slot import Shape, lay_out
+from simulator.program.slot import Durations, Shape, lay_out
 from simulator.study import catalog
-from simulator.study.evaluate import Durations, Evaluation, evaluate
+from simulator.study.evaluate import Evaluation, evaluate
 
 RECORDS = Path(__file__).resolve().parents[2] / "shared" / "data" / "schedules.jsonl.gz"
 EXACT = pytest.approx
@@ -21,7 +21,7 @@ EXACT = pytest.approx
 
 def result(name: str, ranks: int, microbatches: int, chunks: int = 1, group: int | None = None, **durations: float) -> Evaluation:
     schedule = catalog.module("schedules", name)
-    return evaluate(lay_out(schedule, Shape(ranks, microbatches, chunks, group)), Durations(**durations))
+    return evaluate(lay_out(schedule, Shape(ranks, microbatches, chunks, group, durations=Durations(**durations))))
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])

@@ -34,14 +34,15 @@ def command(name: str, plot_file: str | None, as_json: bool, **options: Any) -> 
 
     Durations have no unit; only their ratios matter. Options that a schedule has no use for are ignored.
     """
-    from ..program.slot import Shape, lay_out
+    from ..program.slot import Durations, Shape, as_taken, lay_out
     from ..study import catalog
-    from ..study.evaluate import Durations, evaluate
+    from ..study.evaluate import evaluate
 
-    shape = Shape(**{field: options.pop(field) for field in ("ranks", "microbatches", "chunks", "group")})
+    sizes = {field: options.pop(field) for field in ("ranks", "microbatches", "chunks", "group")}
     schedule = catalog.module("schedules", name)
-    shape = _bounded(shape, getattr(schedule, "MOST_CHUNKS", shape.chunks))
-    result = evaluate(lay_out(schedule, shape), Durations(**options))
+    shape = as_taken(schedule, Shape(**sizes, durations=Durations(**options)))
+    _must_be_small(shape)
+    result = evaluate(lay_out(schedule, shape))
     sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
     record = {"schedule": name, "shape": sizes, **result.as_dict()}
     if plot_file:
@@ -55,19 +56,15 @@ def command(name: str, plot_file: str | None, as_json: bool, **options: Any) -> 
         _tell(name, result, record, plot_file)
 
 
-def _bounded(shape: Shape, most_chunks: int) -> Shape:
-    """The shape with no more chunks than the schedule knows. Raises `OutsideDomain` if it is too large to evaluate."""
-    from dataclasses import replace
-
+def _must_be_small(shape: Shape) -> None:
+    """Raises `OutsideDomain` if the shape is too large to evaluate."""
     from ..errors import OutsideDomain
 
-    shape = replace(shape, chunks=min(shape.chunks, most_chunks))
     slots = shape.stages * shape.microbatches
     if slots > MOST_SLOTS:
         reason = f"{slots:,} slots are more than one evaluation takes: at most {MOST_SLOTS:,}"
         nearest = {"microbatches": max(1, MOST_SLOTS // shape.stages)}
         raise OutsideDomain(reason, nearest=nearest if shape.stages <= MOST_SLOTS else {"chunks": MOST_SLOTS // shape.ranks})
-    return shape
 
 
 def _tell(name: str, result: Evaluation, record: dict[str, Any], plot_file: str | None) -> None:

@@ -99,7 +99,7 @@ def chart_of_evaluation(result: Evaluation, title: str) -> Chart:
             parts = slots_of(box)
             share = (end - start) / len(parts)
             for i, slot in enumerate(parts):
-                chunk = result.layout.chunk(slot.stage)
+                chunk = result.layout.chunk(result.layout.instance(slot.stage, slot.microbatch))
                 text = f"{slot.microbatch}" if not isinstance(box, Pair) else f"{slot.microbatch}&"
                 bars.append(Bar(start + i * share, start + (i + 1) * share, slot.kind, text, chunk))
         rows.append(Row(f"rank {rank}", tuple(bars)))

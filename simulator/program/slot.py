@@ -1,15 +1,20 @@
 """Slots, the boxes of a pipeline schedule, and what a schedule is.
 
 A schedule is a module (a file in `simulator/schedules/`, or anybody's) with a pure generator `order(rank, shape)` that
-yields the slots of one rank in order. It may also define `placement(shape)`, the rank of every stage (else stage s is on
-rank s mod P), `refuse(shape)`, which raises `OutsideDomain` where the schedule has no answer, and `in_flight(rank, shape)`,
-the most chunks of activations that a rank ever holds.
+yields the slots of one rank in order, or a pure function `orders(shape)` that gives those of all ranks. It may also define
+
+- `placement(shape)`, the rank of every stage (else stage s is on rank s mod P), or `placements(shape)`, one for each
+  direction that microbatches take: with D directions, microbatch m of M takes direction m D // M;
+- `refuse(shape)`, which raises `OutsideDomain` where the schedule has no answer;
+- `in_flight(rank, shape)`, the most chunks of activations that a rank ever holds;
+- `COST_AWARE = True`, if its order depends on the durations in the shape;
+- `CHUNKS`, if it runs that many stages per rank and no other number, whatever is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..errors import Fault, UserError
@@ -46,15 +51,54 @@ def slots_of(box: Box) -> tuple[Slot, ...]:
     return (box.forward, box.backward) if isinstance(box, Pair) else (box,)
 
 
+PerStage = float | tuple[float, ...]
+"""One duration for every stage, or one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Unitless durations of a slot of each kind (one chunk), of an overlapped pair, and of a crossing between ranks."""
+
+    forward: PerStage = 1.0
+    input_gradient: PerStage = 1.0
+    weight_gradient: PerStage = 1.0
+    backward: PerStage | None = None
+    """The whole backward; by default input and weight gradient together."""
+    pair: float | None = None
+    """An overlapped forward and backward; by default one after the other."""
+    comm: float = 0.0
+
+    def of(self, box: Box) -> float:
+        """How long a box lasts."""
+        if isinstance(box, Pair):
+            return self.of(box.forward) + self.of(box.backward) if self.pair is None else self.pair
+        if box.kind == FORWARD:
+            return _at(self.forward, box.stage)
+        if box.kind == BACKWARD and self.backward is not None:
+            return _at(self.backward, box.stage)
+        input_gradient, weight_gradient = _at(self.input_gradient, box.stage), _at(self.weight_gradient, box.stage)
+        return {BACKWARD: input_gradient + weight_gradient, INPUT_GRADIENT: input_gradient}.get(box.kind, weight_gradient)
+
+
+def _at(duration: PerStage, stage: int) -> float:
+    return duration[stage] if isinstance(duration, tuple) else duration
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a schedule may depend on. Stages are numbered in forward order; each rank holds `chunks` of them."""
 
     ranks: int
     microbatches: int
+    """Of a schedule that splits sequences: sub-sequences, numbered microbatch x splits + part."""
     chunks: int = 1
     group: int | None = None
     """Microbatches per round of an interleaved schedule; None for the schedule's own choice."""
+    splits: int = 1
+    """Parts that every sequence is cut into, by a schedule that does so."""
+    memory_limit: float = 1.0
+    """Activations that a rank may hold, in multiples of P microbatches, for schedules that are built under a limit."""
+    durations: Durations = Durations()
 
     @property
     def stages(self) -> int:
@@ -63,35 +107,67 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A schedule applied to a shape: the rank of every stage, and every rank's boxes in order."""
+    """A schedule applied to a shape: the rank of every stage, and every rank's boxes in order.
+
+    Where microbatches take several directions, each has its own copy of the model: an *instance* of a stage is that stage
+    in one direction, numbered direction x stages + stage.
+    """
 
     shape: Shape
-    placement: tuple[int, ...]
+    placements: tuple[tuple[int, ...], ...]
+    """Direction -> stage -> rank."""
     orders: tuple[tuple[Box, ...], ...]
 
     @property
     def stages(self) -> int:
-        return len(self.placement)
+        return len(self.placements[0])
 
-    def chunk(self, stage: int) -> int:
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """The rank of every instance of a stage."""
+        return tuple(rank for placement in self.placements for rank in placement)
+
+    def instance(self, stage: int, microbatch: int) -> int:
+        """The instance of a stage that a microbatch passes."""
+        return microbatch * len(self.placements) // self.shape.microbatches * self.stages + stage
+
+    def chunk(self, instance: int) -> int:
         """Which of its rank's stages this is, in forward order."""
-        return self.placement[:stage].count(self.placement[stage])
+        return self.placement[:instance].count(self.placement[instance])
 
 
 def lay_out(schedule: Any, shape: Shape) -> Layout:
     """Applies a schedule to a shape and checks the result. Raises `OutsideDomain` or `UserError` with every fault."""
+    shape = as_taken(schedule, shape)
     if hasattr(schedule, "refuse"):
         schedule.refuse(shape)
-    placement = tuple(schedule.placement(shape)) if hasattr(schedule, "placement") else looped(shape)
-    orders = tuple(tuple(schedule.order(rank, shape)) for rank in range(shape.ranks))
-    layout = Layout(shape, placement, orders)
+    if hasattr(schedule, "placements"):
+        placements = tuple(tuple(placement) for placement in schedule.placements(shape))
+    else:
+        placements = (tuple(schedule.placement(shape)) if hasattr(schedule, "placement") else looped(shape),)
+    if hasattr(schedule, "orders"):
+        orders = tuple(tuple(order) for order in schedule.orders(shape))
+    else:
+        orders = tuple(tuple(schedule.order(rank, shape)) for rank in range(shape.ranks))
+    layout = Layout(shape, placements, orders)
     check(layout)
     return layout
+
+
+def as_taken(schedule: Any, shape: Shape) -> Shape:
+    """The shape with the number of chunks that the schedule runs, if it runs no other."""
+    return replace(shape, chunks=getattr(schedule, "CHUNKS", shape.chunks))
 
 
 def looped(shape: Shape) -> tuple[int, ...]:
     """Stage s on rank s mod P: the placement of 1F1B and of interleaved schedules."""
     return tuple(stage % shape.ranks for stage in range(shape.stages))
+
+
+def snaked(shape: Shape) -> tuple[int, ...]:
+    """Forth through the ranks, back, and forth again: with two chunks the V of the zero-bubble papers."""
+    forth = tuple(range(shape.ranks))
+    return tuple(rank for chunk in range(shape.chunks) for rank in (forth[::-1] if chunk % 2 else forth))
 
 
 def check(layout: Layout) -> None:
@@ -120,8 +196,9 @@ def _misplaced(slot: Slot, rank: int, layout: Layout) -> list[Fault]:
         return [Fault(f"{slot.kind!r} is no kind of slot", hint=f"one of {', '.join(KINDS)}")]
     if not (0 <= slot.stage < layout.stages and 0 <= slot.microbatch < layout.shape.microbatches):
         return [Fault(f"{slot} is outside {layout.stages} stages and {layout.shape.microbatches} microbatches")]
-    if layout.placement[slot.stage] != rank:
-        return [Fault(f"{slot} is on rank {rank}, but stage {slot.stage} is placed on rank {layout.placement[slot.stage]}")]
+    placed = layout.placement[layout.instance(slot.stage, slot.microbatch)]
+    if placed != rank:
+        return [Fault(f"{slot} is on rank {rank}, but stage {slot.stage} is placed on rank {placed}")]
     return []
 
 

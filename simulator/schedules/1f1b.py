@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
 
-
-def refuse(shape: Shape) -> None:
-    if shape.chunks > 1:
-        raise OutsideDomain("1f1b runs one stage per rank; interleaved runs several", nearest={"chunks": 1})
+CHUNKS = 1
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:

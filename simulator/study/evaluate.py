@@ -17,30 +17,10 @@ from ..engine.stuck import grid
 from ..engine.task import UNCAPPED, Csr, TaskGraph
 from ..engine.timeline import Times
 from ..errors import Deadlock, UserError
-from ..program.slot import Box, Layout, Pair, Slot, slots_of
+from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 
 SCALE_BITS = 40
 """Durations are counted in 2^-40 of the longest: exact far beyond 1e-9."""
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """Unitless durations of a slot of each kind (one chunk), of an overlapped pair, and of a crossing between ranks."""
-
-    forward: float = 1.0
-    input_gradient: float = 1.0
-    weight_gradient: float = 1.0
-    backward: float | None = None
-    """The whole backward; by default input and weight gradient together."""
-    pair: float | None = None
-    """An overlapped forward and backward; by default one after the other."""
-    comm: float = 0.0
-
-    def of(self, box: Box) -> float:
-        backward = self.input_gradient + self.weight_gradient if self.backward is None else self.backward
-        if isinstance(box, Pair):
-            return self.forward + backward if self.pair is None else self.pair
-        return {"F": self.forward, "B": backward, "I": self.input_gradient, "W": self.weight_gradient}[box.kind]
 
 
 @dataclass(frozen=True)
@@ -48,10 +28,13 @@ class Evaluation:
     """A schedule with the start and end of every box, in the unit of its durations."""
 
     layout: Layout
-    durations: Durations
     starts: tuple[tuple[float, ...], ...]
     ends: tuple[tuple[float, ...], ...]
     peaks: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def durations(self) -> Durations:
+        return self.layout.shape.durations
 
     @property
     def busy(self) -> list[float]:
@@ -89,8 +72,9 @@ def _plain(box: Box) -> list[Any]:
     return ["FB", list(box.forward), list(box.backward)] if isinstance(box, Pair) else list(box)
 
 
-def evaluate(layout: Layout, durations: Durations) -> Evaluation:
-    """Runs a laid-out schedule. Raises `Deadlock` if its order cannot be carried out."""
+def evaluate(layout: Layout) -> Evaluation:
+    """Runs a laid-out schedule for its shape's durations. Raises `Deadlock` if its order cannot be carried out."""
+    durations = layout.shape.durations
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
     lengths = [durations.of(box) for _, box in boxes]
     longest = max([*lengths, durations.comm, 0.0])
@@ -107,7 +91,7 @@ def evaluate(layout: Layout, durations: Durations) -> Evaluation:
     except Deadlock as deadlock:
         raise _explained(deadlock, boxes, graph) from None
     unit = longest / (1 << SCALE_BITS)
-    return Evaluation(layout, durations, *_by_rank(layout, times, unit), peaks=peaks(layout))
+    return Evaluation(layout, *_by_rank(layout, times, unit), peaks=peaks(layout))
 
 
 def _by_rank(layout: Layout, times: Times, unit: float) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:

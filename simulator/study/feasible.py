@@ -15,7 +15,7 @@ from ..errors import Fault, OutsideDomain, UserError, shown
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..plan.plan import Overlap, Plan
-from ..program.slot import Shape, lay_out
+from ..program.slot import Shape, as_taken, lay_out
 from ..workload.job import Job
 from ..workload.model import Model
 from . import catalog, outside
@@ -43,7 +43,8 @@ def microbatches(scenario: Scenario) -> int:
 
 
 def schedule_shape(scenario: Scenario) -> Shape:
-    return Shape(scenario.plan.pp, microbatches(scenario), scenario.plan.chunks)
+    shape = Shape(scenario.plan.pp, microbatches(scenario), scenario.plan.chunks)
+    return as_taken(catalog.module("schedules", scenario.plan.schedule), shape)
 
 
 def mesh_of(scenario: Scenario) -> Mesh:
@@ -94,7 +95,9 @@ def _well_formed(scenario: Scenario) -> None:
         "perturb": [_perturb(p) for p in scenario.perturb],
     }
     validated(SettingsSchema, Document(data, scenario.marks))
-    if not isinstance(schedule, str) and not callable(getattr(schedule, "order", schedule)):
+    if not isinstance(schedule, str) and not any(
+        callable(getattr(schedule, name, None)) for name in ("order", "orders", "__call__")
+    ):
         raise UserError(f"plan.schedule: {shown(schedule)} is no schedule", hint=outside.SCHEDULE)
 
 
@@ -213,6 +216,9 @@ def _disturbed_links(scenario: Scenario) -> Found:
 
 def _scheduled(scenario: Scenario) -> Found:
     schedule, shape = catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
+    if scenario.plan.chunks not in (1, shape.chunks):
+        runs = f"{catalog.called(scenario.plan.schedule)} runs {shape.chunks} chunk{'s' * (shape.chunks > 1)} per rank"
+        yield "plan.chunks", f"{runs}, not {scenario.plan.chunks}", f"chunks: {shape.chunks}, or the schedule interleaved"
     try:
         if isinstance(schedule, outside.Schedule):
             lay_out(schedule, shape)

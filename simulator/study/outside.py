@@ -89,20 +89,32 @@ class Schedule:
     def __init__(self, found: Any, name: str) -> None:
         self._found, self._name = found, name
         self._order: Callable[[int, Shape], Any] = getattr(found, "order", found)
-        if not callable(self._order):
+        if not callable(self._order) and not callable(getattr(found, "orders", None)):
             raise UserError(f"{name} is {shown(found)}, not a function", hint=SCHEDULE)
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(self._found, attribute)
+        found = getattr(self._found, attribute)
+        return self._all_orders if attribute == "orders" else found
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
         """The boxes of a rank, each made sure to be one; not for ever."""
-        most = len(KINDS) * shape.stages * shape.microbatches
         with self._blamed(f"order(rank={rank})"):
-            for n, box in enumerate(self._order(rank, shape)):
-                if n == most:
-                    raise UserError(f"{self._name} does not stop: {n} slots of rank {rank} so far", hint="yield each slot once")
-                yield self._box(box, rank)
+            yield from self._boxes(self._order(rank, shape), rank, shape)
+
+    def _all_orders(self, shape: Shape) -> list[list[Box]]:
+        """The same for a schedule that gives the orders of all ranks at once."""
+        with self._blamed("orders"):
+            orders = list(self._found.orders(shape))
+            if len(orders) != shape.ranks:
+                raise UserError(f"{self._name} gives {len(orders)} orders for {shape.ranks} ranks", hint="one for each rank")
+            return [list(self._boxes(order, rank, shape)) for rank, order in enumerate(orders)]
+
+    def _boxes(self, boxes: Any, rank: int, shape: Shape) -> Iterator[Box]:
+        most = len(KINDS) * shape.stages * shape.microbatches
+        for n, box in enumerate(boxes):
+            if n == most:
+                raise UserError(f"{self._name} does not stop: {n} slots of rank {rank} so far", hint="yield each slot once")
+            yield self._box(box, rank)
 
     def placement(self, shape: Shape) -> Sequence[int]:
         """The rank of every stage."""

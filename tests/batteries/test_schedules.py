@@ -56,7 +56,7 @@ def test_whole_steps_replay_like_the_event_loop(name: str, chunks: int) -> None:
 
 def broken(**changes: object) -> SimpleNamespace:
     good = catalog.module("schedules", "gpipe")
-    return SimpleNamespace(**{"order": good.order, "refuse": good.refuse, "in_flight": good.in_flight, **changes})
+    return SimpleNamespace(**{"order": good.order, "CHUNKS": 1, "in_flight": good.in_flight, **changes})
 
 
 def test_the_battery_can_fail() -> None:
