@@ -96,7 +96,10 @@ weight gradient (in, T) x (T, out)."""
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Scaled dot-product attention, fused: `batch` sequences of `seq` tokens; `causal` computes the lower triangle only."""
+    """Scaled dot-product attention, fused: `batch` sequences of `seq` tokens; `causal` computes the lower triangle only.
+
+    With a `prefix` these are the next `seq` tokens of longer sequences, and see the keys of all `prefix` tokens before.
+    """
 
     batch: int
     seq: int
@@ -106,12 +109,17 @@ class Attention:
     causal: bool
     element_bytes: int
     part: Part = Part.FORWARD
+    prefix: int = 0
 
     @property
     def full_flop(self) -> int:
-        """Two products of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full."""
+        """Two products of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full.
+
+        For a causal part of a sequence that is its rows and its columns, so that the parts add up to the whole.
+        """
         products = 2 if self.part is Part.FORWARD else 4
-        return products * 2 * self.batch * self.seq * self.seq * self.heads * self.head_dim
+        scores = self.seq * (self.seq + self.prefix * (2 if self.causal else 1))
+        return products * 2 * self.batch * scores * self.heads * self.head_dim
 
     @property
     def flop(self) -> int:
@@ -122,7 +130,8 @@ class Attention:
     @property
     def traffic_bytes(self) -> int:
         """Queries, keys, values and output once; backward also their gradients."""
-        tensors = self.batch * self.seq * self.head_dim * self.element_bytes * 2 * (self.heads + self.kv_heads)
+        rows = self.seq * self.heads + (self.seq + self.prefix) * self.kv_heads
+        tensors = self.batch * rows * self.head_dim * self.element_bytes * 2
         return tensors if self.part is Part.FORWARD else 2 * tensors
 
     def split(self, how: Split, parts: int) -> Attention:

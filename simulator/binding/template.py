@@ -113,22 +113,26 @@ class _Writer:
         bodies = [self.compiled[step.body] for step in steps]
         rows = np.array([body.rows for body in bodies], dtype=np.int64)
         begins = offsets(rows)
-        after = self._after(steps, bodies, begins)
+        written = np.argsort(_turns(steps, begins), kind="stable")
+        row = np.argsort(written)  # the inverse: where each row of the bodies, joined one after the other, is written
+        after = row[self._after(steps, bodies, begins)]
         lane = _shifted([body.lane for body in bodies], begins, columns=(0,))
+        lane = lane[np.argsort(row[lane[:, 0]], kind="stable")]
         slot_of = np.full(len(self.numbers) + 1, -1, dtype=np.int64)
         slot_of[[self.numbers[name] for name in slot_names]] = np.arange(len(slot_names))
         n = int(begins[-1])
         template = Template(
-            slot=slot_of[_joined([body.communicator for body in bodies])],
-            solo_ns=_joined([body.solo_ns for body in bodies]),
-            charge=_joined([body.charge for body in bodies]),
+            slot=slot_of[_joined([body.communicator for body in bodies])][written],
+            solo_ns=_joined([body.solo_ns for body in bodies])[written],
+            charge=_joined([body.charge for body in bodies])[written],
             preds=Csr.from_pairs(after[:, 0], after[:, 1], n),
-            lanes=Csr.from_pairs(lane[:, 1], lane[:, 0], len(self.lanes)),
+            lanes=Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes)),
         )
         first_op = np.array([body.first_op for body in bodies], dtype=np.int64)
         step_of = np.repeat(np.arange(len(steps)), rows)
         op_of = np.arange(n) - begins[:-1][step_of] + first_op[step_of]
-        labels = Labels(steps, tuple(self.ops), step_of, op_of, tuple(self.lanes), self.axes, self.program.stages)
+        columns = (step_of[written], op_of[written])
+        labels = Labels(steps, tuple(self.ops), *columns, tuple(self.lanes), self.axes, self.program.stages)
         return template, labels
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
@@ -146,6 +150,21 @@ class _Writer:
                 between.append((begin, made[at]))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
+
+
+def _turns(steps: tuple[Step, ...], begins: Array) -> Array:
+    """A number for every row by which rows are written: their own order, but the steps of a pair take turns, evenly."""
+    turn = np.arange(int(begins[-1]), dtype=np.float64)
+    pairs: dict[tuple[int, int], list[int]] = {}
+    for at, step in enumerate(steps):
+        if step.pair >= 0:
+            pairs.setdefault((step.iteration, step.pair), []).append(at)
+    for members in pairs.values():
+        first, end = int(begins[members[0]]), int(begins[members[-1] + 1])
+        for at in members:
+            rows = int(begins[at + 1] - begins[at])
+            turn[begins[at] : begins[at + 1]] = first + (np.arange(rows) + 0.5) / rows * (end - first)
+    return turn
 
 
 def _joined(columns: list[Array]) -> Array:

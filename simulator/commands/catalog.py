@@ -9,7 +9,11 @@ import click
 
 from ._show import json_option, print_json, print_pairs, print_table
 
-AUTOMATIC = {"plan.dp": "what is left of the GPUs", "plan.sequence_parallel": "true when tp > 1"}
+AUTOMATIC = {
+    "plan.dp": "what is left of the GPUs",
+    "plan.sequence_parallel": "true when tp > 1",
+    "plan.group": "the schedule's own choice",
+}
 """Defaults that depend on the rest of a scenario."""
 
 

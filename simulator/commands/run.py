@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..study.run import Run
 
 ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, gives the same; auto picks."
-STEPS_HELP = "Training steps in a row; the last is measured."
+STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 if steps run into each other]"
 
 
 @click.command("run", short_help="Simulate a training step.")
@@ -20,7 +20,7 @@ STEPS_HELP = "Training steps in a row; the last is measured."
 @set_option
 @click.option("--engine", type=click.Choice(["auto", "des", "replay"]), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
-@click.option("--steps", type=Count(1, 1000), default=1, show_default=True, help=STEPS_HELP)
+@click.option("--steps", type=Count(1, 1000), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")

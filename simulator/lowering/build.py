@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ..errors import UserError
 from ..kernels import Part
 from ..program.op import COMPUTE, AnyOp, Compute
-from ..program.program import ACTIVATION, END, GRADIENT, LAST, Body, Key, Program, Stage, Step
-from ..program.slot import Layout, Slot, slots_of
+from ..program.program import ACTIVATION, END, GRADIENT, LAST, LOSS, Body, Key, Program, Stage, Step
+from ..program.slot import Layout, Pair, Slot, slots_of
 from ..workload.blocks.op import BlockOp
 from ..workload.job import Job
 from ..workload.model import Model
@@ -17,17 +17,18 @@ from ..workload.model import Model
 def build(model: Model, job: Job, layout: Layout) -> Program:
     """Each stage's operators as bodies for F, B, I and W, called in the order of the schedule."""
     stages = tuple(split_layers(model.layers, layout))
-    shares_table = model.tied_embeddings and stages[0].rank == stages[-1].rank
+    shared = shares_table(model, stages)
     bodies: dict[str, Body] = {}
     orders = []
     for boxes in layout.orders:
         steps = []
-        for slot in (slot for box in boxes for slot in slots_of(box)):
-            stage = stages[slot.stage]
-            name = f"{slot.kind} of {_likeness(stage)}"
-            if name not in bodies:
-                bodies[name] = _body(slot.kind, _operators(model, job, stage, shares_table))
-            steps.append(_step(name, slot, layout.stages))
+        for number, box in enumerate(boxes):
+            for slot in slots_of(box):
+                stage, part = stages[slot.stage], slot.microbatch % layout.shape.splits
+                name = f"{slot.kind} of {_likeness(stage)}" + (f", part {part}" if layout.shape.splits > 1 else "")
+                if name not in bodies:
+                    bodies[name] = _body(slot.kind, _operators(model, job, stage, shared, layout.shape.splits, part))
+                steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
 
@@ -40,11 +41,16 @@ def split_layers(layers: int, layout: Layout) -> Iterator[Stage]:
             hint=f"pp x chunks can be at most {layers}",
         )
     share, rest = divmod(layers, layout.stages)
-    first = 0
-    for stage, rank in enumerate(layout.placement):
-        count = share + (stage < rest)
-        yield Stage(rank, layout.chunk(stage), first, count, stage == 0, stage == layout.stages - 1)
-        first += count
+    for instance, rank in enumerate(layout.placement):
+        number = instance % layout.stages
+        first, count = number * share + min(number, rest), share + (number < rest)
+        yield Stage(number, rank, layout.chunk(instance), first, count, number == 0, number == layout.stages - 1)
+
+
+def shares_table(model: Model, stages: tuple[Stage, ...]) -> bool:
+    """Whether embedding and head are tied and always on one rank, so that it holds their table once."""
+    embedded, headed = {s.rank for s in stages if s.embedding}, {s.rank for s in stages if s.head}
+    return model.tied_embeddings and embedded == headed
 
 
 def _likeness(stage: Stage) -> str:
@@ -53,13 +59,14 @@ def _likeness(stage: Stage) -> str:
     return f"{ends[0]}{stage.layers} layers{ends[1]}"
 
 
-def _operators(model: Model, job: Job, stage: Stage, shares_table: bool) -> list[tuple[int, BlockOp]]:
-    """(layer within the stage or -1, operator) in forward order. A tied table on one rank is held once."""
-    size = {"batch": job.microbatch_size, "seq": job.sequence_length, "element_bytes": job.element_bytes}
+def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
+    """(layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence."""
+    seq = job.sequence_length // splits
+    size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
     block = model.block
     before = [(-1, op) for op in block.embedding(model, **size)] if stage.embedding else []
-    middle = [(i, op) for i in range(stage.layers) for op in block.layer(model, **size)]
-    after = [(-1, op) for op in block.head(model, **size, owns_table=not shares_table)] if stage.head else []
+    middle = [(i, op) for i in range(stage.layers) for op in block.layer(model, **size, prefix=part * seq)]
+    after = [(-1, op) for op in block.head(model, **size, owns_table=not shared)] if stage.head else []
     return before + middle + after
 
 
@@ -97,15 +104,16 @@ def op_name(layer: int, name: str) -> str:
     return f"{layer}.{name}" if layer >= 0 else name
 
 
-def _step(body: str, slot: Slot, stages: int) -> Step:
+def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
     """A slot as a call: what it waits for and what it produces."""
-    kind, stage, microbatch = slot
+    kind, number, microbatch = slot
+    stage, last = layout.instance(number, microbatch), number == layout.stages - 1
     after: tuple[Key, ...] = ()
     outputs: tuple[tuple[str, Key], ...] = ()
     if kind == "F":
-        after = ((ACTIVATION, stage, microbatch),) if stage else ()
-        outputs = ((END, (ACTIVATION, stage + 1, microbatch)),)
+        after = ((ACTIVATION, stage, microbatch),) if number else ()
+        outputs = ((END, (LOSS, stage, microbatch) if last else (ACTIVATION, stage + 1, microbatch)),)
     elif kind in ("B", "I"):
-        after = ((GRADIENT, stage, microbatch) if stage < stages - 1 else (ACTIVATION, stages, microbatch),)
-        outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if stage else ()
-    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))))
+        after = ((LOSS if last else GRADIENT, stage, microbatch),)
+        outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if number else ()
+    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), pair=pair)

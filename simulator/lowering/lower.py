@@ -29,8 +29,11 @@ def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, steps:
         program = sequence(program, plan.tp)
     program = overlap_tensor(program, plan.overlap.tp)
     tied = -(-_as_divided(model, plan.tp).vocab * model.hidden // plan.tp) if model.tied_embeddings else 0
-    program = data(program, DataParallel(dp, plan.sharding == "zero1", plan.overlap.dp, job.element_bytes, tied))
-    activation_bytes = job.microbatch_size * job.sequence_length * model.hidden * job.element_bytes
+    synchronised = plan.optimizer == "synchronised"
+    how = DataParallel(dp, plan.sharding == "zero1", plan.overlap.dp, synchronised, job.element_bytes, tied)
+    program = data(program, how)
+    tokens = job.microbatch_size * job.sequence_length // layout.shape.splits
+    activation_bytes = tokens * model.hidden * job.element_bytes
     if plan.uses_sequence_parallel:
         activation_bytes //= plan.tp
     program = pipeline(program, activation_bytes, overlaps=plan.overlap.pp)

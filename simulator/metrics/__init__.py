@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A timeline with its labels, over one step: the last one that was simulated, from `begin_ns` to `end_ns`."""
+    """A timeline with its labels, over one training step, from `begin_ns` to `end_ns`: the last one, unless said otherwise."""
 
     timeline: Timeline
     labels: tuple[Labels, ...]
@@ -34,6 +34,8 @@ class Observation:
     """What the model needs per step, by the full convention, over all GPUs."""
     peak_flop_per_s: float = 0.0
     """Of one GPU."""
+    step: int = -1
+    """Which of the simulated training steps, negative from the last."""
 
     @cached_property
     def classes(self) -> range:
@@ -59,12 +61,18 @@ class Observation:
         return ends
 
     @property
+    def iteration(self) -> int:
+        """The number of the observed step."""
+        return self.step % len(self.step_ends_ns)
+
+    @property
     def begin_ns(self) -> int:
-        return int(self.step_ends_ns[-2]) if len(self.step_ends_ns) > 1 else 0
+        """The end of the step before."""
+        return int(self.step_ends_ns[self.iteration - 1]) if self.iteration else 0
 
     @property
     def end_ns(self) -> int:
-        return int(self.step_ends_ns[-1])
+        return int(self.step_ends_ns[self.iteration])
 
     @property
     def step_ns(self) -> int:

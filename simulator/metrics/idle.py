@@ -42,7 +42,7 @@ def measure(seen: Observation) -> Spent:
         rows, tasks = seen.compute_rows(which), seen.timeline.expansion.tasks_of(which)
         labels = seen.labels_of(which)
         start, end = (
-            np.maximum(c[tasks[rows]], seen.begin_ns) for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
+            c[tasks[rows]].clip(seen.begin_ns, seen.end_ns) for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
         )
         optimizing = labels.phase[rows] == "optimizer"
         column = np.where(optimizing, causes.index(OPTIMIZER), 0)
@@ -62,7 +62,7 @@ def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Arra
     inner = np.stack([np.full(len(idle), which), before[idle], start[idle], latest[tasks[rows[idle]]]], axis=1)
     done = int(end.max(initial=seen.begin_ns))
     own = int(tasks[np.argmax(ends[tasks])]) if len(tasks) else -1
-    own_end = int(ends[own]) if own >= 0 else done
+    own_end = min(int(ends[own]), seen.end_ns) if own >= 0 else done
     last = int(np.argmax(ends)) if len(ends) else -1
     tail = np.array([[which, done, own_end, own], [which, max(done, own_end), seen.end_ns, last]])
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])

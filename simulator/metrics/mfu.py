@@ -32,7 +32,7 @@ def measure(seen: Observation) -> Utilisation:
     executed = 0
     for which in seen.classes:
         labels = seen.labels_of(which)
-        last = labels.iteration == len(seen.step_ends_ns) - 1
+        last = labels.iteration == seen.iteration
         executed += int(seen.weight[which]) * int(labels.flop[last].sum())
     per_gpu = seen.model_flop / seen.step_s / seen.timeline.ranks
     return Utilisation(seen.model_flop / available, executed / available, per_gpu)

@@ -29,6 +29,14 @@ class Plan:
     sequence_parallel: bool | None = None
     chunks: int = 1
     schedule: str = "1f1b"
+    group: int | None = None
+    """Microbatches per round of an interleaved schedule; None for the schedule's own choice."""
+    splits: int = 1
+    """Parts of every sequence, for a schedule that pipelines them."""
+    memory_limit: float = 1.0
+    """Activations per rank in multiples of pp microbatches, for schedules that are built under a limit."""
+    optimizer: str = "synchronised"
+    """Or "post-validated": no rank waits for another's gradient norm."""
     sharding: str = "none"
     recompute: str = "none"
     rank_order: str = "tp-cp-ep-dp-pp"

@@ -45,7 +45,8 @@ class Labels:
 
     @cached_property
     def stage(self) -> Array:
-        return self._of_step([step.stage for step in self.steps])
+        """The stage of each row in the order of the model, -1 for none."""
+        return self._of_step([self.stages[s.stage].number if s.stage >= 0 else -1 for s in self.steps])
 
     @cached_property
     def chunk(self) -> Array:

@@ -18,6 +18,8 @@ Key = tuple[str | int, ...]
 ACTIVATION, GRADIENT, PARAMETERS = "activation", "gradient", "parameters"
 """What the keys that cross ranks or training steps begin with: a stage's input, the gradient of its output, its weights.
 A step that waits for parameters means those of the training step before."""
+LOSS = "loss"
+"""What the keys of the last stage's results begin with."""
 
 END = "end"
 """Names, among the outputs of a step, the last op of its body's chain: when the result is there."""
@@ -49,6 +51,8 @@ class Step:
     outputs: tuple[tuple[str, Key], ...] = ()
     """(name of an op, or END or LAST; the key of its result)."""
     iteration: int = 0
+    pair: int = -1
+    """Steps of a rank with the same number (not -1) run together: their operations take turns on every stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,9 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A slice of the model in pipeline order."""
+    """A slice of the model in pipeline order: the `number`-th. Where microbatches take two directions it exists twice."""
 
+    number: int
     rank: int
     chunk: int
     first_layer: int
@@ -83,6 +88,7 @@ class Program:
     """What every pipeline rank does in a training step."""
 
     stages: tuple[Stage, ...]
+    """Instances of stages, one direction after the other: what a step's `stage` means."""
     bodies: Mapping[str, Body]
     orders: tuple[tuple[Step, ...], ...]
     """Pipeline rank -> its steps."""
@@ -91,6 +97,10 @@ class Program:
     @property
     def ranks(self) -> int:
         return len(self.orders)
+
+    def holders(self, stage: int) -> tuple[int, ...]:
+        """The pipeline ranks that hold the same slice of the model as an instance of a stage, itself included."""
+        return tuple(sorted(s.rank for s in self.stages if s.number == self.stages[stage].number))
 
     def with_bodies(self, change: Callable[[AnyOp], Iterable[AnyOp]]) -> Program:
         """Every op of every body replaced by what `change` makes of it."""

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
 
+OPTIONS = ("group",)
+
 
 def refuse(shape: Shape) -> None:
     ranks, microbatches, group = shape.ranks, shape.microbatches, shape.group

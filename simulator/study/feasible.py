@@ -27,6 +27,9 @@ MOST_LAYER_SLOTS = 400_000
 LONGEST_MICROBATCH_S = 24 * 3600
 """Of a whole model on one GPU: within it every duration fits the clock."""
 
+OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_limit": (1.0, "zb-auto")}
+"""Fields of a plan that only some schedules look at (those that name them in `OPTIONS`): default, and one that does."""
+
 Found = Iterator[tuple[str, str, str]]
 """(dotted field, what is wrong, hint)."""
 
@@ -43,8 +46,12 @@ def microbatches(scenario: Scenario) -> int:
 
 
 def schedule_shape(scenario: Scenario) -> Shape:
-    shape = Shape(scenario.plan.pp, microbatches(scenario), scenario.plan.chunks)
-    return as_taken(catalog.module("schedules", scenario.plan.schedule), shape)
+    """What the plan asks of its schedule, durations apart."""
+    plan = scenario.plan
+    shape = Shape(
+        plan.pp, microbatches(scenario) * plan.splits, plan.chunks, plan.group, plan.splits, memory_limit=plan.memory_limit
+    )
+    return as_taken(catalog.module("schedules", plan.schedule), shape)
 
 
 def mesh_of(scenario: Scenario) -> Mesh:
@@ -161,9 +168,6 @@ def _multiples(value: int, unit: int) -> list[int]:
 
 def _divisions(scenario: Scenario) -> Found:
     model, plan, job = scenario.model, scenario.plan, scenario.job
-    if model.layers < plan.pp * plan.chunks:
-        message = f"{model.layers} layers of {model.name} do not fill pp x chunks = {plan.pp * plan.chunks} stages"
-        yield "plan.chunks" if plan.chunks > 1 else "plan.pp", message, f"at most {model.layers} stages"
     undivided = [f"{name} {size}" for name, size in (("heads", model.heads), ("ffn_hidden", model.ffn_hidden)) if size % plan.tp]
     if model.kv_heads % plan.tp and plan.tp % model.kv_heads and model.kv_heads != model.heads:
         undivided.append(f"kv_heads {model.kv_heads}")
@@ -171,12 +175,15 @@ def _divisions(scenario: Scenario) -> Found:
         whole = gcd(model.heads, model.ffn_hidden)
         best = next(t for t in range(plan.tp, 0, -1) if not whole % t and (not model.kv_heads % t or not t % model.kv_heads))
         yield "plan.tp", f"{' and '.join(undivided)} of {model.name} do not divide by tp {plan.tp}", f"tp: {best}"
-    tokens = job.microbatch_size * job.sequence_length
-    if plan.sequence_parallel and plan.tp == 1:
+    tokens = job.microbatch_size * job.sequence_length // plan.splits
+    if job.sequence_length % plan.splits:
+        near = " or ".join(map(str, _multiples(job.sequence_length, plan.splits)))
+        yield "plan.splits", f"{job.sequence_length} tokens do not divide into {plan.splits} parts", f"sequence_length: {near}"
+    elif plan.sequence_parallel and plan.tp == 1:
         hint = "use tp > 1, or leave it out"
         yield "plan.sequence_parallel", "there is no tensor-parallel group to divide the sequence in", hint
     elif plan.uses_sequence_parallel and tokens % plan.tp:
-        near = " or ".join(map(str, _multiples(job.sequence_length, plan.tp)))
+        near = " or ".join(map(str, _multiples(job.sequence_length, plan.tp * plan.splits)))
         message = f"{tokens} tokens of a microbatch do not divide by tp {plan.tp}, which sequence parallelism needs"
         yield "job.sequence_length", message, f"sequence_length: {near}, or plan.sequence_parallel: false"
 
@@ -215,10 +222,18 @@ def _disturbed_links(scenario: Scenario) -> Found:
 
 
 def _scheduled(scenario: Scenario) -> Found:
-    schedule, shape = catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
-    if scenario.plan.chunks not in (1, shape.chunks):
-        runs = f"{catalog.called(scenario.plan.schedule)} runs {shape.chunks} chunk{'s' * (shape.chunks > 1)} per rank"
-        yield "plan.chunks", f"{runs}, not {scenario.plan.chunks}", f"chunks: {shape.chunks}, or the schedule interleaved"
+    plan, schedule, shape = scenario.plan, catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
+    name = catalog.called(plan.schedule)
+    if plan.chunks not in (1, shape.chunks):
+        runs = f"{name} runs {shape.chunks} chunk{'s' * (shape.chunks > 1)} per rank"
+        yield "plan.chunks", f"{runs}, not {plan.chunks}", f"chunks: {shape.chunks}, or the schedule interleaved"
+    elif scenario.model.layers < shape.stages:
+        message = f"{scenario.model.layers} layers of {scenario.model.name} do not fill pp x chunks = {shape.stages} stages"
+        yield "plan.chunks" if plan.chunks > 1 else "plan.pp", message, f"at most {scenario.model.layers} stages"
+    used = OPTIONS if isinstance(schedule, outside.Schedule) else getattr(schedule, "OPTIONS", ())
+    for option, (default, example) in OPTIONS.items():
+        if getattr(plan, option) != default and option not in used:
+            yield f"plan.{option}", f"{name} has no use for it", f"leave it out, or a schedule such as {example}"
     try:
         if isinstance(schedule, outside.Schedule):
             lay_out(schedule, shape)

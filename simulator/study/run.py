@@ -57,12 +57,15 @@ class Run:
     engine: str
     engine_reason: str
     wall_s: float
+    measured_step: int = -1
+    """Which of the simulated steps is measured, counted from the last."""
 
     @cached_property
     def observation(self) -> Observation:
         job = self.scenario.job
         flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
-        return Observation(self.engine_timeline, self.labels, flop, self.scenario.cluster.gpu.matmul_peak(job.dtype))
+        peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
+        return Observation(self.engine_timeline, self.labels, flop, peak, self.measured_step)
 
     @cached_property
     def spent(self) -> Spent:

@@ -146,6 +146,10 @@ class PlanSchema(Strict):
     sequence_parallel: bool | None = None
     chunks: Degree = 1
     schedule: Annotated[str, Text(grammar.schedule, "a name, or file.py:function", "1f1b")] = "1f1b"
+    group: Degree | None = None
+    splits: Degree = 1
+    memory_limit: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] = 1.0
+    optimizer: Literal["synchronised", "post-validated"] = "synchronised"
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"], SoFar(("none", "zero1"))] = "none"
     recompute: Annotated[Literal["none", "selective", "full"], SoFar(("none",))] = "none"
     rank_order: Annotated[str, Text(grammar.rank_order, "axes, fastest first", "tp-cp-ep-dp-pp")] = "tp-cp-ep-dp-pp"

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
-from ..binding.bind import Bound, bind
 from ..binding.fidelity import Fidelity
-from ..binding.perturb import Perturbation
-from ..costs.roofline import roofline
 from ..engine import des
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
@@ -20,21 +17,20 @@ from ..engine.task import TaskGraph
 from ..engine.timeline import Timeline, Times
 from ..errors import Deadlock, Infeasible, UserError, did_you_mean
 from ..hardware.cluster import Cluster
-from ..lowering.lower import lower
 from ..memory.account import account
 from ..plan.plan import Plan
-from ..program.program import Program
-from ..program.slot import lay_out
 from ..units import GIB, show_bytes
 from ..workload.job import Job
 from ..workload.model import Model
-from . import catalog, feasible
+from . import feasible
+from .assemble import bound_of, program_of
 from .explain_deadlock import explained
 from .run import Run
 from .scenario import Perturb, Scenario
 
 ENGINES = ("auto", "des", "replay")
 MOST_STEPS = 1000
+OVERLAPPING_STEPS = 3
 
 
 def simulate(
@@ -47,28 +43,33 @@ def simulate(
     perturb: Perturb | Sequence[Perturb] = (),
     engine: str = "auto",
     folding: bool = True,
-    steps: int = 1,
+    steps: int | None = None,
     allow_oom: bool = False,
 ) -> Run:
-    """Simulates a training step (or several in a row, of which the last is measured) and returns the run."""
+    """Simulates a training step (or several in a row, of which the last is measured) and returns the run.
+
+    Where steps run into each other, which a post-validated optimizer lets them, three are simulated, and the last interval
+    between their ends is the step; one more step follows, so that the measured one ends as it would in a long run.
+    """
     disturbed = (perturb,) if isinstance(perturb, Perturb) else tuple(perturb)
     scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), disturbed)
     return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom)
 
 
 def simulate_scenario(
-    scenario: Scenario, *, engine: str = "auto", folding: bool = True, steps: int = 1, allow_oom: bool = False
+    scenario: Scenario, *, engine: str = "auto", folding: bool = True, steps: int | None = None, allow_oom: bool = False
 ) -> Run:
     """The same for a scenario that has been put together already."""
     began = perf_counter()
     if engine not in ENGINES:
         raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, ENGINES))
-    if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+    if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     feasible.check(scenario)
-    program = program_of(scenario, steps)
-    dp = feasible.data_parallel_degree(scenario)
-    shards = dp if scenario.plan.sharding == "zero1" else 1
+    overlapping = scenario.plan.optimizer == "post-validated"
+    program = program_of(scenario, (steps or OVERLAPPING_STEPS) + 1 if overlapping else steps or 1)
+    replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
+    shards = replicas if scenario.plan.sharding == "zero1" else 1
     memory = account(program, element_bytes=scenario.job.element_bytes, optimizer_shards=shards)
     if not allow_oom:
         _must_fit(scenario, max(rank.total_bytes for rank in memory))
@@ -81,27 +82,8 @@ def simulate_scenario(
         raise explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(times, folded.expansion, folded.class_of)
     reason = f"{_folding_reason(folded, folding)}; {reason}"
-    return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began)
-
-
-def program_of(scenario: Scenario, steps: int = 1) -> Program:
-    """The scenario's program, free of hardware."""
-    layout = lay_out(catalog.module("schedules", scenario.plan.schedule), feasible.schedule_shape(scenario))
-    dp = feasible.data_parallel_degree(scenario)
-    return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps)
-
-
-def bound_of(scenario: Scenario, program: Program) -> Bound:
-    """The program on the scenario's cluster."""
-    cluster = scenario.cluster
-    perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
-    return bind(program, feasible.mesh_of(scenario), cluster, roofline(cluster.gpu, scenario.job.dtype), perturbations)
-
-
-def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
-    if p.link is not None:
-        return Perturbation(p.capacity or 0.0, link=cluster.link_named(p.link), from_s=p.from_s, until_s=p.until_s)
-    return Perturbation(p.speed or 1.0, rank=p.rank, from_s=p.from_s, until_s=p.until_s)
+    measured = -2 if overlapping else -1
+    return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began, measured)
 
 
 def _run(graph: TaskGraph, engine: str) -> tuple[Times, str, str]:

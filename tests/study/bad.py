@@ -96,7 +96,7 @@ BAD: dict[str, Bad] = {
     "idle GPUs": Bad("tp: 2", "tp: 2, dp: 1", ("3:15: plan.dp: tp x pp x dp = 4 leaves 12 of 16", "dp: 4")),
     "a batch that does not divide": Bad("global_batch: 32", "global_batch: 30", ("job.global_batch: 30", "28 or 32")),
     "more stages than layers": Bad("{tp: 2, pp: 2}", "{pp: 16}", ("3:8: plan.pp: 8 layers", "16 stages", "at most 8")),
-    "chunks that a schedule lacks": Bad("tp: 2", "tp: 2, chunks: 2", ("3:8: plan.chunks: 1f1b runs 1 chunk per rank, not 2", "chunks: 1")),
+    "chunks that a schedule lacks": Bad("tp: 2", "tp: 2, chunks: 2", ("3:15: plan.chunks: 1f1b runs 1 chunk per rank, not 2", "chunks: 1")),
     "tokens that do not divide": Bad("1024, glo", "1023, glo", ("job.sequence_length: 1023 tokens", "1022 or 1024")),
     "sequence parallel by itself": Bad("tp: 2", "sequence_parallel: true", ("3:8: plan.sequence_parallel", "tp > 1")),
     "too many learned positions": Bad("heads: 16", "heads: 16, positions: learned, max_sequence_length: 512",

@@ -82,6 +82,7 @@ def test_defaults_are_listed_for_every_field_that_may_be_left_out() -> None:
     assert {(name, listed[name]) for name in flat if flat[name] is None} == {
         ("plan.dp", "what is left of the GPUs"),
         ("plan.sequence_parallel", "true when tp > 1"),
+        ("plan.group", "the schedule's own choice"),
     }
     for name, value in flat.items():
         if value is not None:

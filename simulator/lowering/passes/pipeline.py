@@ -4,8 +4,9 @@ A transfer is ready when the producing slot has ended, with its tensor collectiv
 transfer waits for nobody; the consumer's first operation waits for its arrival. Each directed edge and kind (activation,
 gradient) is a stream of its own at both ends, in the sender's order: fewer streams deadlock half of the public schedules.
 
-Without overlap a transfer also holds the compute streams at both ends. Then order matters: all ranks take their slots and
-transfers in one common order, that of the schedule in unit times, and so cannot wait for each other in a circle.
+Without overlap pairs run one after the other, and a transfer also holds the compute streams at both ends. Then order
+matters: all ranks take their slots and transfers in one common order, that of the schedule in unit times, and so cannot
+wait for each other in a circle.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _end(edge: str, payload_bytes: int, sends: bool, overlaps: bool) -> Transfer
 
 
 def _send(p: _Passage) -> Step:
-    return replace(p.producer, body=_end_name(p.edge, True), phase="send", after=(p.key,), outputs=())
+    return replace(p.producer, body=_end_name(p.edge, True), phase="send", after=(p.key,), outputs=(), pair=-1)
 
 
 def _receive(p: _Passage) -> Step:
@@ -97,7 +98,7 @@ def _blocking(program: Program, passages: Sequence[Sequence[_Passage]]) -> tuple
     for rank, steps in enumerate(program.orders):
         for i, step in enumerate(steps):
             at = starts[rank, i] if (rank, i) in starts else float("inf")
-            timed[rank].append(((at, 1, "", i), step))
+            timed[rank].append(((at, 1, "", i), replace(step, pair=-1)))
     position = {(rank, step): i for rank, steps in enumerate(program.orders) for i, step in enumerate(steps)}
     for ps in passages:
         for p in ps:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 FP32_BYTES = 4
 
 
-def layer(model: Model, *, batch: int, seq: int, element_bytes: int) -> list[BlockOp]:
-    """The operators of one layer on `batch` sequences of `seq` tokens, in forward order."""
+def layer(model: Model, *, batch: int, seq: int, element_bytes: int, prefix: int = 0) -> list[BlockOp]:
+    """The operators of one layer on `batch` sequences of `seq` tokens, in forward order; `prefix` tokens came before."""
     tokens, width = batch * seq, model.heads * model.head_dim
     return [
         _norm(model, "attention_norm", tokens, element_bytes),
         _qkv(model, tokens, element_bytes),
         *_rope(model, tokens, element_bytes),
-        _attention(model, batch, seq, element_bytes),
+        _attention(model, batch, seq, element_bytes, prefix),
         linear("attention_out", tokens, width, model.hidden, element_bytes, Split.ROW, bias=model.bias),
         _residual(model, "attention_residual", tokens, element_bytes),
         _norm(model, "mlp_norm", tokens, element_bytes),
@@ -105,13 +105,13 @@ def _rope(model: Model, tokens: int, element_bytes: int) -> list[BlockOp]:
     return [rowwise("rope", tokens, width, element_bytes, Split.INNER, forward=2, backward=2)]
 
 
-def _attention(model: Model, batch: int, seq: int, element_bytes: int) -> BlockOp:
+def _attention(model: Model, batch: int, seq: int, element_bytes: int, prefix: int) -> BlockOp:
     shape = (batch, seq, model.heads, model.kv_heads, model.head_dim, True, element_bytes)
     tokens, width = batch * seq, (model.heads + 2 * model.kv_heads) * model.head_dim
     return BlockOp(
         "attention",
-        forward=Attention(*shape),
-        input_gradient=Attention(*shape, Part.INPUT_GRADIENT),
+        forward=Attention(*shape, prefix=prefix),
+        input_gradient=Attention(*shape, Part.INPUT_GRADIENT, prefix),
         split=Split.INNER,
         saved_bytes=tokens * (width * element_bytes + model.heads * FP32_BYTES),
     )
