@@ -46,7 +46,8 @@ def bind(program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, pertu
     speed = _profiled(np.full(mesh.ranks, FULL_SPEED), _by_target(perturbations, "rank"), profiles)
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
     link_profile = _profiled(capacity, _by_target(perturbations, "link"), profiles)
-    ground = Ground(mesh, cluster, ALGORITHMS, ~never_binding(cluster.wiring, link_profile, profiles))
+    binds = ~never_binding(cluster.wiring, link_profile, profiles)
+    ground = Ground(mesh, cluster, lambda kind, payload_bytes, nodes: ALGORITHMS[kind], binds)
     groups = lay_groups(written, program.communicators, ground)
     skeleton = Skeleton(
         written.templates,
@@ -56,7 +57,7 @@ def bind(program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, pertu
         speed,
         groups.slots,
         groups.kind,
-        1,
+        groups.patterns,
         groups.feet,
         groups.foot_weight,
         link_profile,

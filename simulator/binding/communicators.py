@@ -1,27 +1,31 @@
 """Communicators on the ground: who is in each group, over which links its bytes go, what each of its tasks costs.
 
 All groups of one family are laid out at once, in columns: a cluster of 100,000 GPUs has as many transfers between
-neighbours as ranks. A group's algorithm says who sends to whom; the cluster's shape says over which links.
+neighbours as ranks. A group's algorithm says who sends to whom; the cluster's shape says over which links. What a task
+takes alone is computed from that, or measured, and kept as a cap on its rate; what it takes in company is the fluid's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 
+from ..collectives import Edges, Round, joined, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..program.program import Communicator
-from ..units import ns
+from ..units import NS_PER_S, ns
 from .template import Written
 
 MOST_WORK = (1 << 63) - 1
+DIGITS = 12
+"""Significant digits in which the speed of groups is compared: alike groups must come out alike."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -30,6 +34,7 @@ class Groups:
 
     slots: Array
     kind: Array
+    patterns: int
     feet: Csr
     foot_weight: Array
     tariff: Tariff
@@ -37,12 +42,26 @@ class Groups:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ground:
-    """Where groups are laid: a mesh of ranks on a cluster, an algorithm per kind, and the links that can ever bind."""
+    """Where groups are laid: a mesh of ranks on a cluster, how collectives are done there, and the links that can ever bind."""
 
     mesh: Mesh
     cluster: Cluster
-    algorithms: Mapping[str, ModuleType]
+    choose: Callable[[str, int, Array], ModuleType]
+    """The algorithm of a kind, for a payload in bytes and the nodes of a group's members."""
     binds: Array
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Way:
+    """What a family's groups do for one kind by one algorithm."""
+
+    pattern: int
+    wire: Array
+    """Per layout the numerator and the denominator of wire bytes per byte of payload."""
+    latency_ns: Array
+    """Per group."""
+    s_per_byte: Array
+    """Per group: seconds per byte of payload, alone."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,114 +70,206 @@ class _Family:
 
     name: str
     members: Array
-    algorithm: ModuleType | None
-    hop_s: Array
-    """Latencies of a group's edges, weighted by share and summed: once around a ring."""
-    foot: Array
-    """Entries (group within the family, link) ..."""
-    link: Array
-    weight: Array
+    ways: Mapping[int, _Way]
+    """Charge -> what is done for it; nothing for barriers and groups of one."""
+    layout: Array
+    """Per group, which of the family's layouts over nodes it has."""
+    entries: tuple[Array, Array, Array, Array]
+    """Footprints: group within the family, pattern, link, weight."""
 
 
 def lay_groups(written: Written, communicators: Mapping[str, Communicator], ground: Ground) -> Groups:
     """Every group of every communicator that the templates use."""
+    names = {charge: what for what, charge in written.charges.number.items()}
     families = []
     for name, communicator in communicators.items():
         members = ground.mesh.groups(communicator.axes, communicator.pipeline)
-        charges = written.charges.used_by.get(name, set())
-        kinds = {kind for (kind, _), charge in written.charges.number.items() if charge in charges}
-        families.append(_family(name, members, kinds, ground))
+        charges = {charge: names[charge] for charge in sorted(written.charges.used_by.get(name, set()))}
+        families.append(_Layer(ground, members, charges).family(name))
     first = np.concatenate([[0], np.cumsum([len(f.members) for f in families])]).astype(np.int64)
-    kind_of, tariff = _tariff(families, written)
-    feet, weight = _footprints(families, first, ground.cluster.wiring.links)
-    return Groups(_slots(written, families, first, ground.mesh), kind_of, feet, weight, tariff)
+    patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
+    kind_of, tariff = _tariff(families, names)
+    feet, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
+    return Groups(_slots(written, families, first, ground.mesh), kind_of, patterns, feet, weight, tariff)
 
 
-def _family(name: str, members: Array, kinds: set[str], ground: Ground) -> _Family:
-    """Routes of all groups of a family. Groups of the same layout over nodes have the same edges."""
-    cluster, latency_s = ground.cluster, ground.cluster.wiring.latency_s
-    moving = sorted(kinds - {"barrier"})
-    none = np.zeros(0, dtype=np.int64)
-    if not moving or members.shape[1] < 2:
-        return _Family(name, members, None, np.zeros(len(members)), none, none, none)
-    algorithm = ground.algorithms[moving[0]]
-    if any(ground.algorithms[kind] is not algorithm for kind in moving):
-        raise UserError(f"{name} mixes kinds that need different algorithms: {', '.join(moving)}")
-    nodes = members // cluster.gpus_per_node
-    hop_s = np.zeros(len(members))
-    entries: list[tuple[Array, Array, Array]] = []
-    _, first, layout = np.unique(nodes[:, 1:] != nodes[:, :-1], axis=0, return_index=True, return_inverse=True)
-    for which, example in enumerate(first.tolist()):
-        rows = np.flatnonzero(layout.ravel() == which)
-        edges = algorithm.edges(nodes[example])
-        source, target = members[rows][:, edges.source].ravel(), members[rows][:, edges.target].ravel()
-        route = cluster.route(source, target)
-        share = np.tile(edges.share, len(rows))
-        group = np.repeat(rows, len(edges.source))
-        edge_s = np.where(route >= 0, latency_s[route], 0.0).sum(axis=1)
-        hop_s += np.bincount(group, weights=share * edge_s, minlength=len(members))
-        bound = (route >= 0) & ground.binds[route]
-        edge = bound.nonzero()[0]
-        entries.append((group[edge], route[bound], np.rint(share[edge] * (1 << WEIGHT_BITS)).astype(np.int64)))
-    foot, link, weight = (np.concatenate(column) for column in zip(*entries, strict=True))
-    return _Family(name, members, algorithm, hop_s, foot, link, weight)
+@dataclass(frozen=True, eq=False, slots=True)
+class _Routed:
+    """A set of edges on the ground, for all groups of one layout: what does not depend on how much they carry."""
+
+    group: Array
+    link: Array
+    share: Array
+    longest_s: Array
+    """Per group: the latency of the longest edge, and the mean over its edges, weighted by share."""
+    mean_s: Array
 
 
-def _tariff(families: list[_Family], written: Written) -> tuple[Array, Tariff]:
-    """The kind of every group, and what each charge costs on each kind: latency and wire bytes."""
-    number: dict[tuple[str, int, int], int] = {}
-    rows: list[tuple[_Family, int]] = []
-    of_group: list[Array] = []
+class _Layer:
+    """Lays the groups of one family, layout by layout. Groups of the same layout over nodes have the same edges."""
+
+    def __init__(self, ground: Ground, members: Array, charges: Mapping[int, tuple[str, int]]) -> None:
+        self.ground, self.members = ground, members
+        self.charges = {c: what for c, what in charges.items() if what[0] != "barrier"} if members.shape[1] > 1 else {}
+        self.nodes = members // ground.cluster.gpus_per_node
+        changes = self.nodes[:, 1:] != self.nodes[:, :-1]
+        self.examples, self.layout = _distinct(changes.T, len(members))
+        self.capacity = ground.cluster.wiring.capacity_bytes_per_s
+        self.patterns: dict[tuple[object, ...], int] = {}
+        self.entries: list[tuple[Array, Array, Array, Array]] = []
+
+    def family(self, name: str) -> _Family:
+        widest = max(self.examples.tolist(), key=lambda row: len(np.unique(self.nodes[row])))
+        algorithm = {c: self.ground.choose(kind, size, self.nodes[widest]) for c, (kind, size) in self.charges.items()}
+        done: dict[tuple[str, str], _Way] = {}
+        ways: dict[int, _Way] = {}
+        for charge, (kind, _) in self.charges.items():
+            key = (algorithm[charge].__name__, kind)
+            if key not in done:
+                done[key] = self._way(algorithm[charge], kind)
+            ways[charge] = done[key]
+        none = np.zeros(0, dtype=np.int64)
+        columns = zip(*self.entries, strict=True) if self.entries else ([none],) * 4
+        group, pattern, link, weight = (np.concatenate(column) for column in columns)
+        return _Family(name, self.members, ways, self.layout, (group, pattern, link, weight))
+
+    def _way(self, algorithm: ModuleType, kind: str) -> _Way:
+        plans = [tuple(algorithm.rounds(kind, self.nodes[example])) for example in self.examples.tolist()]
+        pipelined = bool(getattr(algorithm, "PIPELINED", False))
+        key = tuple(_identity(plan) for plan in plans)
+        is_new = key not in self.patterns
+        pattern = self.patterns.setdefault(key, len(self.patterns))
+        latency_s, s_per_byte = np.zeros(len(self.members)), np.zeros(len(self.members))
+        wire = []
+        for which, plan in enumerate(plans):
+            rows = np.flatnonzero(self.layout == which)
+            whole = wire_fraction(plan)
+            wire.append((whole.numerator, whole.denominator))
+            routed = {r.edges.key: self._routed(r.edges, rows) for r in plan}
+            latency_s[rows] = sum((_round_latency_s(r, routed[r.edges.key]) for r in plan), np.zeros(len(rows)))
+            together = joined([(r.edges, float(r.fraction * r.repeats / whole)) for r in plan]) if whole else None
+            total = self._routed(together, rows) if together is not None and len(routed) > 1 else next(iter(routed.values()))
+            if pipelined:
+                s_per_byte[rows] = self._busiest_s(total, len(rows)) * float(whole)
+            else:
+                s_per_byte[rows] = sum(
+                    self._busiest_s(routed[r.edges.key], len(rows)) * float(r.fraction * r.repeats) for r in plan
+                )
+            if is_new:
+                self._add(rows, pattern, total)
+        return _Way(pattern, np.array(wire, dtype=object), _rounded_ns(latency_s), _rounded(s_per_byte))
+
+    def _routed(self, edges: Edges, rows: Array) -> _Routed:
+        """The edges of all groups in `rows`, as entries per group (counted within `rows`) and link."""
+        cluster, n, count = self.ground.cluster, len(edges.source), len(rows)
+        members = self.members[rows]
+        route = cluster.route(members[:, edges.source].ravel(), members[:, edges.target].ravel())
+        edge_s = np.where(route >= 0, cluster.wiring.latency_s[route], 0.0).sum(axis=1).reshape(count, n)
+        weight = edges.share / edges.share.sum()
+        edge, hop = (route >= 0).nonzero()
+        return _Routed(edge // n, route[edge, hop], edges.share[edge % n], edge_s.max(axis=1), edge_s @ weight)
+
+    def _busiest_s(self, routed: _Routed, count: int) -> Array:
+        """Per group, seconds that its busiest link takes for one byte on every edge of share 1."""
+        group, link, share = _summed(routed.group, routed.link, routed.share, len(self.capacity))
+        busiest = np.zeros(count)
+        np.maximum.at(busiest, group, share / self.capacity[link])
+        return busiest
+
+    def _add(self, rows: Array, pattern: int, routed: _Routed) -> None:
+        kept = self.ground.binds[routed.link]
+        weight = np.floor(routed.share[kept] * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
+        group = rows[routed.group[kept]]
+        self.entries.append((group, np.full(len(group), pattern), routed.link[kept], np.maximum(weight, 1)))
+
+
+def _identity(plan: Sequence[Round]) -> tuple[object, ...]:
+    """Equal for plans whose fluids cross the same links in the same proportions."""
+    whole = wire_fraction(plan)
+    by_edges: dict[tuple[bytes, ...], object] = {}
+    for r in plan:
+        by_edges[r.edges.key] = r.fraction * r.repeats / whole + by_edges.get(r.edges.key, 0)  # type: ignore[operator]
+    return tuple(by_edges.items())
+
+
+def _round_latency_s(r: Round, routed: _Routed) -> Array:
+    """A single round waits for its slowest message; one that repeats goes round, and takes the mean."""
+    return routed.longest_s if r.repeats == 1 else routed.mean_s * r.repeats
+
+
+def _distinct(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
+    """An example of each distinct row of some columns, and which of them every row is."""
+    first, which = np.zeros(1, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    for column in columns if rows > 1 else ():
+        if not (column == column[0]).all():
+            values, number = np.unique(column, return_inverse=True)
+            _, first, which = np.unique(which * len(values) + number, return_index=True, return_inverse=True)
+    return first, which
+
+
+def _rounded(values: Array) -> Array:
+    """Floats to so many significant digits that alike groups come out equal."""
+    digits = DIGITS - 1 - np.floor(np.log10(np.where(values > 0, values, 1.0)))
+    scale = 10.0**digits
+    rounded: Array = np.rint(values * scale) / scale
+    return rounded
+
+
+def _rounded_ns(seconds: Array) -> Array:
+    values, which = np.unique(_rounded(seconds), return_inverse=True)
+    return np.array([ns(s) for s in values.tolist()], dtype=np.int64)[which]
+
+
+def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]]) -> tuple[Array, Tariff]:
+    """The kind of every group, and what each charge costs on each kind: latency, wire bytes, the rate that it has alone."""
+    kind_of: list[Array] = []
+    columns: list[dict[int, tuple[int, int, int, int]]] = []
     for family in families:
-        hop_ns = np.array([ns(s) for s in np.unique(family.hop_s).tolist()], dtype=np.int64)
-        kinds = []
-        for at in hop_ns.tolist():
-            algorithm = family.algorithm.__name__ if family.algorithm else ""
-            key = (algorithm, family.members.shape[1], at)
-            if key not in number:
-                number[key] = len(number)
-                rows.append((family, at))
-            kinds.append(number[key])
-        of_group.append(np.array(kinds, dtype=np.int64)[np.unique(family.hop_s, return_inverse=True)[1]])
-    shape = (len(number), max(1, len(written.charges.number)))
-    latency_ns, work = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    used = {key: set[int]() for key in range(len(number))}
-    for family, kinds_of in zip(families, of_group, strict=True):
-        for kind in np.unique(kinds_of).tolist():
-            used[kind] |= written.charges.used_by.get(family.name, set())
-    names = {charge: what for what, charge in written.charges.number.items()}
-    for kind, (family, hop) in enumerate(rows):
-        for charge in sorted(used[kind]):
-            latency_ns[kind, charge], work[kind, charge] = _charge(family, hop, *names[charge])
-    zeros = np.zeros(shape, dtype=np.int64)
-    return np.concatenate(of_group), Tariff(latency_ns, work, np.full(shape, UNCAPPED), zeros, zeros)
+        charges = sorted(family.ways)
+        ways = {id(way): way for way in family.ways.values()}.values()
+        told = [family.layout, *(column for way in ways for column in (way.latency_ns, way.s_per_byte))]
+        first, which = _distinct(told, len(family.members))
+        kind_of.append(len(columns) + which)
+        for group in first.tolist():
+            columns.append({charge: _charge(family.ways[charge], group, family, *names[charge]) for charge in charges})
+    shape = (max(1, len(columns)), max(1, len(names)))
+    table = np.zeros((4, *shape), dtype=np.int64)
+    table[2] = UNCAPPED
+    for kind, of in enumerate(columns):
+        for charge, costs in of.items():
+            table[:, kind, charge] = costs
+    latency_ns, work, cap, pattern = table
+    return np.concatenate(kind_of), Tariff(latency_ns, work, cap, pattern, np.zeros(shape, dtype=np.int64))
 
 
-def _charge(family: _Family, hop_ns: int, kind: str, payload_bytes: int) -> tuple[int, int]:
-    """Latency in nanoseconds and work (wire bytes << 24) of one collective on one kind of group."""
-    if family.algorithm is None:
-        return 0, 0
-    n = family.members.shape[1]
-    edges_around = n if n > 2 or kind != "sendrecv" else 1
-    latency_ns = family.algorithm.steps(kind, n) * hop_ns // edges_around
-    wire = family.algorithm.wire_fraction(kind, n) * payload_bytes * (1 << RATE_BITS)
-    work = -(-wire.numerator // wire.denominator)
+def _charge(way: _Way, group: int, family: _Family, kind: str, payload_bytes: int) -> tuple[int, int, int, int]:
+    """Latency (ns), work (wire bytes << 24), cap (that per ns) and pattern of one collective of one group."""
+    numerator, denominator = way.wire[int(family.layout[group])]
+    work = -(-numerator * (payload_bytes << RATE_BITS) // denominator)
     if work > MOST_WORK:
         raise UserError(f"{kind} of {payload_bytes} bytes is more than one task can carry", hint="use smaller buckets")
-    return latency_ns, work
+    alone_ns = float(way.s_per_byte[group]) * payload_bytes * NS_PER_S
+    cap = max(1, min(UNCAPPED, int(work / alone_ns))) if alone_ns > 0 else UNCAPPED
+    return int(way.latency_ns[group]), work, cap, way.pattern
 
 
-def _footprints(families: list[_Family], first: Array, n_links: int) -> tuple[Csr, Array]:
-    """Links and weights of every group; edges of one group that cross the same link add up."""
-    foot = np.concatenate([f.foot + at for f, at in zip(families, first.tolist(), strict=False)])
-    link = np.concatenate([f.link for f in families])
-    weight = np.concatenate([f.weight for f in families])
-    key = foot * n_links + link
+def _footprints(families: list[_Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
+    """Links and weights of every group and pattern; edges of one group that cross the same link add up."""
+    pairs = zip(families, first.tolist(), strict=False)
+    foot = np.concatenate([(family.entries[0] + at) * patterns + family.entries[1] for family, at in pairs])
+    link, weight = (np.concatenate([f.entries[i] for f in families]) for i in (2, 3))
+    foot, link, weight = _summed(foot, link, weight, n_links)
+    return Csr.from_pairs(foot, link, int(first[-1]) * patterns), weight
+
+
+def _summed(row: Array, link: Array, value: Array, n_links: int) -> tuple[Array, Array, Array]:
+    """Entries sorted by row and link, those of one row and link added up."""
+    key = row * n_links + link
     order = np.argsort(key, kind="stable")
     key = key[order]
     begins = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else key
-    summed = np.add.reduceat(weight[order], begins) if len(key) else weight
-    return Csr.from_pairs(key[begins] // n_links, key[begins] % n_links, int(first[-1])), summed
+    summed = np.add.reduceat(value[order], begins) if len(key) else value
+    return key[begins] // n_links, key[begins] % n_links, summed
 
 
 def _slots(written: Written, families: list[_Family], first: Array, mesh: Mesh) -> Array:

@@ -5,22 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from . import Edges
+from . import Array, Edges, Round
 
 KINDS = ("sendrecv",)
 
 
-def steps(kind: str, ranks: int) -> int:
-    return min(1, ranks - 1)
-
-
-def wire_fraction(kind: str, ranks: int) -> Fraction:
-    return Fraction(min(1, ranks - 1))
-
-
-def edges(nodes: NDArray[np.int64]) -> Edges:
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
     """From the first member to the second, if there is one."""
-    first = np.arange(min(1, len(nodes) - 1))
-    return Edges(first, first + 1, np.ones(len(first)))
+    if len(nodes) < 2:
+        return ()
+    return (Round(Edges.of(np.array([0]), np.array([1])), Fraction(1)),)

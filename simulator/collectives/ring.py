@@ -10,32 +10,31 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from . import Edges
+from . import Array, Edges, Round
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
 
-def steps(kind: str, ranks: int) -> int:
-    return (2 if kind == "all_reduce" else 1) * (ranks - 1)
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """One round, again and again: a piece of 1/n to the next rank."""
+    n = len(nodes)
+    if n < 2:
+        return ()
+    return (Round(_edges(nodes), Fraction(1, n), (2 if kind == "all_reduce" else 1) * (n - 1)),)
 
 
-def wire_fraction(kind: str, ranks: int) -> Fraction:
-    return Fraction(steps(kind, ranks), ranks)
-
-
-def edges(nodes: NDArray[np.int64]) -> Edges:
-    """The edges of all rings. `nodes` is the node of each member, members of a node standing together."""
+def _edges(nodes: Array) -> Edges:
+    """The edges of all rings."""
     n = len(nodes)
     member = np.arange(n)
     starts = np.flatnonzero(np.concatenate([[True], nodes[1:] != nodes[:-1]]))
     sizes = np.diff(np.append(starts, n))
-    k = int(sizes[0]) if n else 0
+    k = int(sizes[0])
     if len(starts) == 1 or k == 1 or (sizes != k).any():
-        return Edges(member, (member + 1) % n, np.ones(n))
+        return Edges.of(member, (member + 1) % n)
     first = member // k * k
-    inside = Edges(member, first + (member - first + 1) % k, np.full(n, (k - 1) / k))
+    inside = Edges.of(member, first + (member - first + 1) % k, (k - 1) / k)
     next_node = (first + k) % n
-    across = Edges(first + (member - first - 1) % k, next_node + (member - first), np.full(n, 1 / k))
+    across = Edges.of(first + (member - first - 1) % k, next_node + (member - first), 1 / k)
     return Edges(*(np.concatenate([getattr(inside, c), getattr(across, c)]) for c in Edges.__slots__))

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from simulator.collectives import Edges
+from simulator.collectives import Edges, joined, steps, wire_fraction
 from simulator.study import catalog
 
 MODULES: dict[str, ModuleType] = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
@@ -45,21 +45,29 @@ CASES = [
     if kind != "sendrecv" or len(LAYOUTS[what]) <= 2
 ]
 SYMMETRIC = [
-    pytest.param(module, LAYOUTS[what], id=f"{name}, {what}")
+    pytest.param(module, kind, LAYOUTS[what], id=f"{name} {kind}, {what}")
     for name, module in MODULES.items()
+    for kind in module.KINDS
     for what in LAYOUTS
-    if what != "uneven" and not set(module.KINDS) & ROOTED
+    if what != "uneven" and kind not in ROOTED
 ]
 
 
-def edges_of(module: ModuleType, nodes: list[int]) -> Edges:
-    found: Edges = module.edges(np.array(nodes))
-    return found
+def edges_of(module: ModuleType, kind: str, nodes: list[int]) -> Edges:
+    """All edges of all rounds, each with its share of the wire fraction."""
+    rounds = module.rounds(kind, np.array(nodes))
+    whole = wire_fraction(rounds)
+    none = Edges.of(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    return joined([(r.edges, float(r.fraction * r.repeats / whole)) for r in rounds] or [(none, 1.0)])
 
 
-def sent_and_received(module: ModuleType, nodes: list[int]) -> tuple[list[float], list[float]]:
+def fraction_of(module: ModuleType, kind: str, nodes: list[int]) -> Fraction:
+    return wire_fraction(module.rounds(kind, np.array(nodes)))
+
+
+def sent_and_received(module: ModuleType, kind: str, nodes: list[int]) -> tuple[list[float], list[float]]:
     """Shares that leave and reach each rank."""
-    edges, n = edges_of(module, nodes), len(nodes)
+    edges, n = edges_of(module, kind, nodes), len(nodes)
     out, into = (np.bincount(ends, weights=edges.share, minlength=n) for ends in (edges.source, edges.target))
     return out.tolist(), into.tolist()
 
@@ -79,52 +87,52 @@ def test_there_are_collectives_to_test() -> None:
 class TestCollective:
     def test_bytes_are_conserved(self, module: ModuleType, kind: str, nodes: list[int]) -> None:
         n = len(nodes)
-        total = float(module.wire_fraction(kind, n)) * sum(edges_of(module, nodes).share)
+        total = float(fraction_of(module, kind, nodes)) * sum(edges_of(module, kind, nodes).share)
         assert total == pytest.approx(float(MOVED[kind](n)))
 
     def test_the_busiest_rank_sends_and_receives_its_part_at_least(self, module: ModuleType, kind: str, nodes: list[int]) -> None:
         """The bandwidth bound: 2(n - 1)/n for an all-reduce, (n - 1)/n for its halves."""
         n = len(nodes)
-        fraction = float(module.wire_fraction(kind, n))
-        for shares in sent_and_received(module, nodes):
+        fraction = float(fraction_of(module, kind, nodes))
+        for shares in sent_and_received(module, kind, nodes):
             assert max(shares) * fraction >= float(MOVED[kind](n)) / n * (1 - 1e-12)
 
     def test_edges_join_different_ranks_of_the_group(self, module: ModuleType, kind: str, nodes: list[int]) -> None:
-        edges, n = edges_of(module, nodes), len(nodes)
+        edges, n = edges_of(module, kind, nodes), len(nodes)
         assert len(edges.source) == len(edges.target) == len(edges.share)
         assert ((edges.source >= 0) & (edges.source < n) & (edges.target >= 0) & (edges.target < n)).all()
         assert n == 1 or (edges.source != edges.target).all()
         assert ((edges.share > 0) & (edges.share <= 1)).all()
 
     def test_alone_is_free_and_together_is_not(self, module: ModuleType, kind: str, nodes: list[int]) -> None:
-        assert module.steps(kind, 1) == module.wire_fraction(kind, 1) == 0
+        assert module.rounds(kind, np.array([0])) == ()
         if len(nodes) > 1:
-            assert module.steps(kind, len(nodes)) >= 1
-            assert module.wire_fraction(kind, len(nodes)) > 0
+            assert steps(module.rounds(kind, np.array(nodes))) >= 1
+            assert fraction_of(module, kind, nodes) > 0
 
 
-@pytest.mark.parametrize("module, nodes", SYMMETRIC)
-def test_every_rank_is_like_every_other(module: ModuleType, nodes: list[int]) -> None:
+@pytest.mark.parametrize("module, kind, nodes", SYMMETRIC)
+def test_every_rank_is_like_every_other(module: ModuleType, kind: str, nodes: list[int]) -> None:
     """Turned by a whole node (or, within one node, by a rank) the edges are the same."""
-    edges, n = edges_of(module, nodes), len(nodes)
+    edges, n = edges_of(module, kind, nodes), len(nodes)
     turn = 1 if len(set(nodes)) == 1 else nodes.count(nodes[0])
     triples = list(zip(edges.source.tolist(), edges.target.tolist(), edges.share.round(12).tolist(), strict=True))
     assert Counter(((s + turn) % n, (t + turn) % n, share) for s, t, share in triples) == Counter(triples)
-    for shares in sent_and_received(module, nodes):
+    for shares in sent_and_received(module, kind, nodes):
         assert shares == pytest.approx([shares[0]] * n)
 
 
-@pytest.mark.parametrize("kind, steps, fraction", [("all_reduce", 14, Fraction(7, 4)), ("all_gather", 7, Fraction(7, 8))])
-def test_a_ring_of_eight(kind: str, steps: int, fraction: Fraction) -> None:
-    ring = MODULES["ring"]
-    assert (ring.steps(kind, 8), ring.wire_fraction(kind, 8)) == (steps, fraction)
+@pytest.mark.parametrize("kind, messages, fraction", [("all_reduce", 14, Fraction(7, 4)), ("all_gather", 7, Fraction(7, 8))])
+def test_a_ring_of_eight(kind: str, messages: int, fraction: Fraction) -> None:
+    rounds = MODULES["ring"].rounds(kind, np.zeros(8, dtype=int))
+    assert (steps(rounds), wire_fraction(rounds)) == (messages, fraction)
 
 
 @pytest.mark.parametrize("k, nodes", [(2, 2), (4, 3), (8, 2), (8, 5)])
 def test_rings_over_nodes_use_every_nic_equally(k: int, nodes: int) -> None:
     """k rings: out of each node k edges, each with a k-th, each from another rank and into another."""
     layout = [node for node in range(nodes) for _ in range(k)]
-    edges = edges_of(MODULES["ring"], layout)
+    edges = edges_of(MODULES["ring"], "all_reduce", layout)
     out = across(edges, layout)
     assert Counter(node for node, _ in out) == dict.fromkeys(range(nodes), k)
     assert [share for _, share in out] == pytest.approx([1 / k] * (k * nodes))
@@ -136,7 +144,7 @@ def test_rings_over_nodes_use_every_nic_equally(k: int, nodes: int) -> None:
 def test_the_rings_are_rings(k: int, nodes: int) -> None:
     """Each visits every rank once: ring r enters a node at rank r, goes round it, and leaves from the rank before r."""
     layout = [node for node in range(nodes) for _ in range(k)]
-    edges, n = edges_of(MODULES["ring"], layout), k * nodes
+    edges, n = edges_of(MODULES["ring"], "all_reduce", layout), k * nodes
     capacity = Counter(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
     used: Counter[tuple[int, int]] = Counter()
     for r in range(k):
@@ -149,6 +157,7 @@ def test_the_rings_are_rings(k: int, nodes: int) -> None:
 
 
 def test_uneven_groups_go_round_once() -> None:
-    edges = edges_of(MODULES["ring"], LAYOUTS["uneven"])
+    edges = edges_of(MODULES["ring"], "all_reduce", LAYOUTS["uneven"])
+    assert edges.source.tolist() == [0, 1, 2, 3, 4, 5]
     assert edges.target.tolist() == [1, 2, 3, 4, 5, 0]
     assert edges.share.tolist() == [1.0] * 6
