@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
-from ..collectives import point_to_point, ring
 from ..costs.roofline import KernelCost
 from ..engine.skeleton import Skeleton
 from ..engine.task import FULL_SPEED, RATE_BITS, Array, Profile
@@ -20,11 +18,9 @@ from ..program.labels import Labels
 from ..program.program import Program
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
+from .conduct import Conduct
 from .perturb import Perturbation, profile
 from .template import write
-
-ALGORITHMS: Mapping[str, ModuleType] = {kind: module for module in (ring, point_to_point) for kind in module.KINDS}
-"""Which algorithm serves each kind of collective."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,20 +30,37 @@ class Bound:
     skeleton: Skeleton
     labels: tuple[Labels, ...]
     mesh: Mesh
+    algorithms: Mapping[tuple[str, int], str]
+    """(communicator, charge) -> the algorithm that serves it."""
 
 
-def bind(program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, perturbations: Sequence[Perturbation] = ()) -> Bound:
-    """The skeleton of a program on a cluster."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """Where a program runs: a cluster, what kernels cost there, how collectives are done, and what is out of order."""
+
+    cluster: Cluster
+    cost: KernelCost
+    conduct: Conduct
+    perturbations: Sequence[Perturbation] = ()
+
+
+def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_link: bool = False) -> Bound:
+    """The skeleton of a program at a site. Rank r is GPU r, or `gpus[r]`; perturbed ranks are GPUs.
+
+    With `every_link` no link is left out of footprints, whether it can ever bind or not.
+    """
+    cluster, perturbations = site.cluster, site.perturbations
+    gpus = np.arange(mesh.ranks) if gpus is None else gpus
     for p in perturbations:
-        if p.rank is not None and not 0 <= p.rank < mesh.ranks:
-            raise UserError(f"perturb: no rank {p.rank} among {mesh.ranks}", hint=f"ranks are 0 to {mesh.ranks - 1}")
-    written = write(program, cost)
+        if p.rank is not None and not 0 <= p.rank < cluster.gpus:
+            raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
+    written = write(program, site.cost)
     profiles: list[Profile] = []
-    speed = _profiled(np.full(mesh.ranks, FULL_SPEED), _by_target(perturbations, "rank"), profiles)
+    speed = _profiled(np.full(cluster.gpus, FULL_SPEED), _by_target(perturbations, "rank"), profiles)[gpus]
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
     link_profile = _profiled(capacity, _by_target(perturbations, "link"), profiles)
-    binds = ~never_binding(cluster.wiring, link_profile, profiles)
-    ground = Ground(mesh, cluster, lambda kind, payload_bytes, nodes: ALGORITHMS[kind], binds)
+    binds = ~never_binding(cluster.wiring, link_profile, profiles) | every_link
+    ground = Ground(mesh, gpus, cluster, site.conduct, binds)
     groups = lay_groups(written, program.communicators, ground)
     skeleton = Skeleton(
         written.templates,
@@ -62,7 +75,7 @@ def bind(program: Program, mesh: Mesh, cluster: Cluster, cost: KernelCost, pertu
         groups.foot_weight,
         link_profile,
     )
-    return Bound(skeleton, written.labels, mesh)
+    return Bound(skeleton, written.labels, mesh, groups.algorithms)
 
 
 def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:

@@ -7,7 +7,7 @@ takes alone is computed from that, or measured, and kept as a cap on its rate; w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -21,6 +21,7 @@ from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..program.program import Communicator
 from ..units import NS_PER_S, ns
+from .conduct import BARRIER, Conduct
 from .template import Written
 
 MOST_WORK = (1 << 63) - 1
@@ -34,6 +35,8 @@ class Groups:
 
     slots: Array
     kind: Array
+    algorithms: Mapping[tuple[str, int], str]
+    """(communicator, charge) -> the name of the algorithm that serves it."""
     patterns: int
     feet: Csr
     foot_weight: Array
@@ -45,9 +48,10 @@ class Ground:
     """Where groups are laid: a mesh of ranks on a cluster, how collectives are done there, and the links that can ever bind."""
 
     mesh: Mesh
+    gpus: Array
+    """Rank -> its GPU."""
     cluster: Cluster
-    choose: Callable[[str, int, Array], ModuleType]
-    """The algorithm of a kind, for a payload in bytes and the nodes of a group's members."""
+    conduct: Conduct
     binds: Array
 
 
@@ -55,6 +59,7 @@ class Ground:
 class _Way:
     """What a family's groups do for one kind by one algorithm."""
 
+    algorithm: str
     pattern: int
     wire: Array
     """Per layout the numerator and the denominator of wire bytes per byte of payload."""
@@ -70,6 +75,8 @@ class _Family:
 
     name: str
     members: Array
+    nodes: Array
+    """Per group the nodes of its members."""
     ways: Mapping[int, _Way]
     """Charge -> what is done for it; nothing for barriers and groups of one."""
     layout: Array
@@ -90,7 +97,9 @@ def lay_groups(written: Written, communicators: Mapping[str, Communicator], grou
     patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
     kind_of, tariff = _tariff(families, names)
     feet, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
-    return Groups(_slots(written, families, first, ground.mesh), kind_of, patterns, feet, weight, tariff)
+    slots = _slots(written, families, first, ground.mesh)
+    algorithms = {(family.name, charge): way.algorithm for family in families for charge, way in family.ways.items()}
+    return Groups(slots, kind_of, algorithms, patterns, feet, weight, tariff)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,32 +119,52 @@ class _Layer:
 
     def __init__(self, ground: Ground, members: Array, charges: Mapping[int, tuple[str, int]]) -> None:
         self.ground, self.members = ground, members
-        self.charges = {c: what for c, what in charges.items() if what[0] != "barrier"} if members.shape[1] > 1 else {}
-        self.nodes = members // ground.cluster.gpus_per_node
+        self.charges = {c: what for c, what in charges.items() if what[0] != BARRIER} if members.shape[1] > 1 else {}
+        self.nodes = ground.gpus[members] // ground.cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
         self.examples, self.layout = _distinct(changes.T, len(members))
         self.capacity = ground.cluster.wiring.capacity_bytes_per_s
         self.patterns: dict[tuple[object, ...], int] = {}
+        self.judged: dict[tuple[str, str], tuple[float, float]] = {}
         self.entries: list[tuple[Array, Array, Array, Array]] = []
 
     def family(self, name: str) -> _Family:
         widest = max(self.examples.tolist(), key=lambda row: len(np.unique(self.nodes[row])))
-        algorithm = {c: self.ground.choose(kind, size, self.nodes[widest]) for c, (kind, size) in self.charges.items()}
         done: dict[tuple[str, str], _Way] = {}
         ways: dict[int, _Way] = {}
-        for charge, (kind, _) in self.charges.items():
-            key = (algorithm[charge].__name__, kind)
-            if key not in done:
-                done[key] = self._way(algorithm[charge], kind)
-            ways[charge] = done[key]
+        for charge, (kind, payload_bytes) in self.charges.items():
+            algorithm = self._chosen(kind, payload_bytes, widest)
+            if (algorithm, kind) not in done:
+                done[algorithm, kind] = self._way(algorithm, kind)
+            ways[charge] = done[algorithm, kind]
         none = np.zeros(0, dtype=np.int64)
         columns = zip(*self.entries, strict=True) if self.entries else ([none],) * 4
         group, pattern, link, weight = (np.concatenate(column) for column in columns)
-        return _Family(name, self.members, ways, self.layout, (group, pattern, link, weight))
+        return _Family(name, self.members, self.nodes, ways, self.layout, (group, pattern, link, weight))
 
-    def _way(self, algorithm: ModuleType, kind: str) -> _Way:
+    def _chosen(self, kind: str, payload_bytes: int, example: int) -> str:
+        """The fastest of the candidates, judged by one group of the widest layout."""
+        conduct, nodes = self.ground.conduct, self.nodes[example]
+        able = conduct.candidates(kind, nodes)
+        if len(able) == 1:
+            return next(iter(able))
+
+        def alone_s(name: str) -> float:
+            measured_s = conduct.measured(kind, name, nodes, payload_bytes)
+            if measured_s is not None:
+                return measured_s
+            if (name, kind) not in self.judged:
+                plan = tuple(able[name].rounds(kind, nodes))
+                latency_s, s_per_byte, _ = self._timed(plan, able[name], np.array([example]))
+                self.judged[name, kind] = float(latency_s[0]), float(s_per_byte[0])
+            latency, per_byte = self.judged[name, kind]
+            return latency + per_byte * payload_bytes
+
+        return min(able, key=alone_s)
+
+    def _way(self, name: str, kind: str) -> _Way:
+        algorithm = self.ground.conduct.algorithms[name]
         plans = [tuple(algorithm.rounds(kind, self.nodes[example])) for example in self.examples.tolist()]
-        pipelined = bool(getattr(algorithm, "PIPELINED", False))
         key = tuple(_identity(plan) for plan in plans)
         is_new = key not in self.patterns
         pattern = self.patterns.setdefault(key, len(self.patterns))
@@ -145,24 +174,28 @@ class _Layer:
             rows = np.flatnonzero(self.layout == which)
             whole = wire_fraction(plan)
             wire.append((whole.numerator, whole.denominator))
-            routed = {r.edges.key: self._routed(r.edges, rows) for r in plan}
-            latency_s[rows] = sum((_round_latency_s(r, routed[r.edges.key]) for r in plan), np.zeros(len(rows)))
-            together = joined([(r.edges, float(r.fraction * r.repeats / whole)) for r in plan]) if whole else None
-            total = self._routed(together, rows) if together is not None and len(routed) > 1 else next(iter(routed.values()))
-            if pipelined:
-                s_per_byte[rows] = self._busiest_s(total, len(rows)) * float(whole)
-            else:
-                s_per_byte[rows] = sum(
-                    self._busiest_s(routed[r.edges.key], len(rows)) * float(r.fraction * r.repeats) for r in plan
-                )
+            latency_s[rows], s_per_byte[rows], together = self._timed(plan, algorithm, rows)
             if is_new:
-                self._add(rows, pattern, total)
-        return _Way(pattern, np.array(wire, dtype=object), _rounded_ns(latency_s), _rounded(s_per_byte))
+                self._add(rows, pattern, together)
+        return _Way(name, pattern, np.array(wire, dtype=object), _rounded_ns(latency_s), _rounded(s_per_byte))
+
+    def _timed(self, plan: tuple[Round, ...], algorithm: ModuleType, rows: Array) -> tuple[Array, Array, _Routed]:
+        """Latency and seconds per byte of the groups in `rows`, alone, and all their rounds together on the ground."""
+        whole, count = wire_fraction(plan), len(rows)
+        routed = {r.edges.key: self._routed(r.edges, rows) for r in plan}
+        latency_s = sum((_round_latency_s(r, routed[r.edges.key]) for r in plan), np.zeros(count))
+        together = next(iter(routed.values()))
+        if len(routed) > 1:
+            together = self._routed(joined([(r.edges, float(r.fraction * r.repeats / whole)) for r in plan]), rows)
+        if getattr(algorithm, "PIPELINED", False):
+            return latency_s, self._busiest_s(together, count) * float(whole), together
+        each = (self._busiest_s(routed[r.edges.key], count) * float(r.fraction * r.repeats) for r in plan)
+        return latency_s, sum(each, np.zeros(count)), together
 
     def _routed(self, edges: Edges, rows: Array) -> _Routed:
         """The edges of all groups in `rows`, as entries per group (counted within `rows`) and link."""
         cluster, n, count = self.ground.cluster, len(edges.source), len(rows)
-        members = self.members[rows]
+        members = self.ground.gpus[self.members[rows]]
         route = cluster.route(members[:, edges.source].ravel(), members[:, edges.target].ravel())
         edge_s = np.where(route >= 0, cluster.wiring.latency_s[route], 0.0).sum(axis=1).reshape(count, n)
         weight = edges.share / edges.share.sum()

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def command(scenario: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Bytes of every pipeline rank of SCENARIO by class, and when they peak. Exit code 3 if they do not fit."""
     from ..errors import Infeasible
-    from ..study.load import load
+    from ..study.load import load_one
     from ..units import GIB
 
     with progress("simulating"):
-        run = load(scenario, settings).simulate(allow_oom=True)
+        run = load_one(scenario, settings).simulate(allow_oom=True)
     over_gib = max(0.0, (run.peak_memory_bytes - run.scenario.cluster.gpu.memory_bytes) / GIB)
     _print_record(run, over_gib) if as_json else _print_table(run)
     if over_gib and as_json:

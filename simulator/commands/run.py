@@ -28,19 +28,38 @@ STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 
 def command(
     scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists."""
+    """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists.
+
+    A scenario with `jobs` runs them side by side on one cluster, and says how much each slows down.
+    """
+    from ..study.jobs import Tenancy
     from ..study.load import load
     from ..units import show_s
 
     with progress("simulating"):
-        run = load(scenario, settings).simulate(**options)
-        record = run.as_dict()
-    with progress("drawing"):
-        written = _write(run, gantt, trace)
-    if as_json:
-        print_json(record)
-    else:
-        print_pairs([*run.summary, ("took", show_s(run.wall_s)), *written])
+        found = load(scenario, settings)
+        if isinstance(found, Tenancy):
+            _refuse_extras({**options, "gantt": gantt, "trace": trace})
+            shared = found.simulate(allow_oom=options["allow_oom"])
+            record, summary, wall_s = shared.as_dict(), shared.summary, shared.wall_s
+        else:
+            run = found.simulate(**options)
+            record, summary, wall_s = run.as_dict(), run.summary, run.wall_s
+    if not isinstance(found, Tenancy):
+        with progress("drawing"):
+            summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
+    print_json(record) if as_json else print_pairs(summary)
+
+
+def _refuse_extras(options: dict[str, Any]) -> None:
+    """Several jobs on one cluster take none of these options."""
+    from ..errors import UserError
+
+    usual = {"engine": "auto", "folding": True}
+    extra = [name for name, value in options.items() if name != "allow_oom" and value != usual.get(name)]
+    if extra:
+        flags = ", ".join(f"--{'no-fold' if name == 'folding' else name}" for name in extra)
+        raise UserError(f"{flags}: not for several jobs on one cluster", hint="leave it out, or run one of the jobs by itself")
 
 
 def _write(run: Run, gantt_file: str | None, trace_file: str | None) -> list[tuple[str, str]]:

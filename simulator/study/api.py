@@ -10,6 +10,7 @@ from ..errors import UserError, shown
 from ..hardware.cluster import Cluster
 from ..workload.model import Model
 from .document import Document
+from .jobs import Tenancy
 from .load import from_mapping, resolved
 from .scenario import Scenario
 
@@ -35,8 +36,8 @@ def cluster(name: str | Path | Mapping[str, Any], **changes: Any) -> Cluster:
     return convert.cluster(validated(ClusterSchema, document, ("cluster",)))
 
 
-def scenario(data: Mapping[str, Any]) -> Scenario:
-    """A scenario from a mapping such as a YAML file holds."""
+def scenario(data: Mapping[str, Any]) -> Scenario | Tenancy:
+    """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds."""
     if not isinstance(data, Mapping):
         raise UserError(f"a scenario is a mapping, not {shown(data)}", hint='a file is read by load("scenario.yaml")')
     return from_mapping(data)

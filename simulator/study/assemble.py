@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..binding.bind import Bound, bind
+from ..binding.bind import Bound, Site, bind
+from ..binding.conduct import AUTO, Conduct
 from ..binding.perturb import Perturbation
 from ..costs.roofline import roofline
 from ..engine import des
@@ -35,11 +36,35 @@ def program_of(scenario: Scenario, steps: int = 1) -> Program:
     return lower(scenario.model, scenario.plan, scenario.job, lay_out(schedule, shape), dp=dp, steps=steps)
 
 
-def bound_of(scenario: Scenario, program: Program) -> Bound:
+def bound_of(scenario: Scenario, program: Program, *, every_link: bool = False) -> Bound:
     """The program on the scenario's cluster."""
+    return bind(program, feasible.mesh_of(scenario), site_of(scenario), every_link=every_link)
+
+
+def site_of(scenario: Scenario) -> Site:
+    """The scenario's cluster with what its dtype costs there, and its disturbances."""
     cluster = scenario.cluster
-    perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
-    return bind(program, feasible.mesh_of(scenario), cluster, roofline(cluster.gpu, scenario.job.dtype), perturbations)
+    return Site(
+        cluster,
+        roofline(cluster.gpu, scenario.job.dtype),
+        conduct_on(cluster),
+        [_perturbation(p, cluster) for p in scenario.perturb],
+    )
+
+
+CHOICES = {
+    "all_reduce": ("ring",),
+    "reduce_scatter": ("ring",),
+    "all_gather": ("ring",),
+    "sendrecv": ("point_to_point",),
+}
+"""What `auto` chooses from."""
+
+
+def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
+    """How collectives are done on a cluster: by the algorithm named, or by the fastest that its library has."""
+    algorithms = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
+    return Conduct(algorithms, CHOICES, algorithm)
 
 
 def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import Fault, UserError, shown
 from . import catalog
 from .document import Document, Mark, Place
+from .jobs import Tenancy, tenancy
 from .scenario import Scenario
 from .source import parse, read, scalar
 
@@ -26,18 +27,31 @@ PYTHON: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
 """What may be `file.py:name`."""
 
 
-def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
+def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario | Tenancy:
     """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4"."""
     if not isinstance(path, (str, Path)):
         raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
-    return from_document(_with_settings(_extended(read(file), (file.resolve(),)), settings))
+    return _understood(_with_settings(_extended(read(file), (file.resolve(),)), settings))
 
 
-def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = ()) -> Scenario:
+def load_one(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
+    """The same where several jobs on one cluster have no place."""
+    found = load(path, settings)
+    if isinstance(found, Tenancy):
+        raise UserError(f"{path} holds several jobs", hint="`trainsim run` runs them; this takes one")
+    return found
+
+
+def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = ()) -> Scenario | Tenancy:
     """The scenario of a mapping such as a YAML file holds."""
-    return from_document(_with_settings(_extended(Document.of(data), ()), settings))
+    return _understood(_with_settings(_extended(Document.of(data), ()), settings))
+
+
+def _understood(document: Document) -> Scenario | Tenancy:
+    """One job, or several that share a cluster."""
+    return tenancy(document) if "jobs" in document.data else from_document(document)
 
 
 def _extended(document: Document, seen: tuple[Path, ...]) -> Document:

@@ -23,6 +23,8 @@ from .scenario import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .network import Network
+
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
 MOST_ROWS = 5_000_000
 
@@ -113,6 +115,13 @@ class Run:
             optimizer_s=seen.mean_s(self.spent.of(OPTIMIZER)),
             busy_s=seen.mean_s(self.spent.of(BUSY)),
         )
+
+    @cached_property
+    def network(self) -> Network:
+        """What every link carried in the measured step."""
+        from .network import network
+
+        return network(self)
 
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
         """Seconds, and the bytes that a rank of this pipeline coordinate holds from then on."""

@@ -215,7 +215,6 @@ class ScenarioSchema(SettingsSchema):
 
     not_yet: ClassVar[dict[str, str]] = {
         "framework": "framework profiles are not modelled yet",
-        "jobs": "several jobs on one cluster are not modelled yet",
     }
 
     model: Annotated[ModelSchema, Field(description="a name such as llama3-70b, a path or a mapping")]

@@ -17,8 +17,9 @@ from ..engine.task import TaskGraph
 from ..engine.timeline import Timeline, Times
 from ..errors import Deadlock, Infeasible, UserError, did_you_mean
 from ..hardware.cluster import Cluster
-from ..memory.account import account
+from ..memory.account import RankMemory, account
 from ..plan.plan import Plan
+from ..program.program import Program
 from ..units import GIB, show_bytes
 from ..workload.job import Job
 from ..workload.model import Model
@@ -68,11 +69,9 @@ def simulate_scenario(
     feasible.check(scenario)
     overlapping = scenario.plan.optimizer == "post-validated"
     program = program_of(scenario, (steps or OVERLAPPING_STEPS) + 1 if overlapping else steps or 1)
-    replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
-    shards = replicas if scenario.plan.sharding == "zero1" else 1
-    memory = account(program, element_bytes=scenario.job.element_bytes, optimizer_shards=shards)
+    memory = memory_of(scenario, program)
     if not allow_oom:
-        _must_fit(scenario, max(rank.total_bytes for rank in memory))
+        must_fit(scenario, memory)
     bound = bound_of(scenario, program)
     folded = fold(bound.skeleton) if folding else unfolded(bound.skeleton)
     graph = close(folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
@@ -106,8 +105,16 @@ def _folding_reason(folded: Folded, folding: bool) -> str:
     return f"{classes} classes of {ranks} ranks, because the others behave alike"
 
 
-def _must_fit(scenario: Scenario, peak_bytes: int) -> None:
-    have = scenario.cluster.gpu.memory_bytes
+def memory_of(scenario: Scenario, program: Program) -> tuple[RankMemory, ...]:
+    """What every pipeline rank holds."""
+    replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
+    shards = replicas if scenario.plan.sharding == "zero1" else 1
+    return account(program, element_bytes=scenario.job.element_bytes, optimizer_shards=shards)
+
+
+def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:
+    """Raises `Infeasible` if a rank holds more than its GPU has."""
+    peak_bytes, have = max(rank.total_bytes for rank in memory), scenario.cluster.gpu.memory_bytes
     if peak_bytes > have:
         over = peak_bytes - have
         raise Infeasible(

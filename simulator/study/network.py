@@ -1,0 +1,182 @@
+"""What the network did in a step: bytes and busy time of every link, the busiest ones, and one link over time.
+
+Bytes are exact: every collective puts its wire bytes, weighted, on each link of its footprint. Over time the bytes of a
+collective are spread evenly between the end of its latency and its own end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..binding.bind import Bound
+from ..engine.task import RATE_BITS, WEIGHT_BITS, Array
+from ..engine.timeline import Timeline
+from ..hardware.cluster import Cluster
+from ..units import seconds
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """One link in one step."""
+
+    name: str
+    kind: str
+    bytes: float
+    capacity_bytes_per_s: float
+    busy_s: float
+    """While anything was on its way over it."""
+    utilisation: float
+    """Bytes over what it could have carried in the step."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The traffic of the observed step of a run, on the links of its cluster."""
+
+    cluster: Cluster
+    bound: Bound
+    """With every link in its footprints."""
+    timeline: Timeline
+    iteration: int
+    begin_ns: int
+    end_ns: int
+
+    @cached_property
+    def bytes(self) -> Array:
+        """Of every link, in the order of the cluster's wiring."""
+        skeleton = self.bound.skeleton
+        carried = np.zeros(len(skeleton.feet))
+        for communicator, program, rows in self._turns():
+            work = skeleton.tariff.work[skeleton.kind[communicator]][skeleton.templates[program].charge[rows]]
+            pattern = skeleton.tariff.pattern[skeleton.kind[communicator]][skeleton.templates[program].charge[rows]]
+            np.add.at(carried, communicator * skeleton.patterns + pattern, work / (1 << RATE_BITS))
+        each = carried[skeleton.feet.row_of] * skeleton.foot_weight / (1 << WEIGHT_BITS)
+        return np.bincount(skeleton.feet.idx, weights=each, minlength=self.cluster.wiring.links)
+
+    @property
+    def step_s(self) -> float:
+        return seconds(self.end_ns - self.begin_ns)
+
+    @cached_property
+    def utilisation(self) -> Array:
+        """Of every link: bytes over what it could have carried in the step."""
+        able: Array = self.cluster.wiring.capacity_bytes_per_s * self.step_s
+        return self.bytes / able if self.step_s else np.zeros(len(able))
+
+    def busiest(self, count: int = 10) -> list[LinkUse]:
+        """The links with the highest utilisation; of equal ones the first."""
+        order = np.argsort(-np.round(self.utilisation, 12), kind="stable")[:count]
+        return [self.link(int(i)) for i in order if self.bytes[i] > 0]
+
+    def link(self, link: int) -> LinkUse:
+        wiring = self.cluster.wiring
+        return LinkUse(
+            wiring.link_name(link),
+            self.kind_of(link),
+            float(self.bytes[link]),
+            float(wiring.capacity_bytes_per_s[link]),
+            self.busy_s(link),
+            float(self.utilisation[link]),
+        )
+
+    def kind_of(self, link: int) -> str:
+        """What a link joins: `nic > leaf`."""
+        wiring = self.cluster.wiring
+        return f"{wiring.vertex_kind(int(wiring.source[link]))} > {wiring.vertex_kind(int(wiring.target[link]))}"
+
+    @cached_property
+    def classes(self) -> list[dict[str, Any]]:
+        """Links that join the same kinds of vertices: how many, their bytes, mean and highest utilisation."""
+        wiring = self.cluster.wiring
+        first = np.array([run.first for run in wiring.vertices])
+        source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
+        _, begin, which = np.unique(source * len(first) + target, return_index=True, return_inverse=True)
+        return [
+            {
+                "kind": self.kind_of(int(begin[i])),
+                "links": int((which == i).sum()),
+                "bytes": float(self.bytes[which == i].sum()),
+                "utilisation": float(self.utilisation[which == i].mean()),
+                "highest_utilisation": float(self.utilisation[which == i].max()),
+            }
+            for i in np.argsort(begin)
+        ]
+
+    def busy_s(self, link: int) -> float:
+        """How long anything was on its way over a link."""
+        flows = sorted((begin, end) for begin, end, _ in self.flows(link))
+        busy, reached = 0, self.begin_ns
+        for begin, end in flows:
+            busy += max(0, end - max(begin, reached))
+            reached = max(reached, end)
+        return seconds(busy)
+
+    def series(self, link: int, bins: int = 200) -> tuple[Array, Array]:
+        """Edges of equal bins of the step in seconds, and the mean bytes/s over the link in each."""
+        edges = np.linspace(self.begin_ns, self.end_ns, bins + 1)
+        carried = np.zeros(bins)
+        for begin, end, size in self.flows(link):
+            inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0, None)
+            carried += size * inside / (end - begin)
+        width_s = seconds(1) * (edges[1] - edges[0])
+        return (edges - self.begin_ns) * seconds(1), carried / width_s
+
+    def flows(self, link: int) -> Iterator[tuple[int, int, float]]:
+        """(when its first byte may move, end, bytes) of every transfer that crosses a link in the step, in nanoseconds."""
+        skeleton = self.bound.skeleton
+        feet = np.flatnonzero(skeleton.feet.idx == link)
+        foot_of = skeleton.feet.row_of[feet]
+        weight = dict(zip(foot_of.tolist(), (skeleton.foot_weight[feet] / (1 << WEIGHT_BITS)).tolist(), strict=True))
+        wanted = set((foot_of // skeleton.patterns).tolist())
+        for communicator, program, rows in self._turns(wanted):
+            rank = self._first_rank[communicator]
+            tasks, charge = self.timeline.tasks_of(rank)[rows], skeleton.templates[program].charge[rows]
+            tariff, kind = skeleton.tariff, skeleton.kind[communicator]
+            for task, of in zip(tasks.tolist(), charge.tolist(), strict=True):
+                share = weight.get(int(communicator * skeleton.patterns + tariff.pattern[kind, of]), 0.0)
+                end = int(self.timeline.times.end_ns[task])
+                begin = min(int(self.timeline.times.start_ns[task]) + int(tariff.latency_ns[kind, of]), end - 1)
+                if share and tariff.work[kind, of]:
+                    yield begin, end, share * float(tariff.work[kind, of]) / (1 << RATE_BITS)
+
+    @cached_property
+    def _first(self) -> tuple[Array, Array, Array]:
+        """Of every communicator in use: its number, and the slot of it at its first member, and that rank."""
+        communicator, slot, rank = self.bound.skeleton.members
+        number, at = np.unique(communicator, return_index=True)
+        return number, slot[at], rank[at]
+
+    @cached_property
+    def _first_rank(self) -> dict[int, int]:
+        number, _, rank = self._first
+        return dict(zip(number.tolist(), rank.tolist(), strict=True))
+
+    def _turns(self, wanted: set[int] | None = None) -> Iterator[tuple[int, int, Array]]:
+        """(communicator, its first member's program, the rows of that program that are its turns in the observed step)."""
+        skeleton = self.bound.skeleton
+        rows_of: dict[tuple[int, int], Array] = {}
+        for communicator, slot, rank in zip(*(column.tolist() for column in self._first), strict=True):
+            if wanted is not None and communicator not in wanted:
+                continue
+            program = int(skeleton.program[rank])
+            if (program, slot) not in rows_of:
+                rows = skeleton.templates[program].rows_of(slot)
+                rows_of[program, slot] = rows[self.bound.labels[program].iteration[rows] == self.iteration]
+            yield communicator, program, rows_of[program, slot]
+
+
+def network(run: Run) -> Network:
+    """The network's part in a run."""
+    from .assemble import bound_of
+
+    seen = run.observation
+    bound = bound_of(run.scenario, run.program, every_link=True)
+    return Network(run.scenario.cluster, bound, run.engine_timeline, seen.iteration, seen.begin_ns, seen.end_ns)
