@@ -9,11 +9,11 @@ Each check raises `UserError` (or `Deadlock`) that says what is wrong and at whi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from .errors import InvariantBroken, OutsideDomain, UserError
-from .program.slot import Durations, Layout, Shape, lay_out
+from .program.slot import Durations, Layout, Shape, as_taken, lay_out
 from .study.evaluate import evaluate
 
 SHAPES = tuple(
@@ -23,17 +23,19 @@ SHAPES = tuple(
     for microbatches in (1, 2, 3, 4, 5, 7, 8, 12, 16, 24)
 )
 """The grid that schedules are tried on; what a schedule refuses is passed over."""
+SPLITS = (1, 2, 3)
+"""Parts of a sequence that schedules are tried with, if they look at them."""
 TOLERANCE = 1e-9
 
 
 def check_schedule(schedule: Any, shapes: Iterable[Shape] = SHAPES) -> int:
-    """Lays the schedule out on every shape that it takes and runs it; returns how many those were.
+    """Lays the schedule out on every different shape that it takes and runs it; returns how many those were.
 
     All slots are there once and in order, nothing deadlocks with or without latency, no rank holds more chunks than
     `in_flight` declares, and no rank is busy longer than the makespan.
     """
     taken = 0
-    for shape in shapes:
+    for shape in _different(schedule, shapes):
         try:
             layout = lay_out(schedule, shape)
         except OutsideDomain as refusal:
@@ -50,6 +52,14 @@ def check_schedule(schedule: Any, shapes: Iterable[Shape] = SHAPES) -> int:
     return taken
 
 
+def _different(schedule: Any, shapes: Iterable[Shape]) -> Iterable[Shape]:
+    """The shapes as the schedule takes them, once each, with several splits if it looks at them."""
+    splits = SPLITS if "splits" in getattr(schedule, "OPTIONS", ()) else (None,)
+    return dict.fromkeys(
+        as_taken(schedule, shape if parts is None else replace(shape, splits=parts)) for shape in shapes for parts in splits
+    )
+
+
 def _check_in_flight(schedule: Any, layout: Layout, peaks: list[float]) -> None:
     if not hasattr(schedule, "in_flight"):
         return
@@ -63,6 +73,6 @@ def _check_refusal(schedule: Any, shape: Shape, refusal: OutsideDomain) -> None:
     """What a refusal calls the nearest legal point must be legal."""
     if not refusal.nearest:
         raise UserError(f"{shape} is refused without a nearest legal point: {refusal.reason}")
-    names = ("ranks", "microbatches", "chunks", "group")
-    values = {name: getattr(shape, name) for name in names} | {k: v for k, v in refusal.nearest.items() if k in names}
-    lay_out(schedule, Shape(**values))
+    names = {field.name for field in fields(Shape)}
+    nearest: dict[str, Any] = {name: value for name, value in refusal.nearest.items() if name in names}
+    lay_out(schedule, replace(shape, **nearest))

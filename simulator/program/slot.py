@@ -8,14 +8,15 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that g
 - `refuse(shape)`, which raises `OutsideDomain` where the schedule has no answer;
 - `in_flight(rank, shape)`, the most chunks of activations that a rank ever holds;
 - `COST_AWARE = True`, if its order depends on the durations in the shape;
-- `CHUNKS`, if it runs that many stages per rank and no other number, whatever is asked for.
+- `CHUNKS`, if it runs that many stages per rank and no other number, whatever is asked for;
+- `OPTIONS`, names of the fields `group`, `splits` and `memory_limit` of the shape that it looks at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..errors import Fault, UserError
 
@@ -85,6 +86,17 @@ def _at(duration: PerStage, stage: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """What a schedule that is searched for makes short, how it counts memory, and how long it may search."""
+
+    objective: Literal["makespan", "span"] = "makespan"
+    """makespan: from the first start to the last end; span: the longest that one rank takes from its own first to its last."""
+    memory_count: Literal["fw", "half"] = "fw"
+    """fw: an activation is held from the start of F to the end of W; half: I frees one half of it and W the other."""
+    time_limit_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What a schedule may depend on. Stages are numbered in forward order; each rank holds `chunks` of them."""
 
@@ -99,6 +111,8 @@ class Shape:
     memory_limit: float = 1.0
     """Activations that a rank may hold, in multiples of P microbatches, for schedules that are built under a limit."""
     durations: Durations = Durations()
+    goal: Goal = Goal()
+    """Of a schedule that is searched for."""
 
     @property
     def stages(self) -> int:

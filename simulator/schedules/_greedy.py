@@ -1,0 +1,167 @@
+"""List scheduling: whenever a rank is free it starts the most urgent slot that is ready and that its memory admits.
+
+Some schedules are drawn by hand in their papers for one size, and known by what they achieve; this finds orders of that kind for
+every size. A slot is urgent by when it would start in an ideal wave of microbatches. A rank takes one chunk more only if all
+microbatches could still end one after the other, the oldest first (the banker's rule), so that nothing gets stuck.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+Pass = tuple[str, int, int]
+"""F or B, a stage, and a microbatch numbered by age, the oldest 0."""
+Urgency = tuple[bool, float, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the ranks must do, in unitless times."""
+
+    ranks: int
+    routes: Sequence[Sequence[int]]
+    """Microbatch -> stage -> rank. A microbatch passes every rank equally often."""
+    most_alive: int
+    """Chunks of activations that a rank may hold."""
+    forward: int
+    backward: int
+
+    @property
+    def stages(self) -> int:
+        return len(self.routes[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """When slots would start if ranks had no other work: microbatches set out in blocks, one block after the other."""
+
+    block: int
+    """Microbatches per block."""
+    period: float
+    """From one block to the next."""
+    forward_every: float
+    """From one microbatch of a block to the next, on their way forward."""
+    backward_every: float
+    abreast: int = 1
+    """Microbatches that set out together."""
+    backward_first: bool = False
+    """Whether a rank prefers any backward pass to any forward pass."""
+
+    def urgency(self, slot: Pass, problem: Problem) -> Urgency:
+        """The smaller, the sooner."""
+        kind, stage, microbatch = slot
+        block, place = microbatch // self.block, microbatch % self.block // self.abreast
+        if kind == "F":
+            start = problem.forward * stage + self.forward_every * place
+        else:
+            back = problem.backward * (problem.stages - 1 - stage)
+            start = problem.forward * problem.stages + back + self.backward_every * place
+        return self.backward_first and kind == "F", block * self.period + start, kind == "F"
+
+
+def greedy(problem: Problem, wave: Wave) -> tuple[list[list[Pass]], int]:
+    """The order of every rank, and the makespan."""
+    ranks = [_Rank(rank, problem, wave) for rank in range(problem.ranks)]
+    running: list[tuple[int, int, Pass]] = []
+    now, awake = 0, set(range(problem.ranks))
+    while True:
+        for number in sorted(awake):
+            slot = ranks[number].start()
+            if slot:
+                heappush(running, (now + (problem.forward if slot[0] == "F" else problem.backward), number, slot))
+        if not running:
+            return [rank.order for rank in ranks], now
+        now, awake = running[0][0], set()
+        while running and running[0][0] == now:
+            _, number, (kind, stage, microbatch) = heappop(running)
+            ranks[number].end(kind, microbatch)
+            awake.add(number)
+            follows = _after(kind, stage, microbatch, problem)
+            if follows:
+                heir = problem.routes[microbatch][follows[1]]
+                ranks[heir].offer(follows)
+                awake.add(heir)
+
+
+def greedy_from_the_end(problem: Problem, wave: Wave) -> tuple[list[list[Pass]], int]:
+    """The same in mirrored time, where backward passes come first: the end of the schedule is the tightest part."""
+    mirrored = Problem(problem.ranks, problem.routes[::-1], problem.most_alive, problem.backward, problem.forward)
+    orders, makespan = greedy(mirrored, wave)
+    youngest = len(problem.routes) - 1
+    return [[("B" if k == "F" else "F", s, youngest - m) for k, s, m in reversed(order)] for order in orders], makespan
+
+
+def _after(kind: str, stage: int, microbatch: int, problem: Problem) -> Pass | None:
+    """The next pass of a microbatch: forward to the last stage, back to the first."""
+    if kind == "F":
+        return ("F", stage + 1, microbatch) if stage + 1 < problem.stages else ("B", stage, microbatch)
+    return ("B", stage - 1, microbatch) if stage else None
+
+
+class _Rank:
+    """The work and the memory of one rank."""
+
+    def __init__(self, rank: int, problem: Problem, wave: Wave) -> None:
+        self.problem, self.wave = problem, wave
+        self.order: list[Pass] = []
+        self.running = False
+        self.ready: list[tuple[Urgency, Pass]] = []
+        self.entering = [m for m, route in enumerate(problem.routes) if route[0] == rank][::-1]
+        """Microbatches that set out here, the oldest last."""
+        self.due = [problem.stages // problem.ranks] * len(problem.routes)
+        """Forward passes still to come, per microbatch."""
+        self.held = [0] * len(self.due)
+        self.chunks = self.due[0]
+        self.free = problem.most_alive
+        self.oldest = 0
+        self._enter()
+
+    def _enter(self) -> None:
+        if self.entering:
+            self.offer(("F", 0, self.entering.pop()))
+
+    def offer(self, slot: Pass) -> None:
+        insort(self.ready, (self.wave.urgency(slot, self.problem), slot))
+
+    def start(self) -> Pass | None:
+        """Starts the most urgent slot that memory admits, if the rank is free."""
+        for entry in [] if self.running else self.ready:
+            kind, stage, microbatch = slot = entry[1]
+            if kind == "B" or self._admits(microbatch):
+                self.ready.remove(entry)
+                self.order.append(slot)
+                self.running = True
+                if kind == "F":
+                    self._hold(microbatch)
+                    if not stage:
+                        self._enter()
+                return slot
+        return None
+
+    def _hold(self, microbatch: int) -> None:
+        self.free -= 1
+        self.held[microbatch] += 1
+        self.due[microbatch] -= 1
+
+    def end(self, kind: str, microbatch: int) -> None:
+        self.running = False
+        if kind == "B":
+            self.free += 1
+            self.held[microbatch] -= 1
+        while self.oldest < len(self.due) and not self.due[self.oldest] + self.held[self.oldest]:
+            self.oldest += 1
+
+    def _admits(self, microbatch: int) -> bool:
+        """Whether, with a chunk more of this microbatch, all could end in turn, each leaving to the next what it holds."""
+        free = self.free - 1
+        for other in range(self.oldest, len(self.due)):
+            itself = other == microbatch
+            if self.due[other] - itself > free:
+                return False
+            free += self.held[other] + itself
+            if free >= self.chunks:
+                return True
+        return free >= 0

@@ -1,0 +1,34 @@
+"""DualPipeV: DualPipe cut in half: microbatches run down a V and up again, with no second copy of the parameters.
+
+Two stages per rank, the first and the last on rank 0. For F = I = W of a chunk and a pair FB = F + B, the span is
+2M(F + B) + (P - 1)(FB + B - 3W); 2P + 1 chunks are alive. M must be at least 2P. Reference: the public repository of DualPipe
+(DeepSeek-V3, arXiv 2412.19437), after Sea AI Lab's idea to cut it in half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import OutsideDomain
+from ..program.slot import Box, Shape, snaked
+from ._dualpipe import eight_steps
+
+CHUNKS = 2
+
+
+def refuse(shape: Shape) -> None:
+    if shape.microbatches < 2 * shape.ranks:
+        reason = f"dualpipe-v needs at least two microbatches per rank: {shape.microbatches} < {2 * shape.ranks}"
+        raise OutsideDomain(reason, nearest={"microbatches": 2 * shape.ranks})
+
+
+placement = snaked
+
+
+def order(rank: int, shape: Shape) -> Iterator[Box]:
+    everything = range(shape.microbatches)
+    return eight_steps(rank, shape.ranks, (everything, everything))
+
+
+def in_flight(rank: int, shape: Shape) -> int:
+    return 2 * shape.ranks + 1

@@ -1,0 +1,48 @@
+"""Seq1F1B: 1F1B over parts of sequences, which start the pipeline earlier and hold less.
+
+Every microbatch is cut into k = `splits` sub-sequences, numbered microbatch x k + part. They go forward in order, since a part
+attends to the parts before it, and the parts of a microbatch go backward last first. Makespan, with M microbatches and
+F and B of a whole one, M(F + B) + (P - 1)(F + B)/k for equal parts; (P + k - 1)/k microbatches alive. With k = 1 it is 1F1B.
+Reference: Sun et al., arXiv 2406.03488.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import OutsideDomain
+from ..program.slot import Shape, Slot
+
+CHUNKS = 1
+OPTIONS = ("splits",)
+
+
+def refuse(shape: Shape) -> None:
+    rest = shape.microbatches % shape.splits
+    if rest:
+        below, above = shape.microbatches - rest, shape.microbatches - rest + shape.splits
+        nearest = below if below and rest <= shape.splits // 2 else above
+        reason = f"{shape.microbatches} sub-sequences are not a whole number of microbatches cut in {shape.splits}"
+        raise OutsideDomain(reason, nearest={"microbatches": nearest})
+
+
+def order(rank: int, shape: Shape) -> Iterator[Slot]:
+    units, warm_up = shape.microbatches, _warm_up(rank, shape)
+    forward = [Slot("F", rank, unit) for unit in range(units)]
+    backward = [Slot("B", rank, first + part) for first in range(0, units, shape.splits) for part in _last_first(shape)]
+    yield from forward[:warm_up]
+    for i in range(units):
+        yield from forward[warm_up + i : warm_up + i + 1]
+        yield backward[i]
+
+
+def _last_first(shape: Shape) -> range:
+    return range(shape.splits - 1, -1, -1)
+
+
+def _warm_up(rank: int, shape: Shape) -> int:
+    return shape.ranks - 2 - rank + shape.splits
+
+
+def in_flight(rank: int, shape: Shape) -> int:
+    return min(_warm_up(rank, shape) + 1, shape.microbatches)

@@ -1,0 +1,30 @@
+"""ZB-H2: twice the warm-up of ZB-H1 and twice the delay of weight gradients; no rank idles between its first and last slot.
+
+The bubble of a rank's own span vanishes for F = I = W; the ranks start and end one after the other, so that a synchronised
+optimizer still waits. Every rank holds 2P - 1 microbatches. Reference: Qi et al., arXiv 2401.10241, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import OutsideDomain
+from ..program.slot import Shape, Slot
+from ._delayed import most_alive, weave
+
+CHUNKS = 1
+
+
+def refuse(shape: Shape) -> None:
+    if shape.microbatches < 2 * shape.ranks:
+        reason = f"zb-h2 needs two microbatches per rank: {shape.microbatches} < {2 * shape.ranks}"
+        raise OutsideDomain(reason, nearest={"microbatches": 2 * shape.ranks})
+
+
+def order(rank: int, shape: Shape) -> Iterator[Slot]:
+    passes = [Slot(kind, rank, microbatch) for kind in ("F", "B") for microbatch in range(shape.microbatches)]
+    return weave(passes, warm_up=2 * (shape.ranks - 1 - rank), delay=2 * rank)
+
+
+def in_flight(rank: int, shape: Shape) -> int:
+    return most_alive(shape.microbatches, warm_up=2 * (shape.ranks - 1 - rank), delay=2 * rank)
