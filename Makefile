@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses 8
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test test-slow check format bench notebooks results docs size
+.PHONY: help install demo test test-slow torch check format bench notebooks results docs size
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -26,8 +26,14 @@ demo: $(VENV)/.runtime ## simulate Llama-3 70B on 64 H100s, draw it, write its t
 test: $(VENV)/.dev ## the tests, but for the slow ones (ARGS="-k fold" picks)
 	@$(PYTEST) $(ARGS)
 
-test-slow: $(VENV)/.dev ## the slow tests: packaging, notebooks, browser, big equality runs
+test-slow: $(VENV)/.dev torch ## the slow tests: packaging, notebooks, browser, torch, big equality runs
 	@$(PYTEST) -m slow $(ARGS)
+
+torch: $(VENV)/.dev ## add the torch that reads our tables; without it those tests skip, and say so
+	@test $(VENV)/.torch -nt setup.cfg || { \
+	  echo "installing torch into $(VENV), for the tests that ask it"; \
+	  $(INSTALL) --editable '.[torch-check]' && touch $(VENV)/.torch; \
+	} || echo "torch cannot be installed here: its tests skip" >&2
 
 check: $(VENV)/.dev ## lint, format and types
 	@$(PY) -m ruff check

@@ -57,7 +57,7 @@ def test_help_of_a_command_explains_every_option(name: str) -> None:
     for param in COMMANDS[name].params:
         if isinstance(param, click.Option):
             assert param.help, param.name
-            assert param.help.rstrip("]").endswith((".", "W", "B")), f"{param.name}: {param.help}"
+            assert re.search(r"\.(  \[.+\])?$", param.help), f"{param.name}: {param.help}"
             assert param.opts[-1] in said.out
         else:
             assert str(param.name).upper() in said.out
@@ -73,9 +73,11 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
     """A call of each command that succeeds."""
     return {
         "catalog": ["catalog"],
+        "collective": ["collective", "all_reduce", "--cluster", "dgx-h100", "-b", "1M", "-e", "4M"],
         "demo": ["demo", "--out", out],
         "flows": ["flows", flows],
         "memory": ["memory", scenario],
+        "network": ["network", scenario],
         "run": ["run", scenario],
         "schedule": ["schedule", "1f1b", "--ranks", 4, "--microbatches", 8],
         "topology": ["topology", "dgx-h100", "--nodes", 2],
@@ -107,6 +109,9 @@ WRONG: dict[str, tuple[list[object], str]] = {
     "no number": (["schedule", "1f1b", "--ranks", "two", "--microbatches", "4"], "--help"),
     "a duration of no number": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--F", "nan"], "--help"),
     "an endless duration": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--comm", "inf"], "--help"),
+    "durations of no number": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--F", "1,x"], "--help"),
+    "no sizes": (["schedule", "1f1b"], "--ranks 4 --microbatches 8"),
+    "no schedule": (["schedule", "--ranks", "2", "--microbatches", "4"], "catalog schedules"),
     "a negative duration": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--B", "-1"], "--help"),
     "no duration at all": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--F", "0", "--B", "0"], "length"),
 }
@@ -128,21 +133,22 @@ OUTSIDE: dict[str, tuple[list[str], dict[str, int]]] = {
     "--microbatches 0": (["--ranks", "4", "--microbatches", "0"], {"microbatches": 1}),
     "--ranks 9999": (["--ranks", "9999", "--microbatches", "4"], {"ranks": 4096}),
     "slots": (["--ranks", "4096", "--microbatches", "1000000"], {"microbatches": 976}),
-    "1f1b": (["--ranks", "4", "--microbatches", "4", "--chunks", "2"], {"chunks": 1}),
+    "interleaved": (["--ranks", "4", "--microbatches", "9", "--chunks", "2"], {"microbatches": 8}),
 }
 
 
 @pytest.mark.parametrize("case", OUTSIDE)
 def test_outside_its_domain_a_schedule_names_the_nearest_legal_shape(case: str) -> None:
     options, nearest = OUTSIDE[case]
-    said = trainsim("schedule", "1f1b", *options, "--json")
+    schedule = case if case == "interleaved" else "1f1b"
+    said = trainsim("schedule", schedule, *options, "--json")
     assert said.code == 2
     assert case in said.record["refused"]
     assert said.record["nearest"] == nearest
     (name, value), *_ = nearest.items()
     legal = {**dict(zip(options[::2], options[1::2], strict=True)), f"--{name}": str(value)}
     if case != "slots":
-        assert trainsim("schedule", "1f1b", *(word for pair in legal.items() for word in pair)).code == 0
+        assert trainsim("schedule", schedule, *(word for pair in legal.items() for word in pair)).code == 0
 
 
 def test_what_does_not_fit_is_exit_3(scenario: Path) -> None:

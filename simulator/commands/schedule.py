@@ -1,65 +1,143 @@
-"""`trainsim schedule`: a pipeline schedule by itself, in unit times."""
+"""`trainsim schedule`: pipeline schedules by themselves, in unit times; one, or several beside one another."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, Duration, checked_path, json_option, print_json, print_pairs, print_table
+from ..errors import Fault, OutsideDomain, UserError
+from ._show import LONGEST, Count, Duration, checked_path, json_option, print_json, print_pairs, print_table, progress
 
 if TYPE_CHECKING:
     from ..program.slot import Shape
+    from ..study.compare_schedules import Entry, Refused
     from ..study.evaluate import Evaluation
 
 MOST_SLOTS = 4_000_000
+NAMES = {"forward": "F", "backward": "B", "input_gradient": "I", "weight_gradient": "W"}
+
+
+class Durations(click.types.FloatParamType):
+    """A duration, or one for each stage."""
+
+    name = "duration[,...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        one = Duration()
+        if not isinstance(value, str):
+            return one.convert(value, param, ctx)
+        numbers = tuple(one.convert(part, param, ctx) for part in value.split(","))
+        return numbers if len(numbers) > 1 else numbers[0]
+
+
+class Positive(click.types.FloatParamType):
+    """A number above zero."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not 0 < number <= LONGEST:
+            self.fail(f"{value!r} should be a number above 0", param, ctx)
+        return number
 
 
 @click.command("schedule", short_help="Evaluate a pipeline schedule: order, bubble, memory.")
-@click.argument("name")
-@click.option("--ranks", type=Count(1, 4096), required=True, help="Pipeline ranks P.")
-@click.option("--microbatches", type=Count(1, 1_000_000), required=True, help="Microbatches M.")
+@click.argument("name", required=False)
+@click.option("--compare", metavar="A,B,...", help="Put these schedules beside one another, on equal terms (see above).")
+@click.option("--ranks", type=Count(1, 4096), help="Pipeline ranks P.  [required unless NAME is a file]")
+@click.option("--microbatches", type=Count(1, 1_000_000), help="Microbatches M.  [required unless NAME is a file]")
 @click.option("--chunks", type=Count(1, 1024), default=1, show_default=True, help="Stages per rank V.")
 @click.option("--group", type=Count(1), help="Microbatches per round of an interleaved schedule, as Megatron counts.")
-@click.option("--F", "forward", type=Duration(), default=1.0, show_default=True, help="Of a forward slot (one chunk).")
-@click.option("--B", "backward", type=Duration(), help="Of a whole backward slot.  [default: I + W]")
-@click.option("--I", "input_gradient", type=Duration(), default=1.0, show_default=True, help="Of an input-gradient slot.")
-@click.option("--W", "weight_gradient", type=Duration(), default=1.0, show_default=True, help="Of a weight-gradient slot.")
+@click.option("--splits", type=Count(1, 1024), default=2, show_default=True, help="Parts of every sequence, if it is split.")
+@click.option("--memory-limit", type=Positive(), default=1.0, show_default=True, help="Activations held, in multiples of P.")
+@click.option("--F", "forward", type=Durations(), default=1.0, show_default=True, help="Of a forward slot (one chunk).")
+@click.option("--B", "backward", type=Durations(), help="Of a whole backward slot.  [default: I + W]")
+@click.option("--I", "input_gradient", type=Durations(), default=1.0, show_default=True, help="Of an input-gradient slot.")
+@click.option("--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Of a weight-gradient slot.")
 @click.option("--FB", "pair", type=Duration(), help="Of an overlapped pair.  [default: F + B]")
 @click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Of a crossing between ranks.")
-@click.option("--plot", "plot_file", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the schedule.")
+@click.option("--objective", type=click.Choice(["makespan", "span"]), default="makespan", help="What a search makes short.")
+@click.option(
+    "--memory-count", type=click.Choice(["fw", "half"]), default="fw", help="How a search counts: I frees none or half."
+)
+@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Of a search, in seconds.")
+@click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table that torch loads.")
+@click.option("--plot", "plot_file", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw it.")
 @json_option
-def command(name: str, plot_file: str | None, as_json: bool, **options: Any) -> None:
-    """Evaluate schedule NAME (or `module:function`, or `file.py:function`): its order, bubble and memory.
+def command(
+    name: str | None, compare: str | None, csv_file: str | None, plot_file: str | None, as_json: bool, **options: Any
+) -> None:
+    """Evaluate schedule NAME (or `module:function`, `file.py:function`, FILE.csv): its order, bubble and memory.
 
-    Durations have no unit; only their ratios matter. Options that a schedule has no use for are ignored.
+    Durations have no unit; only their ratios matter. F, B, I and W are one number, or one for each stage, separated by
+    commas. Options that a schedule has no use for are ignored. A FILE.csv is the compute-only table of
+    torch.distributed.pipelining; it knows its own ranks, microbatches and chunks.
+
+    With --compare, durations are those of a rank's whole share of a microbatch and are divided by the chunks and the splits
+    of a schedule, so that all do the same work; M counts whole microbatches; several durations are those of P equal parts
+    of the model.
     """
-    from ..program.slot import Durations, Shape, as_taken, lay_out
     from ..study import catalog
-    from ..study.evaluate import evaluate
 
-    sizes = {field: options.pop(field) for field in ("ranks", "microbatches", "chunks", "group")}
-    schedule = catalog.module("schedules", name)
-    shape = as_taken(schedule, Shape(**sizes, durations=Durations(**options)))
-    _must_be_small(shape)
-    result = evaluate(lay_out(schedule, shape))
-    sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
-    record = {"schedule": name, "shape": sizes, **result.as_dict()}
-    if plot_file:
-        from ..figures.gantt import gantt, save
-
-        title = f"{name}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: makespan {result.makespan:.6g}"
-        save(gantt(result, title=f"{title}, bubble {record['bubble_ratio']:.2%}"), plot_file)
-    if as_json:
-        print_json(record)
+    names = [*([name] if name else []), *(part.strip() for part in (compare or "").split(",") if part.strip())]
+    if not names:
+        raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
+    schedules = _found(names, catalog.module)
+    shape = _shape(schedules, options)
+    if compare is None:
+        _one(names[0], schedules[names[0]], shape, (csv_file, plot_file, as_json))
+    elif csv_file:
+        raise UserError("--csv writes one schedule, not several", hint="leave out --compare, or --csv")
     else:
-        _tell(name, result, record, plot_file)
+        _several(schedules, shape, plot_file, as_json)
+
+
+def _found(names: list[str], find: Any) -> dict[str, Any]:
+    """The schedules of names; all faults at once."""
+    found: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for name in names:
+        try:
+            found[name] = find("schedules", name)
+        except UserError as error:
+            faults += error.faults
+    if faults:
+        raise UserError(faults=faults)
+    return found
+
+
+def _shape(schedules: Mapping[str, Any], options: dict[str, Any]) -> Shape:
+    """What the options ask for; the sizes that they leave open are those of the first file."""
+    from ..program.slot import Durations, Goal, Shape
+
+    table = next((schedule.shape for schedule in schedules.values() if hasattr(schedule, "shape")), None)
+    sizes: dict[str, Any] = {size: options[size] or getattr(table, size, None) for size in ("ranks", "microbatches")}
+    if missing := [f"--{size}" for size, value in sizes.items() if value is None]:
+        message = f"{', '.join(schedules)}: {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing"
+        raise UserError(message, hint="for example --ranks 4 --microbatches 8; only a FILE.csv has its own")
+    fields = ("chunks", "group", "splits", "memory_limit")
+    goal = Goal(*(options[field] for field in ("objective", "memory_count", "time_limit_s")))
+    durations = Durations(**{field: options[field] for field in (*NAMES, "pair", "comm")})
+    return Shape(**sizes, **{field: options[field] for field in fields}, durations=durations, goal=goal)
+
+
+def _check_durations(shape: Shape, count: int, what: str) -> None:
+    """One for each, where there are several."""
+    faults = []
+    for field, letter in NAMES.items():
+        value = getattr(shape.durations, field)
+        if isinstance(value, tuple) and len(value) != count:
+            faults.append(Fault(f"--{letter} has {len(value)} durations for {count} {what}", "give one, or one for each"))
+    if faults:
+        raise UserError(faults=faults)
 
 
 def _must_be_small(shape: Shape) -> None:
     """Raises `OutsideDomain` if the shape is too large to evaluate."""
-    from ..errors import OutsideDomain
-
     slots = shape.stages * shape.microbatches
     if slots > MOST_SLOTS:
         reason = f"{slots:,} slots are more than one evaluation takes: at most {MOST_SLOTS:,}"
@@ -67,15 +145,119 @@ def _must_be_small(shape: Shape) -> None:
         raise OutsideDomain(reason, nearest=nearest if shape.stages <= MOST_SLOTS else {"chunks": MOST_SLOTS // shape.ranks})
 
 
-def _tell(name: str, result: Evaluation, record: dict[str, Any], plot_file: str | None) -> None:
+def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str | None, bool]) -> None:
+    """Evaluates one schedule and tells, writes and draws the result."""
+    from ..program.slot import as_taken, lay_out
+    from ..study import torch_csv
+    from ..study.evaluate import evaluate
+
+    csv_file, plot_file, as_json = outputs
+    shape = as_taken(schedule, shape)
+    _must_be_small(shape)
+    _check_durations(shape, shape.stages, "stages")
+    with progress(f"evaluating {name}"):
+        result = evaluate(lay_out(schedule, shape))
+        certificate = schedule.certificate(shape) if hasattr(schedule, "certificate") else None
+    sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
+    record = {"schedule": name, "shape": sizes, **result.as_dict()}
+    if certificate is not None:
+        record["certificate"] = asdict(certificate)
+    if csv_file:
+        torch_csv.write(result.layout, csv_file)
+    if plot_file:
+        from ..figures.gantt import gantt, save
+
+        save(gantt(result, title=f"{name}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {_brief(result)}"), plot_file)
+    if as_json:
+        print_json(record)
+    else:
+        _tell(name, result, record, [("table", csv_file), ("picture", plot_file)])
+
+
+def _brief(result: Evaluation) -> str:
+    latency = f" with c = {result.durations.comm:g}" if result.durations.comm else ""
+    return f"makespan {result.makespan:.6g}, bubble {result.bubble_ratio:.2%}{latency}"
+
+
+def _tell(name: str, result: Evaluation, record: dict[str, Any], written: list[tuple[str, str | None]]) -> None:
     shape, ratio, overhead = result.layout.shape, record["bubble_ratio"], record["bubble_overhead"]
     pairs = [
         ("schedule", f"{name}, {shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"),
         ("makespan", f"{result.makespan:.6g}"),
         ("span", f"{record['span']:.6g} at the longest rank, {record['span_bubble']:.6g} of it idle"),
         ("bubble", f"{ratio:.4%} of the makespan (ratio), {overhead:.4%} over the work (overhead)"),
+        ("transfers", f"{record['transfers']:,} between ranks"),
     ]
-    print_pairs([*pairs, *([("picture", plot_file)] if plot_file else [])])
+    if "certificate" in record:
+        pairs.append(("bound", _proof(record["certificate"])))
+    print_pairs([*pairs, *((what, file) for what, file in written if file)])
     columns = zip(record["busy_per_rank"], record["span_per_rank"], record["peak"], strict=True)
     rows = [[str(rank), f"{busy:.6g}", f"{span:.6g}", str(peak)] for rank, (busy, span, peak) in enumerate(columns)]
     print_table(["rank", "busy", "span", "peak chunks"], rows, right=range(4))
+
+
+def _proof(certificate: Mapping[str, Any]) -> str:
+    """How near to the best a schedule is known to be."""
+    found = f"{certificate['objective']} {certificate['value']:.6g}, no schedule below {certificate['lower_bound']:.6g}"
+    doubt = "" if certificate["proven"] else f"not proven, gap {certificate['gap']:.2%}; "
+    return f"{found}: {doubt}{certificate['status']}"
+
+
+def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, as_json: bool) -> None:
+    """Puts schedules beside one another."""
+    from ..study.compare_schedules import compare, cut, places
+
+    _check_durations(shape, shape.ranks, "ranks")
+    for schedule in schedules.values():
+        _must_be_small(cut(schedule, shape))
+    with progress(f"evaluating {len(schedules)} schedules"):
+        entries, refused = compare(schedules, shape)
+    at = places(entries)
+    if plot_file and entries:
+        from ..figures.gantt import gantts, save
+
+        save(gantts({f"{entry.name}: {_brief(entry.results[-1])}": entry.results[-1] for entry in entries}), plot_file)
+    if as_json:
+        rows = [entry.as_dict(place) for entry, place in zip(entries, at, strict=True)]
+        sizes = {"ranks": shape.ranks, "microbatches": shape.microbatches}
+        outside = [{"schedule": item.name, "refused": item.reason, "nearest": dict(item.nearest)} for item in refused]
+        print_json({"shape": sizes, "schedules": rows, "refused": outside})
+    else:
+        _tell_several(entries, at, refused)
+        if plot_file and entries:
+            print_pairs([("picture", plot_file)])
+
+
+def _tell_several(entries: list[Entry], at: list[list[int]], refused: list[Refused]) -> None:
+    from ..study.evaluate import crossings
+
+    latencies = [result.durations.comm for result in entries[0].results] if entries else []
+    headers = ["schedule", "V"]
+    for comm in latencies:
+        headers += [f"c = {comm:g}: #", "makespan", "bubble"]
+    rows = []
+    for entry, mine in zip(entries, at, strict=True):
+        cells = [_called(entry), str(entry.chunks)]
+        for i, result in enumerate(entry.results):
+            cells += [_place(mine, i), f"{result.makespan:.6g}", f"{result.bubble_ratio:.2%}"]
+        cells += [f"{entry.peak_microbatches:g}", f"{crossings(entry.results[0].layout):,}"]
+        rows.append(cells)
+    if rows:
+        places = range(2, len(headers), 3)
+        right = [column for column in range(1, len(headers) + 2) if column not in places]
+        print_table([*headers, "peak microbatches", "transfers"], rows, right=right)
+    for item in refused:
+        nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
+        click.echo(f"{item.name} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
+
+
+def _called(entry: Entry) -> str:
+    """The name, with what makes the comparison uneven."""
+    copies = f" ({entry.copies} copies of the model)" if entry.copies > 1 else ""
+    return f"{entry.name}{f' ({entry.splits} splits)' if entry.splits > 1 else copies}"
+
+
+def _place(mine: list[int], i: int) -> str:
+    """A place among the schedules, with how far the latency moved it."""
+    moved = mine[0] - mine[i]
+    return f"{mine[i]} ({'↑' if moved > 0 else '↓'}{abs(moved)})" if moved else str(mine[i])

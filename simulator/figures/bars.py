@@ -29,12 +29,23 @@ class Bar:
     text: str = ""
     shade: int = 0
     """The chunk: later chunks are drawn darker."""
+    half: str = ""
+    """`upper` or `lower` half of the row, if another bar has the other half at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     label: str
     bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Chunks of activations that ranks hold from each time on: the fewest and the most of a rank."""
+
+    times: tuple[float, ...]
+    fewest: tuple[int, ...]
+    most: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,7 @@ class Chart:
     rows: tuple[Row, ...]
     end: float
     shades: int
+    held: Held | None = None
 
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
@@ -90,21 +102,31 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     return Row(f"rank {rank} ({word} {', '.join(stages)})", tuple(bars))
 
 
-def chart_of_evaluation(result: Evaluation, title: str) -> Chart:
-    """One row per rank, the boxes of its order."""
+def chart_of_evaluation(result: Evaluation, title: str, *, with_memory: bool = True) -> Chart:
+    """One row per rank, the boxes of its order; the two slots of an overlapped pair share the height of the row."""
+    layout = result.layout
+    if len(layout.orders) > MOST_ROWS:
+        raise UserError(f"{len(layout.orders)} rows are more than a chart can show", hint=f"at most {MOST_ROWS} ranks")
+    chunks = [layout.chunk(instance) for instance in range(len(layout.placement))]
     rows = []
-    for rank, order in enumerate(result.layout.orders):
+    for rank, order in enumerate(layout.orders):
         bars: list[Bar] = []
         for box, start, end in zip(order, result.starts[rank], result.ends[rank], strict=True):
-            parts = slots_of(box)
-            share = (end - start) / len(parts)
-            for i, slot in enumerate(parts):
-                chunk = result.layout.chunk(result.layout.instance(slot.stage, slot.microbatch))
-                text = f"{slot.microbatch}" if not isinstance(box, Pair) else f"{slot.microbatch}&"
-                bars.append(Bar(start + i * share, start + (i + 1) * share, slot.kind, text, chunk))
+            halves = ("upper", "lower") if isinstance(box, Pair) else ("",)
+            for slot, half in zip(slots_of(box), halves, strict=True):
+                chunk = chunks[layout.instance(slot.stage, slot.microbatch)]
+                bars.append(Bar(start, end, slot.kind, str(slot.microbatch), chunk, half))
         rows.append(Row(f"rank {rank}", tuple(bars)))
-    shades = max((bar.shade for row in rows for bar in row.bars), default=0) + 1
-    return Chart(title, "", tuple(rows), max(e[-1] for e in result.ends if e), shades)
+    held = _held(result) if with_memory else None
+    return Chart(title, "", tuple(rows), max(e[-1] for e in result.ends if e), max(chunks) + 1, held)
+
+
+def _held(result: Evaluation) -> Held:
+    """The memory curves of all ranks on one set of times."""
+    curves = [result.memory_curve(rank) for rank in range(len(result.layout.orders))]
+    times = np.unique(np.concatenate([np.array(when) for when, _ in curves]))
+    alive = np.array([np.array(held)[np.searchsorted(when, times, side="right") - 1] for when, held in curves])
+    return Held(tuple(times.tolist()), tuple(alive.min(axis=0).tolist()), tuple(alive.max(axis=0).tolist()))
 
 
 def merged(intervals: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:

@@ -1,12 +1,13 @@
 """The Gantt chart of a run or of a schedule: a row per rank, time to the right.
 
-Forward slots are light and tall, backward slots dark and tall, I and W half as tall (W hatched), communication runs as a
-thin line under the slots, a line per axis, and idle time is blank. So the chart reads in print and to the colour-blind.
+Forward slots are light, backward slots dark, both tall; weight gradients are lower and hatched; the two slots of an overlapped
+pair lie one over the other. Communication runs as a thin line under the slots, a line per axis, and idle time is blank. So
+the chart reads in print and to the colour-blind. Under a schedule stands what its ranks hold; several share one time axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from ..errors import UserError
 from ..files import atomic
 from ..study.evaluate import Evaluation
 from ..study.run import Run
-from .bars import Bar, Chart, chart_of_evaluation, chart_of_run, merged
+from .bars import Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 WIDTH_IN = 14.0
 FORMATS = (".png", ".svg", ".pdf")
+MOST_ROWS_IN_ALL = 256
 RASTER_ABOVE = 5_000
 """Bars beyond which a vector file would be slow to open: they are drawn as pixels in it."""
 PIXEL = 1 / 1600
@@ -51,9 +53,18 @@ NAMES = {
     "cp": "context parallel",
     "ep": "expert parallel",
 }
-SHAPE = {"F": (0.18, 0.78), "B": (0.18, 0.78), "I": (0.18, 0.78), "W": (0.18, 0.52), "optimizer": (0.18, 0.78)}
-"""Bottom and height of a kind of slot in its row; communication lies below."""
-LIGHT_TEXT = {"B", "optimizer"}
+HEIGHT = {"F": 1.0, "B": 1.0, "I": 1.0, "W": 0.66, "optimizer": 1.0}
+"""Of a kind of slot, as a part of its row's room for slots; communication lies below that room."""
+DARK = 130
+"""Luminance of 255 below which a box has white numbers."""
+SMALLEST, LARGEST = 4.5, 8.0
+"""Of microbatch numbers, in points; where even the smallest do not fit, a kind of slot has none."""
+DIGIT, MARGIN = 0.62, 2.0
+"""Width of a digit as a part of its size, and points that stay free beside a number."""
+HATCHED = {"W": ("////", "#d3e3c6"), "optimizer": ("xx", "white")}
+"""Hatch and its colour, of the kinds that have one."""
+PANEL_IN = 0.62
+"""Height of the panel of memory."""
 
 
 def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: str | None = None) -> Figure:
@@ -61,97 +72,171 @@ def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: 
     return draw(chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or ""))
 
 
-def draw(chart: Chart) -> Figure:
-    """Paints a chart."""
+def gantts(results: Mapping[str, Evaluation]) -> Figure:
+    """Evaluated schedules by their titles, under one another on one time axis."""
+    return draw(*(chart_of_evaluation(result, title, with_memory=False) for title, result in results.items()))
+
+
+def draw(*charts: Chart) -> Figure:
+    """Paints charts under one another, on one time axis."""
     from .drawing import Drawing
 
-    rows = len(chart.rows)
-    row_in = 0.52 if rows <= 8 else 0.34 if rows <= 16 else 0.2
-    figure = Drawing(figsize=(WIDTH_IN, 1.35 + row_in * rows), layout="constrained", dpi=140)
-    axes = figure.add_subplot()
-    for y, row in enumerate(chart.rows):
-        _row(axes, chart, y, row.bars, row_in)
-    axes.set_ylim(rows, 0)
-    axes.set_xlim(0, chart.end * 1.001)
-    axes.set_yticks([y + 0.5 for y in range(rows)], [row.label for row in chart.rows], fontsize=8 if rows <= 32 else 6)
-    axes.set_xlabel(f"time ({chart.unit})" if chart.unit else "time")
-    axes.set_title(chart.title, fontsize=11, loc="left")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.hlines(range(1, rows), 0, chart.end, colors="#dddddd", linewidths=0.5, zorder=0)
-    _legend(axes, chart)
+    rows, end = sum(len(chart.rows) for chart in charts), max(chart.end for chart in charts)
+    if rows > MOST_ROWS_IN_ALL:
+        raise UserError(f"{rows} rows are more than a picture can show", hint=f"at most {MOST_ROWS_IN_ALL} in all its charts")
+    row_in = 0.52 if rows <= 8 else max(0.2, min(0.34, 10 / rows))
+    heights: list[float] = []
+    for chart in charts:
+        heights += [0.3 + row_in * len(chart.rows), *([PANEL_IN] if chart.held else [])]
+    figure = Drawing(figsize=(WIDTH_IN, 1.1 + sum(heights)), layout="constrained", dpi=140)
+    panels = iter(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+    for chart in charts:
+        _Panel(axes := next(panels), chart, row_in, end).paint()
+        if chart.held:
+            _paint_held(axes := next(panels), chart.held, chart.end)
+    axes.set_xlim(0, end * 1.001)
+    axes.set_xlabel(f"time ({charts[0].unit})" if charts[0].unit else "time")
+    _legend(figure, charts)
     return figure
 
 
-def _row(axes: Axes, chart: Chart, y: int, bars: tuple[Bar, ...], row_in: float) -> None:
-    """The slots of a row, then its communication as lines below them."""
-    groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for bar in bars:
-        groups.setdefault((bar.kind, bar.shade), []).append((bar.start, bar.end))
-    lines = [kind for kind, _ in groups if kind not in SHAPE]
-    total = sum(len(row.bars) for row in chart.rows)
-    for (kind, shade), spans in groups.items():
-        if kind in SHAPE:
-            low, height = SHAPE[kind]
-            where = (y + 1 - low - height, height)
-        else:
-            spans = merged(spans, chart.end * PIXEL)
-            where = (y + 0.85 + 0.14 * sorted(set(lines)).index(kind) / len(set(lines)), 0.12 / len(set(lines)))
-        shades = COLOURS[kind]
-        axes.broken_barh(
-            [(start, end - start) for start, end in spans],
-            where,
-            facecolors=shades[min(shade, len(shades) - 1)],
-            edgecolors="white" if kind in SHAPE else "none",
-            linewidth=0.4 if kind in SHAPE else 0.0,
-            hatch="////" if kind == "W" else "xx" if kind == "optimizer" else None,
-            rasterized=total > RASTER_ABOVE,
-            zorder=2,
-        )
-    _numbers(axes, chart, y, bars, row_in)
+class _Panel:
+    """One chart on its axes."""
 
+    def __init__(self, axes: Axes, chart: Chart, row_in: float, end: float) -> None:
+        self.axes, self.chart, self.end = axes, chart, end
+        bars = [bar for row in chart.rows for bar in row.bars]
+        self.lines = sorted({bar.kind for bar in bars} - set(HEIGHT))
+        self.low, self.room = (0.18, 0.78) if self.lines else (0.1, 0.8)
+        self.rasterized = len(bars) > RASTER_ABOVE
+        self.points_per_time = (WIDTH_IN - 1.2) * 72 / end
+        self.width = self._usual_widths(bars)
+        self.font = self._fonts(max((len(bar.text) for bar in bars), default=0), row_in * 72)
 
-def _numbers(axes: Axes, chart: Chart, y: int, bars: tuple[Bar, ...], row_in: float) -> None:
-    """Microbatch numbers where they fit."""
-    size = min(8.0, row_in * 72 * 0.34)
-    points_per_time = (WIDTH_IN - 1.2) * 72 / chart.end
-    for bar in bars:
-        if bar.text and (bar.end - bar.start) * points_per_time > size * 0.62 * len(bar.text) + 1:
-            low, height = SHAPE[bar.kind]
-            dark = bar.kind in LIGHT_TEXT or bar.shade > 1
-            axes.text(
+    def _usual_widths(self, bars: list[Bar]) -> dict[tuple[str, str], float]:
+        """Points of the median bar of every kind."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for bar in bars:
+            found.setdefault((bar.kind, bar.half), []).append(bar.end - bar.start)
+        return {kind: sorted(widths)[len(widths) // 2] * self.points_per_time for kind, widths in found.items()}
+
+    def _fonts(self, digits: int, row: float) -> dict[tuple[str, str], float]:
+        """Points of the numbers of every kind: about equal, as many as its usual bar has room for, or none."""
+        sizes = {}
+        for (kind, half), width in self.width.items():
+            if digits and kind in HEIGHT:
+                height = row * self.room * (0.5 if half else HEIGHT[kind])
+                sizes[kind, half] = min(LARGEST, 0.55 * height, (width - MARGIN) / digits / DIGIT)
+        shown = [size for size in sizes.values() if size >= SMALLEST]
+        return {kind: min(size, 1.35 * min(shown)) for kind, size in sizes.items() if size >= SMALLEST}
+
+    def paint(self) -> None:
+        axes, rows = self.axes, len(self.chart.rows)
+        for y, row in enumerate(self.chart.rows):
+            self._bars(y, row.bars)
+            self._numbers(y, row.bars)
+        axes.set_ylim(rows, 0)
+        axes.set_yticks([y + 0.5 for y in range(rows)], [r.label for r in self.chart.rows], fontsize=8 if rows <= 32 else 6)
+        axes.set_title(self.chart.title, fontsize=11, loc="left")
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        axes.hlines(range(1, rows), 0, self.end, colors="#dddddd", linewidths=0.5, zorder=0)
+
+    def _place(self, y: int, kind: str, half: str) -> tuple[float, float]:
+        """Upper edge and height of a kind of slot in its row, or of a line of communication."""
+        if kind in self.lines:
+            step = 0.14 / len(self.lines)
+            return y + 0.85 + step * self.lines.index(kind), step * 0.86
+        height = self.room * (0.5 if half else HEIGHT[kind])
+        return y + 1 - self.low - (self.room if half == "upper" else height), height
+
+    def _bars(self, y: int, bars: tuple[Bar, ...]) -> None:
+        groups: dict[tuple[str, int, str], list[tuple[float, float]]] = {}
+        for bar in bars:
+            groups.setdefault((bar.kind, bar.shade, bar.half), []).append((bar.start, bar.end))
+        for (kind, shade, half), spans in groups.items():
+            is_line = kind in self.lines
+            shown = merged(spans, self.end * PIXEL) if is_line else spans
+            self.axes.broken_barh(
+                [(start, end - start) for start, end in shown],
+                self._place(y, kind, half),
+                facecolors=_colour(kind, shade),
+                edgecolors="none" if is_line else "white",
+                linewidth=0.0 if is_line else min(0.5, 0.12 * self.width[kind, half]),
+                rasterized=self.rasterized,
+                zorder=2,
+            )
+            if kind in HATCHED:
+                self.axes.broken_barh(
+                    [(start, end - start) for start, end in shown],
+                    self._place(y, kind, half),
+                    facecolors="none",
+                    edgecolors=HATCHED[kind][1],
+                    linewidth=0.0,
+                    hatch=HATCHED[kind][0],
+                    rasterized=self.rasterized,
+                    zorder=2.5,
+                )
+
+    def _numbers(self, y: int, bars: tuple[Bar, ...]) -> None:
+        """Microbatch numbers where they fit."""
+        for bar in bars:
+            size = self.font.get((bar.kind, bar.half), 0.0) if bar.text else 0.0
+            if not size or (bar.end - bar.start) * self.points_per_time < size * DIGIT * len(bar.text) + MARGIN / 2:
+                continue
+            top, height = self._place(y, bar.kind, bar.half)
+            self.axes.text(
                 (bar.start + bar.end) / 2,
-                y + 1 - low - height / 2,
+                top + height / 2,
                 bar.text,
                 fontsize=size,
                 ha="center",
                 va="center_baseline",
-                color="white" if dark else "#202020",
+                color="white" if _luminance(_colour(bar.kind, bar.shade)) < DARK else "#202020",
                 zorder=3,
                 clip_on=True,
             )
 
 
-def _legend(axes: Axes, chart: Chart) -> None:
+def _colour(kind: str, shade: int) -> str:
+    return COLOURS[kind][min(shade, len(COLOURS[kind]) - 1)]
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _paint_held(axes: Axes, held: Held, end: float) -> None:
+    """What ranks hold: the most of a rank, and under it the fewest, which every rank holds."""
+    times = [*held.times, max(end, held.times[-1])]
+    for values, colour in ((held.most, "#dfe2e9"), (held.fewest, "#a9b1c2")):
+        axes.fill_between(times, [*values, values[-1]], step="post", color=colour, linewidth=0, zorder=1)
+    axes.step(times, [*held.most, held.most[-1]], where="post", color="#3d4557", linewidth=1.0, zorder=2)
+    top = max(held.most)
+    axes.set_ylim(0, top * 1.12)
+    axes.set_yticks([0, top], ["0", f"{top} chunk{'s' * (top > 1)}"], fontsize=8)
+    axes.set_title("activations held: the most of any rank (line), the fewest (dark)", fontsize=8, loc="left", pad=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _legend(figure: Figure, charts: Sequence[Chart]) -> None:
     from matplotlib.patches import Patch
 
-    kinds = {bar.kind for row in chart.rows for bar in row.bars}
-    patches = [
-        Patch(
-            facecolor=COLOURS[kind][0],
-            edgecolor="white",
-            hatch="////" if kind == "W" else "xx" if kind == "optimizer" else None,
-            label=NAMES[kind] + ("" if kind in SHAPE else " (line)"),
-        )
-        for kind in NAMES
-        if kind in kinds
-    ]
+    kinds = {bar.kind for chart in charts for row in chart.rows for bar in row.bars}
+    patches = []
+    for kind in (name for name in NAMES if name in kinds):
+        hatch, stroke = HATCHED.get(kind, (None, "white"))
+        label = NAMES[kind] if kind in HEIGHT else f"{NAMES[kind]} (line)"
+        patches.append(Patch(facecolor=COLOURS[kind][0], edgecolor=stroke, hatch=hatch, label=label))
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
-    axes.legend(
+    if any(chart.shades > 1 for chart in charts):
+        patches.append(Patch(alpha=0, label="(darker: later chunks)"))
+    figure.legend(
         handles=patches,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
+        loc="outside lower right",
         ncols=len(patches),
         frameon=False,
         fontsize=8,

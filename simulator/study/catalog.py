@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, did_you_mean, shown
+from . import torch_csv
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -80,8 +81,10 @@ def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
 def module(kind: str, name: Any) -> Any:
     """The module of a name, the object of `module:name` or `file.py:name`, or the thing itself if it is not a name.
 
-    A schedule that is not ours is watched while it runs.
+    A schedule may be a table in a `file.csv`. One that is somebody's code is watched while it runs.
     """
+    if kind == "schedules" and torch_csv.is_table(name):
+        return torch_csv.read(name)
     if isinstance(name, str) and ":" not in name:
         return import_module(f"simulator.{CODE[kind].replace('/', '.')}.{find(kind, name).stem}")
     from . import outside

@@ -21,6 +21,8 @@ from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 
 SCALE_BITS = 40
 """Durations are counted in 2^-40 of the longest: exact far beyond 1e-9."""
+MOST_BOXES_WITH_MEMORY = 20_000
+"""Boxes up to which the record of an evaluation holds the memory over time."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,30 @@ class Evaluation:
         """From each rank's first start to its last end."""
         return [e[-1] - s[0] if e else 0.0 for s, e in zip(self.starts, self.ends, strict=True)]
 
+    @property
+    def bubble_ratio(self) -> float:
+        """Idle part of the makespan, over all ranks."""
+        busy = self.busy
+        return 1 - sum(busy) / len(busy) / self.makespan
+
+    def memory_curve(self, rank: int) -> tuple[list[float], list[int]]:
+        """When a rank's number of chunks of activations changes, and how many it holds from then on.
+
+        A chunk is held from the start of its F to the end of its B or W. What is freed and taken at one instant is one step,
+        so that no entry is above the rank's `peak`.
+        """
+        times, alive, held = [0.0], [0], 0
+        for box, start, end in zip(self.layout.orders[rank], self.starts[rank], self.ends[rank], strict=True):
+            kinds = [slot.kind for slot in slots_of(box)]
+            for time, change in ((start, kinds.count("F")), (end, -kinds.count("B") - kinds.count("W"))):
+                held += change
+                if times[-1] == time:
+                    alive[-1] = held
+                elif change:
+                    times.append(time)
+                    alive.append(held)
+        return times, alive
+
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim schedule --json` prints."""
         busy, span = self.busy, max(self.span_per_rank)
@@ -59,13 +85,22 @@ class Evaluation:
             "span": span,
             "span_per_rank": self.span_per_rank,
             "span_bubble": span - max(busy),
-            "bubble_ratio": 1 - sum(busy) / len(busy) / self.makespan,
+            "bubble_ratio": self.bubble_ratio,
             "bubble_overhead": self.makespan / max(busy) - 1,
             "busy_per_rank": busy,
             **self.peaks,
+            "memory": self._memory(),
+            "transfers": crossings(self.layout),
             "placement": list(self.layout.placement),
             "ranks": [[_plain(box) for box in boxes] for boxes in self.layout.orders],
         }
+
+    def _memory(self) -> list[list[list[float]]] | None:
+        """[time, chunks held from then on] of each rank; None where that would be longer than anybody reads."""
+        if sum(map(len, self.layout.orders)) > MOST_BOXES_WITH_MEMORY:
+            return None
+        curves = [self.memory_curve(rank) for rank in range(len(self.layout.orders))]
+        return [[[time, held] for time, held in zip(*curve, strict=True)] for curve in curves]
 
 
 def _plain(box: Box) -> list[Any]:
@@ -160,6 +195,14 @@ def _explained(deadlock: Deadlock, boxes: list[tuple[int, Box]], graph: TaskGrap
     on_ranks = [b for b in deadlock.blocked if b.stream < ranks]
     text = f"{str(deadlock).splitlines()[0]}\n{grid(on_ranks, lambda s: f'rank {s}', task_name)}"
     return Deadlock(text, blocked=deadlock.blocked, hint="give two ranks the same order of the slots that they exchange")
+
+
+def crossings(layout: Layout) -> int:
+    """Transfers between ranks: activations forward and their gradients back, each as large as what a microbatch passes on."""
+    stages = layout.stages
+    hops = [sum(a != b for a, b in pairwise(placement)) for placement in layout.placements]
+    passed = (layout.instance(0, microbatch) // stages for microbatch in range(layout.shape.microbatches))
+    return 2 * sum(hops[direction] for direction in passed)
 
 
 def peaks(layout: Layout) -> dict[str, list[float]]:

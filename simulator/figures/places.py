@@ -1,0 +1,195 @@
+"""Where the vertices of a cluster stand in a picture: nodes in a row with their insides, switches in layers above them.
+
+Lengths are in pitches: the distance between two GPUs of a node. A torus has its nodes on a grid instead of a row, and
+everything that is no node with a fabric above it stands in layers by its distance from the GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hardware.cluster import Cluster
+from ..hardware.shapes._assembly import Assembly
+from ..hardware.shapes._direct import squarish
+from ..hardware.wiring import Wiring
+
+Array = NDArray[np.float64]
+
+GAP = 0.9
+"""Between nodes."""
+LAYER = 2.6
+"""Between layers of switches."""
+SQUARE, BAR = 0.72, 0.42
+"""Sides of a vertex, and the height of one that is as wide as what it joins."""
+CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), (2.5, 0.7), (4.0, 0.7))
+"""The GPUs of a cube mesh, a quad behind the other."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A frame around the vertices of a node."""
+
+    left: float
+    low: float
+    width: float
+    height: float
+    label: str
+
+
+@dataclass
+class Places:
+    """Centre, width and height of every vertex; frames of nodes; the layers' names and heights."""
+
+    centre: Array
+    size: Array
+    boxes: list[Box] = field(default_factory=list)
+    layers: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, low, right, high."""
+        low, high = (self.centre - self.size / 2).min(axis=0), (self.centre + self.size / 2).max(axis=0)
+        corners = [(b.left, b.low, b.left + b.width, b.low + b.height) for b in self.boxes]
+        left, bottom, right, top = zip((*low, *high), *corners, strict=True)
+        return float(min(left)), float(min(bottom)), float(max(right)), float(max(top))
+
+
+def places(cluster: Cluster) -> Places:
+    """Every vertex of a cluster in its place."""
+    wiring = cluster.wiring
+    assembly = cluster.memo.get("assembly")
+    total = sum(run.count for run in wiring.vertices)
+    found = Places(np.zeros((total, 2)), np.full((total, 2), SQUARE))
+    if isinstance(assembly, Assembly):
+        inside, size, width, height = inside_places(cluster)
+        nodes = np.arange(cluster.nodes)
+        at = _node_places(cluster, width, height)
+        numbers = assembly.vertex.of(nodes, np.arange(assembly.vertex.locals)).reshape(len(nodes), -1)
+        found.centre[numbers] = at[:, None, :] + inside[None, :, :]
+        found.size[numbers] = size
+        found.boxes = [Box(x - 0.2, y - 0.2, width + 0.4, height + 0.4, f"node {i}") for i, (x, y) in enumerate(at.tolist())]
+        placed = assembly.vertex.end
+    else:
+        placed = cluster.gpus
+        found.centre[:placed, 0] = np.arange(placed)
+    if len(at_routers := _routers_of_grid(cluster, placed)):
+        found.centre[placed:] = found.centre[at_routers] + np.array([0.0, 1.4])
+        found.size[placed:] = (SQUARE * 1.4, SQUARE * 0.8)
+    else:
+        _stack(found, wiring, placed)
+    return found
+
+
+def _routers_of_grid(cluster: Cluster, placed: int) -> NDArray[np.int64]:
+    """For each router of a torus, a vertex of its node that it stands above."""
+    if cluster.shape_name != "torus" or cluster.nodes == 1:
+        return np.zeros(0, dtype=np.int64)
+    rails = cluster.rails
+    return placed - cluster.nodes * rails + np.arange(cluster.nodes) * rails + rails // 2
+
+
+def _node_places(cluster: Cluster, width: float, height: float) -> Array:
+    """The lower left corner of every node: in a row, or on the grid of a torus, its planes beside each other."""
+    node = np.arange(cluster.nodes)
+    if cluster.shape_name != "torus" or cluster.nodes == 1:
+        return np.stack([node * (width + GAP), np.zeros(len(node))], axis=1)
+    dims = cluster.options.dims or squarish(cluster.nodes)
+    x, y, plane = node % dims[0], node // dims[0] % math.prod(dims[1:2]), node // math.prod(dims[:2])
+    across = dims[0] * (width + 2 * GAP) + 2 * GAP
+    return np.stack([x * (width + 2 * GAP) + plane * across, y * (height + LAYER)], axis=1).astype(float)
+
+
+def inside_places(cluster: Cluster) -> tuple[Array, Array, float, float]:
+    """Centres and sizes of one node's vertices, by local number, and the node's width and height."""
+    gpus, kinds = _gpu_places(cluster), [part.kind for part in cluster.node.parts]
+    pitch = gpus[:, 0].max(initial=0) + 1
+    rails = cluster.rails if cluster.nodes > 1 else 0
+    centre, size = [gpus], [np.full((len(gpus), 2), SQUARE)]
+    level = 0.0
+    for kind, part in reversed([*zip(kinds, cluster.node.parts, strict=True)]):
+        x = (np.arange(part.count) + 0.5) * pitch / part.count - 0.5
+        centre.insert(1, np.stack([x, np.full(part.count, level)], axis=1))
+        wide = pitch / part.count - 0.28 if kind in ("nvswitch", "cpu", "pcie") else SQUARE
+        size.insert(1, np.tile([wide, BAR], (part.count, 1)))
+        level += 1.1
+    gpus[:, 1] += level
+    nics = (np.arange(rails) + 0.5) * pitch / max(1, rails) - 0.5
+    centre.append(np.stack([nics, np.full(rails, gpus[:, 1].max() + 1.15)], axis=1))
+    size.append(np.tile([min(SQUARE, 0.86 * pitch / max(1, rails)), BAR], (rails, 1)))
+    together = np.concatenate(centre) + 0.5
+    return together, np.concatenate(size), float(pitch), float(together[:, 1].max() + 0.5)
+
+
+def _gpu_places(cluster: Cluster) -> Array:
+    """The GPUs of a node: in rows above what joins them, or so that the links between them can be told apart."""
+    n, kind = cluster.gpus_per_node, cluster.inside_name
+    number = np.arange(n)
+    if kind == "cube-mesh":
+        return np.array(CUBE)
+    if kind in ("ring", "fully-connected") and 2 < n:
+        angle, radius = math.pi / 2 + math.pi / n - 2 * math.pi * number / n, max(1.0, 0.22 * n)
+        around = radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        return around - around.min(axis=0)
+    if kind == "torus":
+        side = (cluster.options.node_dims or squarish(n))[0]
+        return np.stack([number % side * 1.3 + number // side % 2 * 0.4, number // side * 1.3], axis=1)
+    most = 8 if cluster.nodes <= 4 or kind == "pcie" else 4
+    columns = n if n <= most else math.ceil(n / math.ceil(n / max(most, math.ceil(math.sqrt(3 * n)) if n > 16 else most)))
+    row = number // columns
+    return np.stack([number % columns + 0.36 * (row % 2), row * 1.0], axis=1).astype(float)
+
+
+def _stack(found: Places, wiring: Wiring, placed: int) -> None:
+    """Layers of what stands above: kind by kind by distance from below, each vertex above the middle of what it joins."""
+    distance = _distances(wiring, placed)
+    runs: dict[str, list[int]] = {}
+    for run in wiring.vertices:
+        if run.first >= placed and run.count:
+            runs.setdefault(run.kind, []).extend(range(run.first, run.first + run.count))
+    kinds = sorted(runs, key=lambda kind: (int(distance[runs[kind]].min()), kind == "gateway"))
+    left, _, right, top = found.extent if placed else (0.0, 0.0, 1.0, 0.0)
+    below = np.arange(placed)
+    for kind in kinds:
+        members = np.array(runs[kind])
+        top += LAYER
+        middle = _middles(found, wiring, members, below)
+        order = np.argsort(middle, kind="stable")
+        span = max(right - left, len(members) * 0.9)
+        x = left + (right - left) / 2 - span / 2 + (np.arange(len(members)) + 0.5) * span / len(members)
+        found.centre[members[order]] = np.stack([x, np.full(len(members), top)], axis=1)
+        wide = min(0.8 * span / len(members), 0.9 * (right - left))
+        found.size[members] = (wide if len(members) == 1 else min(wide, 3.2), SQUARE)
+        label = f"{kind}s" if len(members) > 1 else kind
+        found.layers.append((top, label.replace("switchs", "switches").replace("leafs", "leaves")))
+        below = np.concatenate([below, members])
+
+
+def _distances(wiring: Wiring, placed: int) -> NDArray[np.int64]:
+    """Links from each vertex down to the nearest that is placed already."""
+    vertices = sum(run.count for run in wiring.vertices)
+    distance = np.where(np.arange(vertices) < placed, 0, vertices)
+    for _ in range(vertices):
+        shorter = distance.copy()
+        np.minimum.at(shorter, wiring.target, distance[wiring.source] + 1)
+        if (shorter == distance).all():
+            break
+        distance = shorter
+    return distance
+
+
+def _middles(found: Places, wiring: Wiring, members: NDArray[np.int64], below: Sequence[int] | NDArray[np.int64]) -> Array:
+    """The mean place of what each member is joined with below."""
+    position = np.full(len(found.centre), -1)
+    position[members] = np.arange(len(members))
+    known = np.zeros(len(found.centre), dtype=bool)
+    known[below] = True
+    down = known[wiring.source] & (position[wiring.target] >= 0)
+    at, x = position[wiring.target[down]], found.centre[wiring.source[down], 0]
+    count = np.bincount(at, minlength=len(members))
+    middle: Array = np.bincount(at, weights=x, minlength=len(members)) / np.maximum(count, 1)
+    return np.round(middle, 6)
