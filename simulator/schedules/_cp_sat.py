@@ -1,0 +1,170 @@
+"""Timetables of a line, or of a part of it, by the constraint solver CP-SAT of OR-tools: the best one, or a bound on it.
+
+An interval of fixed length per job, no two of a rank at once; each kind in the order of the microbatches; the cap as the
+choice of `Line.needs`. Heads and tails shrink the domains. What was found until the time is up, or Ctrl-C is pressed, counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from ..errors import InvariantBroken
+from ._line import KINDS, NEVER, F, I, Line, Table, W, Words
+
+Job = tuple[int, int, int]
+"""Rank, kind, microbatch."""
+WORKERS = 2
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """The jobs to time: of each rank and kind the microbatches of a range; what is outside is held in heads and tails."""
+
+    ranges: tuple[tuple[range, range, range], ...]
+    heads: Table
+    tails: Table
+    """`NEVER` for a job whose end does not count."""
+    lower: int
+    upper: int
+    """A value that can be had, or more."""
+    starts: Table | None = None
+    """To begin with, if known."""
+
+    def jobs(self) -> Iterator[Job]:
+        for rank, kinds in enumerate(self.ranges):
+            for kind, microbatches in enumerate(kinds):
+                yield from ((rank, kind, k) for k in microbatches)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the solver came back with. `words` is empty if it has no timetable."""
+
+    words: Words
+    bound: int
+    interrupted: bool
+
+
+def installed() -> bool:
+    try:
+        import ortools.sat.python.cp_model  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def solve(line: Line, part: Part, seconds: float, *, repeatable: bool = False) -> Found:
+    """The timetable of least value within the part, as far as the time goes.
+
+    In a repeatable search the workers take turns, and it finds the same order on any machine that has the time.
+    """
+    from ortools.sat.python import cp_model
+
+    began = monotonic()
+    model = _Model(line, part, cp_model.CpModel())
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = WORKERS
+    solver.parameters.random_seed = SEED
+    solver.parameters.interleave_search = repeatable
+    solver.parameters.catch_sigint_signal = False
+    solver.parameters.max_time_in_seconds = max(0.0, seconds - (monotonic() - began))
+    status, interrupted = _until_ctrl_c(solver, model.model)
+    if status == cp_model.INFEASIBLE:
+        raise InvariantBroken("the solver finds no order where there is one")
+    words = model.words(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else ()
+    bound = max(part.lower, round(solver.best_objective_bound)) if words else part.lower
+    return Found(words, bound, interrupted)
+
+
+def _until_ctrl_c(solver: Any, model: Any) -> tuple[Any, bool]:
+    """The status, and whether Ctrl-C was pressed. It reaches this thread while the solver runs in another, and stops it."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(solver.solve, model)
+        try:
+            return running.result(), False
+        except KeyboardInterrupt:
+            while not running.done():
+                solver.stop_search()
+                wait([running], timeout=0.1)
+            return running.result(), True
+
+
+class _Model:
+    """The constraints on one part."""
+
+    def __init__(self, line: Line, part: Part, model: Any) -> None:
+        self.line, self.part, self.model = line, part, model
+        horizon = (sum(map(sum, line.lengths)) + 2 * line.ranks * line.comm) * line.microbatches
+        self.start: dict[Job, Any] = {}
+        for rank, kind, k in part.jobs():
+            head, tail = part.heads[rank][kind][k], part.tails[rank][kind][k]
+            latest = horizon if tail == NEVER else part.upper - tail
+            self.start[rank, kind, k] = model.new_int_var(head, latest - line.lengths[kind][rank], "")
+        self._one_at_a_time()
+        for job in self.start:
+            self._wait(job)
+        self._minimize()
+
+    def _length(self, job: Job) -> int:
+        return self.line.lengths[job[1]][job[0]]
+
+    def _after(self, job: Job, before: Job, latency: int = 0) -> Any:
+        """The job starts after another has ended; nothing to say if that one is not in the part."""
+        if before not in self.start:
+            return None
+        return self.model.add(self.start[job] >= self.start[before] + self._length(before) + latency)
+
+    def _one_at_a_time(self) -> None:
+        for rank in range(self.line.ranks):
+            own = [job for job in self.start if job[0] == rank]
+            self.model.add_no_overlap(
+                [self.model.new_fixed_size_interval_var(self.start[job], self._length(job), "") for job in own]
+            )
+
+    def _wait(self, job: Job) -> None:
+        rank, kind, k = job
+        self._after(job, (rank, kind, k - 1))
+        if kind == F:
+            self._after(job, (rank - 1, F, k), self.line.comm)
+            self._fit(job)
+        elif kind == I:
+            self._after(job, (rank + 1, I, k), self.line.comm)
+            self._after(job, (rank, F, k))
+        else:
+            self._after(job, (rank, I, k))
+
+    def _fit(self, job: Job) -> None:
+        """The cap: at least one of the choices of enough I and W before this F holds, none of them after the part."""
+        rank, _, k = job
+        _, i, w = self.part.ranges[rank]
+        choices = [(after_i, after_w) for after_i, after_w in self.line.needs(k) if after_i <= i.stop and after_w <= w.stop]
+        holds = [self.model.new_bool_var("") for _ in choices]
+        self.model.add_bool_or(holds)
+        for hold, (after_i, after_w) in zip(holds, choices, strict=True):
+            for constraint in (self._after(job, (rank, I, after_i - 1)), self._after(job, (rank, W, after_w - 1))):
+                if constraint is not None:
+                    constraint.only_enforce_if(hold)
+
+    def _minimize(self) -> None:
+        value = self.model.new_int_var(self.part.lower, self.part.upper, "")
+        for job, start in self.start.items():
+            rank, kind, k = job
+            if (tail := self.part.tails[rank][kind][k]) != NEVER:
+                self.model.add(value >= start + self._length(job) + tail)
+            if self.part.starts:
+                self.model.add_hint(start, self.part.starts[rank][kind][k])
+        if self.part.starts:
+            self.model.add_hint(value, self.part.upper)
+        self.model.minimize(value)
+
+    def words(self, solver: Any) -> Words:
+        """The order on each rank, by start; of two jobs that start together the one of no length is first."""
+        orders: list[list[tuple[int, int, int, int]]] = [[] for _ in self.line.late]
+        for job, start in self.start.items():
+            orders[job[0]].append((solver.value(start), solver.value(start) + self._length(job), job[1], job[2]))
+        return tuple("".join(KINDS[kind] for *_, kind, _ in sorted(order)) for order in orders)

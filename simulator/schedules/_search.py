@@ -1,0 +1,270 @@
+"""The search for the best order of a line: list schedules first, then CP-SAT on short stretches of it, then on all of it.
+
+A short line is given to the solver whole, and so is a long one, in case that is enough. Then half of the microbatches are put
+in order. From that the long order is built by repeating a steady block, wherever a stretch holds as many F as I as W on every
+rank. From it comes a bound, too: from the first start of the second half of the microbatches on, all takes at least as long
+as they would take alone on the line; and how early that start can be, for the cap, is one more question to the solver. Then
+windows of time, in which the order is free while that before and after stands, move along the line and are solved in turn.
+At last the solver takes the whole line again, from the best order that is known.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from time import monotonic
+from typing import NamedTuple
+
+from . import _cp_sat as solver
+from ._line import KINDS, NEVER, F, I, Line, Table, W, Words, ends_of, heads, lower_bound, tails, value_of
+from ._lists import all_listed
+
+MOST_AT_ONCE = 400
+"""Jobs of a line that the solver is given whole from the start."""
+IN_WINDOW = 300
+"""Jobs in a window of time, to begin with."""
+WINDOW_S = 5.0
+FIRST_SHARE, HALF_SHARE, WINDOWS_SHARE = 0.2, 0.3, 0.4
+"""Of the time that is left at each, what a first try at the whole of a long line may take, half the line, and the windows."""
+
+
+class Best(NamedTuple):
+    """The best order so far."""
+
+    words: Words
+    value: int
+    source: str
+
+
+@dataclass
+class Search:
+    """What is known of a line so far. It stays valid whenever the search is broken off."""
+
+    line: Line
+    deadline: float
+    heads: Table
+    tails: Table
+    bound: int
+    best: Best | None = None
+    interrupted: bool = False
+
+    @property
+    def done(self) -> bool:
+        settled = self.best is not None and self.best.value <= self.bound
+        return settled or self.interrupted or self.left <= 0
+
+    @property
+    def left(self) -> float:
+        return self.deadline - monotonic()
+
+    @property
+    def jobs(self) -> int:
+        return 3 * self.line.microbatches * self.line.ranks
+
+    def offer(self, words: Words, source: str) -> bool:
+        """Keeps an order if it is better than the best so far."""
+        count = self.line.microbatches
+        whole = len(words) == self.line.ranks and all(word.count(kind) == count for word in words for kind in KINDS)
+        value = value_of(self.line, words) if whole and self.line.fits(words) else None
+        if value is None or (self.best is not None and value >= self.best.value):
+            return False
+        self.best = Best(words, value, source)
+        return True
+
+    def ask(self, part: solver.Part, seconds: float, *, repeatable: bool = False) -> solver.Found:
+        found = solver.solve(self.line, part, min(seconds, self.left), repeatable=repeatable)
+        self.interrupted |= found.interrupted
+        return found
+
+
+def begun(line: Line, seconds: float) -> Search:
+    """A search with its analytic bound and no order yet."""
+    head, tail = heads(line), tails(line)
+    return Search(line, monotonic() + seconds, head, tail, lower_bound(line, head, tail))
+
+
+def known(search: Search, others: Iterable[tuple[str, Words]]) -> None:
+    """Takes the best of the list schedules, and of orders from elsewhere, until one meets the bound."""
+    mine = (("list schedule", words) for words in all_listed(search.line, search.tails))
+    try:
+        for source, words in chain(mine, others):
+            search.offer(words, source)
+            if search.best and search.done:
+                return
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        search.interrupted = True
+
+
+def improve(search: Search) -> None:
+    """Searches until the best order is proven, the time is over, or somebody presses Ctrl-C."""
+    try:
+        if search.jobs > MOST_AT_ONCE and search.line.microbatches > 1 and not search.done:
+            _settle(search, search.left * FIRST_SHARE)
+            _halve(search)
+            _slide(search, search.left * WINDOWS_SHARE)
+        _settle(search, search.left)
+    except KeyboardInterrupt:
+        search.interrupted = True
+
+
+def _settle(search: Search, seconds: float) -> None:
+    """The solver on the whole line: a short one repeatably for half of the time, then with both workers at liberty."""
+    line, every = search.line, (range(search.line.microbatches),) * 3
+    for repeatable in (True, False) if search.jobs <= MOST_AT_ONCE else (False,):
+        if not search.done:
+            words, value, _ = _of(search)
+            bounds = (search.bound, value)
+            part = solver.Part((every,) * line.ranks, search.heads, search.tails, *bounds, _starts(line, words))
+            found = search.ask(part, seconds / 2 if repeatable else seconds, repeatable=repeatable)
+            search.offer(found.words, "search")
+            search.bound = max(search.bound, found.bound)
+
+
+def _of(search: Search) -> Best:
+    if search.best is None:
+        raise ValueError("a search begins with an order")
+    return search.best
+
+
+def _starts(line: Line, words: Words) -> Table:
+    ends = ends_of(line, words) or []
+    return [[[end - line.lengths[kind][rank] for end in ends[rank][kind]] for kind in (F, I, W)] for rank in range(line.ranks)]
+
+
+def _halve(search: Search) -> None:
+    """Puts half of the microbatches in order: a bound on all, and an order of all by repetition."""
+    if search.done:
+        return
+    line, seconds = search.line, search.left * HALF_SHARE
+    half = line.microbatches // 2
+    short = begun(replace(line, microbatches=line.microbatches - half), seconds * 0.7)
+    known(short, ())
+    improve(short)
+    search.interrupted |= short.interrupted
+    for words in _repeated(_of(short).words, half):
+        search.offer(words, "search of half the microbatches, its steady block repeated")
+    if not search.done:
+        search.bound = max(search.bound, short.bound + _entry(search, half, seconds * 0.3))
+
+
+def _repeated(words: Words, more: int) -> Iterator[Words]:
+    """The orders with so many more microbatches in which a block of this one is repeated."""
+    at = [{kind: [i for i, other in enumerate(word) if other == kind] for kind in KINDS} for word in words]
+    count = words[0].count("F")
+    for period in (n for n in range(1, count) if more % n == 0):
+        for kind in KINDS:
+            for first in range(count - period):
+                cuts = [(positions[kind][first], positions[kind][first + period]) for positions in at]
+                blocks = [word[a:b] for word, (a, b) in zip(words, cuts, strict=True)]
+                if all(block.count(other) == period for block in blocks for other in KINDS):
+                    times = more // period
+                    yield tuple(
+                        word[:b] + block * times + word[b:] for word, block, (_, b) in zip(words, blocks, cuts, strict=True)
+                    )
+
+
+def _entry(search: Search, microbatch: int, seconds: float) -> int:
+    """A bound on the start of a microbatch on the first rank: only what must or may come before it is timed."""
+    line, words = search.line, _of(search).words
+    starts, head = _starts(line, words), search.heads[0][F][microbatch]
+    after_i, after_w = (max(column) for column in zip(*line.needs(microbatch), strict=True))
+    before, room = range(after_i), range(max(line.needs(k)[-1][1] for k in range(after_i)) if after_i else 0)
+    first = (range(microbatch + 1), before, range(max(after_w, len(room))))
+    tail: Table = [[[NEVER] * line.microbatches for _ in KINDS] for _ in line.late]
+    tail[0][F][microbatch] = -line.lengths[F][0]
+    ranges = (first, *[(before, before, room)] * (line.ranks - 1))
+    part = solver.Part(ranges, search.heads, tail, head, starts[0][F][microbatch], starts)
+    return search.ask(part, seconds).bound
+
+
+def _slide(search: Search, seconds: float) -> None:
+    """Frees the order in one window of time after the other, wider ones when no window of a width has anything left to give."""
+    until, size = monotonic() + seconds, IN_WINDOW
+    while size < search.jobs and not search.done and monotonic() < until:
+        better = False
+        for step in range(2 * search.jobs // size):
+            if search.done or monotonic() >= until:
+                return
+            better |= _free(search, step * size // 2, size)
+        size = size if better else size * 3 // 2
+
+
+def _free(search: Search, first: int, size: int) -> bool:
+    """Solves for the order of so many jobs, in the order of their starts, between all before and all after."""
+    line, (words, value, _) = search.line, _of(search)
+    starts = _starts(line, words)
+    jobs = sorted((starts[r][x][k], r, x, k) for r in range(line.ranks) for x in (F, I, W) for k in range(line.microbatches))
+    begin, end = jobs[first][0], jobs[first + size][0] if first + size < len(jobs) else jobs[-1][0] + 1
+    part = _window(line, words, starts, (begin, end))
+    found = search.ask(replace(part, lower=search.bound, upper=value), WINDOW_S)
+    if not found.words:
+        return False
+    before = partial(_cut, starts, words)
+    return search.offer(
+        tuple(
+            word[: before(r, begin)] + found.words[r] + word[before(r, begin) + len(found.words[r]) :]
+            for r, word in enumerate(words)
+        ),
+        "search in windows of time",
+    )
+
+
+def _cut(starts: Table, words: Words, rank: int, time: int) -> int:
+    """Jobs that the rank starts before a time."""
+    return sum(start < time for column in starts[rank] for start in column)
+
+
+def _window(line: Line, words: Words, starts: Table, times: tuple[int, int]) -> solver.Part:
+    """The jobs that start within two times, with the heads that those before leave them and the tails that those after do."""
+    begin, end = times
+    f, i, w = ([range(bisect_left(own[x], begin), bisect_left(own[x], end)) for own in starts] for x in (F, I, W))
+    ranges = tuple((f[rank], i[rank], w[rank]) for rank in range(line.ranks))
+    head: Table = [[[0] * line.microbatches for _ in KINDS] for _ in words]
+    tail: Table = [[[late] * line.microbatches for _ in KINDS] for late in line.late]
+    rest = _rests(line, words, starts)
+    for rank, own in enumerate(ranges):
+        ended = [starts[rank][x][k] + line.lengths[x][rank] for x in (F, I, W) for k in range(own[x].start)]
+        follow = [rest[rank][x][own[x].stop] for x in (F, I, W) if own[x].stop < line.microbatches]
+        for kind, k in ((x, k) for x in (F, I, W) for k in own[x]):
+            source, target = (rank - 1, rank + 1) if kind == F else (rank + 1, rank - 1)
+            head[rank][kind][k] = max([0, *ended])
+            tail[rank][kind][k] = max([line.late[rank], *follow])
+            if kind != W and 0 <= source < line.ranks and k < ranges[source][kind].start:
+                arrival = starts[source][kind][k] + line.lengths[kind][source] + line.comm
+                head[rank][kind][k] = max(head[rank][kind][k], arrival)
+            if kind != W and 0 <= target < line.ranks and k >= ranges[target][kind].stop:
+                tail[rank][kind][k] = max(tail[rank][kind][k], rest[target][kind][k] + line.comm)
+    return solver.Part(ranges, head, tail, 0, 0, starts)
+
+
+def _rests(line: Line, words: Words, starts: Table) -> Table:
+    """The time from the start of every job to the end of all (+ `late`), in the order that stands."""
+    rest: Table = [[[0] * line.microbatches for _ in KINDS] for _ in words]
+    after = list(line.late)
+    left = [[line.microbatches] * 3 for _ in words]
+    turns = sorted(
+        (starts[rank][kind][k], position, rank) for rank, word in enumerate(words) for position, kind, k in _numbered(word)
+    )
+    for _, position, rank in reversed(turns):
+        kind = KINDS.index(words[rank][position])
+        left[rank][kind] -= 1
+        k, target = left[rank][kind], rank + 1 if kind == F else rank - 1
+        if kind != W and 0 <= target < line.ranks:
+            after[rank] = max(after[rank], rest[target][kind][k] + line.comm)
+        after[rank] += line.lengths[kind][rank]
+        rest[rank][kind][k] = after[rank]
+    return rest
+
+
+def _numbered(word: str) -> Iterator[tuple[int, int, int]]:
+    """(position, kind, microbatch) of each job of a rank."""
+    seen = [0, 0, 0]
+    for position, letter in enumerate(word):
+        kind = KINDS.index(letter)
+        yield position, kind, seen[kind]
+        seen[kind] += 1

@@ -1,0 +1,162 @@
+"""optimal: the best order that fits in memory, by search, with a bound that says how much better any order could be.
+
+F, I and W of every microbatch, one stage per rank; `shape.memory_limit` x P activations at most on each rank, counted as
+`shape.goal.memory_count` says, and the `shape.goal.objective` as short as it can be for `shape.durations`. Every kind runs in
+the order of the microbatches, which loses nothing (`_line` says why), so `proven` means that no order of F, I and W is
+better. List schedules come first; where the best of them does not meet the analytic bound, CP-SAT of OR-tools searches on,
+for `shape.goal.time_limit_s`, and proves bounds. Without OR-tools the list schedules and the analytic bound remain.
+
+Slots start as early as they can, so a span counts from the arrival of a rank's first microbatch. The search has a fixed
+seed, and what is asked again in the same process is answered as before; but an order that the time limit or Ctrl-C cut short,
+or one of a long line, may differ from machine to machine. References: the integer program of arXiv 2401.10241; the job-shop
+bounds in `_line`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from math import floor, gcd, lcm
+from time import monotonic
+from typing import Any
+
+from ..errors import OutsideDomain
+from ..program.slot import Durations, PerStage, Shape, Slot, looped
+from . import _cp_sat, _search, zb_auto
+from ._line import KINDS, Line, Rule, Words
+
+CHUNKS = 1
+COST_AWARE = True
+OPTIONS = ("memory_limit",)
+INSTALL = "pip install 'cluster-training-simulator[search]'"
+TOLERANCE = 1e-9
+BITS = 36
+MOST_EXACT = 1 << 48
+"""Units that all durations of a line may add up to and still be counted exactly, else in 2^-BITS of the longest."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How good an order is, and how good any could be, in the unit of the durations."""
+
+    objective: str
+    value: float
+    lower_bound: float
+    gap: float
+    """The part of the value that a better order might save: 1 - lower_bound / value."""
+    proven: bool
+    status: str
+    seconds: float
+    source: str
+    """Where the order comes from."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An order for each rank, with its certificate."""
+
+    words: Words
+    certificate: Certificate
+
+
+placement = looped
+
+
+def refuse(shape: Shape) -> None:
+    if _chunks(shape, 1) < 1:
+        nearest: dict[str, Any] = {"memory_limit": 1 / shape.ranks}
+        reason = f"optimal needs memory for one microbatch: {shape.memory_limit:g} x {shape.ranks} ranks is less"
+        raise OutsideDomain(reason, nearest=nearest)
+
+
+def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
+    words = solve(replace(shape, chunks=1)).words
+    return (_slots(rank, word) for rank, word in enumerate(words))
+
+
+def _slots(rank: int, word: str) -> Iterator[Slot]:
+    seen = dict.fromkeys(KINDS, 0)
+    for kind in word:
+        yield Slot(kind, rank, seen[kind])
+        seen[kind] += 1
+
+
+def in_flight(rank: int, shape: Shape) -> int:
+    """The limit; where halves are counted, all microbatches but the one whose F has just ended may take only a half each."""
+    halves = shape.goal.memory_count == "half"
+    return min(shape.microbatches, _chunks(shape, 2) - 1 if halves else _chunks(shape, 1))
+
+
+def _chunks(shape: Shape, parts: int) -> int:
+    """Parts of an activation that the limit allows; more than those of all microbatches are as good as no limit."""
+    return floor(min(parts * shape.microbatches, shape.memory_limit * shape.ranks * parts * (1 + TOLERANCE)))
+
+
+def certificate(shape: Shape) -> Certificate:
+    return solve(replace(shape, chunks=1)).certificate
+
+
+@lru_cache(maxsize=256)
+def solve(shape: Shape) -> Solution:
+    """The best order that the time allows. Ctrl-C ends the search and keeps the best so far."""
+    refuse(shape)
+    began = monotonic()
+    line, unit = _line_of(shape)
+    search = _search.begun(line, shape.goal.time_limit_s)
+    _search.known(search, _others(shape))
+    installed = search.done or _cp_sat.installed()
+    if installed:
+        _search.improve(search)
+    return _solution(search, unit, shape, installed=installed, seconds=monotonic() - began)
+
+
+def _solution(search: _search.Search, unit: Fraction, shape: Shape, *, installed: bool, seconds: float) -> Solution:
+    words, whole, source = search.best or _search.Best((), 0, "")
+    value, bound = float(whole * unit), float(min(whole, search.bound) * unit)
+    proven = whole <= search.bound
+    status = "proven optimal" if proven else "interrupted" if search.interrupted else "time limit"
+    if not proven and not search.interrupted and not installed:
+        status = f"no solver: best heuristic; {INSTALL}"
+    gap = 0.0 if proven else 1 - bound / value
+    return Solution(words, Certificate(shape.goal.objective, value, bound, gap, proven, status, seconds, source))
+
+
+def _others(shape: Shape) -> Iterator[tuple[str, Words]]:
+    """The orders of ZB-auto, which counts halves, under the limit and under one that holds for whole activations too."""
+    for limit in (shape.memory_limit, (shape.memory_limit + 1 / shape.ranks) / 2):
+        yield (
+            "zb_auto",
+            tuple("".join(slot.kind for slot in order) for order in zb_auto.orders(replace(shape, memory_limit=limit))),
+        )
+
+
+def _line_of(shape: Shape) -> tuple[Line, Fraction]:
+    """The shape in whole durations, and their unit: exact for short decimals, else shorter by 2^-36 of the longest at most."""
+    lengths, comm = _exact_lengths(shape.durations, shape.ranks)
+    every = [length for kind in lengths for length in kind] + [comm]
+    longest = max(every)
+    unit = Fraction(1, lcm(*(length.denominator for length in every)))
+    if longest / unit * shape.microbatches * shape.ranks > MOST_EXACT:
+        unit = longest / (1 << BITS)
+    whole = [floor(length / unit) for length in every]
+    shared = gcd(*whole) or 1
+    ranks, whole = shape.ranks, [n // shared for n in whole]
+    f, i, w = (tuple(whole[n * ranks : (n + 1) * ranks]) for n in range(3))
+    arrivals = tuple(-sum(f[:rank]) - rank * whole[-1] for rank in range(ranks))
+    late = arrivals if shape.goal.objective == "span" else (0,) * ranks
+    halves = shape.goal.memory_count == "half"
+    rule = Rule(_chunks(shape, 2), 2, 1, 1) if halves else Rule(_chunks(shape, 1), 1, 0, 1)
+    return Line(shape.microbatches, (f, i, w), whole[-1], rule, late), unit * shared
+
+
+def _exact_lengths(durations: Durations, ranks: int) -> tuple[list[list[Fraction]], Fraction]:
+    """Durations as the decimals that they are written as."""
+
+    def of(duration: PerStage) -> list[Fraction]:
+        given = duration if isinstance(duration, tuple) else (duration,) * ranks
+        return [Fraction(str(float(x))) for x in given]
+
+    kinds = (durations.forward, durations.input_gradient, durations.weight_gradient)
+    return [of(kind) for kind in kinds], Fraction(str(float(durations.comm)))
