@@ -13,6 +13,8 @@ from difflib import get_close_matches
 
 MOST_LISTED = 24
 """Names that a hint lists in full, and faults that a message does."""
+ALIKE = 0.7
+"""Words this alike are one and its misspelling."""
 MOST_SHOWN, MOST_BITS = 60, 128
 """Characters of a value that a message shows, and bits of an integer that it writes out."""
 
@@ -112,12 +114,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """The known word that is most like `word`, whatever its case; else the first one that begins with it."""
+    """The known word that is most like `word`, whatever its case; but one that begins with it before one less than alike."""
     as_written = {name.lower(): name for name in sorted(known, reverse=True)}
     plain = word[:MOST_SHOWN].lower()
-    close = get_close_matches(plain, as_written, n=1, cutoff=cutoff)
+    alike, close = (get_close_matches(plain, as_written, n=1, cutoff=least) for least in (max(cutoff, ALIKE), cutoff))
     begin = [name for name in sorted(as_written) if len(plain) > 1 and name.startswith(plain)]
-    return as_written[(close or begin)[0]] if close or begin else None
+    found = alike or begin or close
+    return as_written[found[0]] if found else None
 
 
 def either(words: Iterable[object]) -> str:

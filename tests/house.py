@@ -14,8 +14,8 @@ from simulator.engine.close import close
 from simulator.engine.fold import Folded, fold, unfolded
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.timeline import Times
-from simulator.study.scenario import Scenario
 from simulator.study.assemble import bound_of, program_of
+from simulator.study.scenario import Scenario
 
 
 def small_model(layers: int = 8, **changes: Any) -> Any:
@@ -24,10 +24,10 @@ def small_model(layers: int = 8, **changes: Any) -> Any:
 
 
 def small_cluster(nodes: int = 2, **changes: Any) -> Any:
-    """Nodes of four H100s with a NIC each, two nodes to a pod."""
+    """Nodes of four H100s with a NIC each, two nodes to a pod; links at their face value, so that tests can do the sums."""
     shape: dict[str, Any] = {
         "gpu": "h100", "gpus_per_node": 4, "nodes": nodes, "intra_node": "NVSwitch 450 GB/s", "inter_node": "4x400 Gbit/s",
-        "shape": "rail-optimized", "nodes_per_pod": 2,
+        "shape": "rail-optimized", "nodes_per_pod": 2, "fabric": "ideal",
     }  # fmt: skip
     return sim.cluster({**shape, **changes})
 

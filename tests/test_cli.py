@@ -69,9 +69,31 @@ def test_version() -> None:
     assert trainsim("--version").out == f"trainsim, version {version('cluster-training-simulator')}\n"
 
 
+TABLE = """system,fabric,gpu,gpus,nodes,collective,algorithm,dtype,bytes,time_us
+mine,NVLink4 NVSwitch,H100-SXM,8,1,all_reduce,auto,fp16,67108864,340
+"""
+TIMES = "{0:.2f} {1:.2f} {2:.2f} 0"
+LOG = "\n".join(
+    [
+        "# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703",
+        "# Collective test starting: all_reduce_perf",
+        *(f"#  Rank {i:2} Group  0 Pid {i:6} on      host0 device {i:2} [0000:0{i}:00] NVIDIA H100" for i in range(8)),
+        *(
+            f"{size} {size // 4} float sum -1 " + " ".join([TIMES.format(us, size / us / 1e3, 1.75 * size / us / 1e3)] * 2)
+            for size, us in ((2**octave, 15 + 2**octave / 2.5e5) for octave in range(10, 32, 3))
+        ),
+        "",
+    ]
+)
+
+
 def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
     """A call of each command that succeeds."""
+    table, log = out.parent / "measured.csv", out.parent / "nccl.txt"
+    table.write_text(TABLE, encoding="utf-8")
+    log.write_text(LOG, encoding="utf-8")
     return {
+        "calibrate": ["calibrate", "links", log],
         "catalog": ["catalog"],
         "collective": ["collective", "all_reduce", "--cluster", "dgx-h100", "-b", "1M", "-e", "4M"],
         "demo": ["demo", "--out", out],
@@ -81,6 +103,7 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
         "run": ["run", scenario],
         "schedule": ["schedule", "1f1b", "--ranks", 4, "--microbatches", 8],
         "topology": ["topology", "dgx-h100", "--nodes", 2],
+        "validate": ["validate", "--kind", "collectives", table],
     }
 
 
@@ -215,8 +238,8 @@ def test_everything_with_a_name_says_what_it_is(kind: str) -> None:
 def test_topology_counts_the_links_that_it_lists() -> None:
     text = trainsim("topology", "dgx-h100", "--nodes", 3).out
     record = trainsim("topology", "dgx-h100", "--nodes", 3, "--json").record
-    table = text.partition("latency\n")[2].splitlines()
-    assert sum(int(row.split()[3].replace(",", "")) for row in table) == len(record["links"])
+    table = text.partition("count")[2].splitlines()[1:]
+    assert sum(int(re.split(r"  +", row)[1].replace(",", "")) for row in table) == len(record["links"])
     assert record["gpus"] == record["vertices"]["gpu"] == 24
 
 

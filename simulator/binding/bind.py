@@ -10,7 +10,7 @@ import numpy as np
 from ..costs.roofline import KernelCost
 from ..engine.skeleton import Skeleton
 from ..engine.task import FULL_SPEED, RATE_BITS, Array, Profile
-from ..errors import UserError
+from ..errors import InvariantBroken, UserError
 from ..hardware.cluster import Cluster
 from ..hardware.wiring import Wiring
 from ..plan.mesh import Mesh
@@ -32,6 +32,17 @@ class Bound:
     mesh: Mesh
     algorithms: Mapping[tuple[str, int], str]
     """(communicator, charge) -> the algorithm that serves it."""
+    families: tuple[Array, ...]
+    """The members' GPUs of every group, family by family, in the order of the skeleton's communicators."""
+
+    def gpus_of(self, communicator: int) -> Array:
+        """The GPUs of a communicator's members, in the order of the group."""
+        for family in self.families:
+            if communicator < len(family):
+                members: Array = family[communicator]
+                return members
+            communicator -= len(family)
+        raise InvariantBroken(f"no communicator {communicator}")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,7 +86,7 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
         groups.foot_weight,
         link_profile,
     )
-    return Bound(skeleton, written.labels, mesh, groups.algorithms)
+    return Bound(skeleton, written.labels, mesh, groups.algorithms, groups.families)
 
 
 def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:

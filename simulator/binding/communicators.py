@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ..collectives import Edges, Round, joined, wire_fraction
+from ..collectives import Edges, Round, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
@@ -25,6 +25,8 @@ from .conduct import BARRIER, Conduct
 from .template import Written
 
 MOST_WORK = (1 << 63) - 1
+MOST_EDGES = 1 << 16
+"""As many edges are routed at a time."""
 DIGITS = 12
 """Significant digits in which the speed of groups is compared: alike groups must come out alike."""
 
@@ -37,6 +39,8 @@ class Groups:
     kind: Array
     algorithms: Mapping[tuple[str, int], str]
     """(communicator, charge) -> the name of the algorithm that serves it."""
+    families: tuple[Array, ...]
+    """The members' GPUs of the groups of each family."""
     patterns: int
     feet: Csr
     foot_weight: Array
@@ -95,11 +99,12 @@ def lay_groups(written: Written, communicators: Mapping[str, Communicator], grou
         families.append(_Layer(ground, members, charges).family(name))
     first = np.concatenate([[0], np.cumsum([len(f.members) for f in families])]).astype(np.int64)
     patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
-    kind_of, tariff = _tariff(families, names)
+    kind_of, tariff = _tariff(families, names, ground.conduct)
     feet, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
     slots = _slots(written, families, first, ground.mesh)
     algorithms = {(family.name, charge): way.algorithm for family in families for charge, way in family.ways.items()}
-    return Groups(slots, kind_of, algorithms, patterns, feet, weight, tariff)
+    gpus = tuple(ground.gpus[family.members] for family in families)
+    return Groups(slots, kind_of, algorithms, gpus, patterns, feet, weight, tariff)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -150,9 +155,6 @@ class _Layer:
             return next(iter(able))
 
         def alone_s(name: str) -> float:
-            measured_s = conduct.measured(kind, name, nodes, payload_bytes)
-            if measured_s is not None:
-                return measured_s
             if (name, kind) not in self.judged:
                 plan = tuple(able[name].rounds(kind, nodes))
                 latency_s, s_per_byte, _ = self._timed(plan, able[name], np.array([example]))
@@ -184,9 +186,7 @@ class _Layer:
         whole, count = wire_fraction(plan), len(rows)
         routed = {r.edges.key: self._routed(r.edges, rows) for r in plan}
         latency_s = sum((_round_latency_s(r, routed[r.edges.key]) for r in plan), np.zeros(count))
-        together = next(iter(routed.values()))
-        if len(routed) > 1:
-            together = self._routed(joined([(r.edges, float(r.fraction * r.repeats / whole)) for r in plan]), rows)
+        together = self._together([(routed[r.edges.key], float(r.fraction * r.repeats / whole)) for r in plan])
         if getattr(algorithm, "PIPELINED", False):
             return latency_s, self._busiest_s(together, count) * float(whole), together
         each = (self._busiest_s(routed[r.edges.key], count) * float(r.fraction * r.repeats) for r in plan)
@@ -196,17 +196,33 @@ class _Layer:
         """The edges of all groups in `rows`, as entries per group (counted within `rows`) and link."""
         cluster, n, count = self.ground.cluster, len(edges.source), len(rows)
         members = self.ground.gpus[self.members[rows]]
-        route = cluster.route(members[:, edges.source].ravel(), members[:, edges.target].ravel())
-        edge_s = np.where(route >= 0, cluster.wiring.latency_s[route], 0.0).sum(axis=1).reshape(count, n)
-        weight = edges.share / edges.share.sum()
-        edge, hop = (route >= 0).nonzero()
-        return _Routed(edge // n, route[edge, hop], edges.share[edge % n], edge_s.max(axis=1), edge_s @ weight)
+        source, target = (members[:, end].ravel() for end in (edges.source, edges.target))
+        edge_s = np.empty(count * n)
+        entries: list[tuple[Array, Array, Array]] = []
+        for begin in range(0, count * n, MOST_EDGES):
+            some = slice(begin, begin + MOST_EDGES)
+            route = cluster.route(source[some], target[some])
+            crosses = route >= 0
+            edge_s[some] = np.where(crosses, cluster.wiring.latency_s[route], 0.0).sum(axis=1)
+            edge = crosses.nonzero()[0] + begin
+            entries.append(_summed(edge // n, route[crosses], edges.share[edge % n], cluster.wiring.links))
+        group, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
+        by_group = edge_s.reshape(count, n)
+        mean_s = by_group @ (edges.share / edges.share.sum())
+        return _Routed(*_summed(group, link, share, cluster.wiring.links), by_group.max(axis=1), mean_s)
+
+    def _together(self, parts: Sequence[tuple[_Routed, float]]) -> _Routed:
+        """Several sets of edges, each with a factor on its shares, as one; its latencies mean nothing."""
+        if len({id(routed) for routed, _ in parts}) == 1:
+            return parts[0][0]
+        group, link = (np.concatenate([getattr(routed, name) for routed, _ in parts]) for name in ("group", "link"))
+        share = np.concatenate([routed.share * factor for routed, factor in parts])
+        return _Routed(*_summed(group, link, share, len(self.capacity)), parts[0][0].longest_s, parts[0][0].mean_s)
 
     def _busiest_s(self, routed: _Routed, count: int) -> Array:
         """Per group, seconds that its busiest link takes for one byte on every edge of share 1."""
-        group, link, share = _summed(routed.group, routed.link, routed.share, len(self.capacity))
         busiest = np.zeros(count)
-        np.maximum.at(busiest, group, share / self.capacity[link])
+        np.maximum.at(busiest, routed.group, routed.share / self.capacity[routed.link])
         return busiest
 
     def _add(self, rows: Array, pattern: int, routed: _Routed) -> None:
@@ -242,8 +258,8 @@ def _distinct(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
 
 def _rounded(values: Array) -> Array:
     """Floats to so many significant digits that alike groups come out equal."""
-    digits = DIGITS - 1 - np.floor(np.log10(np.where(values > 0, values, 1.0)))
-    scale = 10.0**digits
+    exponent = np.floor(np.log10(np.where(values > 0, values, 1.0)))
+    scale = np.power(10.0, DIGITS - 1 - exponent)
     rounded: Array = np.rint(values * scale) / scale
     return rounded
 
@@ -253,7 +269,7 @@ def _rounded_ns(seconds: Array) -> Array:
     return np.array([ns(s) for s in values.tolist()], dtype=np.int64)[which]
 
 
-def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]]) -> tuple[Array, Tariff]:
+def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], conduct: Conduct) -> tuple[Array, Tariff]:
     """The kind of every group, and what each charge costs on each kind: latency, wire bytes, the rate that it has alone."""
     kind_of: list[Array] = []
     columns: list[dict[int, tuple[int, int, int, int]]] = []
@@ -264,7 +280,7 @@ def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]]) -> tu
         first, which = _distinct(told, len(family.members))
         kind_of.append(len(columns) + which)
         for group in first.tolist():
-            columns.append({charge: _charge(family.ways[charge], group, family, *names[charge]) for charge in charges})
+            columns.append({charge: _charge(family, charge, group, names[charge], conduct) for charge in charges})
     shape = (max(1, len(columns)), max(1, len(names)))
     table = np.zeros((4, *shape), dtype=np.int64)
     table[2] = UNCAPPED
@@ -275,15 +291,26 @@ def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]]) -> tu
     return np.concatenate(kind_of), Tariff(latency_ns, work, cap, pattern, np.zeros(shape, dtype=np.int64))
 
 
-def _charge(way: _Way, group: int, family: _Family, kind: str, payload_bytes: int) -> tuple[int, int, int, int]:
-    """Latency (ns), work (wire bytes << 24), cap (that per ns) and pattern of one collective of one group."""
+def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], conduct: Conduct) -> tuple[int, int, int, int]:
+    """Latency (ns), work (wire bytes << 24), cap (that per ns) and pattern of one collective of one group.
+
+    Latency and cap make it last, alone, what was measured, or what its messages need on these links if that is more. Of
+    what was measured beyond the links' own need, the part that the smallest message takes too is latency.
+    """
+    way, (kind, payload_bytes) = family.ways[charge], what
     numerator, denominator = way.wire[int(family.layout[group])]
     work = -(-numerator * (payload_bytes << RATE_BITS) // denominator)
     if work > MOST_WORK:
         raise UserError(f"{kind} of {payload_bytes} bytes is more than one task can carry", hint="use smaller buckets")
-    alone_ns = float(way.s_per_byte[group]) * payload_bytes * NS_PER_S
-    cap = max(1, min(UNCAPPED, int(work / alone_ns))) if alone_ns > 0 else UNCAPPED
-    return int(way.latency_ns[group]), work, cap, way.pattern
+    latency_ns, wire_ns = int(way.latency_ns[group]), float(way.s_per_byte[group]) * payload_bytes * NS_PER_S
+    known = conduct.alone(kind, way.algorithm, family.nodes[group], payload_bytes)
+    least = conduct.alone(kind, way.algorithm, family.nodes[group], 1)
+    if known and least and known.seconds * NS_PER_S > latency_ns + wire_ns:
+        alone_ns = known.seconds * NS_PER_S
+        latency_ns = max(latency_ns, int(min(least.seconds * NS_PER_S, alone_ns - wire_ns)))
+        wire_ns = alone_ns - latency_ns
+    cap = max(1, min(UNCAPPED, int(work / wire_ns))) if wire_ns > 0 else UNCAPPED
+    return latency_ns, work, cap, way.pattern
 
 
 def _footprints(families: list[_Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
@@ -296,8 +323,13 @@ def _footprints(families: list[_Family], first: Array, patterns: int, n_links: i
 
 
 def _summed(row: Array, link: Array, value: Array, n_links: int) -> tuple[Array, Array, Array]:
-    """Entries sorted by row and link, those of one row and link added up."""
+    """Entries sorted by row and link, those of one row and link added up. Values are positive."""
     key = row * n_links + link
+    first = int(key.min(initial=MOST_WORK))
+    if len(key) and int(key.max()) - first < len(key):
+        total = np.bincount(key - first, weights=value)
+        found = np.flatnonzero(total)
+        return (found + first) // n_links, (found + first) % n_links, total[found].astype(value.dtype)
     order = np.argsort(key, kind="stable")
     key = key[order]
     begins = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else key

@@ -6,19 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
+from ..costs.curves import Alone
 from ..engine.task import Array
 from ..errors import UserError, did_you_mean
 
 AUTO = "auto"
 BARRIER = "barrier"
 
-Measured = Callable[[str, str, Array, int], float | None]
-"""Seconds of a collective alone, by kind, algorithm, the nodes of its members and payload bytes; None if nobody knows."""
-
-
-def unknown(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> float | None:
-    """The knowledge of somebody who has measured nothing."""
-    return None
+Timing = Callable[[str, str, Array, int], Alone | None]
+"""What a collective takes alone, by kind, algorithm, the nodes of its members and payload bytes; None if nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,13 @@ class Conduct:
     choices: Mapping[str, Sequence[str]]
     algorithm: str = AUTO
     """The one that is wanted; `auto` takes the fastest of the choices."""
-    measured: Measured = field(default=unknown, compare=False)
+    timing: Timing | None = field(default=None, compare=False)
+    """None where links are taken at their face value."""
+
+    def alone(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
+        """What is known of a collective by itself. A library that chooses is known by its choices, not one by one."""
+        asked = algorithm if algorithm == self.algorithm else AUTO
+        return self.timing(kind, asked, nodes, payload_bytes) if self.timing else None
 
     def candidates(self, kind: str, nodes: Array) -> dict[str, ModuleType]:
         """The algorithms that may serve a kind for a group whose members sit in these nodes. Raises if there is none."""

@@ -2,14 +2,20 @@
 
 An algorithm is a module with `KINDS`, the collectives that it knows, and a pure function `rounds(kind, nodes)`: given the
 node of every rank of a group (members of a node stand together), the rounds of messages that carry one payload. A message of
-a round leaves when its sender has received what the round before sends it. The payload of a gather or a scatter is the whole
-tensor; that of an all-to-all is what one rank holds before (and after) it. Everything else follows from the rounds:
+a round leaves when both its ends are done with their part in the round before. The payload of a gather or a scatter is the whole
+tensor; that of an all-to-all is what one rank holds before (and after) it; a broadcast starts at the first member.
+Everything else follows from the rounds:
 
 - alone, each round takes the latency of its slowest message and the time of its busiest link; a round that repeats goes
   round a ring, and takes the mean latency of its messages;
 - with `PIPELINED = True` the payload is cut so fine that all rounds are under way at once: latencies add up, and the busiest
   link of all rounds together sets the pace;
 - under contention all messages of all rounds are one weighted fluid.
+
+What a module may say besides: `takes(kind, nodes)`, whether a group can be served at all (absent: every group);
+`alike(kind, nodes)`, whether all ranks have equal parts (absent: they have, but for the root of a broadcast); and
+`IN_NETWORK = True`, where switches reduce and copy. There an edge stands for what its source sends into the network and its
+target takes out of it, no matter whose bytes they are.
 """
 
 from __future__ import annotations

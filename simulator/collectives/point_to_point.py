@@ -1,4 +1,4 @@
-"""A point-to-point transfer: all bytes over one edge, in one step."""
+"""Point to point: all bytes over one edge, in one step. In an exchange every rank sends to the next, at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import numpy as np
 
 from . import Array, Edges, Round
 
-KINDS = ("sendrecv",)
+KINDS = ("sendrecv", "exchange")
 
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
-    """From the first member to the second, if there is one."""
+    """From the first member to the second, if there is one; or from every member to the next, and from the last to the first."""
     if len(nodes) < 2:
         return ()
+    if kind == "exchange":
+        member = np.arange(len(nodes))
+        return (Round(Edges.of(member, (member + 1) % len(nodes)), Fraction(1)),)
     return (Round(Edges.of(np.array([0]), np.array([1])), Fraction(1)),)

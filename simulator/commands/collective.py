@@ -13,7 +13,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 2**40
 MOST_ROWS = 4096
-FIDELITIES = ("fluid", "closed")
+FIDELITIES = ("fluid", "closed", "stepwise")
 
 
 class Size(click.ParamType[int]):
@@ -54,27 +54,20 @@ def command(
 
     with progress("simulating"):
         found = find(cluster) if gpus is None and nodes is None else _large_enough(find(cluster), gpus, nodes)
-        part = spread(found, gpus, nodes)
-        rows = time_collective(
-            kind.replace("-", "_"), part, _sizes(first, last, factor), algorithm=algorithm, closed=fidelity == "closed"
-        )
+        chosen, sizes = spread(found, gpus, nodes), _sizes(first, last, factor)
+        rows = time_collective(kind.replace("-", "_"), found, sizes, gpus=chosen, algorithm=algorithm, fidelity=fidelity)
+        used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
-        head = {"kind": kind, "cluster": found.name, "gpus": part.gpus, "nodes": part.nodes, "fidelity": fidelity}
+        head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}
         print_json({**head, "rows": [row.as_dict() for row in rows]})
         return
-    spreading = f"{part.gpus:,} GPUs, {part.gpus_per_node} on each of {part.nodes:,} node{'s' * (part.nodes > 1)} of {found.name}"
+    spreading = f"{len(chosen):,} GPUs, {len(chosen) // used} on each of {used:,} node{'s' * (used > 1)} of {found.name}"
     print_pairs([("collective", kind), ("on", spreading)])
-    cells = [
-        [
-            f"{r.size_bytes:,}",
-            f"{r.as_dict()['time_us']:.2f}",
-            f"{r.algorithm_gb_per_s:.2f}",
-            f"{r.bus_gb_per_s:.2f}",
-            r.algorithm,
-        ]
-        for r in rows
-    ]
-    print_table(["size (B)", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm"], cells, right=range(4))
+    cells = []
+    for r in rows:
+        figures = (r.as_dict()["time_us"], r.algorithm_gb_per_s, r.bus_gb_per_s)
+        cells.append([f"{r.size_bytes:,}", *(f"{figure:.2f}" for figure in figures), r.algorithm, r.provenance])
+    print_table(["size (B)", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm", "known by"], cells, right=range(4))
 
 
 def _large_enough(cluster: Any, gpus: int | None, nodes: int | None) -> Any:

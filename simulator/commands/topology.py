@@ -1,4 +1,4 @@
-"""`trainsim topology`: the vertices and links of a cluster."""
+"""`trainsim topology`: the vertices and links of a cluster, and what they are worth."""
 
 from __future__ import annotations
 
@@ -6,43 +6,86 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, json_option, print_json, print_pairs, print_table
+from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
+    from ..hardware.measure import Way
     from ..hardware.wiring import Wiring
 
 MOST_LINKS = 2_000_000
+PICTURES = (".png", ".svg", ".pdf")
 
 
 @click.command("topology", short_help="Show the vertices and links of a cluster.")
 @click.argument("cluster")
 @click.option("--nodes", type=Count(1), help="How many nodes, if not as many as the file says.")
+@click.option("--plot", metavar="FILE", callback=checked_path(PICTURES), help="Draw it as PNG, SVG or PDF.")
 @json_option
-def command(cluster: str, nodes: int | None, as_json: bool) -> None:
-    """Show CLUSTER, a name that `trainsim catalog clusters` lists or a YAML file: its vertices, links and rates."""
+def command(cluster: str, nodes: int | None, plot: str | None, as_json: bool) -> None:
+    """Show CLUSTER, a name that `trainsim catalog clusters` lists or a YAML file: its vertices, links and rates.
+
+    Bisection is the most that half of the nodes can send to the other half; diameter, the links on the longest of the
+    shortest ways between two GPUs.
+    """
     from ..study.api import cluster as find
 
     found = find(cluster, **({"nodes": nodes} if nodes else {}))
     _print_record(found) if as_json else _print_tables(found)
+    if plot is not None:
+        from ..figures.gantt import save
+        from ..figures.topology import draw
+
+        save(draw(found), plot)
 
 
 def _print_record(cluster: Cluster) -> None:
     from ..errors import UserError
+    from ..hardware.measure import bisection, diameter, link_classes, ways
 
     wiring = cluster.wiring
     if wiring.links > MOST_LINKS:
         raise UserError(f"{wiring.links:,} links are too many to print", hint="show fewer nodes: --nodes 64")
+    cut, across = bisection(cluster), diameter(cluster)
     record = {
         "name": cluster.name,
         "shape": cluster.shape_name,
+        "inside": cluster.inside_name,
+        "routing": cluster.options.routing.policy,
         "gpu": cluster.gpu.name,
         "gpus": cluster.gpus,
         "nodes": cluster.nodes,
-        "vertices": {run.kind: run.count for run in wiring.vertices},
+        "vertices": _vertices(wiring),
+        "bisection_bytes_per_s": cut.bytes_per_s,
+        "bisection_method": cut.method,
+        "diameter_links": across.hops,
+        "diameter_exact": across.exact,
+        "link_classes": [
+            {"name": c.name, "count": c.count, "capacity_bytes_per_s": c.bytes_per_s, "latency_s": c.latency_s}
+            for c in link_classes(wiring)
+        ],
+        "ways": [_way(cluster, way) for way in ways(cluster)],
         "links": [_link(wiring, link) for link in range(wiring.links)],
     }
     print_json(record)
+
+
+def _vertices(wiring: Wiring) -> dict[str, int]:
+    """Vertices by kind, in the order of the wiring."""
+    kinds = dict.fromkeys(run.kind for run in wiring.vertices)
+    return {kind: sum(run.count for run in wiring.vertices if run.kind == kind) for kind in kinds}
+
+
+def _way(cluster: Cluster, way: Way) -> dict[str, Any]:
+    return {
+        "inside_node": way.inside,
+        "classes": list(way.classes),
+        "gpus": way.gpus,
+        "example": [cluster.wiring.vertex_name(0), cluster.wiring.vertex_name(way.example)],
+        "links": list(way.hops),
+        "latency_s": list(way.latency_s),
+        "bytes_per_s": list(way.bytes_per_s),
+    }
 
 
 def _link(wiring: Wiring, link: int) -> dict[str, Any]:
@@ -51,37 +94,61 @@ def _link(wiring: Wiring, link: int) -> dict[str, Any]:
         "name": f"{source}>{target}",
         "source": source,
         "target": target,
+        "class": wiring.link_classes[int(wiring.link_class[link])],
         "capacity_bytes_per_s": float(wiring.capacity_bytes_per_s[link]),
         "latency_s": float(wiring.latency_s[link]),
     }
 
 
 def _print_tables(cluster: Cluster) -> None:
+    from ..hardware.measure import bisection, diameter, link_classes, ways
     from ..units import show_bytes, show_rate, show_s
 
     gpu, wiring = cluster.gpu, cluster.wiring
-    narrow = f", {cluster.oversubscription:g}:1 oversubscribed" if cluster.oversubscription > 1 else ""
     size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
+    cut, across, found = bisection(cluster), diameter(cluster), ways(cluster)
     print_pairs(
         [
             ("cluster", f"{cluster.name}: {size}"),
-            ("shape", cluster.shape_name + narrow),
+            ("shape", _shape(cluster)),
             ("GPU", f"{show_bytes(gpu.memory_bytes)}, {show_rate(gpu.memory_bytes_per_s)}"),
-            ("vertices", ", ".join(f"{run.count:,} {run.kind}" for run in wiring.vertices)),
+            ("vertices", ", ".join(f"{count:,} {kind}" for kind, count in _vertices(wiring).items())),
+            ("bisection", cut.method if cut.bytes_per_s is None else f"{show_rate(cut.bytes_per_s)} each way ({cut.method})"),
+            ("diameter", f"{across.hops} links" + ("" if across.exact else f" (from {across.sources} GPUs)")),
+            *((name, _reach([w for w in found if w.inside == inside])) for name, inside in _NEAR_AND_FAR),
         ]
     )
-    rows = [[ends, f"{count:,}", show_rate(rate), show_s(latency)] for ends, count, rate, latency in _alike(wiring)]
-    print_table(["links", "count", "each", "latency"], rows, right=(1, 2, 3))
+    if found:
+        rows = [
+            [_span(str, w.hops), f"{w.gpus:,}", _span(show_rate, w.bytes_per_s), _span(show_s, w.latency_s), ", ".join(w.classes)]
+            for w in found
+        ]
+        print_table(["links from gpu0", "to GPUs", "alone", "latency", "by way of"], rows, right=(0, 1, 2, 3))
+    rows = [[c.name, f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)] for c in link_classes(wiring)]
+    print_table(["class of links", "count", "each", "latency"], rows, right=(1, 2, 3))
 
 
-def _alike(wiring: Wiring) -> list[tuple[str, int, float, float]]:
-    """Links that join the same kinds of vertices at the same rate and latency, counted, in the order of the wiring."""
-    import numpy as np
+_NEAR_AND_FAR = (("in a node", True), ("across", False))
 
-    first = np.array([run.first for run in wiring.vertices])
-    source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
-    columns = np.stack([source, target, wiring.capacity_bytes_per_s, wiring.latency_s], axis=1)
-    found, begin, counts = np.unique(columns, axis=0, return_index=True, return_counts=True)
-    kinds = [run.kind for run in wiring.vertices]
-    named = [f"{kinds[int(a)]} > {kinds[int(b)]}" for a, b, *_ in found]
-    return [(named[i], int(counts[i]), float(found[i, 2]), float(found[i, 3])) for i in np.argsort(begin)]
+
+def _shape(cluster: Cluster) -> str:
+    narrow = f", {cluster.oversubscription:g}:1 oversubscribed" if cluster.oversubscription > 1 else ""
+    hashed = f", flows hashed (seed {cluster.options.routing.seed})" if cluster.options.routing.hashed else ""
+    inside = f" of {cluster.inside_name} nodes" if cluster.inside_name not in (cluster.shape_name, "explicit") else ""
+    return f"{cluster.shape_name}{inside}{narrow}{hashed}"
+
+
+def _reach(found: list[Way]) -> str:
+    """Bandwidth and latency from GPU 0 over some ways."""
+    from ..units import show_rate, show_s
+
+    if not found:
+        return "no other GPU"
+    rate = tuple(f(value for way in found for value in way.bytes_per_s) for f in (min, max))
+    latency = tuple(f(value for way in found for value in way.latency_s) for f in (min, max))
+    return f"{_span(show_rate, rate)}, {_span(show_s, latency)} from GPU to GPU"
+
+
+def _span(show: Any, values: tuple[Any, ...]) -> str:
+    least, most = show(values[0]), show(values[-1])
+    return least if least == most else f"{least} to {most}"

@@ -71,7 +71,7 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
         f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} bubble, {m.mfu:.1%} MFU"
     )
     rows = tuple(_row_of_rank(run, rank) for rank in chosen)
-    return Chart(title, "s", rows, seconds(run.observation.end_ns), s.plan.chunks)
+    return Chart(title, "s", rows, seconds(run.observation.end_ns), 1 + max(stage.chunk for stage in run.program.stages))
 
 
 def _first_ranks(run: Run) -> list[int]:
@@ -91,13 +91,16 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     for i, step in enumerate(labels.steps):
         if step.phase in SLOTS and last[i] > first[i]:
             chunk = run.program.stages[step.stage].chunk
-            bars.append(Bar(seconds(first[i]), seconds(last[i]), step.phase, str(step.microbatch), chunk))
+            half = "" if step.pair < 0 else "upper" if step.phase == "F" else "lower"
+            bars.append(Bar(seconds(first[i]), seconds(last[i]), step.phase, str(step.microbatch), chunk, half))
         elif step.phase == "optimizer":
             bars.append(Bar(seconds(first[i]), seconds(last[i]), "optimizer"))
     for op, row in zip(labels.op.tolist(), range(len(labels.op)), strict=True):
         if not isinstance(labels.ops[op], Compute) and times.end_ns[row] > times.start_ns[row]:
             bars.append(Bar(seconds(times.start_ns[row]), seconds(times.end_ns[row]), labels.axes[op]))
-    stages = [str(s) for s, stage in enumerate(run.program.stages) if stage.rank == coordinate]
+    end = seconds(run.observation.end_ns)
+    bars = [bar for bar in bars if bar.start < end]
+    stages = [str(stage.number) for stage in run.program.stages if stage.rank == coordinate]
     word = "stage" if len(stages) == 1 else "stages"
     return Row(f"rank {rank} ({word} {', '.join(stages)})", tuple(bars))
 

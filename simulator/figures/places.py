@@ -22,8 +22,10 @@ Array = NDArray[np.float64]
 
 GAP = 0.9
 """Between nodes."""
-LAYER = 2.6
-"""Between layers of switches."""
+LAYER, STEEP = 2.6, 0.075
+"""Between layers of switches, and that as a part of the width where it is more."""
+MOST_APART = 4.0
+"""Between switches of a layer."""
 SQUARE, BAR = 0.72, 0.42
 """Sides of a vertex, and the height of one that is as wide as what it joins."""
 CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), (2.5, 0.7), (4.0, 0.7))
@@ -77,26 +79,24 @@ def places(cluster: Cluster) -> Places:
     else:
         placed = cluster.gpus
         found.centre[:placed, 0] = np.arange(placed)
-    if len(at_routers := _routers_of_grid(cluster, placed)):
-        found.centre[placed:] = found.centre[at_routers] + np.array([0.0, 1.4])
-        found.size[placed:] = (SQUARE * 1.4, SQUARE * 0.8)
+    if on_grid(cluster):
+        corner = np.array([(box.left + box.width, box.low + box.height) for box in found.boxes])
+        found.centre[placed:] = corner + np.array([GAP - 0.2, 0.5])
+        found.size[placed:] = (SQUARE * 1.5, SQUARE * 0.8)
     else:
         _stack(found, wiring, placed)
     return found
 
 
-def _routers_of_grid(cluster: Cluster, placed: int) -> NDArray[np.int64]:
-    """For each router of a torus, a vertex of its node that it stands above."""
-    if cluster.shape_name != "torus" or cluster.nodes == 1:
-        return np.zeros(0, dtype=np.int64)
-    rails = cluster.rails
-    return placed - cluster.nodes * rails + np.arange(cluster.nodes) * rails + rails // 2
+def on_grid(cluster: Cluster) -> bool:
+    """Whether nodes stand on a grid, each with its router at the upper right corner, so that links run between the nodes."""
+    return cluster.shape_name == "torus" and cluster.nodes > 1
 
 
 def _node_places(cluster: Cluster, width: float, height: float) -> Array:
     """The lower left corner of every node: in a row, or on the grid of a torus, its planes beside each other."""
     node = np.arange(cluster.nodes)
-    if cluster.shape_name != "torus" or cluster.nodes == 1:
+    if not on_grid(cluster):
         return np.stack([node * (width + GAP), np.zeros(len(node))], axis=1)
     dims = cluster.options.dims or squarish(cluster.nodes)
     x, y, plane = node % dims[0], node // dims[0] % math.prod(dims[1:2]), node // math.prod(dims[:2])
@@ -130,11 +130,11 @@ def _gpu_places(cluster: Cluster) -> Array:
     n, kind = cluster.gpus_per_node, cluster.inside_name
     number = np.arange(n)
     if kind == "cube-mesh":
-        return np.array(CUBE)
-    if kind in ("ring", "fully-connected") and 2 < n:
+        return np.array(CUBE[:n])
+    if kind in ("ring", "fully-connected") and n > 2:
         angle, radius = math.pi / 2 + math.pi / n - 2 * math.pi * number / n, max(1.0, 0.22 * n)
         around = radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        return around - around.min(axis=0)
+        return np.asarray(around - around.min(axis=0))
     if kind == "torus":
         side = (cluster.options.node_dims or squarish(n))[0]
         return np.stack([number % side * 1.3 + number // side % 2 * 0.4, number // side * 1.3], axis=1)
@@ -152,21 +152,38 @@ def _stack(found: Places, wiring: Wiring, placed: int) -> None:
         if run.first >= placed and run.count:
             runs.setdefault(run.kind, []).extend(range(run.first, run.first + run.count))
     kinds = sorted(runs, key=lambda kind: (int(distance[runs[kind]].min()), kind == "gateway"))
-    left, _, right, top = found.extent if placed else (0.0, 0.0, 1.0, 0.0)
-    below = np.arange(placed)
+    left, _, right, top = found.extent
+    rise, below = max(LAYER, STEEP * (right - left)), np.arange(placed)
     for kind in kinds:
-        members = np.array(runs[kind])
-        top += LAYER
+        members, span = np.array(runs[kind]), right - left
+        top += rise
         middle = _middles(found, wiring, members, below)
-        order = np.argsort(middle, kind="stable")
-        span = max(right - left, len(members) * 0.9)
-        x = left + (right - left) / 2 - span / 2 + (np.arange(len(members)) + 0.5) * span / len(members)
-        found.centre[members[order]] = np.stack([x, np.full(len(members), top)], axis=1)
-        wide = min(0.8 * span / len(members), 0.9 * (right - left))
-        found.size[members] = (wide if len(members) == 1 else min(wide, 3.2), SQUARE)
-        label = f"{kind}s" if len(members) > 1 else kind
-        found.layers.append((top, label.replace("switchs", "switches").replace("leafs", "leaves")))
+        order, apart = np.argsort(middle, kind="stable"), max(0.9, min(MOST_APART, span / len(members)))
+        found.centre[members[order]] = np.stack([_spread(middle[order], apart), np.full(len(members), top)], axis=1)
+        found.size[members] = (0.7 * span if len(members) == 1 else 0.8 * apart, SQUARE)
+        found.layers.append((top, plural(kind, len(members))))
         below = np.concatenate([below, members])
+
+
+def plural(kind: str, count: int) -> str:
+    """`leaf`, `leaves`."""
+    if count == 1:
+        return kind
+    return "leaves" if kind == "leaf" else f"{kind}{'es' if kind.endswith(('s', 'ch')) else 's'}"
+
+
+def _spread(wanted: Array, apart: float) -> Array:
+    """The places nearest to the wanted ones, which rise, that are so far apart: by pooling neighbours that are too near."""
+    shifted = wanted - apart * np.arange(len(wanted))
+    blocks: list[tuple[float, int]] = []
+    for value in shifted.tolist():
+        mean, count = value, 1
+        while blocks and blocks[-1][0] > mean:
+            before, size = blocks.pop()
+            mean, count = (mean * count + before * size) / (count + size), count + size
+        blocks.append((mean, count))
+    spread: Array = np.repeat([mean for mean, _ in blocks], [count for _, count in blocks]) + apart * np.arange(len(wanted))
+    return spread
 
 
 def _distances(wiring: Wiring, placed: int) -> NDArray[np.int64]:

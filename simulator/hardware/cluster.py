@@ -1,29 +1,27 @@
-"""A cluster: nodes of GPUs behind an NVSwitch, joined by a fabric of some shape; a read-only graph of vertices and links.
+"""A cluster: nodes of GPUs, joined by a fabric of some shape; a read-only graph of vertices and links.
 
-A *node* here is an NVLink domain: eight GPUs in a DGX, a whole rack in an NVL72. GPUs are numbered node by node. The
-graph is made from the wiring when somebody asks for it; routes come from the shape, which knows them without a search.
+A *node* here is an NVLink domain or a PCIe box: eight GPUs in a DGX, a whole rack in an NVL72. GPUs are numbered node by
+node. The graph is made from the wiring when somebody asks for it; routes come from the shape, which knows them without a
+search (only graphs that somebody drew by hand are searched).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import UserError, did_you_mean
+import numpy as np
+
+from ..errors import UserError, did_you_mean, nearest
 from .gpu import Gpu
+from .options import LinkSpec, Options
 from .wiring import Array, Wiring
 
 if TYPE_CHECKING:
     import networkx as nx
 
-
-@dataclass(frozen=True, slots=True)
-class LinkSpec:
-    """One kind of link: bytes/s per direction and seconds of latency."""
-
-    bytes_per_s: float
-    latency_s: float
+    from .shapes._inside import Inside
 
 
 class Shape(Protocol):
@@ -46,8 +44,13 @@ class Cluster:
     nodes: int
     shape_name: str
     shape: Shape = field(compare=False)
+    inside_name: str
+    inside: Any = field(compare=False)
+    """The shape of a node's inside: a module with `inside(cluster)`."""
     nvlink: LinkSpec
-    """GPU to NVSwitch, per GPU and direction."""
+    """What one GPU sends inside its node over all its links, per direction; latency of one link."""
+    nvlinks: int | None
+    """Over how many links of a GPU that is, where it matters."""
     pcie: LinkSpec
     """GPU to NIC."""
     nic: LinkSpec
@@ -59,6 +62,9 @@ class Cluster:
     """Nodes that share their leaf switches."""
     oversubscription: float
     """Bandwidth below a leaf over bandwidth above it: 1 is non-blocking, 4 a quarter of it."""
+    options: Options = field(default_factory=Options)
+    fabric: str = ""
+    """The measured fabric that joins the nodes; nothing for a usual one, `ideal` for links at their face value."""
 
     @property
     def gpus(self) -> int:
@@ -79,6 +85,17 @@ class Cluster:
         return self.nic.bytes_per_s * self.nics_per_node / self.rails
 
     @cached_property
+    def node(self) -> Inside:
+        """The wiring of one node."""
+        found: Inside = self.inside.inside(self)
+        return found
+
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """What a shape has worked out about this cluster and does not want to work out again."""
+        return {}
+
+    @cached_property
     def wiring(self) -> Wiring:
         return self.shape.wire(self)
 
@@ -88,32 +105,58 @@ class Cluster:
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
-        """The topology as a frozen networkx graph: vertices have a `kind`, edges capacity and latency."""
+        """The topology as a frozen networkx graph: vertices have a `kind`, edges capacity, latency and class."""
         import networkx as nx
 
         wiring = self.wiring
         graph: nx.DiGraph[str] = nx.DiGraph(name=self.name)
+        names = list(self.vertices)
         for run in wiring.vertices:
-            graph.add_nodes_from((run.name(i), {"kind": run.kind}) for i in range(run.count))
+            graph.add_nodes_from((names[run.first + i], {"kind": run.kind}) for i in range(run.count))
         for link in range(wiring.links):
             graph.add_edge(
-                wiring.vertex_name(int(wiring.source[link])),
-                wiring.vertex_name(int(wiring.target[link])),
+                names[int(wiring.source[link])],
+                names[int(wiring.target[link])],
                 capacity_bytes_per_s=float(wiring.capacity_bytes_per_s[link]),
                 latency_s=float(wiring.latency_s[link]),
                 link=link,
+                link_class=wiring.link_classes[int(wiring.link_class[link])],
             )
         frozen: nx.DiGraph[str] = nx.freeze(graph)
         return frozen
 
+    @cached_property
+    def vertices(self) -> dict[str, int]:
+        """Every vertex by its name, in the order of their numbers."""
+        return {run.name(i): run.first + i for run in self.wiring.vertices for i in range(run.count)}
+
     def link_named(self, name: str) -> int:
         """The link called `source>target`."""
         ends = [end.strip() for end in name.split(">")]
-        if len(ends) == 2 and self.graph.has_edge(*ends):
-            return int(self.graph.edges[ends[0], ends[1]]["link"])
-        unknown = next((end for end in ends if end not in self.graph), "")
-        known = self.graph.nodes if unknown or len(ends) != 2 else [f"{ends[0]}>{v}" for v in self.graph.successors(ends[0])]
+        if len(ends) == 2 and len(found := self._links(ends[0], ends[1])):
+            return int(found[0])
         raise UserError(
             f"no link {name!r} in {self.name}",
-            hint=f"{did_you_mean(unknown or name, known)} (`trainsim topology {self.name} --json` lists all)",
+            hint=f"{self._nearest_link(name, ends)} (`trainsim topology {self.name} --json` lists all)",
         )
+
+    def _links(self, source: str | None, target: str | None) -> Array:
+        """The links with these ends; None is any."""
+        matches = np.ones(self.wiring.links, dtype=bool)
+        for name, column in ((source, self.wiring.source), (target, self.wiring.target)):
+            if name is not None:
+                matches &= column == self.vertices.get(name, -1)
+        return np.flatnonzero(matches)
+
+    def _nearest_link(self, name: str, ends: list[str]) -> str:
+        """What is most like a name that no link has: a link out of the vertex that is meant, or else one into the other."""
+        meant = [end if end in self.vertices else nearest(end, self.vertices) for end in ends]
+        if len(ends) == 2 and any(meant):
+            source, target = meant
+            near = self._links(source, None) if source else self._links(None, target)
+            return did_you_mean(name, [self.wiring.link_name(link) for link in near[:MOST_NEAR].tolist()])
+        return f"write it source>target; {did_you_mean(name, self.vertices)}"
+
+
+MOST_NEAR = 4096
+"""Links that a wrong name is compared with."""

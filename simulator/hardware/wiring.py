@@ -1,13 +1,14 @@
 """The links of a cluster as columns: small enough to make for 100,000 GPUs, complete enough to draw the graph from.
 
-A vertex is a number; its kind and its name follow from the number. A link is directed. `covered_by` lists, for a link
-whose flows all cross some other links too, those links: where they carry less than this one can, it can never bind.
+A vertex is a number; its kind and its name follow from the number. A link is directed and belongs to a class, such as
+`nvlink up`, that tables are made by. `covered` lists, for a link whose flows all cross some other links too, those links:
+where they carry less than this one can, it can never bind.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,18 +30,25 @@ class Vertices:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Links:
-    """A run of links: both ends, capacity in bytes/s and latency in seconds of each."""
+    """A run of links of one class: both ends, capacity in bytes/s and latency in seconds of each."""
 
     source: Array
     target: Array
     capacity_bytes_per_s: Array
     latency_s: Array
+    name: str = ""
+    """Of the class; without one, the kinds of the two ends: `gpu>nvswitch`."""
 
     @classmethod
-    def between(cls, source: Array, target: Array, capacity_bytes_per_s: Array | float, latency_s: float) -> Links:
+    def between(
+        cls, source: Array, target: Array, capacity_bytes_per_s: Array | float, latency_s: Array | float, name: str = ""
+    ) -> Links:
         n = len(source)
-        capacity = np.broadcast_to(np.asarray(capacity_bytes_per_s, dtype=float), (n,))
-        return cls(source, target, capacity, np.full(n, float(latency_s)))
+        capacity, latency = (np.broadcast_to(np.asarray(x, dtype=float), (n,)) for x in (capacity_bytes_per_s, latency_s))
+        return cls(source, target, capacity, latency, name)
+
+    def __len__(self) -> int:
+        return len(self.source)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,16 +62,20 @@ class Wiring:
     latency_s: Array
     covered: Array
     """Pairs (link, one of the links that cover it), two columns."""
+    link_class: Array
+    """For each link its class, a number; `link_classes[number]` is the name."""
+    link_classes: tuple[str, ...]
 
     @classmethod
-    def of(cls, vertices: list[Vertices], runs: list[Links], covered: list[tuple[Array, Array]]) -> Wiring:
+    def of(cls, vertices: Sequence[Vertices], runs: Sequence[Links], covered: Sequence[tuple[Array, Array]]) -> Wiring:
         source, target, capacity, latency = (
             np.concatenate([getattr(run, name) for run in runs])
             for name in ("source", "target", "capacity_bytes_per_s", "latency_s")
         )
         pairs = [np.stack(np.broadcast_arrays(*pair), axis=1).reshape(-1, 2) for pair in covered]
         empty = np.zeros((0, 2), dtype=np.int64)
-        return cls(tuple(vertices), source, target, capacity, latency, np.concatenate([empty, *pairs]))
+        classes, names = _classes(vertices, [run for run in runs if len(run)])
+        return cls(tuple(vertices), source, target, capacity, latency, np.concatenate([empty, *pairs]), classes, names)
 
     @property
     def links(self) -> int:
@@ -78,3 +90,19 @@ class Wiring:
 
     def link_name(self, link: int) -> str:
         return f"{self.vertex_name(int(self.source[link]))}>{self.vertex_name(int(self.target[link]))}"
+
+
+def _classes(vertices: Sequence[Vertices], runs: Sequence[Links]) -> tuple[Array, tuple[str, ...]]:
+    """The class of every link, and the names of the classes in the order of their first run."""
+    first, kinds = np.array([v.first for v in vertices]), [v.kind for v in vertices]
+    number: dict[str, int] = {}
+    columns = []
+    for run in runs:
+        if run.name:
+            columns.append(np.full(len(run), number.setdefault(run.name, len(number)), dtype=np.int16))
+            continue
+        source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (run.source, run.target))
+        ends, which = np.unique(source * len(kinds) + target, return_inverse=True)
+        names = [f"{kinds[e // len(kinds)]}>{kinds[e % len(kinds)]}" for e in ends.tolist()]
+        columns.append(np.array([number.setdefault(n, len(number)) for n in names], dtype=np.int16)[which])
+    return np.concatenate([np.zeros(0, dtype=np.int16), *columns]), tuple(number)

@@ -29,7 +29,7 @@ def cluster(name: str | Path | Mapping[str, Any], **changes: Any) -> Cluster:
     """A cluster of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `nodes=8`."""
     from . import convert
     from .findings import validated
-    from .schema import ClusterSchema
+    from .machines import ClusterSchema
 
     document = resolved(_document("cluster", name, changes), ("cluster",), "clusters")
     document = resolved(document, ("cluster", "gpu"), "gpus")

@@ -17,6 +17,7 @@ from ..engine import des
 from ..engine.close import close
 from ..engine.fold import fold
 from ..engine.timeline import Timeline
+from ..errors import UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from ..lowering.lower import lower
 from ..program.labels import Labels
@@ -25,6 +26,7 @@ from ..program.slot import Durations, Shape, Slot, lay_out, looped
 from ..units import seconds
 from . import catalog, feasible
 from .scenario import Perturb, Scenario
+from .timing import switch_abilities, timing_on
 
 
 def program_of(scenario: Scenario, steps: int = 1) -> Program:
@@ -52,19 +54,28 @@ def site_of(scenario: Scenario) -> Site:
     )
 
 
-CHOICES = {
-    "all_reduce": ("ring",),
-    "reduce_scatter": ("ring",),
-    "all_gather": ("ring",),
+LIBRARY = {
+    "all_reduce": ("ring", "tree", "hierarchical"),
+    "reduce_scatter": ("ring", "hierarchical"),
+    "all_gather": ("ring", "hierarchical"),
+    "alltoall": ("direct",),
+    "broadcast": ("ring", "tree"),
     "sendrecv": ("point_to_point",),
+    "exchange": ("point_to_point",),
 }
-"""What `auto` chooses from."""
+"""What `auto` chooses from everywhere: what collective libraries have."""
+IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
+"""What it has besides for all-reduces where switches add up."""
 
 
 def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
     """How collectives are done on a cluster: by the algorithm named, or by the fastest that its library has."""
     algorithms = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
-    return Conduct(algorithms, CHOICES, algorithm)
+    if algorithm != AUTO and catalog.plain(algorithm) not in map(catalog.plain, algorithms):
+        raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *algorithms]))
+    able = [name for ability in switch_abilities(cluster) for name in IN_SWITCHES[ability]]
+    choices = {**LIBRARY, "all_reduce": (*LIBRARY["all_reduce"], *able)}
+    return Conduct(algorithms, choices, catalog.plain(algorithm).replace("-", "_"), timing_on(cluster))
 
 
 def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:

@@ -6,14 +6,18 @@ It runs through the same binding and the same engine as those of a training step
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.conduct import AUTO
+from ..binding.stepwise import stepwise
 from ..engine import des
 from ..engine.close import close
-from ..engine.fold import fold
+from ..engine.fold import fold, unfolded
+from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import OutsideDomain, UserError, did_you_mean
 from ..hardware.cluster import Cluster
@@ -35,6 +39,8 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
 }
 """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
 KINDS = tuple(BUS_FACTOR)
+EXCHANGE = "exchange"
+"""What nccl-tests calls sendrecv: every rank sends to the next, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class Timed:
     ranks: int
     kind: str
     algorithm: str
+    provenance: str
+    """How its time is known: interpolated, extrapolated, theoretical."""
 
     @property
     def algorithm_gb_per_s(self) -> float:
@@ -62,11 +70,12 @@ class Timed:
             "algbw_gb_per_s": self.algorithm_gb_per_s,
             "busbw_gb_per_s": self.bus_gb_per_s,
             "algorithm": self.algorithm,
+            "provenance": self.provenance,
         }
 
 
-def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) -> Cluster:
-    """The part of a cluster that so many GPUs occupy, evenly on so many nodes; by default as few nodes as hold them."""
+def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) -> Array:
+    """So many GPUs of a cluster, the first ones of each of so many nodes; by default as few nodes as hold them."""
     per_node = cluster.gpus_per_node
     wanted = gpus or (nodes or cluster.nodes) * per_node
     used = nodes or -(-wanted // per_node)
@@ -74,37 +83,56 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
         legal = max(used, min(wanted // used, per_node) * used)
         reason = f"{wanted} GPUs do not spread evenly over {used} nodes of {per_node}"
         raise OutsideDomain(reason, nearest={"gpus": legal, "nodes": used})
-    share = wanted // used
-    return replace(cluster, nodes=used, gpus_per_node=share, nics_per_node=max(1, cluster.nics_per_node * share // per_node))
+    chosen: Array = (np.arange(used)[:, None] * per_node + np.arange(wanted // used)).ravel()
+    return chosen
 
 
 def time_collective(
-    kind: str, cluster: Cluster, sizes_bytes: Sequence[int], *, algorithm: str = AUTO, closed: bool = False
+    kind: str,
+    cluster: Cluster,
+    sizes_bytes: Sequence[int],
+    *,
+    gpus: Array | None = None,
+    algorithm: str = AUTO,
+    fidelity: str = "fluid",
 ) -> list[Timed]:
-    """How long a collective of all GPUs of a cluster takes alone, for each size."""
+    """How long a collective of a cluster's GPUs (of those given, if any) takes alone, for each size."""
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
-    bound = bound_collective(kind, cluster, sizes_bytes, algorithm)
-    folded = fold(bound.skeleton)
-    times = des.simulate(close(folded.expansion.graph, every=closed))
-    timeline = Timeline(times, folded.expansion, folded.class_of).rank_times(0)
+    site = Site(cluster, no_kernels, conduct_on(cluster, algorithm))
+    members = np.arange(cluster.gpus) if gpus is None else gpus
+    bound = bound_collective(EXCHANGE if kind == "sendrecv" else kind, site, sizes_bytes, members)
+    timeline = _run(bound, site, fidelity).rank_times(0)
     labels = bound.labels[0]
     charges = bound.skeleton.templates[0].charge
     lasted_ns = (timeline.end_ns - timeline.start_ns).tolist()
     served = [bound.algorithms.get((GROUP.name, int(charge)), "") for charge in charges]
     size_of = [labels.ops[op].payload_bytes for op in labels.op.tolist()]
-    return [Timed(size, seconds(ns), cluster.gpus, kind, name) for size, ns, name in zip(size_of, lasted_ns, served, strict=True)]
+    nodes = members // cluster.gpus_per_node
+    known = [site.conduct.alone(kind, name, nodes, size) for size, name in zip(size_of, served, strict=True)]
+    origin = [alone.provenance if alone and fidelity != "stepwise" else "theoretical" for alone in known]
+    rows = zip(size_of, lasted_ns, served, origin, strict=True)
+    return [Timed(size, seconds(ns), len(members), kind, name, provenance) for size, ns, name, provenance in rows]
 
 
-def bound_collective(kind: str, cluster: Cluster, sizes_bytes: Sequence[int], algorithm: str = AUTO) -> Bound:
+def _run(bound: Bound, site: Site, fidelity: str) -> Timeline:
+    if fidelity == "stepwise":
+        whole = unfolded(bound.skeleton)
+        messages = stepwise(bound, site, whole.expansion)
+        return Timeline(messages.times(des.simulate(close(messages.graph))), whole.expansion, whole.class_of)
+    folded = fold(bound.skeleton)
+    times = des.simulate(close(folded.expansion.graph, every=fidelity == "closed"))
+    return Timeline(times, folded.expansion, folded.class_of)
+
+
+def bound_collective(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bound:
     """A program that does nothing but one collective after the other, on the ground."""
     ops = [
         Collective(name=f"{i}", streams=(GROUP.name,), communicator=GROUP.name, kind=kind, payload_bytes=size)
         for i, size in enumerate(sizes_bytes)
     ]
     program = Program((), {"all": Body(tuple(ops))}, ((Step("all", "collective"),),), {GROUP.name: GROUP})
-    mesh = Mesh.of({"tp": cluster.gpus}, "tp")
-    return bind(program, mesh, Site(cluster, no_kernels, conduct_on(cluster, algorithm)))
+    return bind(program, Mesh.of({"tp": len(gpus)}, "tp"), site, gpus=gpus)
 
 
 def no_kernels(kernel: Kernel) -> int:

@@ -12,6 +12,8 @@ from ..workload.job import ELEMENT_BYTES
 from . import catalog
 
 MOST_NICS = 1024
+MOST_SITES = 64
+DRAWN = "vertices: [{name: gpu0, kind: gpu}, ...], links: [{from: gpu0, to: gpu1, capacity: 50 GB/s, latency: 1 us}, ...]"
 LATER_DTYPES = ("fp4", "fp8", "tf32", "fp64", "int8")
 _NICS = re.compile(r"\s*(?:([0-9]{1,9})\s*[x×]\s*)?(.+)", re.DOTALL)
 
@@ -23,25 +25,44 @@ class Nics(NamedTuple):
     bytes_per_s: float
 
 
-def intra_node(text: Any) -> float:
-    """ "NVSwitch 450 GB/s": bytes/s per GPU and direction."""
+class Inside(NamedTuple):
+    """How the GPUs of a node are joined, over how many links each if that was said, and bytes/s of each GPU per direction."""
+
+    kind: str
+    links: int | None
+    bytes_per_s: float
+
+
+def intra_node(text: Any) -> Inside:
+    """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of inside, and what a GPU sends over all its links together."""
     kind, _, rate = _text(text, "NVSwitch 450 GB/s").strip().partition(" ")
-    if kind.lower() not in ("nvswitch", "nvlink"):
-        close = nearest(kind, ["NVSwitch"])
+    plain = catalog.plain(kind)
+    if plain != "nvlink" and plain not in shapes_with("inside"):
+        known = ["NVSwitch", "NVLink", *shapes_with("inside")]
+        close = nearest(kind, known)
         raise UserError(
             f"{shown(text)} starts with no known kind of link",
-            hint=(f"did you mean {close!r}? " if close else "") + 'write it like "NVSwitch 450 GB/s"',
+            hint=(f"did you mean {close!r}? " if close else "")
+            + 'write it like "NVSwitch 450 GB/s"; the kinds are '
+            + either(name for name in known if name != "nvswitch"),
         )
-    return _rate(rate, text, "NVSwitch 450 GB/s")
+    count, each = _counted(rate, text, "NVSwitch 450 GB/s", "links")
+    return Inside(plain, count, (count or 1) * each)
+
+
+def _counted(rate: str, text: Any, example: str, what: str) -> tuple[int | None, float]:
+    """A number of links, if there is one, and bytes/s of each."""
+    match = _NICS.fullmatch(rate)
+    count, each = match.groups() if match else (None, rate)
+    if not 1 <= int(count or 1) <= MOST_NICS:
+        raise UserError(f"{shown(text)} has {count} {what}", hint=f"1 to {MOST_NICS} of them: {example}")
+    return int(count) if count else None, _rate(each, text, example)
 
 
 def inter_node(text: Any) -> Nics:
     """ "8x400 Gbit/s": the NICs of a node, and bytes/s of each per direction."""
-    match = _NICS.fullmatch(_text(text, "8x400 Gbit/s"))
-    count, rate = match.groups() if match else (None, "")
-    if not 1 <= int(count or 1) <= MOST_NICS:
-        raise UserError(f"{shown(text)} has {count} NICs", hint=f"1 to {MOST_NICS} of them: 8x400 Gbit/s")
-    return Nics(int(count or 1), _rate(rate, text, "8x400 Gbit/s"))
+    count, each = _counted(_text(text, "8x400 Gbit/s"), text, "8x400 Gbit/s", "NICs")
+    return Nics(count or 1, each)
 
 
 def _rate(rate: str, text: Any, example: str) -> float:
@@ -64,6 +85,28 @@ def shape(name: Any) -> str:
     if not (hasattr(found, "wire") and hasattr(found, "route")):
         raise UserError(f"{shown(name)} is no shape", hint="a shape has wire(cluster) and route(cluster, source, target)")
     return str(name)
+
+
+def sites(value: Any) -> tuple[str, ...]:
+    """The shapes of the sites of a wide-area cluster; a number of sites are so many of rails."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SITES:
+        return ("rail-optimized",) * value
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_SITES:
+        raise UserError(f"{shown(value)} is no number of sites and no list of shapes", hint="sites: [rail-optimized, leaf-spine]")
+    for name in value:
+        shape(name)
+        if catalog.plain(name) not in shapes_with("fabric") or catalog.plain(name) == "wan":
+            known = [name for name in shapes_with("fabric") if name != "wan"]
+            raise UserError(f"{shown(name)} cannot be the shape of a site", hint=did_you_mean(name, known))
+    return tuple(value)
+
+
+def shapes_with(what: str) -> list[str]:
+    """The shapes of the catalog that can be a node's `inside`, or a `fabric` of nodes, or that have an option."""
+    found = {catalog.plain(name): catalog.module("shapes", name) for name in catalog.files("shapes")}
+    if what in ("inside", "fabric"):
+        return [name for name, module in found.items() if hasattr(module, what)]
+    return [name for name, m in found.items() if what in (*m.OPTIONS, *getattr(m, "OPTIONS_INSIDE", ()))]
 
 
 def schedule(name: Any) -> str:
@@ -95,3 +138,13 @@ def nearest_divisor(whole: int, wanted: int) -> int:
     below = next(n for n in range(min(wanted, whole), 0, -1) if whole % n == 0)
     above = next((n for n in range(wanted, min(whole, 2 * wanted) + 1) if whole % n == 0), below)
     return min(below, above, key=lambda n: (abs(n - wanted), n))
+
+
+def fabric(text: Any) -> str:
+    """A measured fabric by name, or `ideal`; nothing for the usual one."""
+    from . import fabrics
+
+    known = ("ideal", *(name for name in fabrics.names() if fabrics.load(name).across))
+    if text == "" or (isinstance(text, str) and catalog.plain(text) in known):
+        return catalog.plain(text)
+    raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), known))

@@ -213,7 +213,7 @@ def _clashes(document: Document, tenants: Sequence[Tenant], cluster: Cluster) ->
     for i, tenant in enumerate(tenants):
         where = document.where(("jobs", i, "gpus"))
         beyond = [gpu for gpu in tenant.gpus if gpu >= cluster.gpus]
-        twice = sorted(gpu for gpu in set(tenant.gpus) if gpu in owner or tenant.gpus.count(gpu) > 1)
+        twice = sorted(gpu for gpu in dict.fromkeys(tenant.gpus) if gpu in owner or tenant.gpus.count(gpu) > 1)
         if beyond:
             message = f"jobs: {tenant.name} has GPU {max(beyond)}, but {cluster.name} has {cluster.gpus}"
             faults.append(Fault(message, f"GPUs are 0 to {cluster.gpus - 1}; give the cluster more nodes", where))

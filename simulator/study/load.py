@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Fault, UserError, shown
-from . import catalog
+from . import catalog, torch_csv
 from .document import Document, Mark, Place
 from .jobs import Tenancy, tenancy
 from .scenario import Scenario
@@ -138,12 +138,14 @@ def _reading_order(fault: Fault) -> list[tuple[int, str]]:
 
 
 def _located(document: Document) -> Document:
-    """The document with the paths of Python files as seen from where trainsim runs."""
+    """The document with the paths of Python files and tables as seen from where trainsim runs."""
     for place in PYTHON:
         name, mark = document.at(place), document.mark(place)
         if isinstance(name, str) and ".py:" in name and mark:
             path, _, attribute = name.rpartition(":")
             document = document.changed(place, f"{_beside(path, mark)}:{attribute}", mark)
+        elif isinstance(name, str) and torch_csv.is_table(name) and mark:
+            document = document.changed(place, _beside(name, mark), mark)
     return document
 
 
@@ -172,7 +174,8 @@ def resolved(document: Document, place: Place, kind: str) -> Document:
 
 def _complete(data: Mapping[str, Any], kind: str) -> bool:
     """Whether a mapping needs no file to start from: its name is then only a name."""
-    from .schema import ClusterSchema, GpuSchema, ModelSchema
+    from .machines import ClusterSchema, GpuSchema
+    from .schema import ModelSchema
     from .strict import Strict
 
     schemas: dict[str, type[Strict]] = {"models": ModelSchema, "clusters": ClusterSchema, "gpus": GpuSchema}

@@ -7,25 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ..units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, LATENCY, SECONDS, US_PER_S, WATTS, show_s
+from ..units import SECONDS, show_s
 from . import grammar
+from .machines import LEAST_FACTOR, ClusterSchema, Degree, Name, Size
 from .strict import Contradiction, SoFar, Strict, Text, quantity
 
-MOST_GPUS = 2**20
-LEAST_FACTOR = 0.001
-
-Degree = Annotated[int, Field(ge=1, le=2**20)]
-Size = Annotated[int, Field(ge=1, le=2**24)]
-Name = Annotated[str, Field(min_length=1, max_length=1000)]
-Fraction = Annotated[float, Field(ge=LEAST_FACTOR, le=1, allow_inf_nan=False)]
 Factor = Annotated[float, Field(le=100, allow_inf_nan=False, description="a constant factor; random ones are not modelled yet")]
 
-Bytes = Annotated[float, quantity(BYTES)]
-BytesPerSecond = Annotated[float, quantity(BYTES_PER_SECOND)]
 Seconds = Annotated[float, quantity(SECONDS)]
-Latency = Annotated[float, quantity(LATENCY)]
-FlopPerSecond = Annotated[float, quantity(FLOP_PER_SECOND)]
-Watts = Annotated[float, quantity(WATTS)]
 
 
 class ModelSchema(Strict):
@@ -68,64 +57,6 @@ class ModelSchema(Strict):
             yield "max_sequence_length", " is missing: learned positions end somewhere", "max_sequence_length: 2048"
 
 
-class KernelSchema(Strict):
-    """How far kernels stay below a GPU's peaks."""
-
-    fixed: Latency
-    compute_fraction: Fraction
-    memory_fraction: Fraction
-    attention_forward_fraction: Fraction
-    attention_backward_fraction: Fraction
-    provenance: Literal["measured", "transferred"]
-    source: str = ""
-
-
-class GpuSchema(Strict):
-    """A GPU; inline, or a file in topologies/gpus."""
-
-    name: Name = "inline"
-    memory: Bytes
-    memory_bandwidth: BytesPerSecond
-    peak: dict[str, FlopPerSecond]
-    sms: Size
-    tdp: Watts
-    kernels: KernelSchema
-    sources: Annotated[dict[str, str], Field(default_factory=dict)]
-
-
-class LatencySchema(Strict):
-    """Latency of one hop over each kind of link."""
-
-    nvlink: Latency = 0.5 / US_PER_S
-    pcie: Latency = 1.0 / US_PER_S
-    nic: Latency = 1.5 / US_PER_S
-    switch: Latency = 0.3 / US_PER_S
-
-
-class ClusterSchema(Strict):
-    """A cluster; inline, or a file in topologies."""
-
-    name: Name = "inline"
-    gpu: Annotated[GpuSchema, Field(description="the name of a GPU, such as h100, a path or a mapping")]
-    gpus_per_node: Annotated[Degree, Field(description="GPUs in one NVLink domain, such as 8")]
-    nodes: Degree = 1
-    intra_node: Annotated[float, Text(grammar.intra_node, "per GPU and direction", "NVSwitch 450 GB/s")]
-    inter_node: Annotated[grammar.Nics, Text(grammar.inter_node, "the NICs of a node", "8x400 Gbit/s")] | None = None
-    shape: Annotated[str, Text(grammar.shape, "how the nodes are joined", "rail-optimized")] | None = None
-    nodes_per_pod: Degree = 32
-    oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
-    pcie: BytesPerSecond | None = None
-    latency: LatencySchema = LatencySchema()
-    sources: Annotated[dict[str, str], Field(default_factory=dict)]
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        if self.nodes * self.gpus_per_node > MOST_GPUS:
-            message = f": {self.nodes} x {self.gpus_per_node} GPUs are more than one simulation takes"
-            yield "nodes", message, f"at most {max(1, MOST_GPUS // self.gpus_per_node)}"
-        if self.nodes > 1 and self.inter_node is None:
-            yield "inter_node", f" is missing: it joins the {self.nodes} nodes", 'write it like "8x400 Gbit/s"'
-
-
 class OverlapSchema(Strict):
     """Which communication may run beside compute."""
 
@@ -145,7 +76,7 @@ class PlanSchema(Strict):
     ep: Annotated[Degree, SoFar((1,), "expert parallelism")] = 1
     sequence_parallel: bool | None = None
     chunks: Degree = 1
-    schedule: Annotated[str, Text(grammar.schedule, "a name, or file.py:function", "1f1b")] = "1f1b"
+    schedule: Annotated[str, Text(grammar.schedule, "a name, file.py:function or file.csv", "1f1b")] = "1f1b"
     group: Degree | None = None
     splits: Degree = 1
     memory_limit: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] = 1.0
@@ -168,7 +99,7 @@ class JobSchema(Strict):
 class FidelitySchema(Strict):
     """The accuracy dial."""
 
-    collectives: Annotated[Literal["closed", "fluid", "stepwise"], SoFar(("fluid", "closed"))] = "fluid"
+    collectives: Literal["closed", "fluid", "stepwise"] = "fluid"
     granularity: Literal["op"] = "op"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from ..binding.fidelity import Fidelity
+from ..binding.stepwise import stepwise
 from ..engine import des
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
@@ -24,7 +25,7 @@ from ..units import GIB, show_bytes
 from ..workload.job import Job
 from ..workload.model import Model
 from . import feasible
-from .assemble import bound_of, program_of
+from .assemble import bound_of, program_of, site_of
 from .explain_deadlock import explained
 from .run import Run
 from .scenario import Perturb, Scenario
@@ -73,14 +74,18 @@ def simulate_scenario(
     if not allow_oom:
         must_fit(scenario, memory)
     bound = bound_of(scenario, program)
+    messages = scenario.fidelity.collectives == "stepwise"
+    folding = folding and not messages
     folded = fold(bound.skeleton) if folding else unfolded(bound.skeleton)
-    graph = close(folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
+    steps_of = stepwise(bound, site_of(scenario), folded.expansion) if messages else None
+    graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
     try:
         times, used, reason = _run(graph, engine)
     except Deadlock as deadlock:
         raise explained(deadlock, folded.expansion, bound.labels) from None
-    timeline = Timeline(times, folded.expansion, folded.class_of)
-    reason = f"{_folding_reason(folded, folding)}; {reason}"
+    timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
+    why_whole = "every message is simulated" if messages else "folding was switched off"
+    reason = f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
     measured = -2 if overlapping else -1
     return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began, measured)
 
@@ -96,10 +101,10 @@ def _run(graph: TaskGraph, engine: str) -> tuple[Times, str, str]:
     return des.simulate(graph), "des", f"des {why}"
 
 
-def _folding_reason(folded: Folded, folding: bool) -> str:
+def _folding_reason(folded: Folded, why_whole: str) -> str:
     classes, ranks = folded.expansion.ranks, len(folded.class_of)
-    if not folding:
-        return f"all {ranks} ranks simulated because folding was switched off"
+    if why_whole:
+        return f"all {ranks} ranks simulated because {why_whole}"
     if classes == ranks:
         return f"{classes} classes of {ranks} ranks, because every rank differs"
     return f"{classes} classes of {ranks} ranks, because the others behave alike"

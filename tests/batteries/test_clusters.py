@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.hardware import measure
 from simulator.hardware.cluster import Cluster
 from simulator.study import catalog, source
 from simulator.units import GB
 from tests.hardware.paths import assert_leads, pairs_of, routes
 
 FILES = catalog.files("clusters")
-KINDS = {"gpu", "nvswitch", "nic", "leaf", "spine"}
+SOURCED = {"intra_node", "inter_node", "pcie", "nodes_per_pod", "oversubscription", "latency", "dragonfly", "box", "wan"}
+"""Fields with numbers from the world."""
 
 
 def data_of(name: str) -> dict[str, Any]:
@@ -26,6 +28,8 @@ def sizes(name: str) -> list[int]:
     """One node, two, a full pod, and one node more than a pod; one alone where there is no fabric."""
     data = data_of(name)
     pod = data.get("nodes_per_pod", 32)
+    if "wan" in data:
+        return [len(data["wan"]["sites"]), 5]
     return sorted({1, 2, pod, pod + 1}) if "inter_node" in data else [1]
 
 
@@ -33,7 +37,7 @@ CASES = [pytest.param(name, nodes, id=f"{name} of {nodes}") for name in FILES fo
 
 
 def test_there_are_clusters_to_test() -> None:
-    assert {"dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72"} <= set(FILES)
+    assert {"dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72", "aws-p5", "polaris", "dgx1-v100"} <= set(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -47,7 +51,7 @@ def test_loads_as_its_file_says(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_every_rate_and_size_has_a_source(name: str) -> None:
     data = data_of(name)
-    sourced = {"intra_node", "inter_node", "pcie", "nodes_per_pod", "oversubscription"} & set(data)
+    sourced = SOURCED & set(data)
     assert sourced == set(data["sources"])
     assert all(len(text) > 10 for text in data["sources"].values())
 
@@ -76,10 +80,18 @@ class TestGraph:
         assert nx.is_strongly_connected(graph)
         kinds = [kind for _, kind in graph.nodes(data="kind")]
         assert kinds.count("gpu") == cluster.gpus
-        assert kinds.count("nvswitch") == nodes
-        assert set(kinds) <= KINDS
-        assert ("nic" in kinds) == (nodes > 1)
-        assert kinds.count("spine") == (cluster.pods > 1)
+        assert kinds.count("nvswitch") == (nodes if cluster.inside_name == "nvswitch" else 0)
+        assert kinds.count("nic") == (nodes * cluster.rails if nodes > 1 else 0)
+        if cluster.shape_name in ("rail-optimized", "leaf-spine") and nodes > 1:
+            assert kinds.count("spine") == (cluster.pods > 1)
+
+    def test_half_of_the_nodes_reach_the_other_half_at_their_full_rate(self, name: str, nodes: int) -> None:
+        """The files are of fabrics without oversubscription; only sites far apart are joined by less."""
+        cluster, _ = self.graph(name, nodes)
+        wan = cluster.options.wan
+        half = wan.link.bytes_per_s if wan else nodes // 2 * cluster.nics_per_node * cluster.nic.bytes_per_s
+        if nodes > 1 and nodes % 2 == 0:
+            assert measure.bisection(cluster).bytes_per_s == pytest.approx(half)
 
     def test_links_have_capacity_and_latency_the_same_both_ways(self, name: str, nodes: int) -> None:
         cluster, graph = self.graph(name, nodes)

@@ -94,7 +94,7 @@ def test_a_batch_gets_its_neighbours_but_not_zero(batch: int, hint: str) -> None
     ("intra", "value"), [("NVSwitch 450 GB/s", 450e9), ("nvlink 3.6 Tbit/s", 450e9), (" NVLink  1 TB/s ", 1e12)]
 )
 def test_links_within_a_node(intra: str, value: float) -> None:
-    assert grammar.intra_node(intra) == value
+    assert grammar.intra_node(intra).bytes_per_s == value
 
 
 @given(st.integers(1, 1024), st.integers(1, 1000), st.sampled_from(["x", "×", " x ", "x "]))

@@ -12,10 +12,10 @@ from simulator.errors import UserError
 from simulator.study.scenario import Scenario
 
 
-def scenario(plan: sim.Plan | None = None, perturb: tuple[sim.Perturb, ...] = ()) -> Scenario:
+def scenario(plan: sim.Plan | None = None, perturb: tuple[sim.Perturb, ...] = (), fabric: str = "") -> Scenario:
     model = sim.model({"layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000})
     job = sim.Job(sequence_length=1024, global_batch=32)
-    return Scenario(model, sim.cluster("dgx-h100", nodes=2), plan or sim.Plan(tp=2, pp=2), job, perturb=perturb)
+    return Scenario(model, sim.cluster("dgx-h100", nodes=2, fabric=fabric), plan or sim.Plan(tp=2, pp=2), job, perturb=perturb)
 
 
 INTERLEAVED = sim.Plan(tp=2, pp=2, schedule="interleaved")
@@ -54,7 +54,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "dtype": (scenario(), "fp32"),
     },
     sim.Fidelity: {
-        "collectives": (scenario(), "closed"),
+        "collectives": (scenario(fabric="ideal"), "closed"),
         "granularity": (scenario(), "layer"),
     },
     sim.Perturb: {

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from ..cluster import Cluster
 from ..wiring import Array, Wiring
-from ._node import Leaves, route_clos, wire_clos
+from ._assembly import Fabric, assembled
+from ._clos import clos
+
+OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
 
 
-def _leaves(cluster: Cluster) -> Leaves:
+def fabric(cluster: Cluster) -> Fabric:
     """A leaf for every pod."""
-    return Leaves(cluster.pods, lambda nic: nic // (cluster.rails * cluster.nodes_per_pod))
+    in_pod = cluster.rails * cluster.nodes_per_pod
+    return clos(cluster, cluster.pods, lambda nic: nic // in_pod)
 
 
 def wire(cluster: Cluster) -> Wiring:
-    return wire_clos(cluster, _leaves(cluster))
+    return assembled(cluster, fabric).wiring
 
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return route_clos(cluster, source, target, _leaves(cluster), relay=source)
+    return assembled(cluster, fabric).route(source, target)

@@ -1,21 +1,31 @@
-"""One node: all GPUs behind one NVSwitch, and nothing beyond it."""
+"""One node: all GPUs behind one NVSwitch, and nothing beyond it. As the inside of nodes it is what a DGX or an NVL72 is."""
 
 from __future__ import annotations
 
-from ...errors import UserError
+import numpy as np
+
 from ..cluster import Cluster
-from ..wiring import Array, Wiring
-from ._node import Leaves, route_clos, wire_node
+from ..wiring import Array, Links, Wiring
+from ._assembly import alone
+from ._inside import Inside, Part, hops, with_nics
+
+OPTIONS = ()
+
+
+def inside(cluster: Cluster) -> Inside:
+    """Every GPU has a link up to the NVSwitch and one down. Several switches of one layer are one, for they act as one."""
+    n, link = cluster.gpus_per_node, cluster.nvlink
+    gpu, switch = np.arange(n), np.full(n, n)
+    up = Links.between(gpu, switch, link.bytes_per_s, link.latency_s, "nvlink up")
+    down = Links.between(switch, gpu, link.bytes_per_s, link.latency_s, "nvlink down")
+    return with_nics(
+        cluster, [Part("nvswitch", 1, lambda _: "nvswitch")], [up, down], lambda a, b: hops((a != b, a), (a != b, n + b))
+    )
 
 
 def wire(cluster: Cluster) -> Wiring:
-    if cluster.nodes > 1:
-        raise UserError(
-            f"shape nvswitch is a single node, and {cluster.name} has {cluster.nodes}",
-            hint="join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s",
-        )
-    return Wiring.of(*wire_node(cluster), [])
+    return alone(cluster).wiring
 
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return route_clos(cluster, source, target, Leaves(0, lambda nic: nic), relay=source)
+    return alone(cluster).route(source, target)

@@ -7,25 +7,28 @@ pods are joined by the spine. Reference: NVIDIA DGX SuperPOD reference architect
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..cluster import Cluster
 from ..wiring import Array, Wiring
-from ._node import Leaves, rail_of, route_clos, wire_clos
+from ._assembly import Fabric, assembled
+from ._clos import clos
+
+OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
 
 
-def _leaves(cluster: Cluster) -> Leaves:
+def fabric(cluster: Cluster) -> Fabric:
     """A leaf for every rail of every pod."""
     rails, in_pod = cluster.rails, cluster.rails * cluster.nodes_per_pod
-    return Leaves(cluster.pods * rails, lambda nic: nic // in_pod * rails + nic % rails)
+
+    def other_rail(out: Array, into: Array) -> Array:
+        other: Array = out % rails != into % rails
+        return other
+
+    return clos(cluster, cluster.pods * rails, lambda nic: nic // in_pod * rails + nic % rails, other_rail)
 
 
 def wire(cluster: Cluster) -> Wiring:
-    return wire_clos(cluster, _leaves(cluster))
+    return assembled(cluster, fabric).wiring
 
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    per_node = cluster.gpus_per_node
-    same_rail = rail_of(cluster, source) == rail_of(cluster, target)
-    relay = np.where(same_rail, source, source // per_node * per_node + target % per_node)
-    return route_clos(cluster, source, target, _leaves(cluster), relay)
+    return assembled(cluster, fabric).route(source, target)

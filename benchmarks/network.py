@@ -1,0 +1,222 @@
+"""How fast the network is: collectives over a thousand GPUs, and rates of many flows that come and go.
+
+    python benchmarks/network.py [--quick]
+
+The figures of others are those of their own programs on the same kind of machine, and not measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+import simulator as sim
+from simulator.engine.fabric import Fabric, Route, fill
+from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
+from simulator.study.collective import time_collective
+
+GIB = 2**30
+GPUS = 1024
+ASTRA_SIM_S = {"all_reduce": 3.4, "alltoall": 12.0}
+ASTRA_SIM_MB = {"all_reduce": 363, "alltoall": 1000}
+"""ASTRA-sim, 1 GiB over 1,024 GPUs, one event per message: seconds and peak memory of the process."""
+SIMGRID_LAZY = {128: 223_000, 1000: 51_000}
+"""SimGrid 3.32 with lazy updates: flows per second at about as many at a time (1,024 for 1,000) on a fat tree, where 9 and 28
+of them are coupled on average."""
+SIMGRID_FULL = {128: 64_000, 1000: 5_800}
+
+
+def collectives() -> None:
+    """From a cluster's name to the time of a collective, in this process and as a command; the cluster is a Clos of DGX."""
+    print(f"\nOne collective of 1 GiB over {GPUS:,} GPUs of {GPUS // 8} nodes, from the name of the cluster on:")
+    for kind, algorithm, messages in (
+        ("all_reduce", "ring", 2 * (GPUS - 1) * GPUS),
+        ("alltoall", "direct", (GPUS - 1) * GPUS),
+        ("alltoall", "pairwise", (GPUS - 1) * GPUS),
+        ("alltoall", "hierarchical", (GPUS // 8 - 1 + 7) * GPUS),
+        ("all_reduce", "tree", 0),
+        ("all_reduce", "hierarchical", 0),
+    ):
+        inside_s, found_s = best(partial(alone_s, kind, algorithm))
+        line = f"  {kind:<10} {algorithm:<13} {found_s * 1e3:9.3f} ms simulated  {inside_s:7.3f} s"
+        if messages:
+            whole_s, peak_mb = as_command(kind, algorithm)
+            line += f"  command {whole_s:6.2f} s, {peak_mb:5.0f} MB at most so far"
+            line += f"  ASTRA-sim {ASTRA_SIM_S[kind]} s, {ASTRA_SIM_MB[kind]} MB:"
+            line += f" {ASTRA_SIM_S[kind] / inside_s:.0f}x, {ASTRA_SIM_S[kind] / whole_s:.1f}x;  {messages:,} messages"
+        print(line, flush=True)
+
+
+def alone_s(kind: str, algorithm: str) -> float:
+    """Seconds that the collective takes, from the name of its cluster on."""
+    cluster = sim.cluster("dgx-h100", nodes=GPUS // 8)
+    return time_collective(kind, cluster, [GIB], algorithm=algorithm)[0].time_s
+
+
+def as_command(kind: str, algorithm: str) -> tuple[float, float]:
+    """Seconds of `trainsim collective` from a cold start, and the peak memory (MB) of all commands so far."""
+    options = ["--cluster", "dgx-h100", "--gpus", str(GPUS), "-b", "1G", "-e", "1G", "--algorithm", algorithm, "--json"]
+    began = perf_counter()
+    done = subprocess.run([sys.executable, "-m", "simulator", "collective", kind, *options], capture_output=True, check=True)
+    seconds = perf_counter() - began
+    json.loads(done.stdout)
+    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
+
+
+def best(call: Callable[[], float], runs: int = 3) -> tuple[float, float]:
+    """Seconds of the fastest of several runs, and the last result."""
+    times = []
+    for _ in range(runs):
+        began = perf_counter()
+        result = call()
+        times.append(perf_counter() - began)
+    return min(times), result
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Flows over links: routes, work (2^-24 bytes) and capacity (2^-24 bytes/ns)."""
+
+    routes: Sequence[Route]
+    work: Sequence[int]
+    capacity: Sequence[int]
+
+
+class Solver(Protocol):
+    """What a loop over flows needs of a fabric."""
+
+    def join(self, flow: int, foot: int, cap: int) -> None: ...
+
+    def leave(self, flow: int) -> None: ...
+
+    def solve(self) -> list[tuple[int, int]]: ...
+
+
+class Whole:
+    """A fabric that solves for all flows anew every time."""
+
+    def __init__(self, feet: Sequence[Route], capacity: Sequence[int]) -> None:
+        self.feet, self.capacity = feet, capacity
+        self.flows: dict[int, tuple[Route, int]] = {}
+        self.rate: dict[int, int] = {}
+
+    def join(self, flow: int, foot: int, cap: int) -> None:
+        self.flows[flow] = (self.feet[foot], cap)
+
+    def leave(self, flow: int) -> None:
+        del self.flows[flow], self.rate[flow]
+
+    def solve(self) -> list[tuple[int, int]]:
+        used = {link for route, _ in self.flows.values() for link, _ in route}
+        fresh = fill(self.flows, {link: self.capacity[link] << WEIGHT_BITS for link in used})
+        changed = [(flow, rate) for flow, rate in fresh.items() if self.rate.get(flow) != rate]
+        self.rate.update(changed)
+        return changed
+
+
+def fat_tree(hosts: int, flows: int, seed: int = 0) -> Load:
+    """Flows between random hosts of a two-level fat tree of 32 hosts per leaf and 32 spines, one spine for each flow."""
+    rng = np.random.default_rng(seed)
+    wide = 32
+    leaves = hosts // wide
+    source = rng.integers(0, hosts, flows)
+    target = (source + rng.integers(1, hosts, flows)) % hosts
+    spine = rng.integers(0, wide, flows)
+    up = 2 * hosts + source // wide * wide + spine
+    down = 2 * hosts + leaves * wide + target // wide * wide + spine
+    near = source // wide == target // wide
+    routes = [
+        [(link, 1 << WEIGHT_BITS) for link in ((s, hosts + t) if inside else (s, u, d, hosts + t))]
+        for s, t, u, d, inside in zip(source.tolist(), target.tolist(), up.tolist(), down.tolist(), near.tolist(), strict=True)
+    ]
+    size = rng.integers(1 << 20, 1 << 26, flows)
+    return Load(routes, [x << RATE_BITS for x in size.tolist()], [50 << RATE_BITS] * (2 * hosts + 2 * leaves * wide))
+
+
+def flows_per_s(load: Load, fabric: Solver, at_once: int) -> float:
+    """Flows that end per second of our time, where each that ends makes room for the next; the first solve is not counted."""
+    left, since, rate, due = dict[int, int](), dict[int, int](), dict[int, int](), list[tuple[int, int, int]]()
+
+    def settle(now: int) -> None:
+        for flow, new in fabric.solve():
+            left[flow] -= rate.get(flow, 0) * (now - since[flow])
+            rate[flow], since[flow] = new, now
+            heappush(due, (now - (-left[flow] // new), flow, new))
+
+    def begin(flow: int, now: int) -> None:
+        left[flow], since[flow] = load.work[flow], now
+        fabric.join(flow, flow, UNCAPPED)
+
+    for flow in range(at_once):
+        begin(flow, 0)
+    settle(0)
+    following, ended = at_once, 0
+    began = perf_counter()
+    while following < len(load.routes):
+        now, flow, at = heappop(due)
+        if rate.get(flow) != at or -(-left[flow] // at) + since[flow] != now:
+            continue
+        fabric.leave(flow)
+        del left[flow], rate[flow]
+        begin(following, now)
+        following, ended = following + 1, ended + 1
+        settle(now)
+    return ended / (perf_counter() - began)
+
+
+def coupled(load: Load, at_once: int) -> float:
+    """Flows that share links, directly or through others, with a flow: the mean over the first so many."""
+    group = list(range(at_once))
+
+    def root(flow: int) -> int:
+        while group[flow] != flow:
+            group[flow] = group[group[flow]]
+            flow = group[flow]
+        return flow
+
+    first: dict[int, int] = {}
+    for flow in range(at_once):
+        for link, _ in load.routes[flow]:
+            group[root(flow)] = root(first.setdefault(link, flow))
+    sizes = np.bincount([root(flow) for flow in range(at_once)])
+    return float((sizes**2).sum() / at_once)
+
+
+def flows(quick: bool) -> None:
+    """Random flows, several as many at a time, as the engine solves them and all anew every time."""
+    print("\nRandom flows on a fat tree, so many at a time, in flows per second:")
+    for at_once, hosts, ends in ((128, 320, 2_000), (1000, 3072, 500), (1000, 1024, 100), (10_000, 32_768, 50)):
+        if quick and at_once > 1000:
+            continue
+        load = fat_tree(hosts, at_once + ends)
+        lean_rate = flows_per_s(load, Fabric(load.routes, load.capacity), at_once)
+        whole_rate = flows_per_s(load, Whole(load.routes, load.capacity), at_once)
+        line = f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):6.1f} coupled on average"
+        line += f"  incremental {lean_rate:9,.0f}  full {whole_rate:7,.0f}  {lean_rate / whole_rate:5.1f}x"
+        if at_once in SIMGRID_LAZY and hosts > 2 * at_once:
+            line += f"  SimGrid lazy {SIMGRID_LAZY[at_once]:,} ({lean_rate / SIMGRID_LAZY[at_once]:.2f}x)"
+            line += f", full {SIMGRID_FULL[at_once]:,} ({whole_rate / SIMGRID_FULL[at_once]:.2f}x)"
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="leave out the largest case")
+    quick = parser.parse_args().quick
+    collectives()
+    flows(quick)
+
+
+if __name__ == "__main__":
+    main()

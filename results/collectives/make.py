@@ -1,0 +1,448 @@
+"""Regenerates topologies/fabrics and report.md: the fabrics fitted to measured collectives, and how well they predict.
+
+    python results/collectives/make.py
+
+reads the table of measured collectives beside the checkout (../shared/data/collectives.csv.gz). Where it is missing nothing
+is written. Only rows whose role is `fit` are fitted; no measured time is kept, only constants and a few knots per series.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean, geometric_mean, median
+from typing import Any
+
+import numpy as np
+
+from simulator.costs import theory
+from simulator.costs.curves import DIRECT_MOST_BYTES, Curve, alone
+from simulator.costs.links import LAWS, Across, Inside, Laws
+from simulator.costs.theory import Call
+from simulator.errors import UserError
+from simulator.files import atomic
+from simulator.study import fabrics
+from simulator.study.calibrate.fit import Free, Point, fitted, knots
+from simulator.study.describe import PCIE_CLOCK_GHZ, algorithm, machine
+from simulator.study.fabrics import Fabric
+from simulator.units import GB, KIB, MIB, US_PER_S
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
+REPORT = Path(__file__).with_name("report.md")
+SLOW = 2.0
+"""A series whose large messages take so many times what its NICs would is kept apart from the fabric of that name."""
+SLOW_FABRIC = "ndr-ib-slow-p2p"
+FEW_POINTS = 100
+"""A fabric with fewer starts from the mean of the others."""
+US = 1 / US_PER_S
+
+# What is known before anything is measured: rates on the label, and where the rest starts. ----------------------------------
+
+START = {"launch_s": 7 * US, "step_s": 1 * US, "efficiency": 0.78, "fill_s": 18 * US, "pair_efficiency": 0.8}
+NVLS = 0.6
+PROXY_S = 6 * US
+"""Where the cost of NCCL's proxy thread, GPU to NIC and NIC to GPU, starts."""
+
+
+def inside(name: str, rate: float, about: str, source: str, **changes: Any) -> Fabric:
+    return Fabric(name, about, "theoretical", source, inside=Inside(name, rate * GB, **{**START, **changes}))
+
+
+def across(name: str, nic: float, nics: int, about: str, source: str, **changes: Any) -> Fabric:
+    network = Across(name, nic * GB, nics, PROXY_S, **{"efficiency": 0.95, **changes})
+    return Fabric(name, about, "theoretical", source, across=network)
+
+
+NVIDIA = "rate: NVIDIA data sheets"
+DESCRIBED = (
+    inside("nvlink2-mesh", 150, "NVLink 2 without a switch: V100 in a DGX-1", NVIDIA),
+    inside("nvlink3-nvswitch", 300, "NVLink 3 through NVSwitches: DGX and HGX A100", NVIDIA),
+    inside("nvlink4-nvswitch", 450, "NVLink 4 through NVSwitches: HGX H100 and H200", NVIDIA, nvls_efficiency=NVLS),
+    inside("nvlink5-nvswitch", 900, "NVLink 5 through NVSwitches: HGX B200, NVL72", NVIDIA, nvls_efficiency=NVLS),
+    inside("xgmi-mi300", 448, "Infinity Fabric: eight MI300X, seven links of 64 GB/s each", "rate: AMD data sheets"),
+    inside("pcie3", 15.75, "PCIe 3.0 x16 alone", "rate: PCI-SIG"),
+    inside("pcie4", 31.5, "PCIe 4.0 x16 alone", "rate: PCI-SIG"),
+    inside("pcie5", 63, "PCIe 5.0 x16 alone", "rate: PCI-SIG"),
+    across("edr-ib", 12.5, 4, "InfiniBand EDR, four NICs to a node", "rate: InfiniBand Trade Association"),
+    across("hdr-ib", 25, 8, "InfiniBand HDR, a NIC per GPU", "rate: InfiniBand Trade Association"),
+    across("ndr-ib", 50, 8, "InfiniBand NDR, a NIC per GPU", "rate: InfiniBand Trade Association"),
+    across(
+        SLOW_FABRIC, 50, 8, "InfiniBand NDR whose point-to-point stays far below its NICs", "as ndr-ib; see results/collectives"
+    ),
+    across("xdr-ib", 100, 8, "InfiniBand XDR, a NIC per GPU", "rate: InfiniBand Trade Association"),
+    across("roce", 50, 8, "RoCE v2 at 400 Gbit/s, a NIC per GPU", "rate: NVIDIA ConnectX-7", efficiency=0.92),
+    across("efa", 50, 8, "AWS EFA, 3,200 Gbit/s to a node: p5", "rate: AWS EC2 P5", efficiency=0.9),
+    across(
+        "slingshot-11",
+        25,
+        4,
+        "HPE Slingshot 11, a NIC per GPU of four",
+        "rate: HPE; rendezvous: how all-reduce grows with nodes below and above 2 KB in published logs of a GH200 system",
+        efficiency=0.92,
+        rendezvous=4.0,
+        rendezvous_bytes=4 * KIB,
+    ),
+    across(
+        "slingshot-10",
+        12.5,
+        2,
+        "HPE Slingshot 10, two NICs to a node",
+        "rate: HPE; rendezvous: as slingshot-11",
+        efficiency=0.92,
+        rendezvous=4.0,
+        rendezvous_bytes=4 * KIB,
+    ),
+    across("tcpx", 25, 4, "GCP GPUDirect-TCPX: a3-high", "rate: Google Cloud", efficiency=0.8, rendezvous=4.0),
+    across("tcpxo", 25, 8, "GCP GPUDirect-TCPXO: a3-mega", "rate: Google Cloud", efficiency=0.9, rendezvous=4.0),
+    across("tcp", 12.5, 1, "Ethernet and TCP sockets at 100 Gbit/s", "rate: the standard", efficiency=0.6, rendezvous=3.0),
+)
+WIRE_S = {
+    **dict.fromkeys(("edr-ib", "hdr-ib", "ndr-ib", SLOW_FABRIC, "xdr-ib"), 1.5 * US),
+    "roce": 2.5 * US,
+    "efa": 15 * US,
+    **dict.fromkeys(("slingshot-10", "slingshot-11"), 2 * US),
+    "tcpx": 35 * US,
+    "tcpxo": 35 * US,
+    "tcp": 25 * US,
+}
+"""One message between two nodes without NCCL, as MPI or libfabric ping-pong shows it: InfiniBand 1 to 2 us, RoCE a little more,
+EFA 15 us (Shalev et al., IEEE Micro 2020), Slingshot 2 us (De Sensi et al., SC 2020), sockets 20 to 40 us."""
+CLOCK_GHZ = {
+    "nvlink2-mesh": 1.53,
+    "nvlink3-nvswitch": 1.41,
+    "nvlink4-nvswitch": 1.98,
+    "nvlink5-nvswitch": 1.965,
+    "xgmi-mi300": 2.1,
+    **dict.fromkeys(("pcie3", "pcie4", "pcie5"), PCIE_CLOCK_GHZ),
+}
+"""Boost clocks of the GPUs that sit on these links, from their data sheets: half of launching is
+work of the GPU and goes with them, half is memory and does not: so it goes with their root."""
+RDMA = ("edr-ib", "hdr-ib", "ndr-ib", SLOW_FABRIC, "xdr-ib", "roce", "slingshot-10", "slingshot-11")
+"""NICs that do the whole transport themselves: their proxy threads are alike."""
+PCIE_STEP_S = 0.4 * US
+"""A PCIe hop goes through a root complex or a switch, an NVLink hop through neither: the usual difference of their latencies."""
+PCIE_EFFICIENCY, PCIE_PAIR = 0.5, 1.3
+"""PCIe boxes share root complexes: half of the label's rate in a ring, two thirds between two GPUs."""
+
+INSIDE_FREE = {"launch_s": 0.3, "step_s": 0.3, "efficiency": 0.05, "fill_s": 0.4, "pair_efficiency": 0.1}
+ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.1, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
+LAWS_INSIDE = {
+    "alltoall_launch": 0.5,
+    "alltoall_step": 0.7,
+    "alltoall_efficiency": 0.2,
+    "direct_launch": 0.5,
+    "direct_efficiency": 0.5,
+}
+LAWS_ACROSS = {"crossing_fill": 0.7, "peer_s": 0.7}
+"""What is fitted, and the sigma of the logarithm of its prior: by how much fabrics differ, so that one with few points leans on
+the others where its points are silent."""
+
+
+# Reading --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row: who was measured, the call, and the fabrics that its words mean."""
+
+    system: str
+    role: str
+    call: Call
+    seconds: float
+    gpu: str
+    fabric: str
+    inside: str
+    across: str
+    version: str
+
+    @property
+    def series(self) -> tuple[Any, ...]:
+        c = self.call
+        return (self.inside, self.across, c.kind, c.algorithm, c.ranks, c.nodes)
+
+
+def measured(path: Path) -> list[Measured]:
+    """Every row whose machine is named."""
+    described = {fabric.name: fabric for fabric in DESCRIBED}
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for row in rows:
+        try:
+            where = machine(row["gpu"], row["fabric"], int(row["gpus"]), int(row["nodes"]), described.__getitem__)
+        except UserError:
+            continue
+        name = algorithm(row["algorithm"], row["dtype"])
+        size = float(row["bytes"])
+        name = "auto" if row["collective"] != "all_reduce" or (name == "direct" and size > DIRECT_MOST_BYTES) else name
+        call = Call(row["collective"], size, int(row["gpus"]), where.nodes, name)
+        network = where.across.name if where.across else ""
+        time = float(row["time_us"]) * US
+        found.append(
+            Measured(row["system"], row["role"], call, time, row["gpu"], row["fabric"], where.inside.name, network, row["nccl"])
+        )
+    return found
+
+
+# Fitting --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Built:
+    """Everything that predictions are made from."""
+
+    fabrics: Mapping[str, Fabric]
+    laws: Laws
+
+    def seconds(self, row: Measured) -> float:
+        """The prediction for a row, from its words alone."""
+        c = row.call
+        where = machine(row.gpu, row.fabric, c.ranks, c.nodes, self.fabrics.__getitem__)
+        return alone(c, where.inside, where.across, where.curves, laws=self.laws).seconds
+
+
+def build(rows: Sequence[Measured], *, laws: bool) -> Built:
+    """Fabrics, and if asked the laws, from measured rows."""
+    start: dict[str, Any] = {"laws": LAWS if not laws else Laws()}
+    for fabric in DESCRIBED:
+        start[fabric.name] = fabric.inside or fabric.across
+    points = healthy(aggregated(rows), start)
+    constants = fit_inside([p for p in points if not p.across], start, laws=laws)
+    constants = fit_across([p for p in points if p.across], constants, laws=laws)
+    curves = curves_of(rows, constants)
+    count = {name: sum(name in (p.inside, p.across) for p in points) for name in constants}
+    made = {}
+    for fabric in DESCRIBED:
+        own = tuple(curve for name, curve in curves if name == fabric.name)
+        held = constants[fabric.name]
+        held_as = {"inside": held} if isinstance(held, Inside) else {"across": held}
+        known = "measured" if own or count[fabric.name] else "theoretical"
+        made[fabric.name] = replace(fabric, provenance=known, curves=own, **held_as)
+    return Built(made, constants["laws"])
+
+
+def aggregated(rows: Iterable[Measured]) -> list[Point]:
+    """The median over runs and versions of each call."""
+    times: dict[tuple[str, str, Call], list[float]] = defaultdict(list)
+    for row in rows:
+        times[row.inside, row.across, row.call].append(row.seconds)
+    return [Point(call, median(found), a, b) for (a, b, call), found in times.items()]
+
+
+def healthy(points: Sequence[Point], start: Mapping[str, Any]) -> list[Point]:
+    """Points of series whose large messages come near what the links allow."""
+
+    def is_slow(p: Point) -> bool:
+        expected_s = theory.seconds(p.call, start[p.inside], start.get(p.across))
+        return p.call.payload_bytes > 256 * MIB and p.seconds > SLOW * expected_s
+
+    slow = {(p.across, p.call.kind) for p in points if p.across and is_slow(p)}
+    return [p for p in points if (p.across, p.call.kind) not in slow]
+
+
+def fit_inside(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool) -> dict[str, Any]:
+    seen = list(dict.fromkeys(p.inside for p in points))
+    free = [Free(name, field, sigma) for name in seen for field, sigma in INSIDE_FREE.items()]
+    free += [Free(name, "nvls_efficiency", 0.3) for name in seen if start[name].nvls_efficiency]
+    free += [Free("laws", field, sigma) for field, sigma in LAWS_INSIDE.items() if laws]
+    first = fitted(points, start, free)
+    many = [name for name in seen if sum(p.inside == name for p in points) >= FEW_POINTS]
+    usual = {field: geometric_mean([getattr(first[name], field) for name in many]) for field in INSIDE_FREE}
+    usual["launch_s"] = geometric_mean([first[name].launch_s * math.sqrt(CLOCK_GHZ[name]) for name in many])
+    generic = {name: described_as(name, held, usual) for name, held in start.items() if isinstance(held, Inside)}
+    few = [name for name in seen if name not in many]
+    if not few:
+        return {**first, **{name: held for name, held in generic.items() if name not in seen}}
+    return fitted(points, {**first, **{name: held for name, held in generic.items() if name not in many}}, free)
+
+
+def described_as(name: str, held: Inside, usual: Mapping[str, float]) -> Inside:
+    """Links that nobody measured, after those that somebody did."""
+    usual = {**usual, "launch_s": usual["launch_s"] / math.sqrt(CLOCK_GHZ[name])}
+    if name.startswith("pcie"):
+        step = usual["step_s"] + PCIE_STEP_S
+        return replace(held, **{**usual, "step_s": step, "efficiency": PCIE_EFFICIENCY, "pair_efficiency": PCIE_PAIR})
+    return replace(held, **usual)
+
+
+def fit_across(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool) -> dict[str, Any]:
+    """The networks that were measured; the others have the same proxy thread and a wire of their own."""
+    guess = {name: replace(held, crossing_s=PROXY_S + WIRE_S[name]) for name, held in start.items() if isinstance(held, Across)}
+    start = {**start, **guess}
+    seen = list(dict.fromkeys(p.across for p in points))
+    free = [Free(name, field, sigma) for name in seen for field, sigma in ACROSS_FREE.items()]
+    free += [Free("laws", field, sigma) for field, sigma in LAWS_ACROSS.items() if laws]
+    found: dict[str, Any] = fitted(points, start, free) if points else dict(start)
+    for name in guess:
+        if name not in seen:
+            alike = [other for other in seen if (other in RDMA) == (name in RDMA)] or seen
+            proxy_s = fmean(found[other].crossing_s - WIRE_S[other] for other in alike) if alike else PROXY_S
+            found[name] = replace(found[name], crossing_s=max(proxy_s, US) + WIRE_S[name])
+        found[name] = replace(found[name], efficiency=min(found[name].efficiency, 1.0))
+    return found
+
+
+def curves_of(rows: Sequence[Measured], constants: Mapping[str, Any]) -> list[tuple[str, Curve]]:
+    """The measured series as knots, each with the fabric that it belongs to."""
+    found = []
+    for (within, between, kind, name, ranks, nodes), group in groupby(sorted(rows, key=lambda r: r.series), lambda r: r.series):
+        own = list(group)
+        times: dict[float, list[float]] = defaultdict(list)
+        for row in own:
+            times[row.call.payload_bytes].append(row.seconds)
+
+        def baseline(size: float, key: tuple[Any, ...] = (within, between, kind, name, ranks, nodes)) -> float:
+            a, b, what, by, n, m = key
+            return theory.seconds(Call(what, size, n, m, by), constants[a], constants.get(b), constants["laws"])
+
+        largest = max(times)
+        slow = between and median(times[largest]) > SLOW * baseline(largest)
+        points, error = knots(times, baseline)
+        home = SLOW_FABRIC if slow else between or within
+        network = constants.get(home) if between else None
+        curve = Curve(kind, name, ranks, nodes, points, error, constants[within], network, source_of(own, len(times)))
+        found.append((home, curve))
+    return found
+
+
+def source_of(rows: Sequence[Measured], sizes: int) -> str:
+    """Whose measurements a curve was fitted to."""
+    systems = ", ".join(sorted({row.system for row in rows}))
+    versions = ", ".join(sorted({row.version.removeprefix("dir") for row in rows} - {""}))
+    return f"{systems}; NCCL {versions or 'not stated'}; {len(rows)} points of {sizes} sizes"
+
+
+# Judging --------------------------------------------------------------------------------------------------------------------
+
+Errors = dict[tuple[str, str], list[float]]
+"""(system, "inside" or "across") -> predicted / measured - 1."""
+
+
+def place(row: Measured) -> str:
+    return "across" if row.call.nodes > 1 else "inside"
+
+
+def errors(built: Built, rows: Iterable[Measured]) -> Errors:
+    found: Errors = defaultdict(list)
+    for row in rows:
+        found[row.system, place(row)].append(built.seconds(row) / row.seconds - 1)
+    return found
+
+
+def own_curve_errors(built: Built, rows: Iterable[Measured]) -> Errors:
+    """The same, by the curve of a row's own series whichever fabric it was put under."""
+    index = {}
+    for fabric in built.fabrics.values():
+        for c in fabric.curves:
+            index[c.inside.name, c.kind, c.algorithm, c.ranks, c.nodes, c.source.split(";")[0]] = c
+    found: Errors = defaultdict(list)
+    for row in rows:
+        c = row.call
+        near = [
+            curve
+            for key, curve in index.items()
+            if key[:5] == (row.inside, c.kind, c.algorithm, c.ranks, c.nodes) and row.system in key[5].split(", ")
+        ]
+        across_links = near[0].across if near else None
+        within = built.fabrics[row.inside].inside
+        time = alone(c, near[0].inside if near else within, across_links, near, laws=built.laws).seconds
+        found[row.system, place(row)].append(time / row.seconds - 1)
+    return found
+
+
+def leave_one_size_out(rows: Sequence[Measured]) -> Errors:
+    """Everything refitted without one size; then that size predicted, everywhere."""
+    found: Errors = defaultdict(list)
+    for size in sorted({row.call.payload_bytes for row in rows}):
+        rest = [row for row in rows if row.call.payload_bytes != size]
+        built = build(rest, laws=False)
+        for key, values in own_curve_errors(built, [row for row in rows if row.call.payload_bytes == size]).items():
+            found[key] += values
+    return found
+
+
+def leave_one_system_out(rows: Sequence[Measured]) -> Errors:
+    """Everything, the laws too, refitted without one system; then that system predicted from its description."""
+    found: Errors = {}
+    for system in sorted({row.system for row in rows}):
+        built = build([row for row in rows if row.system != system], laws=True)
+        found |= errors(built, [row for row in rows if row.system == system])
+    return found
+
+
+def table(title: str, found: Errors, note: str) -> list[str]:
+    lines = [f"## {title}", "", note, "", "| system | where | rows | median | p90 | bias |", "|---|---|---|---|---|---|"]
+    for (system, where), values in sorted(found.items()):
+        lines.append(f"| {system} | {where} | {len(values)} | {percents(values)} |")
+    for where in ("inside", "across"):
+        mine = [values for (_, at), values in sorted(found.items()) if at == where]
+        if mine:
+            every = [value for values in mine for value in values]
+            mean = fmean(median(map(abs, values)) for values in mine)
+            lines.append(f"| all rows (mean of the systems' medians {mean:.1%}) | {where} | {len(every)} | {percents(every)} |")
+    return [*lines, ""]
+
+
+def percents(values: Sequence[float]) -> str:
+    sizes = np.abs(values)
+    return f"{np.median(sizes):.1%} | {np.quantile(sizes, 0.9):.1%} | {np.median(values):+.1%}"
+
+
+def laws_table(refit: Laws) -> list[str]:
+    lines = ["## The laws", "", "In the code, and as the fit rows alone would have them.", "", "| law | in the code | refitted |"]
+    lines.append("|---|---|---|")
+    for field in fields(Laws):
+        now, then = getattr(LAWS, field.name), getattr(refit, field.name)
+        refitted = f"{then:.3g}" if field.name in {**LAWS_INSIDE, **LAWS_ACROSS} else "not fitted"
+        lines.append(f"| {field.name} | {now:.3g} | {refitted} |")
+    return [*lines, ""]
+
+
+def report(rows: Sequence[Measured], built: Built) -> str:
+    fit = [row for row in rows if row.role == "fit"]
+    checks = [row for row in rows if row.role == "sanity"]
+    lines = ["# How well collectives are predicted", ""]
+    lines += ["Written by make.py. Errors are predicted / measured - 1 of single rows; all runs and versions of NCCL count.", ""]
+    bare = Built({name: replace(f, curves=()) for name, f in built.fabrics.items()}, built.laws)
+    lines += table("As shipped", errors(built, fit), "Rows that were fitted, predicted from their words.")
+    lines += table("Theory alone", errors(bare, fit), "The same without any curve: five constants per fabric, and the laws.")
+    lines += table(
+        "Leave one size out", leave_one_size_out(fit), "All fitted again without one size, in every series; then that size."
+    )
+    lines += table(
+        "Leave one system out",
+        leave_one_system_out(fit),
+        "All fitted again, the laws too, without one system; then that system from its words. p5 and HGX H100 share a fabric.",
+    )
+    lines += table("Sanity rows", errors(built, checks), "Never fitted.")
+    lines += laws_table(build(fit, laws=True).laws)
+    return "\n".join(lines)
+
+
+def write(path: Path, content: str) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
+def main(say: Callable[[str], None] = print) -> None:
+    if not TABLE.exists():
+        say(f"{TABLE.name} is not there: nothing to do")
+        return
+    rows = measured(TABLE)
+    built = build([row for row in rows if row.role == "fit"], laws=False)
+    for fabric in built.fabrics.values():
+        write(fabrics.folder() / f"{fabric.name}.yaml", fabrics.text(fabric))
+    if "--fast" not in sys.argv:
+        write(REPORT, report(rows, built))
+
+
+if __name__ == "__main__":
+    main()

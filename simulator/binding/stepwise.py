@@ -1,0 +1,194 @@
+"""Stepwise: every collective of an unfolded graph taken apart into the messages of its algorithm.
+
+A message leaves when both its ends have done their part of the step before; messages of a round along one edge follow one
+another.
+The collective's task becomes its end, and a new task, its start, holds its streams before it. Pipelined algorithms are cut
+into up to `CHUNKS` pieces that follow one another through the steps. Nothing measured enters: it is the algorithm on bare
+links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..engine.expand import Expansion
+from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
+from ..engine.timeline import Times
+from ..errors import UserError
+from ..program.op import Compute, Transfer
+from ..units import ns
+from .bind import Bound, Site
+
+CHUNKS = 32
+LEAST_CHUNK_BYTES = 1 << 19
+"""Smaller pieces would spend their time on latency."""
+MOST_MESSAGES = 2_000_000
+
+Edge = tuple[int, int]
+"""From one GPU to another."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stepwise:
+    """A graph with messages, and which of its tasks starts each collective."""
+
+    graph: TaskGraph
+    tasks: int
+    """Of the graph before: they come first."""
+    starter: Mapping[int, int]
+
+    def times(self, found: Times) -> Times:
+        """The times of the tasks of the graph before: a collective lasts from its start to its end."""
+        start = found.start_ns[: self.tasks].copy()
+        for task, starter in self.starter.items():
+            start[task] = found.start_ns[starter]
+        return Times(start, found.end_ns[: self.tasks])
+
+
+def stepwise(bound: Bound, site: Site, expansion: Expansion) -> Stepwise:
+    """The expansion of a bound program, every rank for itself, with messages in place of fluids."""
+    return _Messages(bound, site, expansion).written()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Collective:
+    """A task of a communicator: its members' GPUs, what it does, by which algorithm."""
+
+    task: int
+    gpus: Array
+    kind: str
+    payload_bytes: int
+    algorithm: str
+
+
+class _Messages:
+    def __init__(self, bound: Bound, site: Site, expansion: Expansion) -> None:
+        self.bound, self.site, self.before = bound, site, expansion.graph
+        self.collectives = list(_collectives(bound, expansion))
+        self.solo_ns: list[int] = []
+        self.work: list[int] = []
+        self.foot: list[int] = []
+        self.preds: list[list[int]] = []
+        self.streams: list[list[int]] = []
+        self.edges: dict[Edge, int] = {}
+        self.routes: list[tuple[list[int], int]] = []
+        """Footprint of an edge: its links, and its latency in nanoseconds."""
+
+    def written(self) -> Stepwise:
+        before = self.before
+        n, feet = len(before), len(before.feet)
+        ends: dict[int, list[int]] = {}
+        starter: dict[int, int] = {}
+        for collective in self.collectives:
+            starter[collective.task] = self._task(0, 0, -1, before.preds.row(collective.task).tolist())
+            ends[collective.task] = self._sent(collective, starter[collective.task])
+            if len(self.work) > MOST_MESSAGES:
+                hint = "fidelity.collectives: fluid, or fewer ranks and microbatches"
+                raise UserError(f"stepwise needs more than {MOST_MESSAGES:,} messages", hint=hint)
+        done = np.array(list(starter), dtype=np.int64)
+        work, solo_ns, foot = before.work.copy(), before.solo_ns.copy(), before.foot.copy()
+        work[done] = solo_ns[done] = 0
+        foot[done] = -1
+        new = len(self.work)
+        kept = [ends.get(task, row.tolist()) for task, row in enumerate(map(before.preds.row, range(n)))]
+        graph = TaskGraph(
+            np.concatenate([solo_ns, np.array(self.solo_ns, dtype=np.int64)]),
+            np.concatenate([before.pace, np.full(new, -1)]),
+            np.concatenate([foot, np.array([f + feet if f >= 0 else -1 for f in self.foot], dtype=np.int64)]),
+            np.concatenate([work, np.array(self.work, dtype=np.int64)]),
+            np.concatenate([before.cap, np.full(new, UNCAPPED)]),
+            self._streams(starter),
+            Csr.from_lists([*kept, *self.preds]),
+            self._feet(),
+            np.concatenate([before.foot_weight, np.full(sum(len(r) for r, _ in self.routes), 1 << WEIGHT_BITS)]),
+            before.link_profile,
+            before.pace_profile,
+            before.profiles,
+            before.holds,
+        )
+        return Stepwise(graph, n, starter)
+
+    def _task(self, solo_ns: int, work: int, foot: int, preds: list[int]) -> int:
+        self.solo_ns.append(solo_ns)
+        self.work.append(work)
+        self.foot.append(foot)
+        self.preds.append(preds)
+        return len(self.before) + len(self.work) - 1
+
+    def _sent(self, collective: _Collective, start: int) -> list[int]:
+        """Adds the messages of a collective; returns those that end it."""
+        algorithm = self.site.conduct.algorithms[collective.algorithm]
+        nodes = collective.gpus // self.site.cluster.gpus_per_node
+        pipelined = getattr(algorithm, "PIPELINED", False)
+        pieces = max(1, min(CHUNKS, collective.payload_bytes // LEAST_CHUNK_BYTES)) if pipelined else 1
+        on_edge: dict[tuple[int, int, int], list[int]] = {}
+        sent: dict[int, None] = {}
+        needed: set[int] = set()
+        for _ in range(pieces):
+            gone: dict[int, list[int]] = {}
+            for number, r in enumerate(algorithm.rounds(collective.kind, nodes)):
+                shares = (r.edges.share * float(r.fraction) * (collective.payload_bytes / pieces) * (1 << RATE_BITS)).tolist()
+                sources, targets = collective.gpus[r.edges.source].tolist(), collective.gpus[r.edges.target].tolist()
+                for _ in range(r.repeats):
+                    ending: dict[int, list[int]] = {}
+                    for source, target, work in zip(sources, targets, shares, strict=True):
+                        foot, latency_ns = self._edge((source, target))
+                        before = dict.fromkeys([*gone.get(source, ()), *gone.get(target, ())])
+                        message = self._task(latency_ns, -int(-work // 1), foot, [*before] or [start])
+                        on_edge.setdefault((number, source, target), []).append(message)
+                        ending.setdefault(source, []).append(message)
+                        ending.setdefault(target, []).append(message)
+                        sent[message] = None
+                    needed.update(m for rank in ending for m in gone.pop(rank, ()))
+                    for rank, messages in ending.items():
+                        gone.setdefault(rank, []).extend(messages)
+        self.streams += on_edge.values()
+        return [start, *(message for message in sent if message not in needed)]
+
+    def _edge(self, edge: Edge) -> tuple[int, int]:
+        """The footprint of an edge, and its latency in nanoseconds."""
+        if edge not in self.edges:
+            links = [int(link) for link in self.site.cluster.route(np.array(edge[:1]), np.array(edge[1:]))[0] if link >= 0]
+            latency_ns = ns(float(self.site.cluster.wiring.latency_s[links].sum()))
+            self.edges[edge] = len(self.routes)
+            self.routes.append((links, latency_ns))
+        which = self.edges[edge]
+        return which, self.routes[which][1]
+
+    def _feet(self) -> Csr:
+        before = self.before.feet
+        lengths = np.concatenate([np.diff(before.ptr), np.array([len(r) for r, _ in self.routes], dtype=np.int64)])
+        return Csr(
+            offsets(lengths), np.concatenate([before.idx, np.array([x for r, _ in self.routes for x in r], dtype=np.int64)])
+        )
+
+    def _streams(self, starter: Mapping[int, int]) -> Csr:
+        """Every stream with the start of a collective in front of its end, the streams of edges, and the starters'."""
+        rows = [
+            [x for task in row.tolist() for x in ((starter[task], task) if task in starter else (task,))]
+            for row in map(self.before.streams.row, range(len(self.before.streams)))
+        ]
+        return Csr.from_lists([*rows, *self.streams])
+
+
+def _collectives(bound: Bound, expansion: Expansion) -> Iterator[_Collective]:
+    """Every task that moves bytes, in the order of the graph."""
+    skeleton = bound.skeleton
+    communicator, slot, rank = skeleton.members
+    for at in np.unique(communicator, return_index=True)[1].tolist():
+        r, s = int(rank[at]), int(slot[at])
+        program = int(skeleton.program[r])
+        template, labels = skeleton.templates[program], bound.labels[program]
+        rows = template.rows_of(s)
+        tasks = expansion.tasks_of(r)[rows]
+        members = bound.gpus_of(int(communicator[at]))
+        for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
+            op = labels.ops[int(labels.op[row])]
+            if isinstance(op, Compute) or not expansion.graph.work[task]:
+                continue
+            kind = "sendrecv" if isinstance(op, Transfer) else op.kind
+            name = bound.algorithms[op.communicator, int(template.charge[row])]
+            yield _Collective(task, members, kind, op.payload_bytes, name)

@@ -1,0 +1,33 @@
+"""Bruck's algorithms: as many rounds as n has binary digits; blocks hop on by powers of two, several in one message.
+
+Alone on equal links of latency a and bandwidth B and for n a power of two, an all-to-all takes log2(n) (a + S/(2B)): few
+messages, but each byte is sent log2(n)/2 times, so it suits small payloads. The all-gather takes log2(n) a + (n - 1)/n S/B
+and wastes nothing. Reference: Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport
+Message-Passing Systems", 1997.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from . import Array, Edges, Round
+
+KINDS = ("alltoall", "all_gather")
+
+
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """In the round of distance d, an all-to-all sends on the blocks whose way holds d; a gather what came so far, or lacks."""
+    n = len(nodes)
+    member = np.arange(n)
+    distances = [1 << bit for bit in range((n - 1).bit_length())]
+    blocks = [min(d, n - d) if kind == "all_gather" else _with_bit(n, d) for d in distances]
+    return tuple(
+        Round(Edges.of(member, (member + d) % n), Fraction(count, n)) for d, count in zip(distances, blocks, strict=True)
+    )
+
+
+def _with_bit(n: int, bit: int) -> int:
+    """How many of the numbers below n have a bit."""
+    return n // (2 * bit) * bit + max(0, n % (2 * bit) - bit)

@@ -1,0 +1,33 @@
+"""Recursive halving and doubling: a reduce-scatter that swaps half, a quarter, an eighth ..., and a gather that goes back.
+
+Alone on equal links of latency a and bandwidth B and for n a power of two, an all-reduce of S bytes takes
+2 log2(n) a + 2(n - 1)/n S/B: the bytes of a ring in fewer steps. The largest swaps are with the nearest ranks. A group of
+another size can be all-reduced, at 2(a + S/B) more than the next smaller power of two; gathers and scatters are refused.
+Reference: Rabenseifner, "Optimization of Collective Reduction Operations", 2004.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from . import Array, Round
+from ._powers import bits, is_power_of_two, swaps
+
+KINDS = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+def takes(kind: str, nodes: Array) -> bool:
+    """Gathers and scatters need a power of two: else the pieces of ranks would differ in size."""
+    return kind == "all_reduce" or is_power_of_two(len(nodes))
+
+
+def alike(kind: str, nodes: Array) -> bool:
+    """Not where some ranks take part in another's stead."""
+    return is_power_of_two(len(nodes))
+
+
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """Halves to neighbours first, then less and less ever farther away; and back."""
+    halving = [(bit, Fraction(1, 2 << bit)) for bit in range(bits(len(nodes)))]
+    plan = {"reduce_scatter": halving, "all_gather": halving[::-1], "all_reduce": halving + halving[::-1]}
+    return swaps(len(nodes), plan[kind])

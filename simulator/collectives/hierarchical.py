@@ -1,0 +1,33 @@
+"""Hierarchical collectives, aligned with rails: what can be done inside a node is done there, what leaves it is small.
+
+An all-reduce scatters inside each node, reduces along each rail (the ranks of one index in all nodes), and gathers inside:
+for m nodes of k ranks, with latency a and bandwidth B inside nodes and a', B' per rank between them, it takes
+2(k - 1)(a + S/(kB)) + 2(m - 1)(a' + S/(kmB')). A NIC sends 2(m - 1)/(mk) S, where flat rings send 2(n - 1)/(nk) S.
+An all-to-all first hands over, inside nodes, what is for each rail, then sends it in m - 1 messages instead of n - k:
+a + (k - 1)/k S/B + a' + (m - 1)/m S/B'. Reference: Cho et al., "BlueConnect", MLSys 2019.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from . import Array, Round, direct, ring
+from ._nodes import Grid, is_even, layered
+
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
+
+
+def takes(kind: str, nodes: Array) -> bool:
+    """Rails need as many ranks in every node."""
+    return is_even(nodes)
+
+
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """Inside, across, inside."""
+    if kind != "alltoall":
+        return layered(kind, nodes, ring.rounds, ring.rounds)
+    grid = Grid.of(nodes)
+    inside = direct.rounds(kind, np.zeros(grid.per_node, dtype=np.int64))
+    return (*grid.inside(inside), *grid.across(direct.rounds(kind, np.arange(grid.nodes)), Fraction(1)))

@@ -1,0 +1,30 @@
+"""NVLink SHARP inside nodes, double binary trees between them, pipelined: NCCL's NVLSTree.
+
+For m > 3 nodes of k ranks, an all-reduce alone takes two latencies of a node, 2 ceil(log2 m) of the fabric, and the longer
+of (k + 1)/k S/B inside nodes and 2S/(kB') on the NICs. Reference: as `nvls` and `tree`.
+"""
+
+from __future__ import annotations
+
+from . import Array, Round, tree
+from ._nodes import is_even, layered
+from .nvls import through_switch
+
+KINDS = ("all_reduce",)
+PIPELINED = True
+IN_NETWORK = True
+
+
+def takes(kind: str, nodes: Array) -> bool:
+    """Rails need as many ranks in every node."""
+    return is_even(nodes)
+
+
+def alike(kind: str, nodes: Array) -> bool:
+    """A tree of more than two nodes has a root and leaves."""
+    return len(set(nodes.tolist())) <= 2
+
+
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """Through the switches, up and down the trees, through the switches."""
+    return layered(kind, nodes, through_switch(kind), tree.over_ranks)

@@ -1,0 +1,25 @@
+"""Pairwise all-to-all: n - 1 rounds, in each of which every rank sends to one other and receives from one.
+
+Alone on equal links of latency a and bandwidth B, with S bytes on each rank, it takes (n - 1)(a + S/(nB)): the bytes of the
+direct exchange, one message at a time. Where n is a power of two the rounds are swaps between disjoint pairs, else turns
+round a circle. Reference: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from . import Array, Edges, Round
+from ._powers import is_power_of_two
+
+KINDS = ("alltoall",)
+
+
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """In round r, 1/n of the payload to the rank that is r away."""
+    n = len(nodes)
+    member = np.arange(n)
+    paired = is_power_of_two(n)
+    return tuple(Round(Edges.of(member, member ^ r if paired else (member + r) % n), Fraction(1, n)) for r in range(1, n))

@@ -1,0 +1,25 @@
+"""Recursive doubling: ranks swap all that they have summed so far, with partners ever farther away.
+
+Alone on equal links of latency a and bandwidth B and for n a power of two, an all-reduce takes log2(n) (a + S/B): the
+fewest steps that there can be, for small payloads. Another size costs 2(a + S/B) more than the next smaller power of two.
+Reference: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from . import Array, Round
+from ._powers import bits, is_power_of_two, swaps
+
+KINDS = ("all_reduce",)
+
+
+def alike(kind: str, nodes: Array) -> bool:
+    """Not where some ranks take part in another's stead."""
+    return is_power_of_two(len(nodes))
+
+
+def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """The whole payload in every round."""
+    return swaps(len(nodes), [(bit, Fraction(1)) for bit in range(bits(len(nodes)))])

@@ -1,0 +1,191 @@
+"""The time of a collective that runs alone: measured where somebody measured it, physics where nobody did.
+
+A measured curve is kept as a few knots (bytes, seconds) with the links that it was measured on. It is used as a correction
+of the theory: the ratio of the two, which varies slowly with the size, with the number of ranks and of nodes, and from one
+machine to a similar one. Between measured numbers of ranks the ratio is interpolated, beyond them it fades; below the
+smallest size and above the largest it stays, so that latency and bandwidth are those of the theory there. By construction
+the time never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that changes
+its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+from . import theory
+from .links import LAWS, Across, Inside, Laws
+from .theory import Call
+
+Provenance = Literal["interpolated", "extrapolated", "theoretical"]
+Knots = tuple[tuple[float, float], ...]
+"""(bytes, seconds), both rising."""
+
+FADES_OCTAVES = 2.0
+"""Doublings of ranks or nodes over which a measured correction loses its say."""
+THEORY_SIGMA_INSIDE, THEORY_SIGMA_ACROSS = 0.2, 0.3
+"""Relative error of the theory on machines that it has not seen: results/collectives/report.md."""
+SIGMA_OF_MEDIAN = 1.48
+"""Standard error over median error, of a bell curve."""
+DIRECT_MOST_BYTES = 8 * 2**20
+"""Direct kernels hand over to the library above this size: the workspace that frameworks give them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One measured series, fitted."""
+
+    kind: str
+    algorithm: str
+    ranks: int
+    nodes: int
+    knots: Knots
+    error: float
+    """Median relative error of the knots against the measurements."""
+    inside: Inside
+    across: Across | None = None
+    source: str = ""
+
+    def ratio(self, size: float, laws: Laws) -> float:
+        """log(measured / theory): straight between knots over the logarithm of the size."""
+        (x0, y0), (x1, y1) = _around(self.knots, size)
+        low = self._ratio_at(x0, y0, laws)
+        if x0 == x1:
+            return low
+        return low + (self._ratio_at(x1, y1, laws) - low) * math.log(size / x0) / math.log(x1 / x0)
+
+    def _ratio_at(self, size: float, time: float, laws: Laws) -> float:
+        call = Call(self.kind, size, self.ranks, self.nodes, self.algorithm)
+        return math.log(time / theory.seconds(call, self.inside, self.across, laws))
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What a collective takes when nothing else runs, and how that is known."""
+
+    seconds: float
+    provenance: Provenance
+    source: str
+    uncertainty: float
+    """Relative standard error."""
+
+
+def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS) -> Alone:
+    """The time of one collective on its own, on these links, by those of the curves that speak of it."""
+    near = _near(call, curves)
+    scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
+    if call.ranks < 2 or not near:
+        return Alone(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
+    knots = _corrected(call, near, inside, across, laws)
+    first, last = knots[0], knots[-1]
+    size = call.payload_bytes
+    if first[0] <= size <= last[0]:
+        time = read(knots, size)
+    else:
+        end = first if size < first[0] else last
+        at_end = theory.seconds(_at(call, end[0]), inside, across, laws)
+        time = theory.seconds(call, inside, across, laws) * end[1] / at_end
+    say = min(1.0, sum(weight for _, weight in near))
+    within = say > 1 - 1 / 64 and first[0] <= size <= last[0]
+    error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
+    return Alone(
+        max(time, theory.least(call, inside, across)),
+        "interpolated" if within else "extrapolated",
+        "; ".join(dict.fromkeys(curve.source for curve, _ in near)),
+        math.hypot(error, (1 - say) * scale, 0.0 if within else scale / 2),
+    )
+
+
+def read(knots: Knots, size: float) -> float:
+    """Seconds at a size, straight between knots on log-log paper; level beyond the ends."""
+    (x0, y0), (x1, y1) = _around(knots, size)
+    return y0 if x0 == x1 else float(y0 * (y1 / y0) ** (math.log(size / x0) / math.log(x1 / x0)))
+
+
+def _around(knots: Knots, size: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The knots on both sides of a size; beyond the ends, the last one twice."""
+    i = bisect_right(knots, size, key=lambda knot: knot[0])
+    return knots[max(i - 1, 0)], knots[min(i, len(knots) - 1)]
+
+
+def rising(knots: Iterable[tuple[float, float]]) -> Knots:
+    """Knots whose times never fall."""
+    points = sorted(knots)
+    times = list(accumulate((time for _, time in points), max))
+    return tuple((size, time) for (size, _), time in zip(points, times, strict=True))
+
+
+def _at(call: Call, size: float) -> Call:
+    return Call(call.kind, size, call.ranks, call.nodes, call.algorithm)
+
+
+def _corrected(call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, across: Across | None, laws: Laws) -> Knots:
+    """The theory times what the measured curves say about it: at each of their knots, and at each power of two."""
+    low = max(curve.knots[0][0] for curve, _ in near)
+    high = min(curve.knots[-1][0] for curve, _ in near)
+    if low > high:
+        near = near[:1]
+        low, high = near[0][0].knots[0][0], near[0][0].knots[-1][0]
+    sizes = {size for curve, _ in near for size, _ in curve.knots if low <= size <= high} | {low, high}
+    sizes |= {2.0**octave for octave in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)}
+    return rising(
+        (
+            size,
+            theory.seconds(_at(call, size), inside, across, laws)
+            * math.exp(sum(weight * curve.ratio(size, laws) for curve, weight in near)),
+        )
+        for size in sorted(sizes)
+    )
+
+
+def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
+    """The curves that speak of a call, each with its say: at most 1 together."""
+    kin = [curve for curve in curves if curve.kind == call.kind and (curve.nodes > 1) == (call.nodes > 1)]
+    wanted = next((a for a in _stand_ins(call) if any(curve.algorithm == a for curve in kin)), None)
+    kin = [curve for curve in kin if curve.algorithm == wanted]
+    if call.nodes == 1:
+        return _bracketed(call, kin)
+    say = {i: 1 - _distance(call, curve) / FADES_OCTAVES for i, curve in enumerate(kin)}
+    best = max(say.values(), default=0.0)
+    chosen = [i for i, value in say.items() if value == best > 0]
+    return [(kin[i], best / len(chosen)) for i in chosen]
+
+
+def _stand_ins(call: Call) -> tuple[str, ...]:
+    """Which measured algorithms tell about the one that is asked for, the best first."""
+    if call.algorithm == "direct":
+        return ("direct", "auto") if call.payload_bytes <= DIRECT_MOST_BYTES else ("auto",)
+    if call.kind != "all_reduce":
+        return (call.algorithm, "auto")
+    if call.algorithm in ("auto", "plain"):
+        return (call.algorithm,)
+    if call.nodes == 1:
+        return (call.algorithm, "auto") if call.algorithm == "nvls" else (call.algorithm, "plain")
+    return (call.algorithm,)
+
+
+def _bracketed(call: Call, kin: Sequence[Curve]) -> list[tuple[Curve, float]]:
+    """The curves of the next fewer and the next more ranks; beyond the most, the last one, which fades."""
+    by_ranks = {curve.ranks: curve for curve in kin}
+    if call.ranks in by_ranks:
+        return [(by_ranks[call.ranks], 1.0)]
+    below = [n for n in sorted(by_ranks) if n < call.ranks]
+    above = [n for n in sorted(by_ranks) if n > call.ranks]
+    if below and above:
+        part = math.log(call.ranks / below[-1]) / math.log(above[0] / below[-1])
+        return [(by_ranks[below[-1]], 1 - part), (by_ranks[above[0]], part)]
+    if not by_ranks:
+        return []
+    nearest = (below or above)[-1 if below else 0]
+    say = 1 - abs(math.log2(call.ranks / nearest)) / FADES_OCTAVES
+    return [(by_ranks[nearest], say)] if say > 0 else []
+
+
+def _distance(call: Call, curve: Curve) -> float:
+    """Doublings between two ways to place ranks on nodes."""
+    per_node = curve.ranks / curve.nodes
+    return abs(math.log2(call.nodes / curve.nodes)) + abs(math.log2(call.per_node / per_node))

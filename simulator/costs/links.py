@@ -1,0 +1,104 @@
+"""What a message finds on its way: a node's own links, the network between nodes, and the laws that both obey.
+
+The numbers of an `Inside` and an `Across` are those of one fabric (topologies/fabrics); a `Laws` holds the few that are the
+same everywhere. results/collectives/make.py fits both to measurements, and tells how well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..units import KIB, US_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The links of one node: NVLink, or PCIe. Rates are bytes/s per GPU and direction."""
+
+    name: str
+    bytes_per_s: float
+    launch_s: float
+    """What any collective costs before its first byte moves."""
+    step_s: float
+    """From one GPU to the next."""
+    efficiency: float
+    """Of the rate, in a ring of many large pieces."""
+    fill_s: float
+    """How slowly the rate is reached: t has a term sqrt(fill x time on the wire)."""
+    pair_efficiency: float = 1.0
+    """Further factor where two GPUs are alone: they have fewer ways to each other than a switch has ports."""
+    nvls_efficiency: float = 0.0
+    """Of the rate, when the switch adds up; 0 if it cannot."""
+    island: int = 0
+    """GPUs that have these links to one another, such as the two on a bridge; 0 for all of the node."""
+    beyond_bytes_per_s: float = 0.0
+    """The rate between islands."""
+
+    def rate(self, ranks: float) -> float:
+        """What a group of so many GPUs of a node has."""
+        return self.beyond_bytes_per_s if 0 < self.island < ranks else self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """The network between nodes."""
+
+    name: str
+    nic_bytes_per_s: float
+    """One NIC, per direction."""
+    nics: float
+    """NICs of a node."""
+    crossing_s: float
+    """From a GPU of one node to one of the next: NIC, wire, switches and the proxy thread on both sides."""
+    efficiency: float
+    """Of the NIC's rate."""
+    rendezvous: float = 2.0
+    """How much longer a crossing takes when the message is large: a handshake comes first."""
+    rendezvous_bytes: float = 64.0 * KIB
+    """Where that is half the way to be so."""
+    sharp: bool = False
+    """Whether the switches add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Laws:
+    """What is the same on every fabric.
+
+    The launches, steps and efficiencies of all-to-all and of direct kernels, `crossing_fill` and `peer_s` are fitted by
+    results/collectives/make.py. The others are set by hand to what published logs of NCCL on InfiniBand NDR say as a whole:
+    `norm` to all-reduces that reach 49, 98, 196 and 345 GB/s with 1, 2, 4 and 8 NICs of 50 GB/s in use on each of ten nodes;
+    `crowd` to rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes; `tree_efficiency` to trees at 335, 193 and 193 there, and
+    `sharp_efficiency` to 533 to 548; `flow_efficiency` to single flows of 25 to 43 GB/s; `pair_efficiency` and `pair_fill`
+    to pairs inside a node, which reach 308 GB/s on A100 and 362 on H100 and whose times are straight lines.
+    """
+
+    alltoall_launch: float = 1.41
+    """All-to-all and point-to-point are set up anew each time: their launch, over that of a ring."""
+    alltoall_step: float = 0.19
+    """Peers are served side by side: what one more costs, over a ring's step."""
+    alltoall_efficiency: float = 0.97
+    """Over the efficiency of a ring."""
+    pair_efficiency: float = 1.15
+    """Of a single pair that sends both ways, over the efficiency of a ring."""
+    pair_fill: float = 0.25
+    """It has one hop to fill, not a ring of them."""
+    direct_launch: float = 0.53
+    """Kernels that read their peers' memory: their launch, and their rate, over those of a ring."""
+    direct_efficiency: float = 1.12
+    norm: float = 8.0
+    """Two bottlenecks in a row: the p-norm of their times. Infinite would be the slower of the two alone."""
+    crossing_fill: float = 1.69
+    """Crossings fill the pipe too: their latency, times this, adds to `fill_s`."""
+    crowd: float = 0.04
+    """A network of N nodes gives (N/2)^-crowd of its NICs' rate."""
+    peer_s: float = 4.8 / US_PER_S
+    """What each further remote peer of an all-to-all costs the proxy thread."""
+    flow_efficiency: float = 0.75
+    """What a single flow between two NICs reaches, over what many do."""
+    tree_efficiency: float = 0.5
+    """What trees reach, which send up and down at once through the same GPU, over what rings do."""
+    sharp_efficiency: float = 0.7
+    """What switches that add up reach, over what rings do."""
+
+
+LAWS = Laws()

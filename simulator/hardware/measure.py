@@ -1,0 +1,213 @@
+"""What a topology is worth: its classes of links, the ways between its GPUs, its bisection bandwidth, its diameter.
+
+The bisection is the maximal flow from the GPUs of the first half of the nodes to those of the other half (of a single
+node: from half of its GPUs to the others), exact by the theorem of maximal flow and minimal cut. Where the graph is large it
+is found among the switches alone, each NIC at the rate that it can be fed with. It is a property of the cables: routing that
+hashes flows may get less out of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .cluster import Cluster
+from .options import Routing
+from .shapes._assembly import Assembly
+from .wiring import Array, Wiring
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MOST_CUT, MOST_CUT_AMONG_SWITCHES = 3_000, 40_000
+"""Links up to which a maximal flow is looked for in the whole graph, and among switches."""
+MOST_SOURCES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """Links of one class and one rate."""
+
+    name: str
+    count: int
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The ways from GPU 0 that cross the same classes of links in the same order: how many GPUs, and least and most of each."""
+
+    classes: tuple[str, ...]
+    inside: bool
+    gpus: int
+    example: int
+    hops: tuple[int, int]
+    latency_s: tuple[float, float]
+    bytes_per_s: tuple[float, float]
+    """Of the narrowest link on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bisection:
+    """Bytes/s from one half to the other, None where it was not found, and how it was."""
+
+    bytes_per_s: float | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diameter:
+    """Links on the longest of the shortest ways between GPUs, and from how many GPUs that was looked for."""
+
+    hops: int
+    sources: int
+    exact: bool
+
+
+def link_classes(wiring: Wiring) -> list[LinkClass]:
+    """Links by class, rate and latency, in the order of the wiring."""
+    columns = np.stack([wiring.link_class, wiring.capacity_bytes_per_s, wiring.latency_s], axis=1)
+    found, first, counts = np.unique(columns, axis=0, return_index=True, return_counts=True)
+    rows = [(found[i], int(counts[i])) for i in np.argsort(first)]
+    return [LinkClass(wiring.link_classes[int(c)], n, float(rate), float(latency)) for (c, rate, latency), n in rows]
+
+
+def ways(cluster: Cluster) -> list[Way]:
+    """How GPU 0 reaches the others, the most direct ways first."""
+    target = np.arange(1, cluster.gpus)
+    if not len(target):
+        return []
+    route, wiring = cluster.route(np.zeros_like(target), target), cluster.wiring
+    taken = route >= 0
+    latency = np.where(taken, wiring.latency_s[route], 0.0).sum(axis=1)
+    rate = np.where(taken, wiring.capacity_bytes_per_s[route], np.inf).min(axis=1)
+    hops, which, sequences = taken.sum(axis=1), *_sequences(np.where(taken, wiring.link_class[route], -1))
+    rows = []
+    for kind, sequence in enumerate(sequences):
+        here = np.flatnonzero(which == kind)
+        low, high = (tuple(f(x[here]).item() for x in (hops, latency, rate)) for f in (np.min, np.max))
+        names, example = tuple(wiring.link_classes[c] for c in sequence), int(target[here[0]])
+        inside = example < cluster.gpus_per_node
+        rows.append(Way(names, inside, len(here), example, *zip(low, high, strict=True)))
+    return sorted(rows, key=lambda way: (not way.inside, way.hops, way.example))
+
+
+def _sequences(classes: Array) -> tuple[Array, list[tuple[int, ...]]]:
+    """Which sequence of classes each row is, repetitions and padding left out, and the sequences."""
+    distinct, of_row = np.unique(classes, axis=0, return_inverse=True)
+    number: dict[tuple[int, ...], int] = {}
+    plain = [tuple(c for c, _ in groupby(c for c in row if c >= 0)) for row in distinct.tolist()]
+    return np.array([number.setdefault(row, len(number)) for row in plain])[of_row.ravel()], list(number)
+
+
+def diameter(cluster: Cluster) -> Diameter:
+    """Found breadth first from every GPU, or from some that are spread evenly over the cluster."""
+    wiring, count = cluster.wiring, min(cluster.gpus, MOST_SOURCES)
+    order = np.argsort(wiring.source, kind="stable")
+    vertices = sum(run.count for run in wiring.vertices)
+    ends = np.cumsum(np.bincount(wiring.source, minlength=vertices))
+    sources = np.unique(np.linspace(0, cluster.gpus - 1, count).round().astype(np.int64))
+    farthest = max(_eccentricity(cluster.gpus, s, wiring.target[order], ends) for s in sources.tolist())
+    return Diameter(farthest, len(sources), len(sources) == cluster.gpus)
+
+
+def _eccentricity(gpus: int, source: int, target: Array, ends: Array) -> int:
+    """Hops from a GPU to the farthest other."""
+    begins, hops = np.concatenate([[0], ends[:-1]]), np.full(len(ends), -1)
+    hops[source], front, step = 0, np.array([source]), 0
+    while len(front):
+        step += 1
+        counts = ends[front] - begins[front]
+        links = np.repeat(begins[front] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(counts.sum())
+        front = np.unique(target[links])
+        front = front[hops[front] < 0]
+        hops[front] = step
+    return int(hops[:gpus].max())
+
+
+def bisection(cluster: Cluster) -> Bisection:
+    """Between the first half of the nodes and the others, or between the halves of a single node."""
+    if cluster.gpus == 1:
+        return Bisection(None, "a single GPU has no halves")
+    half = cluster.gpus // 2 if cluster.nodes == 1 else cluster.nodes // 2 * cluster.gpus_per_node
+    if cluster.wiring.links <= MOST_CUT:
+        gpus = np.arange(cluster.gpus)
+        return Bisection(_cut(_edges(cluster.wiring), gpus[:half], gpus[half:]), "maximal flow through the whole graph")
+    plain = replace(cluster, options=replace(cluster.options, routing=Routing()))
+    _ = plain.wiring
+    assembly = plain.memo.get("assembly")
+    if not isinstance(assembly, Assembly) or assembly.fabric is None:
+        return Bisection(None, f"not found: {cluster.wiring.links:,} links are too many for a maximal flow")
+    if sum(map(len, assembly.fabric.runs)) > MOST_CUT_AMONG_SWITCHES:
+        return Bisection(None, "not found: too many links between switches for a maximal flow")
+    return Bisection(_cut_among_switches(assembly, cluster.nodes // 2), "maximal flow among the switches, NICs at their rates")
+
+
+def _edges(wiring: Wiring) -> Iterable[tuple[int, int, int]]:
+    return zip(
+        wiring.source.tolist(), wiring.target.tolist(), np.rint(wiring.capacity_bytes_per_s).astype(int).tolist(), strict=True
+    )
+
+
+def _cut(edges: Iterable[tuple[int, int, int]], sources: Array, targets: Array) -> float:
+    """The maximal flow from some vertices to others."""
+    graph: nx.DiGraph[int] = _graph(edges)
+    graph.add_edges_from((-1, source) for source in sources.tolist())
+    graph.add_edges_from((target, -2) for target in targets.tolist())
+    return _flow(graph)
+
+
+def _graph(edges: Iterable[tuple[int, int, int]]) -> nx.DiGraph[int]:
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    for a, b, capacity in edges:
+        graph.add_edge(a, b, capacity=capacity)
+    return graph
+
+
+def _flow(graph: nx.DiGraph[int]) -> float:
+    import networkx as nx
+
+    return float(nx.maximum_flow_value(graph, -1, -2))
+
+
+def _cut_among_switches(assembly: Assembly, half: int) -> float:
+    """Every NIC goes straight to its switch, at the rate of its link or at that at which its node can feed it."""
+    fabric, rails = assembly.fabric, assembly.rails
+    if fabric is None:
+        return 0.0
+    fed = np.minimum(_fed(assembly), assembly.cluster.rail_bytes_per_s)
+    rate, first = np.tile(fed, assembly.cluster.nodes), np.arange(assembly.nics) < half * rails
+    graph = _graph(
+        (a, b, round(capacity))
+        for run in fabric.runs
+        for a, b, capacity in zip(run.source.tolist(), run.target.tolist(), run.capacity_bytes_per_s.tolist(), strict=True)
+    )
+    switches = int(fabric.port.max()) + 1
+    out, into = (np.bincount(fabric.port[side], weights=rate[side], minlength=switches) for side in (first, ~first))
+    graph.add_edges_from((-1, s, {"capacity": round(out[s])}) for s in np.flatnonzero(out).tolist())
+    graph.add_edges_from((s, -2, {"capacity": round(into[s])}) for s in np.flatnonzero(into).tolist())
+    return _flow(graph)
+
+
+def _fed(assembly: Assembly) -> Array:
+    """Bytes/s that the GPUs of a node can send to each of its NICs."""
+    runs, gpus = assembly.node.runs, np.arange(assembly.cluster.gpus_per_node)
+    first = assembly.vertex.locals - assembly.rails
+    edges = [
+        edge
+        for run in runs
+        for edge in zip(
+            run.source.tolist(), run.target.tolist(), np.rint(run.capacity_bytes_per_s).astype(int).tolist(), strict=True
+        )
+    ]
+    if assembly.cluster.inside_name == "nvswitch":
+        arrivals = [sum(capacity for _, b, capacity in edges if b == first + rail) for rail in range(assembly.rails)]
+        return np.array(arrivals, dtype=float)
+    return np.array([_cut(edges, gpus, np.array([first + rail])) for rail in range(assembly.rails)])

@@ -1,0 +1,212 @@
+"""Nodes and fabric put together: every shape that joins nodes by switches says what the fabric is, and this does the rest.
+
+Links come in runs: those inside the nodes, run by run and node by node, then NIC to switch and switch to NIC, then those of
+the fabric. So a route is arithmetic: out of the node, up to the switch that the NIC is plugged into, from switch to switch
+as the fabric says, down, and into the other node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import UserError
+from ..wiring import Array, Links, Vertices, Wiring
+from ._inside import Part, rail_of
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fabric:
+    """Switches, numbered from 0, the links between them, and which of them each NIC is plugged into."""
+
+    switches: tuple[Part, ...]
+    port: Array
+    runs: tuple[Links, ...]
+    between: Callable[[Array, Array, Array], Array]
+    """From switch to switch, given a hash of each flow: links of the fabric, pairs x hops, padded with -1."""
+    gathered: tuple[tuple[Array, Array], ...] = ()
+    """Pairs (link, NIC): all that the link carries comes from NICs that are so listed with it."""
+    spread: tuple[tuple[Array, Array], ...] = ()
+    """Pairs (link, NIC): all that the link carries goes to NICs that are so listed with it."""
+    relays: Callable[[Array, Array], Array] | None = None
+    """From NIC to NIC, whether the data first goes to the GPU of its node that sits on the target's rail."""
+
+
+def assembled(cluster: Cluster, fabric: Callable[[Cluster], Fabric] | None) -> Assembly:
+    """The cluster put together, once. Without a fabric it is one node."""
+    if "assembly" not in cluster.memo:
+        cluster.memo["assembly"] = Assembly(cluster, fabric(cluster) if fabric and cluster.nodes > 1 else None)
+    found: Assembly = cluster.memo["assembly"]
+    return found
+
+
+def alone(cluster: Cluster) -> Assembly:
+    """A single node put together."""
+    if cluster.nodes > 1:
+        raise UserError(
+            f"shape {cluster.shape_name} is a single node, and {cluster.name} has {cluster.nodes}",
+            hint="join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s",
+        )
+    return assembled(cluster, None)
+
+
+class Assembly:
+    """Numbers of vertices and links in the whole, the wiring, and routes."""
+
+    def __init__(self, cluster: Cluster, fabric: Fabric | None) -> None:
+        self.cluster, self.fabric, self.node = cluster, fabric, cluster.node
+        self.rails = cluster.rails if fabric else 0
+        counts = [cluster.gpus_per_node, *(part.count for part in self.node.parts), self.rails]
+        self.vertex = _Repeated(counts, cluster.nodes)
+        self.link = _Repeated([len(run) for run in self.node.runs], cluster.nodes)
+        self.nics = cluster.nodes * self.rails
+        self.nic_up = self.link.end
+        self.nic_down = self.nic_up + self.nics
+        self.first_fabric = self.nic_down + self.nics
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        cluster, nodes = self.cluster, np.arange(self.cluster.nodes)
+        runs = [
+            Links.between(
+                self.vertex.of(nodes, run.source),
+                self.vertex.of(nodes, run.target),
+                np.tile(run.capacity_bytes_per_s, len(nodes)),
+                np.tile(run.latency_s, len(nodes)),
+                run.name,
+            )
+            for run in self.node.runs
+        ]
+        if not self.fabric:
+            return Wiring.of(self._vertices(), runs, [])
+        nic, first = self.vertex.end - self.nics + np.arange(self.nics), self.vertex.end
+        rate, latency_s = cluster.rail_bytes_per_s, cluster.nic.latency_s
+        runs.append(Links.between(nic, first + self.fabric.port, rate, latency_s, "nic up"))
+        runs.append(Links.between(first + self.fabric.port, nic, rate, latency_s, "nic down"))
+        for run in self.fabric.runs:
+            capacity, latency = run.capacity_bytes_per_s, run.latency_s
+            runs.append(Links.between(first + run.source, first + run.target, capacity, latency, run.name))
+        return Wiring.of(self._vertices(), runs, [*self._covered_in_nodes(), *self._covered_in_fabric()])
+
+    def _vertices(self) -> list[Vertices]:
+        """GPUs, parts of nodes, NICs and switches."""
+        parts = [Part("gpu", self.cluster.gpus_per_node, lambda i: f"gpu{i}"), *self.node.parts]
+        if self.fabric:
+            parts.append(Part("nic", self.rails, lambda i: f"nic{i}"))
+        vertices, first = [], 0
+        for part in parts:
+            vertices.append(Vertices(part.kind, first, self.cluster.nodes * part.count, _in_node(part)))
+            first += self.cluster.nodes * part.count
+        for part in self.fabric.switches if self.fabric else ():
+            vertices.append(Vertices(part.kind, first, part.count, part.name))
+            first += part.count
+        return vertices
+
+    def _covered_in_nodes(self) -> list[tuple[Array, Array]]:
+        """A link to a NIC carries what the NIC sends, and one from it what it receives."""
+        first, nodes = self.vertex.locals - self.rails, np.arange(self.cluster.nodes)
+        source, target = (np.concatenate([getattr(run, end) for run in self.node.runs]) for end in ("source", "target"))
+        pairs = []
+        for ends, covering in ((target, self.nic_up), (source, self.nic_down)):
+            local = np.flatnonzero(ends >= first)
+            nic = (nodes[:, None] * self.rails + (ends[local] - first)[None, :]).ravel()
+            pairs.append((self.link.of(nodes, local), covering + nic))
+        return pairs
+
+    def _covered_in_fabric(self) -> list[tuple[Array, Array]]:
+        fabric = self.fabric
+        if fabric is None:
+            return []
+        gathered = [(self.first_fabric + link, self.nic_up + nic) for link, nic in fabric.gathered]
+        return gathered + [(self.first_fabric + link, self.nic_down + nic) for link, nic in fabric.spread]
+
+    def route(self, source: Array, target: Array) -> Array:
+        """For each pair of GPUs the links on the way, padded with -1.
+
+        Inside a node as its inside says; else, maybe, first to the GPU of the source's node that relays, then out.
+        """
+        per_node = self.cluster.gpus_per_node
+        node, near = source // per_node, source // per_node == target // per_node
+        relay = source
+        if self.fabric and self.fabric.relays:
+            out, into = self._nic(source), self._nic(target)
+            relay = np.where(self.fabric.relays(out, into), node * per_node + target % per_node, source)
+        stop = np.where(near, target, relay)
+        inside = self.link.at(node, self.node.between(source % per_node, stop % per_node))
+        if not self.fabric:
+            return inside
+        far = np.flatnonzero(~near)
+        outside = self._outside(relay[far], target[far], flow_hash(self.cluster.options.routing.seed, source[far], target[far]))
+        whole = np.full((len(source), inside.shape[1] + outside.shape[1]), -1, dtype=np.int64)
+        whole[:, : inside.shape[1]] = inside
+        whole[far, inside.shape[1] :] = outside
+        return whole
+
+    def _nic(self, gpu: Array) -> Array:
+        nic: Array = gpu // self.cluster.gpus_per_node * self.rails + rail_of(self.cluster, gpu)
+        return nic
+
+    def _outside(self, source: Array, target: Array, flow: Array) -> Array:
+        """From GPU to GPU of another node."""
+        per_node, fabric = self.cluster.gpus_per_node, self.fabric
+        if fabric is None:
+            return np.zeros((len(source), 0), dtype=np.int64)
+        out, into = self._nic(source), self._nic(target)
+        between = fabric.between(fabric.port[out], fabric.port[into], flow)
+        columns = [
+            self.link.at(source // per_node, self.node.leave(source % per_node)),
+            (self.nic_up + out)[:, None],
+            np.where(between < 0, -1, between + self.first_fabric),
+            (self.nic_down + into)[:, None],
+            self.link.at(target // per_node, self.node.arrive(target % per_node)),
+        ]
+        return np.concatenate(columns, axis=1)
+
+
+def _in_node(part: Part) -> Callable[[int], str]:
+    return lambda i: f"node{i // part.count}/{part.name(i % part.count)}"
+
+
+class _Repeated:
+    """Numbers of things that every node has: kind by kind, within a kind node by node."""
+
+    def __init__(self, counts: list[int], nodes: int) -> None:
+        of = np.array(counts, dtype=np.int64)
+        local, first = np.concatenate([[0], np.cumsum(of)]), np.concatenate([[0], np.cumsum(of * nodes)])
+        self.stride = np.repeat(of, of)
+        self.base = np.arange(local[-1]) + np.repeat(first[:-1] - local[:-1], of)
+        self.locals, self.end = int(local[-1]), int(first[-1])
+
+    def of(self, nodes: Array, local: Array) -> Array:
+        """The numbers of local things in all the nodes, node by node."""
+        number: Array = (nodes[:, None] * self.stride[local][None, :] + self.base[local][None, :]).ravel()
+        return number
+
+    def at(self, node: Array, local: Array) -> Array:
+        """The numbers of rows of local things, each row in its node; -1 stays."""
+        return np.where(local < 0, -1, self.base[local] + node[:, None] * self.stride[local])
+
+
+def flow_hash(seed: int, source: Array, target: Array) -> Array:
+    """A hash of each flow: the same for the same seed and ends, otherwise as good as random."""
+    mixed = _mix(np.full(len(source), seed, dtype=np.uint64))
+    for end in (source, target):
+        mixed = _mix(mixed ^ end.astype(np.uint64))
+    hashed: Array = (mixed >> np.uint64(1)).astype(np.int64)
+    return hashed
+
+
+def _mix(values: Array) -> Array:
+    """A 64-bit finaliser (splitmix64): every output bit depends on every input bit."""
+    z = values + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = z ^ (z >> np.uint64(31))
+    return mixed

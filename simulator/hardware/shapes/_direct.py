@@ -1,0 +1,109 @@
+"""Direct networks: points joined to each other without a switch between them. The points are GPUs of a node, or nodes.
+
+A point shares its rate evenly among its ports. In a grid it has two per dimension, one forth and one back; where a side is
+two points long both lead to the same neighbour and are one link of twice the rate. Routes go dimension by dimension, the
+shorter way round, and forth where both ways are as long: every point looks alike, so what is symmetric stays symmetric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import UserError
+from ..wiring import Array, Links
+from ._assembly import Fabric
+from ._inside import Inside, Part, with_nics
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+
+MOST_MESHED, MOST_AROUND = 1024, 4096
+"""Points that are all joined with all, and points of one side of a grid."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Direct:
+    """Links between points, the share of its point's rate that each has, and routes as pairs x hops of links."""
+
+    points: int
+    source: Array
+    target: Array
+    share: Array
+    between: Callable[[Array, Array], Array]
+
+    def as_inside(self, cluster: Cluster) -> Inside:
+        """GPUs of a node as the points."""
+        link = cluster.nvlink
+        return with_nics(cluster, [], [self._links(link.bytes_per_s, link.latency_s, "nvlink")], self.between)
+
+    def as_fabric(self, cluster: Cluster, name: str) -> Fabric:
+        """Nodes as the points, each with a router that all its NICs are plugged into."""
+        rate, nic = cluster.nics_per_node * cluster.nic.bytes_per_s, np.arange(cluster.nodes * cluster.rails)
+        links = self._links(rate, cluster.switch_latency_s, name)
+        routers = (Part("router", cluster.nodes, lambda i: f"node{i}/router"),)
+        return Fabric(routers, nic // cluster.rails, (links,), lambda a, b, _: self.between(a, b))
+
+    def _links(self, bytes_per_s: float, latency_s: float, name: str) -> Links:
+        return Links.between(self.source, self.target, self.share * bytes_per_s, latency_s, name)
+
+
+def grid(dims: tuple[int, ...]) -> Direct:
+    """A torus of any number of dimensions; one dimension is a ring."""
+    if max(dims) > MOST_AROUND:
+        raise UserError(
+            f"{max(dims)} points in a row are too many", hint=f"at most {MOST_AROUND}; more dimensions make it shorter"
+        )
+    points, sides = math.prod(dims), [(d, side) for d, side in enumerate(dims) if side > 1]
+    strides = [math.prod(dims[:d]) for d in range(len(dims))]
+    point = np.arange(points)
+    sources, targets, shares = [np.zeros(0, dtype=np.int64)] * 2 + [np.zeros(0)]
+    first: dict[tuple[int, int], int] = {}
+    for d, side in sides:
+        at = point // strides[d] % side
+        for step in (1, -1) if side > 2 else (1,):
+            first[d, step] = len(sources)
+            sources = np.concatenate([sources, point])
+            targets = np.concatenate([targets, point + ((at + step) % side - at) * strides[d]])
+            shares = np.concatenate([shares, np.full(points, (1 if side > 2 else 2) / (2 * len(sides)))])
+
+    def between(a: Array, b: Array) -> Array:
+        columns, here = [np.zeros((len(a), 0), dtype=np.int64)], a
+        for d, side in sides:
+            at, goal = here // strides[d] % side, b // strides[d] % side
+            ahead = (goal - at) % side
+            step = np.where(2 * ahead <= side, 1, -1)
+            left = np.minimum(ahead, side - ahead)
+            offset = np.where(step > 0, first[d, 1], first.get((d, -1), 0))
+            for hop in range(int(left.max(initial=0))):
+                columns.append(np.where(hop < left, offset + here, -1)[:, None])
+                at = here // strides[d] % side
+                here = np.where(hop < left, here + ((at + step) % side - at) * strides[d], here)
+        return np.concatenate(columns, axis=1)
+
+    return Direct(points, sources, targets, shares, between)
+
+
+def mesh(points: int) -> Direct:
+    """Every point joined to every other."""
+    if points > MOST_MESHED:
+        raise UserError(f"{points} points cannot all be joined with all", hint=f"at most {MOST_MESHED}; try shape: dragonfly")
+    source, other = np.divmod(np.arange(points * (points - 1)), max(1, points - 1))
+
+    def between(a: Array, b: Array) -> Array:
+        return np.where(a != b, a * (points - 1) + b - (b > a), -1)[:, None]
+
+    return Direct(points, source, other + (other >= source), np.full(len(source), 1 / max(1, points - 1)), between)
+
+
+def squarish(points: int, dimensions: int = 2) -> tuple[int, ...]:
+    """Sides of a grid of so many points, as equal as can be, the longest first."""
+    if dimensions == 1:
+        return (points,)
+    most = round(points ** (1 / dimensions)) + 1
+    side = next(s for s in range(most, 0, -1) if s**dimensions <= points and points % s == 0)
+    return (*squarish(points // side, dimensions - 1), side)

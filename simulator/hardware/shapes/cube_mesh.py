@@ -1,0 +1,59 @@
+"""Hybrid cube mesh: the eight GPUs of a DGX-1, two fully joined quads with a link from each GPU to its twin in the other.
+
+A V100 has six NVLinks, so that some neighbours are joined by two; a P100 has four, one to each neighbour. GPUs that are
+not neighbours talk through the one that is in the sender's quad and the receiver's twin. Up to four GPUs are one quad, as
+in a quarter or a half of such a server.
+Reference: NVIDIA DGX-1 with Tesla V100 system architecture (WP-08437-002, 2017), figure 4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import UserError
+from ..cluster import Cluster
+from ..wiring import Array, Links, Wiring
+from ._assembly import alone
+from ._direct import mesh
+from ._inside import Inside, hops, with_nics
+
+OPTIONS = ()
+GPUS, QUAD = 8, 4
+BRICKS = {
+    4: (((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)), (1, 1, 1, 1)),
+    6: (((0, 1, 1, 2), (1, 0, 2, 1), (1, 2, 0, 2), (2, 1, 2, 0)), (2, 2, 1, 1)),
+}
+"""By NVLinks of a GPU: how many join each pair of a quad, and how many each GPU of a quad to its twin."""
+
+
+def inside(cluster: Cluster) -> Inside:
+    bricks, gpus = cluster.nvlinks or 6, cluster.gpus_per_node
+    if gpus != GPUS and gpus > QUAD:
+        raise UserError(f"a cube mesh has {GPUS} GPUs, not {gpus}", hint=f"gpus_per_node: {GPUS}, or up to {QUAD} of one quad")
+    if bricks not in BRICKS:
+        raise UserError(f"a cube mesh has no {bricks} NVLinks to a GPU", hint="6 (V100) or 4 (P100): cube-mesh 6x25 GB/s")
+    one, latency_s = cluster.nvlink.bytes_per_s / bricks, cluster.nvlink.latency_s
+    side = min(gpus, QUAD)
+    pairs, quads = mesh(side), gpus // side
+    source, target = (np.concatenate([ends + QUAD * quad for quad in range(quads)]) for ends in (pairs.source, pairs.target))
+    quad, twin = np.array(BRICKS[bricks][0]), np.tile(BRICKS[bricks][1], 2)
+    gpu = np.arange(gpus if quads > 1 else 0)
+    runs = [
+        Links.between(source, target, one * quad[source % QUAD, target % QUAD], latency_s, "nvlink"),
+        Links.between(gpu, (gpu + QUAD) % GPUS, one * twin[gpu], latency_s, "nvlink"),
+    ]
+
+    def between(a: Array, b: Array) -> Array:
+        stop = a // QUAD * QUAD + b % QUAD
+        in_quad = a // QUAD * len(pairs.source) + pairs.between(a % QUAD, b % QUAD)[:, 0]
+        return hops((a != stop, in_quad), (stop != b, len(source) + stop))
+
+    return with_nics(cluster, [], runs, between)
+
+
+def wire(cluster: Cluster) -> Wiring:
+    return alone(cluster).wiring
+
+
+def route(cluster: Cluster, source: Array, target: Array) -> Array:
+    return alone(cluster).route(source, target)

@@ -1,0 +1,31 @@
+"""Ring: each node, or each GPU of a node, is joined to the next and to the one before.
+
+Half of what a node can send goes each way round. Nothing is switched, so a ring all-reduce runs at the full rate of the
+links, and everything else shares them with what passes through.
+"""
+
+from __future__ import annotations
+
+from ..cluster import Cluster
+from ..wiring import Array, Wiring
+from ._assembly import Fabric, assembled
+from ._direct import grid
+from ._inside import Inside
+
+OPTIONS = ()
+
+
+def inside(cluster: Cluster) -> Inside:
+    return grid((cluster.gpus_per_node,)).as_inside(cluster)
+
+
+def fabric(cluster: Cluster) -> Fabric:
+    return grid((cluster.nodes,)).as_fabric(cluster, "ring")
+
+
+def wire(cluster: Cluster) -> Wiring:
+    return assembled(cluster, fabric).wiring
+
+
+def route(cluster: Cluster, source: Array, target: Array) -> Array:
+    return assembled(cluster, fabric).route(source, target)

@@ -1,0 +1,42 @@
+"""Torus: nodes, or the GPUs of a node, on a grid whose rows and columns are rings, in two dimensions, three or more.
+
+`dims: [4, 4, 2]` are its sides, the first varying fastest with the node's number; `node_dims` those of the GPUs in a node.
+Reference: Adiga et al., "Blue Gene/L torus interconnection network", 2005.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...errors import UserError
+from ..cluster import Cluster
+from ..wiring import Array, Wiring
+from ._assembly import Fabric, assembled
+from ._direct import grid, squarish
+from ._inside import Inside
+
+OPTIONS = ("dims",)
+OPTIONS_INSIDE = ("node_dims",)
+
+
+def inside(cluster: Cluster) -> Inside:
+    return grid(_sides("node_dims", cluster.options.node_dims, cluster.gpus_per_node)).as_inside(cluster)
+
+
+def fabric(cluster: Cluster) -> Fabric:
+    return grid(_sides("dims", cluster.options.dims, cluster.nodes)).as_fabric(cluster, "torus")
+
+
+def _sides(name: str, dims: tuple[int, ...], points: int) -> tuple[int, ...]:
+    near = squarish(points, max(2, len(dims)))
+    if dims and math.prod(dims) != points:
+        raise UserError(f"{name}: {list(dims)} is a torus of {math.prod(dims)}, not of {points}", hint=f"{name}: {list(near)}")
+    return dims or near
+
+
+def wire(cluster: Cluster) -> Wiring:
+    return assembled(cluster, fabric).wiring
+
+
+def route(cluster: Cluster, source: Array, target: Array) -> Array:
+    return assembled(cluster, fabric).route(source, target)

@@ -1,0 +1,155 @@
+"""What the cost-aware schedules share: ranks at work in whole ticks, when a W fills a gap, and which outcome is kept.
+
+All of them build an order by carrying it out for the durations at hand. Chains of F and I make the schedule long; a W hurries
+nobody and fills the gaps between them. Where a gap is shorter than the W, the rank either idles or starts the W and is late
+with what it waited for. The rule is that of zero-bubble schedules (Qi et al., arXiv 2401.10241, section 3.1): a rank may idle
+as long as it does not idle more than the one that idles most; then it starts the W.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import cycle
+from math import lcm
+from typing import NamedTuple
+
+from ..program.slot import Shape, Slot
+
+MOST_PARTS, MOST_TICKS = 1_000_000, 1 << 50
+"""Ratios of durations to the longest with denominators up to this are kept exactly, and the longest has at most so many ticks."""
+TOLERANCE = 1e-13
+
+Job = tuple[str, int, int]
+"""Kind, stage, microbatch: a slot that is not made yet."""
+
+
+class Ticks(NamedTuple):
+    """Whole durations, of each kind for every stage, and of a crossing between ranks."""
+
+    forward: tuple[int, ...]
+    input_gradient: tuple[int, ...]
+    weight_gradient: tuple[int, ...]
+    crossing: int
+
+    @property
+    def even(self) -> bool:
+        """F = I = W on all stages, and no latency."""
+        return not self.crossing and len({*self.forward, *self.input_gradient, *self.weight_gradient}) == 1
+
+
+def ticks(shape: Shape) -> Ticks:
+    """The durations in ticks so short that each is a whole number of them, if their ratios are fractions at all."""
+    durations = shape.durations
+    kinds = [[durations.of(Slot(kind, stage, 0)) for stage in range(shape.stages)] for kind in ("F", "I", "W")]
+    unit = max(durations.comm, *(max(kind) for kind in kinds)) or 1.0
+    in_unit = _ticks_in([length / unit for length in (durations.comm, *kinds[0], *kinds[1], *kinds[2])])
+    forward, input_gradient, weight_gradient = (tuple(round(length / unit * in_unit) for length in kind) for kind in kinds)
+    return Ticks(forward, input_gradient, weight_gradient, round(durations.comm / unit * in_unit))
+
+
+def _ticks_in(lengths: list[float]) -> int:
+    """How many ticks make one, so that these are whole numbers of them."""
+    common = 1
+    for length in dict.fromkeys(lengths):
+        fraction = Fraction(length).limit_denominator(MOST_PARTS)
+        common = lcm(common, fraction.denominator)
+        if abs(fraction - Fraction(length)) > TOLERANCE or common > MOST_TICKS:
+            return MOST_TICKS
+    return common
+
+
+class Outcome(NamedTuple):
+    """Orders carried out."""
+
+    span: int
+    """The longest time of a rank from its first start to its last end."""
+    makespan: int
+    idle: tuple[int, ...]
+    """Of each rank, between its slots."""
+    orders: Sequence[Sequence[Job]]
+    held: int = 0
+    """The most memory of a rank, where it was counted."""
+
+    @property
+    def times(self) -> tuple[int, int]:
+        return self.span, self.makespan
+
+
+def no_worse(first: Outcome, others: Iterable[Outcome]) -> Outcome:
+    """The first outcome, or what is shorter in span or makespan and longer in neither, taken one by one."""
+    for other in others:
+        if other.span <= first.span and other.makespan <= first.makespan:
+            first = other if other.times != first.times else first
+    return first
+
+
+def slots(outcome: Outcome) -> Iterator[Iterator[Slot]]:
+    return ((Slot(*job) for job in order) for order in outcome.orders)
+
+
+class Ranks:
+    """All ranks at work: how late it is on each, how long it has idled, what it ran, and the W that wait on it."""
+
+    def __init__(self, lengths: Ticks, ranks: int, headroom: Sequence[int] | None = None, ties: Sequence[int] = (0,)) -> None:
+        self.lengths = lengths
+        self.time = [0] * ranks
+        self.began = [-1] * ranks
+        self.idle = [0] * ranks
+        self.most_idle = 0
+        self.headroom = headroom or [0] * ranks
+        """Idle time that each rank may have, even if no rank has idled that long yet."""
+        self.ties = cycle(ties)
+        """Decisions in turn: with 1 a rank may not even become as idle as the most idle."""
+        self.orders: list[list[Job]] = [[] for _ in range(ranks)]
+        self.waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(ranks)]
+        """(stage, microbatch) of the W that could run, the oldest first."""
+
+    def run(self, rank: int, job: Job, ready: int) -> int:
+        """Runs an F or I as soon as it is ready; its end."""
+        kind, stage, microbatch = job
+        start = self.time[rank]
+        if ready > start:
+            if self.began[rank] >= 0:
+                self.idle[rank] += ready - start
+                if self.idle[rank] > self.most_idle:
+                    self.most_idle = self.idle[rank]
+            start = ready
+        if self.began[rank] < 0:
+            self.began[rank] = start
+        self.orders[rank].append(job)
+        if kind == "F":
+            self.time[rank] = end = start + self.lengths.forward[stage]
+        else:
+            self.time[rank] = end = start + self.lengths.input_gradient[stage]
+            self.waiting[rank].append((stage, microbatch))
+        return end
+
+    def weight(self, rank: int) -> None:
+        """Runs the W that has waited longest."""
+        stage, microbatch = self.waiting[rank].popleft()
+        self.time[rank] += self.lengths.weight_gradient[stage]
+        self.orders[rank].append(("W", stage, microbatch))
+
+    def until(self, rank: int, ready: int, patience: int) -> int:
+        """Runs W until then: those that fit, and one more if the rank would else have idled more than `patience`. How many."""
+        queue, ran = self.waiting[rank], 0
+        while queue and self.time[rank] < ready:
+            gap = ready - self.time[rank]
+            if self.lengths.weight_gradient[queue[0][0]] > gap and self.idle[rank] + gap <= patience:
+                break
+            self.weight(rank)
+            ran += 1
+        return ran
+
+    def patience(self, rank: int) -> int:
+        """How long a rank may have idled without being the one that idles most."""
+        return max(self.most_idle, self.headroom[rank]) - next(self.ties)
+
+    def outcome(self) -> Outcome:
+        for rank, queue in enumerate(self.waiting):
+            while queue:
+                self.weight(rank)
+        span = max(end - began for end, began in zip(self.time, self.began, strict=True))
+        return Outcome(span, max(self.time), tuple(self.idle), self.orders)

@@ -1,0 +1,36 @@
+"""V-Half: two chunks per rank in a V, with about half the memory of 1F1B.
+
+The building block of arXiv 2405.15362 with 2, 1, 2 and 1 cells between neighbouring ranks in F0, F1, I1 and I0, repeated every
+six cells, with the least idle cells at the turns that keep its slots apart. Activations of (P + 2) // 2 microbatches are alive
+at most. For F = I = W, no latency, even P >= 4 and M >= 2P - 1 the longest rank idles 3P - 7 chunk slots. For other durations
+the block is also carried out by what is ready, and the shortest is kept. Reference: Qi et al., "Pipeline Parallelism with
+Controllable Memory".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..program.slot import Shape, Slot, snaked
+from ._building_block import Block
+from ._list_scheduling import slots
+from ._plan_following import NEVER, Manner, nowhere, shortest, steady
+
+CHUNKS = 2
+COST_AWARE = True
+MANNERS = (Manner(steady, NEVER), Manner(nowhere, 0))
+
+placement = snaked
+
+
+def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
+    block = Block((2, 1, 2, 1), at_top=0 if shape.ranks % 2 else 3, at_bottom=1)
+    return slots(shortest(block, shape, most_alive(shape.ranks), MANNERS))
+
+
+def most_alive(ranks: int) -> int:
+    return 2 * ((ranks + 2) // 2)
+
+
+def in_flight(rank: int, shape: Shape) -> int:
+    return min(most_alive(shape.ranks), 2 * shape.microbatches)

@@ -1,0 +1,195 @@
+"""ZB-V: two chunks per rank in a V and no idle time, with the memory of 1F1B.
+
+The last stage is on the first rank, so gradients come back to where microbatches set out. After a warm-up all ranks keep one
+beat: an I, then an F; I0 rather than I1 and F1 rather than F0, so that what has come further goes first. W fill gaps, and run
+when a rank may hold no more. For F = I = W, no latency and M >= 2P - 1 every rank is busy from its first slot to its last, a
+span of 2 M (F + I + W) for chunks of F, I and W, and the makespan is (P - 1)F longer; never more than the chunks of P
+microbatches are alive.
+
+For other durations the order is found by trial: with and without starting W that delay an F or an I1, then with idle time
+granted to the ranks that had less of it; and the block 4-2-4-2 of V-ZB is carried out by what is ready, which is kept if it is
+shorter and not longer in span or makespan. References: Qi et al., arXiv 2401.10241, and arXiv 2405.15362 (V-ZB).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, product
+from typing import NamedTuple
+
+from ..errors import InvariantBroken
+from ..program.slot import Shape, Slot, snaked
+from ._building_block import Block, unrolled
+from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
+from ._plan_following import NEVER, Manner, firm, follow, nowhere
+
+CHUNKS = 2
+COST_AWARE = True
+BLOCK = Block((4, 2, 4, 2))
+PLANNED = (Manner(nowhere, None), Manner(nowhere, NEVER), Manner(firm, None))
+TIES = ((1,), (0, 1, 0), (0, 1, 1, 0, 1, 0, 0))
+WHOLE, HALF = 2, 1
+"""Memory is counted in halves of an activation."""
+
+placement = snaked
+
+
+def in_flight(rank: int, shape: Shape) -> int:
+    return 2 * min(shape.ranks, shape.microbatches)
+
+
+def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
+    lengths = ticks(shape)
+    ways = [Fills(forth, top) for forth, top in product((True, False), repeat=2)]
+    found = [_beaten(lengths, shape, fills) for fills in ways]
+    best, fills = min(zip(found, ways, strict=True), key=lambda pair: pair[0].times)
+    if best.span > _work(lengths, shape):
+        tied = (_beaten(lengths, shape, fills._replace(ties=ties)) for ties in TIES)
+        best = no_worse(best, chain(tied, _planned(lengths, shape)))
+    return slots(best)
+
+
+def _work(lengths: Ticks, shape: Shape) -> int:
+    """Of the busiest rank: no span is shorter."""
+    return max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks)) * shape.microbatches
+
+
+def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome:
+    """The beat, again and again with idle time granted where there was less of it, as long as that helps.
+
+    If only I frees a half and W the other, W can wait longer: that is done if no rank holds too many chunks by it.
+    """
+    for waiting in (HALF, WHOLE):
+        best = Beat(lengths, shape, fills, waiting).outcome()
+        while best:
+            most = max(best.idle)
+            again = Beat(lengths, shape, fills, waiting, [most - idle for idle in best.idle]).outcome()
+            if not again or again.times >= best.times:
+                return best
+            best = again
+    raise InvariantBroken(f"zb-v holds too many chunks for {shape}")
+
+
+def _planned(lengths: Ticks, shape: Shape) -> Iterator[Outcome]:
+    """The block, carried out by what is ready."""
+    plan = unrolled(BLOCK, shape.ranks, shape.microbatches)
+    outcomes = (follow(plan, lengths, 2 * shape.ranks, manner) for manner in PLANNED)
+    return (outcome for outcome in outcomes if outcome)
+
+
+class Fills(NamedTuple):
+    """How a rank decides between idling and a W that will end late."""
+
+    forth: bool
+    """It starts the W before an F if it would else be the most idle."""
+    top: bool
+    """Likewise before an I1. Before an I0 it does so in any case."""
+    ties: tuple[int, ...] = (0,)
+    """By turns: with 1 also if it would be as idle as the most idle."""
+
+
+class Beat:
+    """All ranks at work, first by themselves and then in the beat. Passes are F0, F1, I1 and I0."""
+
+    def __init__(self, lengths: Ticks, shape: Shape, fills: Fills, waiting: int, headroom: list[int] | None = None) -> None:
+        self.ranks, self.microbatches = shape.ranks, shape.microbatches
+        self.fills = (fills.forth, fills.forth, fills.top, True)
+        """Whether a W may delay a slot of a pass."""
+        self.crossing = lengths.crossing
+        self.waiting = waiting
+        """Halves of an activation that count as held between I and W."""
+        self.most_alive = 0
+        self.at_work = Ranks(lengths, self.ranks, headroom, fills.ties)
+        self.counts = [[0] * 4 for _ in range(self.ranks)]
+        self.arrivals = [[[NEVER] * self.microbatches for _ in range(4)] for _ in range(self.ranks)]
+        self.arrivals[0][0] = [0] * self.microbatches
+
+    def outcome(self) -> Outcome | None:
+        """None if a rank held more than 2P chunks."""
+        self._warm_up()
+        for _ in range(2 * self.microbatches):
+            self._back()
+            self._forth()
+        return self.at_work.outcome() if self.most_alive <= 2 * self.ranks else None
+
+    def _warm_up(self) -> None:
+        """Microbatch 0 to the last stage, and on the way as many others as there are time and memory for."""
+        for rank in range(self.ranks):
+            self._run(rank, 0)
+        for rank in reversed(range(self.ranks)):
+            while self._has_time_for_another(rank):
+                for before in range(rank + 1):
+                    self._run(before, 0)
+            self._run(rank, 1)
+        chunk = 0
+        for rank in range(1, self.ranks):
+            while self._is_behind(rank):
+                for after in reversed(range(rank, self.ranks)):
+                    if self.counts[after][chunk] < self.microbatches:
+                        self._run(after, chunk)
+                chunk = 1 - chunk
+
+    def _has_time_for_another(self, rank: int) -> bool:
+        """Before F1 arrives, leaving room for the F that all ranks after the first run before their first I."""
+        taken = self.counts[rank][0]
+        if taken >= self.microbatches or taken + 2 * (rank + 1) > 2 * self.ranks or rank == self.ranks - 1:
+            return False
+        return self.at_work.time[rank] + self.at_work.lengths.forward[rank] <= self.arrivals[rank][1][0]
+
+    def _is_behind(self, rank: int) -> bool:
+        """Whether a rank has run fewer F than the one before it, which runs its I1 first."""
+        (forth, back, *_), (before_forth, before_back, *_) = self.counts[rank], self.counts[rank - 1]
+        return forth + back < before_forth + before_back or back <= before_back < self.microbatches
+
+    def _back(self) -> None:
+        """An I of every rank: the I0 up the ranks, then the I1 down."""
+        home = [self._goes_home(rank) for rank in range(self.ranks)]
+        for rank in reversed(range(self.ranks)):
+            if home[rank]:
+                self._run(rank, 3)
+        for rank in range(self.ranks):
+            if not home[rank]:
+                self._run(rank, 2)
+
+    def _goes_home(self, rank: int) -> bool:
+        """Whether the next I of a rank is an I0."""
+        *_, top, bottom = self.counts[rank]
+        if bottom >= top:
+            return False
+        return rank == self.ranks - 1 or top >= self.microbatches or self._has(rank, 3)
+
+    def _forth(self) -> None:
+        """An F of every rank that has one."""
+        for rank, (forth, back, *_) in enumerate(self.counts):
+            if back < forth and self._has(rank, 1):
+                self._run(rank, 1)
+            elif forth < self.microbatches and self._has(rank, 0):
+                self._run(rank, 0)
+
+    def _has(self, rank: int, kind: int) -> bool:
+        return self.arrivals[rank][kind][self.counts[rank][kind]] < NEVER
+
+    def _run(self, rank: int, kind: int) -> None:
+        """The next slot of a pass, after W that make room for it or fill the gap before it."""
+        microbatch = self.counts[rank][kind]
+        if kind < 2:
+            while self._held(rank, self.waiting) + WHOLE > WHOLE * 2 * self.ranks:
+                self.at_work.weight(rank)
+        ready = self.arrivals[rank][kind][microbatch]
+        if ready > self.at_work.time[rank]:
+            self.at_work.until(rank, ready, self.at_work.patience(rank) if self.fills[kind] else NEVER)
+        stage = rank if kind in (0, 3) else 2 * self.ranks - 1 - rank
+        end = self.at_work.run(rank, ("F" if kind < 2 else "I", stage, microbatch), ready)
+        self.counts[rank][kind] += 1
+        if kind < 2:
+            self.most_alive = max(self.most_alive, self._held(rank, WHOLE) // WHOLE)
+        to = rank + 1 if kind in (0, 2) else rank - 1
+        if 0 <= to < self.ranks:
+            self.arrivals[to][kind][microbatch] = end + self.crossing
+        elif kind < 3:
+            self.arrivals[rank][kind + 1][microbatch] = end
+
+    def _held(self, rank: int, waiting: int) -> int:
+        """Halves of activations that a rank holds, where those that wait for their W count so much."""
+        forth, back, top, bottom = self.counts[rank]
+        return WHOLE * (forth + back - top - bottom) + waiting * len(self.at_work.waiting[rank])

@@ -1,0 +1,105 @@
+"""A fabric of one's own from the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
+
+The start, and what the measurements do not tell, is a fabric that ships: the one whose rate is nearest to what was measured,
+or the one that is named. Runs inside a node give the links inside; runs over several nodes the network across them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...costs import theory
+from ...costs.curves import Curve
+from ...costs.links import Across, Inside
+from ...costs.theory import Call
+from ...errors import UserError
+from .. import fabrics
+from ..fabrics import Fabric
+from .fit import Free, Point, fitted, knots
+from .nccl_tests import Table, read
+
+INSIDE_FREE = {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7}
+ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
+"""What is fitted, and the sigma of the logarithm of its prior."""
+CANDIDATES_INSIDE = ("nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch", "pcie3", "pcie4", "pcie5")
+CANDIDATES_ACROSS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib", "efa", "slingshot-11", "tcp")
+
+
+def calibrated(paths: Sequence[Path], name: str, inside: str | None = None, across: str | None = None) -> Fabric:
+    """The fabric that files of nccl-tests describe. `inside` and `across` name the fabrics to start from."""
+    tables = [table for path in paths for table in read(path)]
+    within = _start(tables, CANDIDATES_INSIDE if inside is None else (inside,), "inside")
+    many = [table for table in tables if table.nodes > 1]
+    between = _start(many, CANDIDATES_ACROSS if across is None else (across,), "across", within) if many else None
+    start: dict[str, Any] = {"inside": replace(within, name=name)}
+    free = _free("inside", INSIDE_FREE)
+    if between is not None:
+        start["across"] = replace(between, name=name)
+        free += _free("across", ACROSS_FREE)
+    found: dict[str, Any] = dict(fitted(_points(tables), start, free))
+    made = {owner: replace(held, efficiency=min(held.efficiency, 1.0)) for owner, held in found.items()}
+    return _fabric(name, tables, made)
+
+
+def _free(owner: str, sigmas: Mapping[str, float]) -> list[Free]:
+    return [Free(owner, field, sigma) for field, sigma in sigmas.items()]
+
+
+def _points(tables: Sequence[Table]) -> list[Point]:
+    return [
+        Point(_call(table, size), seconds, "inside", "across" if table.nodes > 1 else "")
+        for table in tables
+        for size, seconds in table.times.items()
+    ]
+
+
+def _call(table: Table, size: float) -> Call:
+    return Call(table.kind, size, table.ranks, table.nodes)
+
+
+def _start(tables: Sequence[Table], names: Sequence[str], part: str, inside: Inside | None = None) -> Any:
+    """The shipped constants that come nearest to the largest messages of all runs."""
+    shipped = [fabrics.load(name) for name in names]
+    held = [getattr(fabric, part) for fabric in shipped if getattr(fabric, part) is not None]
+    if not held:
+        raise UserError(f"{names[0]!r} describes nothing {part} nodes", hint=f"such as {CANDIDATES_INSIDE[1]}")
+    own = [table for table in tables if table.nodes == 1] if part == "inside" else tables
+    if not own or len(held) == 1:
+        return held[min(1, len(held) - 1)]
+
+    def misses(candidate: Any) -> float:
+        worst = 0.0
+        for table in own:
+            size, seconds = max(table.times.items())
+            links: tuple[Inside, Across | None] = (candidate, None) if inside is None else (inside, candidate)
+            ratio = theory.seconds(_call(table, size), *links) / seconds
+            worst += max(ratio, 1 / ratio)
+        return worst
+
+    return min(held, key=misses)
+
+
+def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any]) -> Fabric:
+    together: dict[tuple[str, int, int], list[Table]] = {}
+    for table in tables:
+        together.setdefault((table.kind, table.ranks, table.nodes), []).append(table)
+    inside, across = made["inside"], made.get("across")
+    curves = tuple(_curve(own, inside, across if own[0].nodes > 1 else None) for own in together.values())
+    about = f"{name}, calibrated on {len(tables)} run{'s' * (len(tables) > 1)} of nccl-tests"
+    return Fabric(name, about, "measured", "nccl-tests", inside, across, curves)
+
+
+def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Curve:
+    """The runs of one collective over the same ranks and nodes, as one curve."""
+    first = tables[0]
+    times: dict[float, list[float]] = {}
+    for table in tables:
+        for size, seconds in table.times.items():
+            times.setdefault(size, []).append(seconds)
+    points, error = knots(times, lambda size: theory.seconds(_call(first, size), inside, across))
+    versions = ", ".join(sorted({table.version for table in tables} - {""})) or "not stated"
+    source = f"nccl-tests, NCCL {versions}; {sum(map(len, times.values()))} points of {len(times)} sizes"
+    return Curve(first.kind, "auto", first.ranks, first.nodes, points, error, inside, across, source)

@@ -1,0 +1,51 @@
+"""The fabrics that ship and that a described cluster is made of: by the rates of its links, which are kept.
+
+A cluster says how fast its links are, not what they are called. Inside a node the fabric with the nearest rate tells how a
+library fares on such links, and only an NVSwitch adds up; between nodes it is the InfiniBand of the nearest generation,
+unless a network is named. NICs that a GPU has several of are pooled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..costs.curves import Curve
+from ..costs.links import Across, Inside
+from ..hardware.cluster import Cluster
+from . import fabrics
+from .describe import without_switch
+from .fabrics import Fabric
+
+PCIE = ("pcie3", "pcie4", "pcie5")
+NVLINK = ("nvlink2-mesh", "nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch")
+SWITCH = "nvswitch"
+NETWORKS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib")
+
+
+def links_of(cluster: Cluster, network: str | None = None) -> tuple[Inside, Across | None, tuple[Curve, ...]]:
+    """What `alone` takes for a cluster: the links of its nodes, the network between them, and the curves that speak of both."""
+    names = PCIE if cluster.inside_name.startswith("pcie") else NVLINK
+    within = _nearest((fabrics.load(name) for name in names), cluster.nvlink.bytes_per_s)
+    within = within if cluster.inside_name == SWITCH else without_switch(within)
+    inside = within.inside
+    if inside is None:
+        raise LookupError(within.name)
+    inside = replace(inside, bytes_per_s=cluster.nvlink.bytes_per_s)
+    if cluster.nodes < 2:
+        return inside, None, within.curves
+    between = _nearest((fabrics.load(name) for name in ((network,) if network else NETWORKS)), cluster.rail_bytes_per_s)
+    across = between.across
+    if across is None:
+        raise LookupError(between.name)
+    across = replace(across, nic_bytes_per_s=cluster.rail_bytes_per_s, nics=cluster.rails)
+    return inside, across, within.curves + between.curves
+
+
+def _nearest(candidates: Iterable[Fabric], bytes_per_s: float) -> Fabric:
+    def misses(fabric: Fabric) -> float:
+        rate = fabric.inside.bytes_per_s if fabric.inside else fabric.across.nic_bytes_per_s if fabric.across else 1.0
+        return abs(math.log(rate / bytes_per_s))
+
+    return min(candidates, key=misses)

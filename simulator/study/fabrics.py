@@ -1,0 +1,255 @@
+"""Fabrics in files: the constants of links and the measured curves of collectives, one YAML file each in topologies/fabrics.
+
+A file describes the links inside a node, or the network across nodes, or both; curves measured across nodes name the fabric
+that was inside. `results/collectives/make.py` writes those that ship, `trainsim calibrate links` those of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..costs.curves import Curve
+from ..costs.links import Across, Inside
+from ..errors import UserError, did_you_mean
+from ..units import BYTES, BYTES_PER_SECOND, GB, GIB, KIB, LATENCY, MIB, SECONDS, US_PER_S
+from . import catalog
+from .document import Document
+from .findings import validated
+from .source import read
+from .strict import Contradiction, Strict, quantity
+
+FOLDER = "fabrics"
+MOST_KNOTS = 64
+
+Rate = Annotated[float, quantity(BYTES_PER_SECOND)]
+Latency = Annotated[float, quantity(LATENCY)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class InsideSchema(Strict):
+    """Links inside a node."""
+
+    rate: Rate
+    launch: Latency
+    step: Latency
+    efficiency: Share
+    fill: Latency
+    pair_efficiency: Annotated[float, Field(gt=0, le=2)] = 1.0
+    nvls_efficiency: Annotated[float, Field(ge=0, le=1)] = 0.0
+    island: Annotated[int, Field(ge=0, le=1024)] = 0
+    beyond: Rate | None = None
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.island and self.beyond is None:
+            yield "beyond", " is missing: the rate between islands", 'write it like "31.5 GB/s"'
+
+
+class AcrossSchema(Strict):
+    """The network between nodes."""
+
+    nic: Rate
+    nics: Count
+    crossing: Latency
+    efficiency: Share
+    rendezvous: Annotated[float, Field(ge=1, le=100)]
+    rendezvous_size: Annotated[float, quantity(BYTES)]
+    sharp: bool = False
+
+
+class CurveSchema(Strict):
+    """One measured series."""
+
+    kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv"]
+    algorithm: Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"] = "auto"
+    ranks: Annotated[int, Field(ge=2, le=2**20)]
+    nodes: Count = 1
+    inside: str | None = None
+    sizes: Annotated[list[Annotated[float, quantity(BYTES)]], Field(min_length=1, max_length=MOST_KNOTS)]
+    times: Annotated[list[Annotated[float, quantity(SECONDS)]], Field(min_length=1, max_length=MOST_KNOTS)]
+    error: Annotated[float, Field(ge=0, le=10)]
+    source: str = ""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if len(self.sizes) != len(self.times):
+            yield "times", f": {len(self.times)} of them for {len(self.sizes)} sizes", "one time for each size"
+        elif any(b <= a for a, b in zip(self.sizes, self.sizes[1:], strict=False)):
+            yield "sizes", " do not rise", "smallest first, each once"
+        if not all(self.times):
+            yield "times", " hold a zero", "leave out what takes no time"
+        if self.ranks % self.nodes:
+            yield "ranks", f": {self.ranks} do not sit evenly on {self.nodes} nodes", f"{self.nodes} of them, or a multiple"
+
+
+class FabricSchema(Strict):
+    """A file of topologies/fabrics."""
+
+    about: str
+    provenance: Literal["measured", "theoretical"]
+    source: str
+    inside: InsideSchema | None = None
+    across: AcrossSchema | None = None
+    curves: Annotated[list[CurveSchema], Field(default_factory=list)]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.inside is None and self.across is None:
+            yield "", " describes neither links inside a node nor a network across nodes", "give inside:, across: or both"
+        for i, curve in enumerate(self.curves):
+            if curve.nodes > 1 and self.across is None:
+                yield f"curves.{i}.nodes", f": {curve.nodes}, and no network across nodes", "describe it under across:"
+            if self.inside is None and curve.inside is None:
+                yield f"curves.{i}", " names no fabric inside the nodes", "inside: nvlink4-nvswitch"
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """Links inside a node, or across nodes, or both, and what was measured on them."""
+
+    name: str
+    about: str
+    provenance: str
+    source: str
+    inside: Inside | None = None
+    across: Across | None = None
+    curves: tuple[Curve, ...] = ()
+
+
+def folder() -> Path:
+    """Where the fabrics are that ship."""
+    return catalog.folder("clusters") / FOLDER
+
+
+def names() -> list[str]:
+    """Every fabric that ships."""
+    return sorted(path.stem for path in folder().glob("*.yaml"))
+
+
+def load(name: str) -> Fabric:
+    """A fabric by name, or by the path of a file of one's own."""
+    if catalog.is_path(name):
+        return _fabric(read(Path(name)), Path(name).stem)
+    if catalog.plain(name) not in names():
+        raise UserError(f"no fabric {name!r}", hint=did_you_mean(catalog.plain(name), names()))
+    return _fabric(read(folder() / f"{catalog.plain(name)}.yaml"), catalog.plain(name))
+
+
+def _fabric(document: Document, name: str) -> Fabric:
+    schema: FabricSchema = validated(FabricSchema, document)
+    inside = _inside(name, schema.inside) if schema.inside else None
+    across = _across(name, schema.across) if schema.across else None
+    curves = []
+    for curve in schema.curves:
+        within = inside if curve.inside is None else load(curve.inside).inside
+        if within is None:
+            raise UserError(f"{curve.inside!r} describes no links inside a node", where=document.where(("curves",)))
+        knots = tuple(zip(curve.sizes, curve.times, strict=True))
+        over = across if curve.nodes > 1 else None
+        source = f"{name}: {curve.source}" if curve.source else name
+        curves.append(Curve(curve.kind, curve.algorithm, curve.ranks, curve.nodes, knots, curve.error, within, over, source))
+    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves))
+
+
+def _inside(name: str, schema: InsideSchema) -> Inside:
+    return Inside(
+        name,
+        schema.rate,
+        schema.launch,
+        schema.step,
+        schema.efficiency,
+        schema.fill,
+        schema.pair_efficiency,
+        schema.nvls_efficiency,
+        schema.island,
+        schema.beyond or 0.0,
+    )
+
+
+def _across(name: str, schema: AcrossSchema) -> Across:
+    return Across(
+        name,
+        schema.nic,
+        schema.nics,
+        schema.crossing,
+        schema.efficiency,
+        schema.rendezvous,
+        schema.rendezvous_size,
+        schema.sharp,
+    )
+
+
+def text(fabric: Fabric) -> str:
+    """A fabric as its YAML file."""
+    lines = [f"# {fabric.about}", f"about: {_quoted(fabric.about)}"]
+    lines += [f"provenance: {fabric.provenance}", f"source: {_quoted(fabric.source)}"]
+    if fabric.inside:
+        lines += ["inside:", *(f"  {line}" for line in _inside_lines(fabric.inside))]
+    if fabric.across:
+        lines += ["across:", *(f"  {line}" for line in _across_lines(fabric.across))]
+    if fabric.curves:
+        lines.append("curves:")
+        for curve in fabric.curves:
+            lines += _curve_lines(curve, own=fabric.inside is not None)
+    return "\n".join(lines) + "\n"
+
+
+def _inside_lines(inside: Inside) -> list[str]:
+    lines = [f"rate: {_rate(inside.bytes_per_s)}", f"launch: {_us(inside.launch_s)}", f"step: {_us(inside.step_s)}"]
+    lines += [f"efficiency: {inside.efficiency:.4g}", f"fill: {_us(inside.fill_s)}"]
+    if inside.pair_efficiency != 1:
+        lines.append(f"pair_efficiency: {inside.pair_efficiency:.4g}")
+    if inside.nvls_efficiency:
+        lines.append(f"nvls_efficiency: {inside.nvls_efficiency:.4g}")
+    if inside.island:
+        lines += [f"island: {inside.island}", f"beyond: {_rate(inside.beyond_bytes_per_s)}"]
+    return lines
+
+
+def _across_lines(across: Across) -> list[str]:
+    return [
+        f"nic: {_rate(across.nic_bytes_per_s)}",
+        f"nics: {across.nics:.0f}",
+        f"crossing: {_us(across.crossing_s)}",
+        f"efficiency: {across.efficiency:.4g}",
+        f"rendezvous: {across.rendezvous:.4g}",
+        f"rendezvous_size: {_size(round(across.rendezvous_bytes))}",
+        *(["sharp: true"] if across.sharp else []),
+    ]
+
+
+def _curve_lines(curve: Curve, *, own: bool) -> list[str]:
+    head = f"  - {{kind: {curve.kind}, algorithm: {curve.algorithm}, ranks: {curve.ranks}, nodes: {curve.nodes}"
+    head += "" if own else f", inside: {curve.inside.name}"
+    return [
+        f"{head}, error: {curve.error:.4f}, source: {_quoted(curve.source)},",
+        f"     sizes: [{', '.join(_size(size) for size, _ in curve.knots)}],",
+        f"     times: [{', '.join(_us(time) for _, time in curve.knots)}]}}",
+    ]
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _rate(value: float) -> str:
+    return f"{value / GB:.6g} GB/s"
+
+
+def _us(value: float) -> str:
+    return f"{value * US_PER_S:.4g} us" if value * US_PER_S < MIB else f"{value * US_PER_S:.0f} us"
+
+
+def _size(value: float) -> str:
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if value % factor == 0:
+            return f"{value / factor:.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def curves_of(fabrics: Sequence[Fabric]) -> tuple[Curve, ...]:
+    """The curves of several fabrics together."""
+    return tuple(curve for fabric in fabrics for curve in fabric.curves)

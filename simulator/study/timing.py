@@ -1,0 +1,52 @@
+"""What a collective takes alone on a cluster: the cluster's links as the measured fabrics know them, looked up once per call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from ..costs import theory
+from ..costs.curves import Alone, alone
+from ..costs.theory import Call
+from ..engine.task import Array
+from ..hardware.cluster import Cluster
+from .cluster_links import links_of
+
+IDEAL = "ideal"
+"""The fabric of a cluster whose links are taken at their face value."""
+MEASURED_AS = {"exchange": "sendrecv"}
+
+Timing = Callable[[str, str, Array, int], Alone | None]
+"""By kind, algorithm, the nodes of a group's members and payload bytes; None if nothing is known."""
+
+
+def timing_on(cluster: Cluster) -> Timing | None:
+    """How long collectives take on a cluster; None for an ideal one, and for one whose links somebody drew by hand."""
+    if not _is_known(cluster):
+        return None
+    inside, across, curves = links_of(cluster, cluster.fabric or None)
+
+    @cache
+    def timed(kind: str, algorithm: str, ranks: int, nodes: int, payload_bytes: int) -> Alone | None:
+        if algorithm not in theory.ALGORITHMS or kind not in theory.KINDS or not payload_bytes:
+            return None
+        return alone(Call(kind, payload_bytes, ranks, nodes, algorithm), inside, across, curves)
+
+    def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
+        return timed(MEASURED_AS.get(kind, kind), algorithm, len(nodes), len(np.unique(nodes)), payload_bytes)
+
+    return timing
+
+
+def switch_abilities(cluster: Cluster) -> list[str]:
+    """In which networks of a cluster the switches add up: inside nodes (nvls), between them (sharp)."""
+    if not _is_known(cluster):
+        return []
+    inside, across, _ = links_of(cluster, cluster.fabric or None)
+    return ["nvls"] * (inside.nvls_efficiency > 0) + ["sharp"] * (across is not None and across.sharp)
+
+
+def _is_known(cluster: Cluster) -> bool:
+    return cluster.fabric != IDEAL and cluster.nvlink.bytes_per_s > 0

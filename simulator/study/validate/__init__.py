@@ -1,0 +1,140 @@
+"""Predicted beside measured: one file per kind of measurement, all through `validate`.
+
+A kind is a module with `UNIT`, `READS` (the columns that its predictor may see: what describes the machine and the work, and
+nothing that was measured or says where), `measured(row)`, `source_key(row)` and `predictor()`, which gives a function from
+such a row to a prediction. The predictor raises `UserError` for a row that it cannot predict; its message is the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from ...errors import Fault, UserError, did_you_mean
+
+Row = Mapping[str, str]
+LATER = {"training": "it comes with the published results", "kernels": "it comes with the fitted kernel models"}
+"""Kinds of the contract whose time has not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A prediction, in the kind's unit, and the relative standard error that it admits; 0 if it admits none."""
+
+    value: float
+    sigma: float = 0.0
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One row of a table: the keys of the JSON, in order."""
+
+    id: str | int
+    source_key: str
+    measured: float
+    predicted: float | None
+    error: float | None
+    unit: str
+    interval: tuple[float, float] | None
+    memory_gb: float | None
+    measured_memory_gb: float | None
+    skipped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All rows of a table, in its order, and how well each source is predicted."""
+
+    rows: tuple[Judged, ...]
+
+    @property
+    def sources(self) -> dict[str, dict[str, Any]]:
+        """Scores by source key, in the order of the table."""
+        keys = dict.fromkeys(row.source_key for row in self.rows)
+        return {key: scores([row for row in self.rows if row.source_key == key]) for key in keys}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": scores(self.rows)}
+
+
+def kinds() -> dict[str, Any]:
+    """Every kind that can be validated, and its module."""
+    from . import collectives
+
+    return {"collectives": collectives}
+
+
+def validate(kind: str, path: Path | None) -> Report:
+    """Predicts every row of a table; without one, of what ships."""
+    if kind not in kinds():
+        hint = LATER.get(kind) or did_you_mean(kind, kinds())
+        raise UserError(f"{kind!r} cannot be validated yet" if kind in LATER else f"no kind {kind!r}", hint=hint)
+    if path is None:
+        raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
+    return judged(kinds()[kind], read(path), str(path))
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a .csv or .csv.gz file."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (OSError, EOFError) as error:
+        raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
+    rows = list(csv.DictReader(text.splitlines()))
+    if not rows:
+        raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
+    return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
+
+
+def judged(kind: Any, rows: Sequence[Row], name: str) -> Report:
+    """The predictions of a kind for rows, beside what was measured."""
+    missing = [column for column in (*kind.READS, *kind.MEASURES) if column not in rows[0]]
+    if missing:
+        raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
+    predict = kind.predictor()
+    found, faults = [], []
+    for i, row in enumerate(rows):
+        try:
+            measured = kind.measured(row)
+        except ValueError as error:
+            faults.append(Fault(str(error), where=f"{name}:{i + 2}"))
+            continue
+        found.append(_judge(kind, row, row.get("id") or i, measured, predict))
+    if faults:
+        raise UserError(faults=faults)
+    return Report(tuple(found))
+
+
+def _judge(kind: Any, row: Row, name: str | int, measured: float, predict: Callable[[Row], Predicted]) -> Judged:
+    key = kind.source_key(row)
+    try:
+        made = predict({column: row[column] for column in kind.READS})
+    except UserError as error:
+        return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, error.faults[0].message)
+    spread = math.exp(2 * made.sigma)
+    interval = (made.value / spread, made.value * spread) if made.sigma else None
+    return Judged(name, key, measured, made.value, made.value / measured - 1, kind.UNIT, interval, made.memory_gb, None, None)
+
+
+def scores(rows: Iterable[Judged]) -> dict[str, Any]:
+    """n, median and 90th percentile of |error|, and the median error, of the rows that were predicted; skipped ones counted."""
+    rows = list(rows)
+    errors = [row.error for row in rows if row.error is not None]
+    sizes = sorted(map(abs, errors))
+    return {
+        "n": len(errors),
+        "skipped": len(rows) - len(errors),
+        "median": median(sizes) if sizes else None,
+        "p90": (quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]) if sizes else None,
+        "bias": median(errors) if errors else None,
+    }

@@ -1,0 +1,78 @@
+"""Collectives: the time of one alone, in the format of nccl-tests gathered into a table.
+
+What the words of a row mean stands in `simulator/study/describe.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from ...costs.curves import alone
+from ...costs.theory import KINDS, Call
+from ...errors import UserError, either, shown
+from ...units import US_PER_S
+from .. import fabrics
+from ..describe import algorithm, machine
+from . import Predicted, Row
+
+UNIT = "us"
+READS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
+MEASURES = ("system", "time_us")
+
+
+def source_key(row: Row) -> str:
+    """Rows are judged by system and collective."""
+    return f"{row['system']}+{row['collective']}"
+
+
+def measured(row: Row) -> float:
+    """Microseconds."""
+    value = _number(row["time_us"])
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"time_us: {shown(row['time_us'])} is no positive number")
+    return value
+
+
+def predictor() -> Callable[[Row], Predicted]:
+    """Predicts a row from the fabrics that ship."""
+    load = cache(fabrics.load)
+    machine_of = cache(lambda gpu, fabric, gpus, nodes: machine(gpu, fabric, gpus, nodes, load))
+
+    def predict(row: Row) -> Predicted:
+        gpus, nodes = _count(row, "gpus"), _count(row, "nodes")
+        found = machine_of(row["gpu"], row["fabric"], gpus, nodes)
+        call = Call(_kind(row), _number(row["bytes"]), gpus, found.nodes, algorithm(row["algorithm"], row["dtype"]))
+        if not (call.payload_bytes > 0 and math.isfinite(call.payload_bytes)):
+            raise UserError(f"bytes: {shown(row['bytes'])} is no positive number")
+        if gpus < 2:
+            raise UserError("one GPU alone has nobody to talk to")
+        time = alone(call, found.inside, found.across, found.curves)
+        return Predicted(time.seconds * US_PER_S, time.uncertainty)
+
+    return predict
+
+
+def _kind(row: Row) -> str:
+    kind = row["collective"].strip().lower().replace("-", "_")
+    names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "all_to_all": "alltoall"}
+    kind = names.get(kind, kind)
+    if kind not in KINDS:
+        raise UserError(f"collective: {shown(row['collective'])} is none of {either(KINDS)}")
+    return kind
+
+
+def _count(row: Row, column: str) -> int:
+    value = _number(row[column])
+    if not (value >= 1 and value == int(value)):
+        raise UserError(f"{column}: {shown(row[column])} is no count")
+    return int(value)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan

@@ -1,0 +1,136 @@
+"""What `trainsim topology` says of a cluster, and the pictures that it draws."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import simulator as sim
+from simulator.figures.topology import draw
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.measure import bisection, diameter, link_classes, ways
+from simulator.study import catalog
+from simulator.units import GB
+from tests.commandline import trainsim
+from tests.hardware.shapes import INSIDES, PROPORTIONS, SHAPES, build, nodes_of
+
+
+def test_ways_of_a_dgx() -> None:
+    found = ways(sim.cluster("dgx-h100", nodes=4, nodes_per_pod=2))
+    assert [(way.gpus, way.hops, way.inside) for way in found] == [
+        (7, (2, 2), True), (1, (4, 4), False), (7, (6, 6), False), (2, (6, 6), False), (14, (8, 8), False),
+    ]  # fmt: skip
+    assert sum(way.gpus for way in found) == 31
+    assert found[0].bytes_per_s == (450 * GB, 450 * GB)
+    assert found[1].classes == ("pcie up", "nic up", "nic down", "pcie down")
+    assert found[1].latency_s[0] == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ways_reach_every_gpu_and_the_diameter_is_the_longest_shortest_way(shape: str) -> None:
+    many = "many small nodes" if shape in ("rail-optimized", "fat-tree", "torus") else "one node"
+    cluster = build(shape, PROPORTIONS[many])
+    assert sum(way.gpus for way in ways(cluster)) == cluster.gpus - 1
+    name = cluster.wiring.vertex_name
+    shortest = dict(nx.all_pairs_shortest_path_length(cluster.graph))
+    longest = max(shortest[name(a)][name(b)] for a in range(cluster.gpus) for b in range(cluster.gpus))
+    assert diameter(cluster).hops == longest
+
+
+def test_a_single_gpu_has_no_bisection() -> None:
+    cluster = sim.cluster("dgx-h100", nodes=1, gpus_per_node=1)
+    assert bisection(cluster).bytes_per_s is None
+    assert ways(cluster) == []
+    assert diameter(cluster).hops == 0
+    assert "no other GPU" in trainsim("topology", "dgx-h100", "--nodes", 1).out
+
+
+def test_classes_of_links_are_counted_by_rate() -> None:
+    found = {(of.name, of.count, of.bytes_per_s) for of in link_classes(sim.cluster("dgx-h100", nodes=33).wiring)}
+    assert ("leaf-spine up", 8, 1600 * GB) in found
+    assert ("leaf-spine up", 8, 50 * GB) in found
+    assert ("nic down", 264, 50 * GB) in found
+
+
+@pytest.mark.parametrize("name", catalog.files("clusters"))
+def test_the_command_shows_every_cluster(name: str) -> None:
+    record = trainsim("topology", name, "--json").record
+    classes = {of["name"] for of in record["link_classes"]}
+    assert {link["class"] for link in record["links"]} == classes
+    assert sum(of["count"] for of in record["link_classes"]) == len(record["links"])
+    assert record["bisection_bytes_per_s"] > 0
+    assert record["diameter_links"] >= 2 or record["nodes"] == 1
+    assert sum(way["gpus"] for way in record["ways"]) == record["gpus"] - 1
+    text = trainsim("topology", name).out
+    assert "bisection" in text
+    assert "each way" in text
+
+
+def test_a_hundred_thousand_gpus_are_shown_too() -> None:
+    assert "2.5 PB/s" in trainsim("topology", "dgx-h100", "--nodes", 12_500).out.replace("2500 TB/s", "2.5 PB/s")
+
+
+PICTURES: dict[str, Any] = {
+    **{
+        shape: (build, shape, PROPORTIONS["many small nodes"])
+        for shape in SHAPES
+        if shape not in ("nvswitch", "cube-mesh", "pcie")
+    },
+    **{f"nodes, each {kind}": (nodes_of, kind, 2) for kind in INSIDES},
+    "a node": (sim.cluster, "dgx-h100"),
+    "a rack": (sim.cluster, "gb200-nvl72"),
+    "large": (lambda name: sim.cluster(name, nodes=64), "dgx-h100"),
+}
+
+
+def pixels(figure: Any) -> bytes:
+    data = BytesIO()
+    figure.savefig(data, format="png", metadata={"Software": None})
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("what", PICTURES)
+def test_pictures(what: str) -> None:
+    """Every vertex stands in a place of its own, and the same cluster is the same picture."""
+    make, *args = PICTURES[what]
+    cluster: Cluster = make(*args)
+    first, again = draw(cluster), draw(cluster)
+    assert first.axes[0].get_title(loc="left").startswith(cluster.name)
+    assert pixels(first) == pixels(again)
+    width, height = first.get_size_inches()
+    assert 2 <= width <= 17
+    assert 1 <= height <= 13
+
+
+def test_vertices_do_not_stand_on_each_other() -> None:
+    from simulator.figures.places import places
+
+    for shape in ("rail-optimized", "fat-tree", "dragonfly", "torus", "wan", "explicit", "ring"):
+        centre = places(build(shape, PROPORTIONS["many small nodes"])).centre
+        apart = np.abs(centre[:, None] - centre[None]).max(axis=2) + 9 * np.eye(len(centre))
+        assert apart.min() > 0.3
+
+
+def test_a_heat_map_takes_numbers_or_names() -> None:
+    cluster = sim.cluster("dgx-h100", nodes=2)
+    by_number = draw(cluster, {0: 0.5, 40: 1.0})
+    by_name = draw(cluster, {cluster.wiring.link_name(0): 0.5, cluster.wiring.link_name(40): 1.0})
+    drawn = pixels(by_number)
+    assert drawn == pixels(by_name) != pixels(draw(cluster))
+    load = np.full(cluster.wiring.links, np.nan)
+    load[[0, 40]] = 0.5, 1.0
+    assert pixels(draw(cluster, load)) == drawn
+    assert by_number.axes[1].get_xlabel() == "utilisation of a link (%)"
+    assert pixels(draw(sim.cluster("dgx-h100", nodes=64), {0: 0.5})) != pixels(draw(sim.cluster("dgx-h100", nodes=64)))
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_the_command_writes_a_picture(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"dgx.{suffix}"
+    trainsim("topology", "dgx-h100", "--nodes", 2, "--plot", file)
+    assert file.stat().st_size > 1000

@@ -1,0 +1,395 @@
+"""The time of a collective alone: laws that hold on every machine, fits that come back, errors on the measured table."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.costs import theory
+from simulator.costs.curves import Curve, alone, read, rising
+from simulator.costs.links import Across, Inside
+from simulator.costs.theory import ALGORITHMS, KINDS, Call
+from simulator.errors import UserError
+from simulator.study import fabrics
+from simulator.study.api import cluster as find
+from simulator.study.calibrate.links import calibrated
+from simulator.study.cluster_links import links_of
+from simulator.units import US_PER_S
+
+from ..commandline import trainsim
+from ..source import ROOT
+
+TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
+INSIDE = {name: fabric.inside for name in fabrics.names() if (fabric := fabrics.load(name)).inside}
+ACROSS = {name: fabric.across for name in fabrics.names() if (fabric := fabrics.load(name)).across}
+CURVES = fabrics.curves_of([fabrics.load(name) for name in fabrics.names()])
+
+insides = st.sampled_from(sorted(INSIDE)).map(INSIDE.__getitem__)
+networks = st.sampled_from(sorted(ACROSS)).map(ACROSS.__getitem__)
+places = st.sampled_from([(2, 1), (3, 1), (8, 1), (72, 1), (2, 2), (16, 2), (40, 5), (8, 8), (512, 64), (4096, 1024)])
+sizes = st.floats(0, 37).map(lambda octaves: 2.0**octaves)
+kinds = st.sampled_from(KINDS)
+algorithms = st.sampled_from(ALGORITHMS)
+
+
+def near(inside: Inside | None, across: Across | None) -> list[Curve]:
+    """The curves that ship with these links."""
+    own = [c for c in CURVES if c.nodes == 1 and c.inside == inside]
+    return own + [c for c in CURVES if c.nodes > 1 and c.across == across]
+
+
+@given(kinds, algorithms, places, insides, networks, sizes, st.floats(0, 8))
+def test_more_bytes_never_take_less_time(
+    kind: str, algorithm: str, place: tuple[int, int], inside: Inside, across: Across, size: float, octaves: float
+) -> None:
+    for curves in ([], near(inside, across)):
+        small, large = (
+            alone(Call(kind, bytes_, *place, algorithm), inside, across, curves) for bytes_ in (size, size * 2**octaves)
+        )
+        assert small.seconds <= large.seconds * (1 + 1e-9)
+
+
+@given(kinds, algorithms, places, insides, networks, sizes)
+def test_no_jumps(kind: str, algorithm: str, place: tuple[int, int], inside: Inside, across: Across, size: float) -> None:
+    """Half a percent more bytes take at most a few percent more time, at knots and at the ends of curves too."""
+    if algorithm == "direct":
+        return  # frameworks leave their own kernels at a size: that is a jump
+    for curves in ([], near(inside, across)):
+        edges = [s for c in curves for s in (c.knots[0][0], c.knots[-1][0])][:4]
+        for at in (size, *edges):
+            below, above = (
+                alone(Call(kind, at * f, *place, algorithm), inside, across, curves).seconds for f in (0.9975, 1.0025)
+            )
+            assert above <= below * 1.03
+
+
+@given(kinds, algorithms, places, insides, networks, sizes)
+def test_the_wire_is_never_beaten(
+    kind: str, algorithm: str, place: tuple[int, int], inside: Inside, across: Across, size: float
+) -> None:
+    ranks, nodes = place
+    call = Call(kind, size, ranks, nodes, algorithm)
+    time = alone(call, inside, across, near(inside, across)).seconds
+    assert time >= theory.least(call, inside, across) * (1 - 1e-9)
+    if algorithm in ("ring", "plain") and nodes == 1 and kind in ("all_reduce", "all_gather", "reduce_scatter"):
+        turns = 2 if kind == "all_reduce" else 1
+        assert time >= turns * (ranks - 1) / ranks * size / inside.rate(ranks)
+
+
+@given(kinds, insides, networks, sizes)
+def test_one_rank_alone_waits_for_nobody(kind: str, inside: Inside, across: Across, size: float) -> None:
+    assert alone(Call(kind, size, 1), inside, across, CURVES).seconds == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_messages_take_the_wire_and_small_ones_latency(kind: str) -> None:
+    inside = INSIDE["nvlink4-nvswitch"]
+    assert inside
+    tiny, small = (theory.seconds(Call(kind, size, 8), inside) for size in (1, 64))
+    assert small / tiny < 1.01
+    huge = theory.seconds(Call(kind, 2.0**40, 8), inside)
+    assert 1 < huge / theory.least(Call(kind, 2.0**40, 8), inside) < 1.6
+
+
+def test_a_node_is_left_through_as_many_nics_as_it_has_ranks() -> None:
+    inside, across = INSIDE["nvlink4-nvswitch"], ACROSS["ndr-ib"]
+    assert inside
+    assert across
+    one, two, four = (theory.seconds(Call("all_reduce", 2.0**33, 10 * g, 10, "ring"), inside, across) for g in (1, 2, 4))
+    assert one / two == pytest.approx(2 * (9 / 10) / (19 / 20), rel=0.05)
+    assert two / four == pytest.approx(2 * (19 / 20) / (39 / 40), rel=0.08)
+
+
+def test_small_messages_pay_the_logarithm_of_the_nodes() -> None:
+    inside, across = INSIDE["nvlink4-nvswitch"], ACROSS["hdr-ib"]
+    times = [theory.seconds(Call("all_reduce", 8, 8 * n, n), inside, across) for n in (4, 8, 16, 32)]
+    steps = [b - a for a, b in pairwise(times)]
+    assert steps == pytest.approx([steps[0]] * 3, rel=1e-3)
+
+
+def test_what_the_switch_adds_up_is_faster_only_when_it_can() -> None:
+    inside = INSIDE["nvlink4-nvswitch"]
+    assert inside
+    big = Call("all_reduce", 2.0**32, 8)
+    assert theory.seconds(big, inside) < theory.seconds(replace(big, algorithm="plain"), inside)
+    assert theory.seconds(big, replace(inside, nvls_efficiency=0.0)) == theory.seconds(replace(big, algorithm="plain"), inside)
+
+
+def test_where_it_was_measured_it_is_the_measurement() -> None:
+    for curve in CURVES:
+        for size, seconds in rising(curve.knots):
+            call = Call(curve.kind, size, curve.ranks, curve.nodes, curve.algorithm)
+            found = alone(call, curve.inside, curve.across, [curve])
+            assert found.seconds == pytest.approx(seconds, rel=1e-6)
+            assert (found.provenance, found.source) == ("interpolated", curve.source)
+
+
+def test_far_from_measurements_the_theory_speaks() -> None:
+    curve = next(c for c in CURVES if c.nodes > 1)
+    far = Call(curve.kind, 2.0**20, curve.ranks * 16, curve.nodes * 16)
+    found = alone(far, curve.inside, curve.across, [curve])
+    assert found.provenance == "theoretical"
+    assert found.seconds == theory.seconds(far, curve.inside, curve.across)
+    beyond = alone(replace(far, ranks=curve.ranks * 2, nodes=curve.nodes * 2), curve.inside, curve.across, [curve])
+    assert beyond.provenance == "extrapolated"
+    assert beyond.uncertainty > curve.error
+
+
+def test_beyond_the_ends_the_ratio_to_the_theory_stays() -> None:
+    curve = next(c for c in CURVES if c.nodes == 1 and c.kind == "all_gather")
+    last, seconds = curve.knots[-1]
+    call = Call(curve.kind, last * 64, curve.ranks)
+    ratio = seconds / theory.seconds(replace(call, payload_bytes=last), curve.inside)
+    found = alone(call, curve.inside, None, [curve])
+    assert found.seconds == pytest.approx(ratio * theory.seconds(call, curve.inside), rel=1e-6)
+    assert found.provenance == "extrapolated"
+
+
+def test_between_measured_ranks_the_ratio_is_between() -> None:
+    inside = INSIDE["nvlink3-nvswitch"]
+    assert inside
+    four, six, eight = (
+        alone(Call("all_gather", 2.0**24, n), inside, None, [c for c in CURVES if c.nodes == 1 and c.inside == inside]).seconds
+        for n in (4, 6, 8)
+    )
+    assert min(four, eight) <= six <= max(four, eight)
+
+
+def test_reading_knots() -> None:
+    knots = rising([(8.0, 1.0), (2.0, 2.0), (32.0, 4.0)])
+    assert knots == ((2.0, 2.0), (8.0, 2.0), (32.0, 4.0))
+    assert [read(knots, s) for s in (1, 2, 16, 32, 64)] == pytest.approx([2, 2, math.sqrt(8), 4, 4])
+
+
+# Files ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", fabrics.names())
+def test_a_fabric_comes_back_from_its_text(name: str, tmp_path: Path) -> None:
+    fabric = fabrics.load(name)
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(fabrics.text(replace(fabric, curves=tuple(bare(c) for c in fabric.curves))), encoding="utf-8")
+    again = fabrics.load(str(file))
+    assert (again.inside, again.across, again.provenance) == (fabric.inside, fabric.across, fabric.provenance)
+    assert [c.knots for c in again.curves] == [c.knots for c in fabric.curves]
+
+
+def bare(curve: Curve) -> Curve:
+    """The curve with its source as the file had it."""
+    return replace(curve, source=curve.source.partition(": ")[2])
+
+
+@pytest.mark.parametrize("name", fabrics.names())
+def test_every_fabric_says_how_it_is_known(name: str) -> None:
+    fabric = fabrics.load(name)
+    assert fabric.source
+    assert fabric.provenance == "measured" or not fabric.curves
+    for curve in fabric.curves:
+        assert "points of" in curve.source
+        assert len(curve.knots) <= 9
+        assert 0 <= curve.error < 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("about: x\nprovenance: measured\nsource: y\n", "neither links"),
+        ("about: x\nprovenance: guessed\nsource: y\n", "guessed"),
+        ("about: x\nprovenance: theoretical\nsource: y\ninside: {rate: 450}\n", "bare number"),
+    ],
+)
+def test_a_broken_fabric_is_refused_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=said) as caught:
+        fabrics.load(str(file))
+    assert str(file) in str(caught.value)
+
+
+# Calibration ----------------------------------------------------------------------------------------------------------------
+
+TRUE = Inside("true", 450e9, 6e-6, 1.2e-6, 0.7, 2e-5, 1.0)
+TRUE_ACROSS = Across("true", 50e9, 8, 1.5e-5, 0.85)
+
+
+def printed(kind: str, ranks: int, nodes: int, *, noise: float = 0.0) -> str:
+    """What nccl-tests would print on a machine whose links are known."""
+    lines = [f"# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703\n# Collective test starting: {kind}_perf"]
+    lines += ["# nThread 1 nGpus 1 minBytes 1024 maxBytes 4294967296 step: 4(factor)", "#", "# Using devices"]
+    per_node = ranks // nodes
+    for rank in range(ranks):
+        host, device = f"host{rank // per_node}", rank % per_node
+        lines.append(f"#  Rank {rank:2} Group  0 Pid {rank:6} on {host:>10} device {device:2} [0000:{rank:02x}:00] NVIDIA H100")
+    lines += [
+        "#",
+        "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw",
+    ]
+    for i, octave in enumerate(range(10, 33, 2)):
+        size = 2**octave
+        time_us = theory.seconds(Call(kind, size, ranks, nodes), TRUE, TRUE_ACROSS if nodes > 1 else None) * US_PER_S
+        time_us *= 1 + noise * (-1) ** i
+        one = f"{time_us:9.2f}  {size / time_us / 1000:6.2f}  {1.5 * size / time_us / 1000:6.2f}       0"
+        lines.append(f"{size:12}  {size // 4:12}     float     sum      -1  {one}  {one}")
+    return "\n".join(
+        [
+            *lines,
+            "# Out of bounds values : 0 OK",
+            "# Avg bus bandwidth    : 118.7",
+            "#",
+            f"# Collective test concluded: {kind}_perf",
+            "",
+        ]
+    )
+
+
+def reported(kind: str, ranks: int, nodes: int) -> str:
+    """The same as the JSON of nccl-tests."""
+    rows = [line.split() for line in printed(kind, ranks, nodes).splitlines() if line[:1] == " "]
+    devices = [{"rank": r, "hostname": f"host{r * nodes // ranks}", "device": r} for r in range(ranks)]
+    results = [
+        {"size": int(w[0]), "type": "float", "root": "-1", "out_of_place": {"time": float(w[5]), "nwrong": 0.0}, "in_place": None}
+        for w in rows
+    ]
+    config = {"nthreads": 1, "ngpus": 1, "devices": devices}
+    args = [f"./build/{kind}_perf", "-b", "1K"]
+    return json.dumps({"version": 2, "args": args, "nccl_version": 22703, "config": config, "results": results})
+
+
+RUNS = (("all_reduce", 8, 1), ("all_gather", 8, 1), ("all_gather", 4, 1), ("all_reduce", 32, 4), ("reduce_scatter", 16, 2))
+
+
+def test_calibration_finds_the_links_that_made_the_times(tmp_path: Path) -> None:
+    file = tmp_path / "runs.txt"
+    file.write_text("".join(printed(*run, noise=0.02) for run in RUNS), encoding="utf-8")
+    out = tmp_path / "own.yaml"
+    said = trainsim("calibrate", "links", file, "--out", out, "--inside", "nvlink3-nvswitch", "--json")
+    assert said.code == 0, said.out + said.err
+    assert [(c["kind"], c["ranks"], c["nodes"]) for c in said.record["curves"]] == list(RUNS)
+    made = fabrics.load(str(out))
+    assert made.inside
+    assert made.across
+    for (kind, ranks, nodes), tolerance in (*((run, 0.1) for run in RUNS), (("all_reduce", 64, 8), 0.2)):
+        for octave in (12, 20, 28, 33):
+            call = Call(kind, 2.0**octave, ranks, nodes)
+            across = made.across if nodes > 1 else None
+            true = theory.seconds(call, TRUE, TRUE_ACROSS if nodes > 1 else None)
+            assert alone(call, made.inside, across, made.curves).seconds == pytest.approx(true, rel=tolerance)
+
+
+def test_text_and_json_calibrate_alike(tmp_path: Path) -> None:
+    text, record = tmp_path / "a.txt", tmp_path / "a.json"
+    text.write_text("".join(printed(*run) for run in RUNS[:2]), encoding="utf-8")
+    record.write_text("[" + ", ".join(reported(*run) for run in RUNS[:2]) + "]", encoding="utf-8")
+    one, other = (fabrics.text(calibrated([file], "own")) for file in (text, record))
+    assert one == other
+    assert "NCCL 2.27.3; 12 points of 12 sizes" in one
+
+
+def test_older_tables_have_fewer_columns(tmp_path: Path) -> None:
+    file = tmp_path / "old.txt"
+    lines = printed("all_gather", 8, 1).splitlines()
+    file.write_text("\n".join(line.replace("  sum      -1", "") for line in lines), encoding="utf-8")
+    assert calibrated([file], "own").curves[0].kind == "all_gather"
+
+
+def malformed() -> Iterator[tuple[str, str, str]]:
+    good = printed("all_reduce", 8, 1)
+    row = next(i for i, line in enumerate(good.splitlines()) if line[:1] == " ")
+    lines = good.splitlines()
+    yield (
+        "\n".join([*lines[:row], lines[row].replace("float", "float extra"), *lines[row + 1 :]]),
+        f":{row + 1}:",
+        "a word too many",
+    )
+    yield "\n".join([*lines[:row], "        1024  256  float", *lines[row + 1 :]]), f":{row + 1}:", "cut off"
+    yield good.replace("Rank", "rnk"), f":{row + 1}:", "no ranks"
+    yield "hello\nworld\n", ":1:", "no table"
+    yield '{"args": ["all_reduce_perf"],', ":1:", "JSON cut off"
+    yield reported("all_reduce", 8, 1).replace('"time": ', '"tme": '), "results[0]", "no time"
+    yield "", ":1:", "empty"
+
+
+@pytest.mark.parametrize(("text", "where"), [case[:2] for case in malformed()], ids=[case[2] for case in malformed()])
+def test_malformed_output_is_refused_with_its_place(text: str, where: str, tmp_path: Path) -> None:
+    file = tmp_path / "runs.txt"
+    file.write_text(text, encoding="utf-8")
+    said = trainsim("calibrate", "links", file)
+    assert said.code == 2
+    assert f"{file}" in said.err
+    assert where in said.err
+
+
+# Accuracy -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    """results/collectives/make.py, if there is what it reads."""
+    if not TABLE.exists():
+        pytest.skip("needs the table of measured collectives, ../shared/data/collectives.csv.gz")
+    sys.path.insert(0, str(ROOT / "results" / "collectives"))
+    try:
+        return __import__("make")
+    finally:
+        sys.path.pop(0)
+
+
+def overall(errors: dict[tuple[str, str], list[float]], where: str) -> float:
+    return median(abs(e) for (_, place), values in errors.items() if place == where for e in values)
+
+
+def test_what_ships_is_what_the_table_gives(make: ModuleType) -> None:
+    built = make.build([row for row in make.measured(TABLE) if row.role == "fit"], laws=False)
+    for name, fabric in built.fabrics.items():
+        assert (fabrics.folder() / f"{name}.yaml").read_text(encoding="utf-8") == fabrics.text(fabric), name
+
+
+def test_a_size_that_was_left_out_is_predicted(make: ModuleType) -> None:
+    rows = [row for row in make.measured(TABLE) if row.role == "fit"]
+    some = sorted({row.call.payload_bytes for row in rows})[1::5]
+    errors: dict[tuple[str, str], list[float]] = {}
+    for size in some:
+        built = make.build([row for row in rows if row.call.payload_bytes != size], laws=False)
+        for key, values in make.own_curve_errors(built, [row for row in rows if row.call.payload_bytes == size]).items():
+            errors.setdefault(key, []).extend(values)
+    assert overall(errors, "inside") <= 0.06
+    assert overall(errors, "across") <= 0.10
+
+
+def test_a_system_that_was_left_out_is_predicted(make: ModuleType) -> None:
+    rows = [row for row in make.measured(TABLE) if row.role == "fit"]
+    errors = make.leave_one_system_out(rows)
+    medians = {key: median(map(abs, values)) for key, values in errors.items()}
+    inside = [value for (_, where), value in medians.items() if where == "inside"]
+    assert sum(inside) / len(inside) <= 0.15
+    assert overall(errors, "across") <= 0.20
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "across"),
+    [
+        ("dgx-a100", "nvlink3-nvswitch", "hdr-ib"),
+        ("dgx-h100", "nvlink4-nvswitch", "ndr-ib"),
+        ("dgx-b200", "nvlink5-nvswitch", "ndr-ib"),
+    ],
+)
+def test_a_cluster_finds_its_fabrics(name: str, inside: str, across: str) -> None:
+    cluster = find(name, nodes=4)
+    within, between, curves = links_of(cluster)
+    assert between
+    assert (within.name, between.name) == (inside, across)
+    assert (within.bytes_per_s, between.nic_bytes_per_s) == (cluster.nvlink.bytes_per_s, cluster.rail_bytes_per_s)
+    assert curves
+    assert links_of(cluster, "efa")[1].name == "efa"  # type: ignore[union-attr]
+    assert links_of(find(name, nodes=1))[1] is None

@@ -1,0 +1,192 @@
+"""What links carry, several jobs on one fabric, messages in place of fluids, one collective by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import simulator as sim
+from simulator.errors import OutsideDomain, UserError
+from simulator.study.collective import spread, time_collective
+from simulator.study.jobs import SharedRun, Tenancy
+from simulator.study.run import Run
+
+from ..commandline import trainsim
+from ..house import scenario, small_cluster
+
+PLAN = sim.Plan(tp=2, pp=2, dp=4, sharding="zero1")
+
+
+def run_of(plan: sim.Plan = PLAN, **more: Any) -> Run:
+    return scenario(plan=plan, cluster=small_cluster(4), **more).simulate()
+
+
+@pytest.mark.parametrize("plan", [sim.Plan(tp=2, pp=2), sim.Plan(tp=1, pp=4), sim.Plan(tp=1, dp=4)])
+def test_one_node_carries_what_its_ranks_send(plan: sim.Plan) -> None:
+    """Inside a node every edge is two links, up to the switch and down; all of these collectives are rings or transfers."""
+    run = scenario(plan=plan, cluster=small_cluster(1)).simulate()
+    rows = run.timeline.to_pandas()
+    sent = rows[(rows.kind != "receive") & (rows.wire_bytes > 0)]
+    network = run.network
+    assert network.bytes.sum() == pytest.approx(2 * sent.wire_bytes.sum(), rel=1e-5)
+    assert (network.utilisation <= 1 + 1e-6).all()
+
+
+def test_the_busy_time_and_the_series_of_a_link() -> None:
+    run = run_of()
+    network = run.network
+    for use in network.busiest(5):
+        link = run.scenario.cluster.link_named(use.name)
+        assert 0 < use.busy_s <= run.metrics.step_time_s
+        assert use.bytes <= use.busy_s * use.capacity_bytes_per_s * (1 + 1e-6)
+        edges_s, rate = network.series(link, 64)
+        assert (rate * np.diff(edges_s)).sum() == pytest.approx(use.bytes, rel=1e-6)
+        assert use.bytes == pytest.approx(sum(size for _, _, size in network.flows(link)), rel=1e-9)
+    order = [use.utilisation for use in network.busiest(100)]
+    assert order == sorted(order, reverse=True)
+
+
+def test_of_several_steps_one_is_counted() -> None:
+    once, thrice = (scenario(plan=PLAN, cluster=small_cluster(4)).simulate(steps=steps).network.bytes.sum() for steps in (1, 3))
+    assert once == pytest.approx(thrice, rel=1e-12)
+
+
+def test_folded_or_not_the_network_is_the_same() -> None:
+    of = scenario(plan=PLAN, cluster=small_cluster(4))
+    folded, whole = (of.simulate(folding=folding).network for folding in (True, False))
+    np.testing.assert_array_equal(folded.bytes, whole.bytes)
+    for one, other in zip(folded.busiest(8), whole.busiest(8), strict=True):
+        assert one == other
+
+
+MODEL = {"layers": 4, "hidden": 512, "heads": 8, "ffn_hidden": 2048, "vocab": 4096}
+
+
+def jobs(cluster: dict[str, Any], *gpus: Any, plan: dict[str, Any] | None = None) -> Tenancy:
+    entries = [
+        {"name": f"j{i}", "model": MODEL, "plan": plan or {"tp": 1, "dp": 8}, "job": {"global_batch": 16}, "gpus": of}
+        for i, of in enumerate(gpus)
+    ]
+    found = sim.scenario({"cluster": cluster, "jobs": entries})
+    assert isinstance(found, Tenancy)
+    return found
+
+
+THIN: dict[str, Any] = {
+    "gpu": "h100", "gpus_per_node": 4, "nodes": 4, "intra_node": "NVSwitch 450 GB/s", "inter_node": "4x400 Gbit/s",
+    "shape": "leaf-spine", "nodes_per_pod": 2, "oversubscription": 16, "fabric": "ideal",
+}  # fmt: skip
+FIRST, SECOND = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+"""One node of each pod for each job: both need the uplinks."""
+
+
+def test_jobs_that_share_no_link_do_not_disturb_each_other() -> None:
+    run = jobs(THIN, 8, 8).simulate()
+    assert [job.slowdown for job in run.jobs] == [1.0, 1.0]
+
+
+def test_jobs_that_share_uplinks_slow_each_other_down() -> None:
+    run: SharedRun = jobs(THIN, FIRST, SECOND).simulate()
+    assert all(1.2 < job.slowdown <= 2 + 1e-9 for job in run.jobs)
+    assert run.jobs[0].slowdown == pytest.approx(run.jobs[1].slowdown, rel=0.02)
+    wide = jobs({**THIN, "oversubscription": 1}, FIRST, SECOND).simulate()
+    assert [job.slowdown for job in wide.jobs] == pytest.approx([1.0, 1.0], rel=1e-3)
+
+
+def test_a_job_by_itself_is_what_it_is_alone() -> None:
+    run = jobs(THIN, 16, plan={"tp": 2, "dp": 8}).simulate()
+    assert run.jobs[0].slowdown == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "says"),
+    [
+        (([0, 1, 2, 3, 4, 5, 6, 7], [7, 8, 9, 10, 11, 12, 13, 14]), "GPU 7 of j1 belongs to j0 too"),
+        ((8, 16), "j1 has GPU 23, but inline has 16"),
+        ((6,), "6 GPUs are neither whole nodes of 4 nor a part of one"),
+        (("all",), "'all' are no GPUs"),
+        ((-8,), "-8 are no GPUs"),
+    ],
+)
+def test_gpus_that_cannot_be_had(gpus: tuple[Any, ...], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        jobs(THIN, *gpus)
+
+
+def test_jobs_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    entries = [{"name": n, "model": MODEL, "plan": {"dp": 8}, "job": {"global_batch": 16}, "gpus": 8} for n in "ab"]
+    file.write_text(json.dumps({"cluster": THIN, "jobs": entries}))
+    said = trainsim("run", file, "--json")
+    assert [job["name"] for job in said.record["jobs"]] == ["a", "b"]
+    assert {"step_time_s", "alone_s", "slowdown"} <= set(said.record["jobs"][0])
+    assert trainsim("run", file, "--steps", "2").code == 2
+    assert trainsim("memory", file).code == 2
+    file.write_text(json.dumps({"cluster": THIN, "jobs": [{**entries[0], "model": "lama3-8b"}]}))
+    wrong = trainsim("run", file)
+    assert wrong.code == 2
+    assert "did you mean 'llama3-8b'" in wrong.err
+
+
+def test_stepwise_and_fluid_agree_within_latencies() -> None:
+    """A training step with every message of every ring, and the same with one fluid per collective."""
+    for plan in (sim.Plan(tp=4), sim.Plan(tp=2, pp=2), sim.Plan(tp=1, dp=4)):
+        step_s = {}
+        for fidelity in ("fluid", "stepwise"):
+            of = scenario(plan=plan, cluster=small_cluster(1), fidelity=sim.Fidelity(collectives=fidelity))
+            step_s[fidelity] = of.simulate().metrics.step_time_s
+        assert step_s["stepwise"] == pytest.approx(step_s["fluid"], rel=2e-3)
+
+
+def test_a_slow_link_is_felt_message_by_message() -> None:
+    disturbed = sim.Perturb(link="node0/gpu1>node0/nvswitch", capacity=0.25)
+    step_s = [
+        scenario(plan=sim.Plan(tp=4), cluster=small_cluster(1), fidelity=sim.Fidelity(collectives=f), perturb=(disturbed,))
+        .simulate()
+        .metrics.step_time_s
+        for f in ("fluid", "stepwise")
+    ]
+    assert step_s[0] == pytest.approx(step_s[1], rel=0.01)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_one_ring_alone(kind: str, nodes: int) -> None:
+    cluster = sim.cluster("dgx-h100", nodes=nodes, fabric="ideal")
+    sizes = [2**20, 2**26, 2**30]
+    fluid, stepwise = (time_collective(kind, cluster, sizes, algorithm="ring", fidelity=f) for f in ("fluid", "stepwise"))
+    for one, other in zip(fluid, stepwise, strict=True):
+        latency_s = (2 if kind == "all_reduce" else 1) * cluster.gpus * 1e-5
+        assert one.time_s == pytest.approx(other.time_s, abs=latency_s)
+    assert fluid[-1].bus_gb_per_s < 450
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "each"), [(16, None, 8), (16, 4, 4), (None, 2, 8), (3, None, 3)])
+def test_gpus_spread_over_nodes(gpus: int | None, nodes: int | None, each: int) -> None:
+    chosen = spread(sim.cluster("dgx-h100", nodes=4), gpus, nodes)
+    assert len(chosen) == (gpus or 16)
+    assert np.bincount(chosen // 8).tolist() == [each] * (len(chosen) // each)
+
+
+def test_gpus_that_do_not_spread() -> None:
+    with pytest.raises(OutsideDomain):
+        spread(sim.cluster("dgx-h100", nodes=4), 9)
+
+
+def test_the_table_on_the_command_line() -> None:
+    said = trainsim("collective", "all-reduce", "--cluster", "dgx-h100", "--gpus", "8", "-b", "1K", "-e", "1G", "-f", "32")
+    assert said.code == 0
+    assert "busbw" in said.out
+    record = trainsim(
+        "collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", "4", "-b", "1M", "-e", "1M", "--json"
+    ).record
+    assert record["rows"][0]["size_bytes"] == 2**20
+    assert record["gpus"] == 32
+    for wrong in (["all_reduse"], ["all_reduce", "-b", "8X"], ["all_reduce", "-b", "2M", "-e", "1M"]):
+        refused = trainsim("collective", *wrong, "--cluster", "dgx-h100")
+        assert refused.code == 2
+        assert "hint" in refused.err

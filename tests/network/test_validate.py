@@ -1,0 +1,225 @@
+"""`trainsim validate --kind collectives`: every row, in order, predicted from what describes it and from nothing else."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import random
+from pathlib import Path
+
+import pytest
+
+from simulator.costs.theory import Call
+from simulator.errors import UserError
+from simulator.study import fabrics
+from simulator.study.describe import algorithm, machine
+from simulator.study.validate import collectives, judged, read, validate
+
+from ..commandline import trainsim
+from ..source import ROOT
+
+TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
+KEYS = ["id", "source_key", "measured", "predicted", "error", "unit", "interval", "memory_gb", "measured_memory_gb", "skipped"]
+HIDDEN = ("id", "title", "locator", "notes", "source_key", "tier", "source", "role", "system", "algbw_GBps", "busbw_GBps")
+COLUMNS = ("system", "fabric", "gpu", "gpus", "nodes", "gpus_per_node", "collective", "algorithm", "nccl", "dtype", "bytes")
+ROWS = (
+    ("HGX H100", "NVLink4 NVSwitch 450GB/s", "H100-SXM", 8, 1, 8, "all_reduce", "auto", "2.27", "fp16", 2**26, 340.0),
+    ("HGX H100", "NVLink4 NVSwitch 450GB/s", "H100-SXM", 8, 1, 8, "all_reduce", "auto", "2.27", "int8", 2**26, 370.0),
+    ("mine", "NVLink3 NVSwitch + HDR IB", "A100-SXM-80", 64, 8, 8, "all_gather", "auto", "", "fp32", 2**20, 200.0),
+    ("mine", "PCIe4 x16", "L40S", 4, 1, 4, "alltoall", "auto", "", "fp16", 2**20, 200.0),
+    ("nobody's", "NVLink", "unnamed", 4, 1, 4, "all_reduce", "auto", "", "fp16", 2**20, 200.0),
+    ("theirs", "NVLink5 NVL72", "GB200", 72, 18, 4, "all_gather", "auto", "", "fp16", 2**30, 1700.0),
+    ("theirs", "NVLink bridge pairs + PCIe (placed 1/node)", "A40", 2, 2, 1, "sendrecv", "auto", "", "fp16", 2**20, 300.0),
+)
+
+
+def table(path: Path, rows: object = ROWS, header: tuple[str, ...] = (*COLUMNS, "time_us")) -> Path:
+    """Rows as a file, gzipped if its name says so."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows(rows)  # type: ignore[arg-type]
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_every_row_is_there_in_order_and_every_skip_has_a_reason(name: str, tmp_path: Path) -> None:
+    said = trainsim("validate", "--kind", "collectives", table(tmp_path / name), "--json")
+    assert said.code == 0
+    record = said.record
+    assert list(record) == ["rows", "sources", "overall"]
+    assert [list(row) for row in record["rows"]] == [KEYS] * len(ROWS)
+    assert [row["id"] for row in record["rows"]] == list(range(len(ROWS)))
+    assert [row["source_key"] for row in record["rows"]] == [f"{row[0]}+{row[6]}" for row in ROWS]
+    assert [row["measured"] for row in record["rows"]] == [row[-1] for row in ROWS]
+    for row in record["rows"]:
+        assert (row["predicted"] is None) == bool(row["skipped"])
+        if row["predicted"] is not None:
+            assert row["unit"] == "us"
+            assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+            assert row["interval"][0] < row["predicted"] < row["interval"][1]
+    assert [row["skipped"] for row in record["rows"] if row["skipped"]] == [
+        "the GPU is not named",
+        "the fabric names no network between the nodes",
+    ]
+    assert record["overall"]["n"] == 5
+    assert record["overall"]["skipped"] == 2
+    assert record["sources"]["HGX H100+all_reduce"]["n"] == 2
+
+
+def test_the_same_for_eyes(tmp_path: Path) -> None:
+    said = trainsim("validate", "--kind", "collectives", table(tmp_path / "rows.csv"))
+    assert said.code == 0
+    assert "HGX H100+all_reduce" in said.out
+    assert "skipped 1: the GPU is not named" in said.out
+
+
+def test_the_predictor_sees_nothing_that_was_measured_and_no_name() -> None:
+    assert not {*HIDDEN, "time_us"} & set(collectives.READS)
+
+
+def test_shuffling_and_blanking_what_is_hidden_changes_no_prediction(tmp_path: Path) -> None:
+    rows = read(table(tmp_path / "rows.csv"))
+    rng = random.Random(1)
+    times = [row["time_us"] for row in rows]
+    rng.shuffle(times)
+    changed = [
+        {**row, **dict.fromkeys(HIDDEN, ""), "time_us": time, "notes": f"{i}"}
+        for i, (row, time) in enumerate(zip(rows, times, strict=True))
+    ]
+    order = list(range(len(rows)))
+    rng.shuffle(order)
+    before = [row.predicted for row in judged(collectives, rows, "before").rows]
+    after = [row.predicted for row in judged(collectives, [changed[i] for i in order], "after").rows]
+    assert after == [before[i] for i in order]
+
+
+def test_a_row_keeps_its_own_id(tmp_path: Path) -> None:
+    rows = [(f"row-{i}", *row) for i, row in enumerate(ROWS)]
+    path = table(tmp_path / "rows.csv", rows, ("id", *COLUMNS, "time_us"))
+    assert [row.id for row in validate("collectives", path).rows] == [f"row-{i}" for i in range(len(ROWS))]
+
+
+@pytest.mark.parametrize("kind", ["training", "kernels", "collective"])
+def test_kinds_that_are_not_there_are_refused_with_a_hint(kind: str, tmp_path: Path) -> None:
+    said = trainsim("validate", "--kind", kind, table(tmp_path / "rows.csv"))
+    assert said.code == 2
+    assert "hint" in said.err
+
+
+def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    said = trainsim("validate", "--kind", "collectives", path)
+    assert said.code == 2
+    assert f"{path}:1: no column 'fabric'" in said.err
+    assert trainsim("validate", "--kind", "collectives", tmp_path / "none.csv").code == 2
+    assert trainsim("validate", "--kind", "collectives").code == 2
+
+
+def test_a_time_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", [ROWS[0], (*ROWS[1][:-1], "fast")])
+    said = trainsim("validate", "--kind", "collectives", path)
+    assert said.code == 2
+    assert f"{path}:3: time_us: 'fast'" in said.err
+
+
+# Words ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fabric", "inside"),
+    [
+        ("H100-SXM", "NVLink4 NVSwitch 450GB/s", "nvlink4-nvswitch"),
+        ("H200-SXM", "NVLink4 NVSwitch", "nvlink4-nvswitch"),
+        ("A100-SXM-40", "NVLink3 NVSwitch + HDR IB", "nvlink3-nvswitch"),
+        ("B300", "NVLink5", "nvlink5-nvswitch"),
+        ("GB200", "NVL72", "nvlink5-nvswitch"),
+        ("V100", "NVLink2", "nvlink2-mesh"),
+        ("L40S", "PCIe4 x16", "pcie4"),
+        ("RTXPRO6000", "PCIe5 x16", "pcie5"),
+        ("A40", "NVLink bridge pairs + PCIe", "pcie4"),
+        ("H100-NVL/PCIe", "NVLink bridge pairs + PCIe", "pcie5"),
+        ("T4", "PCIe3", "pcie3"),
+        ("MI300X", "xGMI", "xgmi-mi300"),
+    ],
+)
+def test_words_for_links_inside(gpu: str, fabric: str, inside: str) -> None:
+    assert machine(gpu, fabric, 4, 1).inside.name == inside
+
+
+@pytest.mark.parametrize(
+    ("fabric", "name", "nics", "gbit"),
+    [
+        ("NVLink3 NVSwitch + HDR IB", "hdr-ib", 8, 200),
+        ("NVLink4 NVSwitch + NDR IB 400Gb/GPU", "ndr-ib", 8, 400),
+        ("NVLink4 NVSwitch + InfiniBand", "hdr-ib", 8, 200),
+        ("NVLink4 NVSwitch + EFA 3200Gb/s", "efa", 8, 400),
+        ("NVLink3 NVSwitch + EFA 400Gb/s", "efa", 4, 100),
+        ("NVLink3 + Slingshot 2x200Gb/s", "slingshot-11", 2, 200),
+        ("NVLink4 NVSwitch + RoCE 8x400Gb/s", "roce", 8, 400),
+        ("NVLink4 NVSwitch + GPUDirect-TCPXO 1600Gb/s", "tcpxo", 8, 200),
+        ("NVLink4 NVSwitch + GPUDirect-TCPX 800Gb/s", "tcpx", 4, 200),
+        ("NVLink4 NVSwitch + 100GbE", "tcp", 1, 100),
+    ],
+)
+def test_words_for_networks(fabric: str, name: str, nics: int, gbit: int) -> None:
+    across = machine("A100-SXM-80", fabric, 16, 2).across
+    assert across
+    assert (across.name, across.nics, across.nic_bytes_per_s * 8 / 10**9) == (name, nics, gbit)
+
+
+def test_a_rack_is_one_node() -> None:
+    assert machine("GB200", "NVLink5 NVL72", 72, 18).nodes == 1
+    assert machine("GB200", "NVLink5 NVL72 + XDR IB", 144, 36).nodes == 2
+
+
+@pytest.mark.parametrize("words", [("", "NVLink"), ("unnamed", "NVLink"), ("H100-SXM", "see source"), ("H100-SXM", "")])
+def test_a_machine_that_is_not_named_is_not_guessed(words: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match="not named"):
+        machine(*words, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "dtype", "name"),
+    [
+        ("auto", "fp16", "auto"),
+        ("auto", "int8", "plain"),
+        ("auto(int8: no NVLS)", "int8", "plain"),
+        ("custom:TRTLLM ", "bf16", "direct"),
+        ("NVLSTree", "", "nvls"),
+        ("NVLS", "", "nvls"),
+        ("CollNet+SHARP", "", "sharp"),
+        ("Tree", "", "tree"),
+        ("ring", "", "ring"),
+        ("auto median of 131 runs", "fp64", "auto"),
+        ("auto ofi-tuner", "fp32", "auto"),
+    ],
+)
+def test_words_for_algorithms(words: str, dtype: str, name: str) -> None:
+    assert algorithm(words, dtype) == name
+    assert Call("all_reduce", 1, 2, algorithm=name)
+
+
+def test_every_name_in_the_words_is_a_fabric() -> None:
+    from simulator.study import describe
+
+    named = {name for _, name in (*describe.INSIDES, *describe.ACROSSES) if name}
+    assert named <= set(fabrics.names())
+
+
+# The measured table ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_measured_table() -> None:
+    if not TABLE.exists():
+        pytest.skip("needs the table of measured collectives, ../shared/data/collectives.csv.gz")
+    report = validate("collectives", TABLE)
+    rows = read(TABLE)
+    assert len(report.rows) == len(rows)
+    predicted = [row for row in report.rows if row.predicted is not None]
+    assert len(predicted) >= 0.85 * len(rows)
+    assert report.as_dict()["overall"]["median"] <= 0.06
