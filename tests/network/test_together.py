@@ -14,6 +14,7 @@ from simulator.errors import OutsideDomain, UserError
 from simulator.study.collective import spread, time_collective
 from simulator.study.jobs import SharedRun, Tenancy
 from simulator.study.run import Run
+from simulator.study.timing import timing_on
 
 from ..commandline import trainsim
 from ..house import scenario, small_cluster
@@ -190,3 +191,46 @@ def test_the_table_on_the_command_line() -> None:
         refused = trainsim("collective", *wrong, "--cluster", "dgx-h100")
         assert refused.code == 2
         assert "hint" in refused.err
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "alltoall", "sendrecv"])
+def test_t7_1_alone_a_collective_takes_what_was_measured_or_what_its_messages_need(kind: str) -> None:
+    sizes = [2**k for k in range(3, 34, 5)]
+    measured, ideal = (sim.cluster("dgx-h100", nodes=2, fabric=fabric) for fabric in ("", "ideal"))
+    timing = timing_on(measured)
+    assert timing
+    nodes = np.arange(16) // 8
+    rows, bare = (time_collective(kind, cluster, sizes) for cluster in (measured, ideal))
+    for row, least in zip(rows, bare, strict=True):
+        known = timing(kind, "auto", nodes, row.size_bytes)
+        assert known
+        assert row.time_s >= known.seconds * (1 - 1e-3) - 2e-9
+        assert row.time_s == pytest.approx(max(known.seconds, min(row.time_s, least.time_s)), rel=1e-3, abs=2e-9)
+        assert row.provenance == known.provenance
+
+
+def test_t7_2_auto_takes_what_needs_least() -> None:
+    cluster = sim.cluster("dgx-h100", nodes=8, fabric="ideal")
+    sizes = [8, 2**16, 2**30]
+    chosen = time_collective("all_reduce", cluster, sizes)
+    each = {a: time_collective("all_reduce", cluster, sizes, algorithm=a) for a in ("ring", "tree", "hierarchical")}
+    for i, row in enumerate(chosen):
+        assert row.time_s == min(rows[i].time_s for rows in each.values())
+        assert row.algorithm == min(each, key=lambda name: each[name][i].time_s)
+
+
+def test_t7_3_and_4_in_company_links_are_shared_and_closed_leaves_that_out() -> None:
+    """Gradients of two stages cross the same thin uplinks."""
+    cluster = small_cluster(4, nodes_per_pod=1, oversubscription=8, shape="leaf-spine")
+    plan = sim.Plan(tp=1, pp=2, dp=8, rank_order="pp-dp-tp")
+    fluid, closed = (
+        scenario(plan=plan, cluster=cluster, fidelity=sim.Fidelity(collectives=f)).simulate().metrics.step_time_s
+        for f in ("fluid", "closed")
+    )
+    assert fluid > closed * 1.05
+
+
+def test_t7_5_jobs_are_one_simulation() -> None:
+    slow = jobs(THIN, FIRST, SECOND).simulate()
+    apart = jobs(THIN, list(range(8)), list(range(8, 16))).simulate()
+    assert slow.jobs[0].step_time_s > apart.jobs[0].step_time_s
