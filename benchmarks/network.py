@@ -22,8 +22,9 @@ from typing import Protocol
 import numpy as np
 
 import simulator as sim
+from simulator.engine import fast
 from simulator.engine.fabric import Fabric, Route, fill
-from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
+from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
 from simulator.study.collective import time_collective
 
 GIB = 2**30
@@ -31,10 +32,10 @@ GPUS = 1024
 ASTRA_SIM_S = {"all_reduce": 3.4, "alltoall": 12.0}
 ASTRA_SIM_MB = {"all_reduce": 363, "alltoall": 1000}
 """ASTRA-sim, 1 GiB over 1,024 GPUs, one event per message: seconds and peak memory of the process."""
-SIMGRID_LAZY = {128: 223_000, 1000: 51_000}
-"""SimGrid 3.32 with lazy updates: flows per second at about as many at a time (1,024 for 1,000) on a fat tree, where 9 and 28
-of them are coupled on average."""
-SIMGRID_FULL = {128: 64_000, 1000: 5_800}
+SIMGRID = {(128, 320): (223_000, 64_000), (1000, 2784): (51_000, 5_800), (1024, 128): (4_600, 8_200)}
+"""SimGrid 3.32, flows per second with lazy and with full updates, in a like case: so many flows at a time (1,024 for 1,000)
+between random hosts of a two-level fat tree, of which 9, 28 and 868 are coupled on average."""
+FLOWS = 10_240
 
 
 def collectives() -> None:
@@ -175,9 +176,33 @@ def flows_per_s(load: Load, fabric: Solver, at_once: int) -> float:
     return ended / (perf_counter() - began)
 
 
+def compiled_flows_per_s(load: Load, at_once: int) -> float:
+    """The same by the compiled engine: a stream for each flow at a time, from the columns of the graph to the last end."""
+    n = len(load.routes)
+    graph = TaskGraph(
+        solo_ns=np.zeros(n, dtype=np.int64),
+        pace=np.full(n, -1),
+        foot=np.arange(n),
+        work=np.array(load.work),
+        cap=np.full(n, UNCAPPED),
+        streams=Csr.from_lists([range(first, n, at_once) for first in range(at_once)]),
+        preds=Csr.from_lists([[]] * n),
+        feet=Csr.from_lists([[link for link, _ in route] for route in load.routes]),
+        foot_weight=np.array([weight for route in load.routes for _, weight in route]),
+        link_profile=np.zeros(len(load.capacity), dtype=np.int64),
+        pace_profile=np.zeros(0, dtype=np.int64),
+        profiles=(Profile.constant(load.capacity[0]),),
+    )
+    return n / best(lambda: fast.simulate(graph).makespan_ns)[0]
+
+
 def coupled(load: Load, at_once: int) -> float:
-    """Flows that share links, directly or through others, with a flow: the mean over the first so many."""
-    group = list(range(at_once))
+    """Flows that share links, directly or through others, with a flow: the mean over lots of so many."""
+    return float(np.mean([_coupled(load.routes[i : i + at_once]) for i in range(0, len(load.routes) - at_once + 1, at_once)]))
+
+
+def _coupled(routes: Sequence[Route]) -> float:
+    group = list(range(len(routes)))
 
     def root(flow: int) -> int:
         while group[flow] != flow:
@@ -186,27 +211,34 @@ def coupled(load: Load, at_once: int) -> float:
         return flow
 
     first: dict[int, int] = {}
-    for flow in range(at_once):
-        for link, _ in load.routes[flow]:
+    for flow, route in enumerate(routes):
+        for link, _ in route:
             group[root(flow)] = root(first.setdefault(link, flow))
-    sizes = np.bincount([root(flow) for flow in range(at_once)])
-    return float((sizes**2).sum() / at_once)
+    sizes = np.bincount([root(flow) for flow in range(len(routes))])
+    return float((sizes**2).sum() / len(routes))
 
 
 def flows(quick: bool) -> None:
     """Random flows, several as many at a time, as the engine solves them and all anew every time."""
-    print("\nRandom flows on a fat tree, so many at a time, in flows per second:")
-    for at_once, hosts, ends in ((128, 320, 2_000), (1000, 3072, 500), (1000, 1024, 100), (10_000, 32_768, 50)):
-        if quick and at_once > 1000:
+    print("\nRandom flows on a fat tree, so many at a time, in flows per second; the compiled engine from graph to times:")
+    for at_once, hosts, anew in ((128, 320, 500), (1000, 2784, 50), (1024, 128, 20), (10_000, 32_768, 1), (10_240, 1024, 1)):
+        if quick and at_once > 2000:
             continue
-        load = fat_tree(hosts, at_once + ends)
-        lean_rate = flows_per_s(load, Fabric(load.routes, load.capacity), at_once)
-        whole_rate = flows_per_s(load, Whole(load.routes, load.capacity), at_once)
-        line = f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):6.1f} coupled on average"
-        line += f"  incremental {lean_rate:9,.0f}  full {whole_rate:7,.0f}  {lean_rate / whole_rate:5.1f}x"
-        if at_once in SIMGRID_LAZY and hosts > 2 * at_once:
-            line += f"  SimGrid lazy {SIMGRID_LAZY[at_once]:,} ({lean_rate / SIMGRID_LAZY[at_once]:.2f}x)"
-            line += f", full {SIMGRID_FULL[at_once]:,} ({whole_rate / SIMGRID_FULL[at_once]:.2f}x)"
+        load = fat_tree(hosts, at_once + FLOWS)
+        ends = FLOWS if hosts > at_once else 600_000 // at_once
+        few, some = (Load(load.routes[: at_once + n], load.work, load.capacity) for n in (anew, ends))
+        rates = {
+            "full": flows_per_s(few, Whole(load.routes, load.capacity), at_once),
+            "incremental": max(flows_per_s(some, Fabric(load.routes, load.capacity), at_once) for _ in range(3)),
+        }
+        if fast.numba:
+            rates["compiled"] = compiled_flows_per_s(load, at_once)
+        line = f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):7.1f} coupled on average"
+        line += "".join(f"  {name} {rate:9,.1f}" for name, rate in rates.items())
+        if (at_once, hosts) in SIMGRID:
+            lazy, full = SIMGRID[at_once, hosts]
+            line += f"  SimGrid lazy {lazy:,}, full {full:,};  of lazy: "
+            line += ", ".join(f"{name} {rate / lazy:.2f}x" for name, rate in rates.items())
         print(line, flush=True)
 
 

@@ -2,18 +2,28 @@
 
 Progressive filling: raise the rate of all flows together until a link is full or a flow reaches its own cap, freeze what
 is there, go on with the rest. Every link and cap at the minimal level freezes *together*: freezing one at a time would
-let integer division give twins different rates, and break both folding and incremental solving. `Fabric` solves again
-only what is connected, through links and flows, to what changed since the last solve.
+let integer division give twins different rates, and break both folding and incremental solving. `fill` does just that;
+`Fabric` gives the same integers and looks only at what a change reaches.
+
+It keeps the *level* at which filling finds each link full: what flows that get less elsewhere leave, over the weight of
+the others; `FREE` if the link slows none. A flow's rate is the least of its cap and the levels of its links. Levels that
+agree with each other in this are those of `fill`, by induction from the lowest: no level is below the least of room //
+weight over all links, and where that is, all flows ask for as much or more, so this is the level there; freeze them, and
+the next lowest follows. So whoever sets levels one by one, in whatever order, until all agree, has filled. Lowest first,
+hardly any is set twice, and a change goes no further than links that stay free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 from .task import WEIGHT_BITS
 
 Route = Sequence[tuple[int, int]]
 """The links that a flow crosses, each with its weight in 2^-16."""
+FREE = 1 << 256
+"""The level of a link that slows no flow: above every rate."""
 
 
 def fill(flows: dict[int, tuple[Route, int]], room: dict[int, int]) -> dict[int, int]:
@@ -44,58 +54,106 @@ class Fabric:
 
     def __init__(self, feet: Sequence[Route], capacity: Sequence[int]) -> None:
         self._feet = feet
-        self._capacity = list(capacity)
+        self._room = [value << WEIGHT_BITS for value in capacity]
+        self._spare = list(self._room)
+        """What of the room no flow uses. While that is `_slack` or more, no flow of a free link is above what would be its
+        level: one quantum more for all its flows, as those that got less elsewhere may leave a remainder; for one, nothing."""
+        self._slack = [0] * len(capacity)
+        self._weight = [0] * len(capacity)
+        self._level = [FREE] * len(capacity)
+        self._on_link: list[dict[int, int]] = [{} for _ in capacity]
         self._flows: dict[int, tuple[Route, int]] = {}
-        self._on_link: dict[int, dict[int, None]] = {}
         self._rate: dict[int, int] = {}
+        self._before: dict[int, int] = {}
         self._touched: dict[int, None] = {}
-        self._unbound: dict[int, None] = {}
 
     def join(self, flow: int, foot: int, cap: int) -> None:
         """A flow begins to move over a footprint; its rate comes with the next `solve`."""
         route = self._feet[foot]
-        self._flows[flow] = (route, cap)
-        for link, _ in route:
-            self._on_link.setdefault(link, {})[flow] = None
+        self._flows[flow] = route, cap
+        self._rate[flow] = rate = self._elsewhere(flow, -1)
+        self._before[flow] = -1
+        for link, weight in route:
+            self._on_link[link][flow] = weight
+            self._weight[link] += weight
+            self._spare[link] -= weight * rate
+            self._slack[link] = self._weight[link] if len(self._on_link[link]) > 1 else 0
             self._touched[link] = None
-        if not route:
-            self._unbound[flow] = None
 
     def leave(self, flow: int) -> None:
         """A flow has moved its last byte."""
-        for link, _ in self._flows.pop(flow)[0]:
-            del self._on_link[link][flow]
-            self._touched[link] = None
-        self._rate.pop(flow, None)
-        self._unbound.pop(flow, None)
+        rate = self._rate.pop(flow)
+        self._before.pop(flow, None)
+        for link, weight in self._flows.pop(flow)[0]:
+            others = self._on_link[link]
+            del others[flow]
+            self._weight[link] -= weight
+            self._spare[link] += weight * rate
+            self._slack[link] = self._weight[link] if len(others) > 1 else 0
+            if not others:
+                self._level[link] = FREE
+            elif self._level[link] is not FREE:
+                self._touched[link] = None
 
     def resize(self, link: int, capacity: int) -> None:
         """A link changes its capacity."""
-        self._capacity[link] = capacity
+        self._spare[link] += (capacity << WEIGHT_BITS) - self._room[link]
+        self._room[link] = capacity << WEIGHT_BITS
         self._touched[link] = None
 
     def solve(self) -> list[tuple[int, int]]:
         """Brings all rates up to date; returns (flow, rate) for those that changed, by flow."""
-        flows, links = self._coupled(self._touched)
-        flows |= {flow: self._flows[flow] for flow in self._unbound}
-        self._touched, self._unbound = {}, {}
-        fresh = fill(flows, {link: self._capacity[link] << WEIGHT_BITS for link in links})
-        changed = sorted((flow, rate) for flow, rate in fresh.items() if self._rate.get(flow) != rate)
-        self._rate.update(changed)
+        flows, rates, before, waiting = self._flows, self._rate, self._before, self._touched
+        room, spare, slack, level = self._room, self._spare, self._slack, self._level
+        due = [(room[link] // (self._weight[link] or 1), link) for link in waiting]
+        heapify(due)
+        while due:
+            link = heappop(due)[1]
+            if spare[link] < slack[link] or level[link] is not FREE:
+                for flow, rate in self._set_level(link):
+                    was = rates[flow]
+                    before.setdefault(flow, was)
+                    rates[flow] = rate
+                    less = was - rate
+                    for other, weight in flows[flow][0]:
+                        spare[other] = left = spare[other] + weight * less
+                        if (left < slack[other] or level[other] is not FREE) and other not in waiting:
+                            waiting[other] = None
+                            heappush(due, (room[other] // self._weight[other], other))
+            del waiting[link]
+        changed = [(flow, rates[flow]) for flow, was in before.items() if rates[flow] != was]
+        before.clear()
+        changed.sort()
         return changed
 
-    def _coupled(self, seeds: Iterable[int]) -> tuple[dict[int, tuple[Route, int]], dict[int, None]]:
-        """The flows and links that touch the seed links through any chain of shared links."""
-        flows: dict[int, tuple[Route, int]] = {}
-        links: dict[int, None] = {}
-        stack = list(seeds)
-        while stack:
-            link = stack.pop()
-            if link in links or not self._on_link.get(link):
-                continue
-            links[link] = None
-            for flow in self._on_link[link]:
-                if flow not in flows:
-                    flows[flow] = self._flows[flow]
-                    stack.extend(other for other, _ in self._flows[flow][0] if other not in links)
-        return flows, links
+    def _set_level(self, link: int) -> list[tuple[int, int]]:
+        """Sets the level of a link; returns (flow, rate) of its flows whose rates this changes."""
+        rates, weights = self._rate, self._on_link[link]
+        room, load, was = self._room[link], self._weight[link], self._level[link]
+        asks = sorted([(rates[flow], flow) for flow in weights])
+        level = room // load if load else FREE
+        at, again = 0, len(asks)  # those before `at` get less than the level; those from `again` on were slowed here
+        while at < len(asks) and asks[at][0] < level:
+            asked, flow = asks[at]
+            if asked >= was:
+                asks[at:] = sorted([(self._elsewhere(flow, link), flow) for _, flow in asks[at:]])
+                again, was = at, FREE
+            else:
+                room -= weights[flow] * asked
+                load -= weights[flow]
+                level = room // load if load else FREE
+                at += 1
+        self._level[link] = level
+        changed = [(flow, level) for _, flow in asks[at:] if rates[flow] != level]
+        if again < at:
+            changed += [(flow, asked) for asked, flow in asks[again:at] if rates[flow] != asked]
+        return changed
+
+    def _elsewhere(self, flow: int, here: int) -> int:
+        """The least of a flow's cap and the levels of its links, but for one."""
+        route, least = self._flows[flow]
+        level = self._level
+        for link, _ in route:
+            if level[link] < least and link != here:
+                least = level[link]
+        return least

@@ -101,6 +101,73 @@ def test_solving_again_only_what_changed_gives_what_solving_everything_gives(see
         assert rates == fill({flow: flows[flow] for flow in alive}, room)
 
 
+def alike(rng: np.random.Generator, n_flows: int, n_links: int, most: int) -> tuple[Flows, list[int]]:
+    """Flows and links with so few different numbers that many tie, and so small that much is lost in rounding."""
+    capacity = [int(c) for c in rng.integers(0, most, n_links)]
+    flows: Flows = {}
+    for flow in range(n_flows):
+        links = sorted(rng.choice(n_links, int(rng.integers(0, min(4, n_links) + 1)), replace=False).tolist())
+        cap = UNCAPPED if links and rng.random() < 0.7 else int(rng.integers(0, most))
+        flows[flow] = ([(link, int(rng.choice([1, ONE, ONE, ONE, 3 * ONE]))) for link in links], cap)
+    return flows, capacity
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 20), st.sampled_from([2, 5, 50, 1 << 40, 1 << 90]))
+def test_every_step_gives_what_filling_anew_gives(seed: int, n_flows: int, n_links: int, most: int) -> None:
+    rng = np.random.default_rng(seed)
+    flows, capacity = alike(rng, n_flows, n_links, min(most, 1 << 60))
+    scale = max(1, most >> 60)
+    capacity = [c * scale for c in capacity]
+    fabric = Fabric([route for route, _ in flows.values()], capacity)
+    rates: dict[int, int] = {}
+    for _ in range(25):
+        for flow in set(rng.integers(0, n_flows, int(rng.integers(1, 6))).tolist()):
+            if flow in rates:
+                fabric.leave(flow)
+                del rates[flow]
+            else:
+                fabric.join(flow, flow, flows[flow][1])
+                rates[flow] = -1
+        if rng.random() < 0.2:
+            link = int(rng.integers(0, n_links))
+            capacity[link] = int(rng.integers(0, min(most, 1 << 60))) * scale
+            fabric.resize(link, capacity[link])
+        changed = fabric.solve()
+        assert changed == sorted((flow, rate) for flow, rate in changed if rates[flow] != rate)
+        rates |= dict(changed)
+        assert rates == fill({flow: flows[flow] for flow in rates}, {link: c << WEIGHT_BITS for link, c in enumerate(capacity)})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_levels_are_hardly_set_twice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From nothing, 1,000 flows that are all coupled: hardly more looks than links."""
+    looks: list[int] = []
+    look = Fabric._set_level
+    monkeypatch.setattr(Fabric, "_set_level", lambda fabric, link: looks.append(link) or look(fabric, link))
+    rng = np.random.default_rng(seed)
+    routes = [[(link, ONE) for link in rng.choice(300, 4, replace=False).tolist()] for _ in range(1000)]
+    fabric = Fabric(routes, rng.integers(1 << 28, 1 << 36, 300).tolist())
+    for flow in range(1000):
+        fabric.join(flow, flow, UNCAPPED)
+    assert len(fabric.solve()) == 1000
+    assert len(looks) < 3 * 300
+
+
+def test_a_change_far_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coupled through links that stay free: nobody else is looked at."""
+    n = 100
+    fabric = Fabric([[(2 * i, ONE), (2 * i + 1, ONE), (2 * i + 2, ONE)] for i in range(n)], [100, 10] * n + [100])
+    for flow in range(n):
+        fabric.join(flow, flow, UNCAPPED)
+    assert fabric.solve() == [(flow, 10) for flow in range(n)]
+    fabric.resize(7, 20)
+    looks: list[int] = []
+    look = Fabric._set_level
+    monkeypatch.setattr(Fabric, "_set_level", lambda fabric, link: looks.append(link) or look(fabric, link))
+    assert fabric.solve() == [(3, 20)]
+    assert looks == [7]
+
+
 def test_a_flow_without_links_moves_at_its_cap() -> None:
     fabric = Fabric([[]], [])
     fabric.join(0, 0, 77)

@@ -1,0 +1,82 @@
+"""What the compiled engine is made of: functions as machine code, records of integers, and a heap of them.
+
+Machine code is kept on disk, and made anew when the file of the function changes; after a change to this file, remove
+the `*.nbi` beside it, as callers elsewhere hold copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from .task import Array
+
+numba: Any = None
+with suppress(ImportError):
+    import numba
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def compiled(function: Function) -> Function:
+    """The function as machine code, where numba is installed."""
+    return cast(Function, numba.njit(cache=True)(function)) if numba else function
+
+
+def records(n: int, **columns: Any) -> Array:
+    """Rows of integers with names."""
+    rows = np.zeros(n, dtype=[(name, np.int64) for name in columns])
+    for name, values in columns.items():
+        rows[name][: len(values) if isinstance(values, np.ndarray) else n] = values
+    return rows
+
+
+def heap(items: int) -> Array:
+    """Row `i` has the item that stands at i in the heap, from 1 on, and place and key of item i; row 0 has the size."""
+    return records(items + 1, item=0, place=0, key=0)
+
+
+@compiled
+def put(heap: Array, item: int, key: int) -> None:
+    """Puts an item into the heap, or moves it to another key."""
+    row = heap[item]
+    row.key = key
+    at = row.place
+    if not at:
+        heap[0].item += 1
+        at = heap[0].item
+    _sift(heap, item, at)
+
+
+@compiled
+def take(heap: Array, item: int) -> None:
+    """Takes an item out of the heap."""
+    at = heap[item].place
+    heap[item].place = 0
+    last = heap[heap[0].item].item
+    heap[0].item -= 1
+    if last != item:
+        _sift(heap, last, at)
+
+
+@compiled
+def _sift(heap: Array, item: int, at: int) -> None:
+    """Finds an item its place, from `at` up or down."""
+    key, size = heap[item].key, heap[0].item
+    while at > 1 and heap[heap[at >> 1].item].key > key:
+        above = heap[at >> 1].item
+        heap[at].item, heap[above].place = above, at
+        at >>= 1
+    while 2 * at <= size:
+        below = 2 * at
+        if below < size and heap[heap[below + 1].item].key < heap[heap[below].item].key:
+            below += 1
+        other = heap[below].item
+        if heap[other].key >= key:
+            break
+        heap[at].item, heap[other].place = other, at
+        at = below
+    heap[at].item, heap[item].place = item, at
