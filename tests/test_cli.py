@@ -98,6 +98,7 @@ def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
         "collective": ["collective", "all_reduce", "--cluster", "dgx-h100", "-b", "1M", "-e", "4M"],
         "demo": ["demo", "--out", out],
         "flows": ["flows", flows],
+        "kernel": ["kernel", "gemm", "--gpu", "h100", "-m", 4096, "-n", 4096, "-k", 4096],
         "memory": ["memory", scenario],
         "network": ["network", scenario],
         "run": ["run", scenario],

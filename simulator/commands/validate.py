@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("validate", short_help="Compare predictions with a table of measurements.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--kind", required=True, help="What the rows are: collectives.")
+@click.option("--kind", required=True, help="What the rows are: collectives or kernels.")
 @json_option
 def command(file: Path | None, kind: str, as_json: bool) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from importlib.util import find_spec
 from time import monotonic
 from typing import Any
 
@@ -51,11 +52,8 @@ class Found:
 
 
 def installed() -> bool:
-    try:
-        import ortools.sat.python.cp_model  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    """Whether there is a solver; it is loaded when it is first needed."""
+    return find_spec("ortools") is not None
 
 
 def solve(line: Line, part: Part, seconds: float, *, repeatable: bool = False) -> Found:

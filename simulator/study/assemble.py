@@ -12,7 +12,7 @@ import numpy as np
 from ..binding.bind import Bound, Site, bind
 from ..binding.conduct import AUTO, Conduct
 from ..binding.perturb import Perturbation
-from ..costs.roofline import roofline
+from ..costs.measured import Options, measured_cost
 from ..engine import des
 from ..engine.close import close
 from ..engine.fold import fold
@@ -24,7 +24,7 @@ from ..program.labels import Labels
 from ..program.program import Program
 from ..program.slot import Durations, Shape, Slot, lay_out, looped
 from ..units import seconds
-from . import catalog, feasible
+from . import catalog, feasible, kernel_fits
 from .scenario import Perturb, Scenario
 from .timing import switch_abilities, timing_on
 
@@ -48,7 +48,7 @@ def site_of(scenario: Scenario) -> Site:
     cluster = scenario.cluster
     return Site(
         cluster,
-        roofline(cluster.gpu, scenario.job.dtype),
+        measured_cost(cluster.gpu, scenario.job.dtype, kernel_fits.shelf(), Options()),
         conduct_on(cluster),
         [_perturbation(p, cluster) for p in scenario.perturb],
     )

@@ -71,6 +71,7 @@ def test_the_command_shows_every_cluster(name: str) -> None:
     assert "each way" in text
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_gpus_are_shown_too() -> None:
     assert "2.5 PB/s" in trainsim("topology", "dgx-h100", "--nodes", 12_500).out.replace("2500 TB/s", "2.5 PB/s")
 
@@ -94,7 +95,9 @@ def pixels(figure: Any) -> bytes:
     return data.getvalue()
 
 
-@pytest.mark.parametrize("what", PICTURES)
+@pytest.mark.parametrize(
+    "what", [what if what in ("a node", "ring") else pytest.param(what, marks=pytest.mark.slow) for what in PICTURES]
+)
 def test_pictures(what: str) -> None:
     """Every vertex stands in a place of its own, and the same cluster is the same picture."""
     make, *args = PICTURES[what]
@@ -116,6 +119,7 @@ def test_vertices_do_not_stand_on_each_other() -> None:
         assert apart.min() > 0.3
 
 
+@pytest.mark.slow
 def test_a_heat_map_takes_numbers_or_names() -> None:
     cluster = sim.cluster("dgx-h100", nodes=2)
     by_number = draw(cluster, {0: 0.5, 40: 1.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,22 +136,19 @@ def test_jobs_on_the_command_line(tmp_path: Path) -> None:
 
 def test_stepwise_and_fluid_agree_within_latencies() -> None:
     """A training step with every message of every ring, and the same with one fluid per collective."""
+    job = sim.Job(sequence_length=256, global_batch=4)
     for plan in (sim.Plan(tp=4), sim.Plan(tp=2, pp=2), sim.Plan(tp=1, dp=4)):
         step_s = {}
         for fidelity in ("fluid", "stepwise"):
-            of = scenario(plan=plan, cluster=small_cluster(1), fidelity=sim.Fidelity(collectives=fidelity))
+            of = scenario(plan=plan, job=job, cluster=small_cluster(1), fidelity=sim.Fidelity(collectives=fidelity))
             step_s[fidelity] = of.simulate().metrics.step_time_s
         assert step_s["stepwise"] == pytest.approx(step_s["fluid"], rel=2e-3)
 
 
 def test_a_slow_link_is_felt_message_by_message() -> None:
-    disturbed = sim.Perturb(link="node0/gpu1>node0/nvswitch", capacity=0.25)
-    step_s = [
-        scenario(plan=sim.Plan(tp=4), cluster=small_cluster(1), fidelity=sim.Fidelity(collectives=f), perturb=(disturbed,))
-        .simulate()
-        .metrics.step_time_s
-        for f in ("fluid", "stepwise")
-    ]
+    disturbed, job = sim.Perturb(link="node0/gpu1>node0/nvswitch", capacity=0.25), sim.Job(256, 2)
+    whole = scenario(plan=sim.Plan(tp=4), job=job, cluster=small_cluster(1), perturb=(disturbed,))
+    step_s = [replace(whole, fidelity=sim.Fidelity(collectives=f)).simulate().metrics.step_time_s for f in ("fluid", "stepwise")]
     assert step_s[0] == pytest.approx(step_s[1], rel=0.01)
 
 

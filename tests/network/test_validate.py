@@ -103,7 +103,7 @@ def test_a_row_keeps_its_own_id(tmp_path: Path) -> None:
     assert [row.id for row in validate("collectives", path).rows] == [f"row-{i}" for i in range(len(ROWS))]
 
 
-@pytest.mark.parametrize("kind", ["training", "kernels", "collective"])
+@pytest.mark.parametrize("kind", ["training", "kernel", "collective"])
 def test_kinds_that_are_not_there_are_refused_with_a_hint(kind: str, tmp_path: Path) -> None:
     said = trainsim("validate", "--kind", kind, table(tmp_path / "rows.csv"))
     assert said.code == 2

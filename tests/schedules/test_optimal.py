@@ -279,7 +279,8 @@ print(json.dumps(asdict(optimal.certificate(shape))))
 
 
 @needs_ortools
-@pytest.mark.parametrize("after", [1.0, pytest.param(8.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [4.0, 8.0])
 def test_ctrl_c_keeps_the_best_so_far(after: float) -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED.format(after=after)], capture_output=True, text=True, check=True)
     certificate = json.loads(done.stdout)
@@ -311,6 +312,7 @@ assert not any(name.startswith("ortools") for name in sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @needs_ortools
 def test_the_same_search_gives_the_same_order() -> None:
     shape = Shape(8, 16, memory_limit=0.5)

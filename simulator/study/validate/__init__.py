@@ -19,7 +19,7 @@ from typing import Any
 from ...errors import Fault, UserError, did_you_mean
 
 Row = Mapping[str, str]
-LATER = {"training": "it comes with the published results", "kernels": "it comes with the fitted kernel models"}
+LATER = {"training": "it comes with the published results"}
 """Kinds of the contract whose time has not come."""
 
 
@@ -66,9 +66,9 @@ class Report:
 
 def kinds() -> dict[str, Any]:
     """Every kind that can be validated, and its module."""
-    from . import collectives
+    from . import collectives, kernels
 
-    return {"collectives": collectives}
+    return {"collectives": collectives, "kernels": kernels}
 
 
 def validate(kind: str, path: Path | None) -> Report:

@@ -1,0 +1,320 @@
+"""Regenerates topologies/kernels, report.md and the pictures here: kernel models fitted to measured kernels, and their errors.
+
+    python results/kernels/make.py
+
+reads the table of measured kernels beside the checkout (../shared/data/kernels.csv.gz). Where it is missing nothing is
+written. Only rows whose role is `fit` are fitted; no measured time is kept, only constants.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import pandas as pd
+
+from simulator.costs.attention import HEAD_MULTIPLE, AttentionConstants, Heads, attention_s
+from simulator.costs.gemm import GemmConstants, accumulation_s, gemm_s
+from simulator.costs.machine import Machine
+from simulator.costs.moe import moe_s
+from simulator.costs.rowwise import RowwiseConstants, lookup_s, rowwise_s
+from simulator.costs.shelf import ANY, USUAL, Constants, Fit
+from simulator.errors import UserError
+from simulator.files import atomic
+from simulator.study import kernel_fits
+from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
+from simulator.study.measured_gpus import named
+from simulator.units import US_PER_S
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT.parent / "shared" / "data" / "kernels.csv.gz"
+FITS = ROOT / "topologies" / "kernels"
+
+GRAPHS = "ai-dynamo/aiconfigurator"
+"""The source whose kernels are timed in CUDA graphs, one library to a folder; others are eager."""
+HELD_OUT = {"gemm": (1536, 3584, 5120, 10240), "attention": (5, 12, 24, 40), "moe": (6, 10)}
+"""Whole values that cross-validation holds out: of n and k, of heads, of top-k."""
+SOME = 20
+"""One row in so many at least is held out; where those values are rare, every fourth value of n is."""
+PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
+"""Libraries whose kernels pack heads that share keys: FlashInfer, and FlashAttention 3 with lengths that vary."""
+BACKWARD = {"h100": 2.8, "b200": 2.3}
+"""Attention's backward over its forward where the rows to fit are missing. H100: FlashAttention 3's published charts, 2.7 to
+2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192). Both as the reference notes on measured kernels give them."""
+LEAST_SEQ = 16
+TE_VALUES = 128
+"""The width of values in rows of Transformer Engine whose heads are wider."""
+WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
+"""Bytes of an operand's element; nvfp4 has a scale for each 16."""
+CAST_START = (10.0, 2.5)
+"""Of an unfused cast: microseconds, and passes over the bytes that it reads and writes."""
+RESULT_BYTES = 2
+HOPPER: dict[str, Any] = {
+    "constants": RowwiseConstants(stream=0.93),
+    "sigma": 0.15,
+    "rows": 0,
+    "source": "reference notes: add sustains .98 of HBM on H100 (with hits in the cache) where .88 on A100",
+}
+"""Pointwise kernels were measured on Hopper only where they may not be fitted."""
+POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh", "gelu")
+BINARY = ("add", "mul", "div", "pow")
+WITHOUT_QUANTUM = {name: sigma for name, sigma in GEMM_PRIOR.items() if name != "quantum"}
+"""How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
+2025); independent products on an H100 of 2024 ask for .5. What speaks for all of them keeps that."""
+SOME_PRIOR = {name: GEMM_PRIOR[name] / 2 for name in GEMM_PRIOR}
+SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR}
+"""A few rows of a board whose sister was fitted: they move the constants little."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One fit to make: rows, and the model of them."""
+
+    family: Any
+    gpu: str
+    dtype: str
+    library: str
+    rows: pd.DataFrame
+    start: Constants
+    prior: Mapping[str, float]
+    predict: Callable[[Any, Machine, pd.DataFrame, Any], Any]
+    extra: tuple[float, ...] = ()
+
+    @property
+    def machine(self) -> Machine:
+        return machine(self.gpu, self.dtype)
+
+    def fit(self, rows: pd.DataFrame) -> tuple[Any, Any]:
+        """Constants fitted to some of the rows."""
+        on, time = self.machine, rows.seconds.to_numpy()
+        start: Any = self.start
+        return fitted(
+            start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, np.array(self.extra) if self.extra else None
+        )
+
+    def held_out(self) -> Any:
+        """Which rows cross-validation holds out."""
+        values = HELD_OUT[self.family]
+        names = {"gemm": ("n", "k"), "attention": ("heads",), "moe": ("top_k",)}[self.family]
+        held = np.logical_or.reduce([self.rows[name].isin(values) for name in names])
+        if held.sum() * SOME < len(self.rows):
+            held = self.rows.n.isin(sorted(self.rows.n.unique())[:: len(values)]).to_numpy()
+        return held
+
+
+# Reading --------------------------------------------------------------------------------------------------------------------
+
+
+def measured(path: Path) -> pd.DataFrame:
+    """Every row whose GPU is in the catalog, with that GPU's name and the library that was measured."""
+    table = pd.read_csv(path)
+    table["owner"] = table.gpu.map({words: _named(words) for words in table.gpu.unique()})
+    table = table[table.owner.notna()].copy()
+    table["variant"] = table.variant.fillna("")
+    table["library"] = np.where(table.source.str.startswith(GRAPHS), table.source.str.split("/").str[3], "")
+    table["seconds"] = table.time_us / US_PER_S
+    table["batch"] = table.batch.fillna(1.0)
+    table["top_k"] = pd.to_numeric(table.variant.str.extract(r"topk(\d+)")[0])
+    te = table.variant.str.contains("v_head_dim=128", regex=False)
+    table.loc[te, "head_dim"] = (table.head_dim[te] + TE_VALUES) / 2
+    return table
+
+
+def _named(words: str) -> str | None:
+    try:
+        return named(words)
+    except UserError:
+        return None
+
+
+def machine(name: str, dtype: str) -> Machine:
+    """A GPU of the catalog in a dtype of the table."""
+    gpu = kernel_fits.gpu(name)
+    return Machine(gpu.peak("fp8" if dtype.startswith("fp8") else dtype), gpu.memory_bytes_per_s, gpu.sms)
+
+
+def sizes(rows: pd.DataFrame, *names: str) -> list[Any]:
+    return [rows[name].to_numpy(dtype=float) for name in names]
+
+
+# Models of rows -------------------------------------------------------------------------------------------------------------
+
+
+def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, cast: Any = ()) -> Any:
+    """Products, those that add to a gradient in fp32, and those whose first operand is cast before."""
+    m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
+    width = WIDTH[rows.dtype.iloc[0]]
+    time = gemm_s(c, on, m, n, k, batch, width=width)
+    adds = rows.variant.str.contains("wgrad|grad_w").to_numpy()
+    time = time + np.where(adds, accumulation_s(c, on, m, n) * batch, 0.0)
+    return time + cast_s(cast, on, m, k, width) if len(cast) else time
+
+
+def cast_s(cast: Any, on: Machine, m: Any, k: Any, width: float) -> Any:
+    """An unfused cast of an operand of m x k from 16 bits."""
+    return cast[0] / US_PER_S + cast[1] * m * k * (2 + width) / on.bytes_per_s
+
+
+def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
+    """Forward, backward, or both, as the operator says."""
+    what = Heads(*sizes(rows, "batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
+    op = rows.op.to_numpy()
+    forward, backward = attention_s(c, on, what), attention_s(c, on, what, backward=True)
+    return np.where(op == "attention_fwd", forward, np.where(op == "attention_bwd", backward, forward + backward))
+
+
+def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
+    m, k, n, experts, top_k = sizes(rows, "m", "k", "n", "batch", "top_k")
+    return moe_s(c, on, m, k, n, (experts, top_k))
+
+
+# Fitting --------------------------------------------------------------------------------------------------------------------
+
+
+def tasks(table: pd.DataFrame) -> Iterator[Task]:
+    """Every fit to make."""
+    fit = table[table.role == "fit"]
+    graphs = fit[fit.source.str.startswith(GRAPHS)]
+    for (gpu, dtype), rows in graphs[graphs.op == "gemm"].groupby(["owner", "dtype"]):
+        extra = CAST_START if dtype not in ("bf16", "fp16") else ()
+        libraries = dict.fromkeys(rows.library)
+        for library in (ANY, *(libraries if len(libraries) > 1 else ())):
+            own = rows if library == ANY else rows[rows.library == library]
+            prior = WITHOUT_QUANTUM if library == ANY else GEMM_PRIOR
+            yield Task("gemm", gpu, dtype, library, own, GemmConstants(), prior, gemm, extra)
+    plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
+    for gpu, rows in plain.groupby("owner"):
+        start = GemmConstants(launch_us=10.0)
+        yield Task("gemm", gpu, "fp32", ANY, rows, start, {**SOME_PRIOR, "launch_us": 1.0, "compute": 0.6}, gemm)
+    for gpu, rows in graphs[graphs.op == "moe_ffn"].groupby("owner"):
+        start = GemmConstants(launch_us=20.0, compute=0.6)
+        yield Task("moe", gpu, "bf16", ANY, rows, start, GEMM_PRIOR, moe)
+    forward = graphs[(graphs.op == "attention_fwd") & (graphs.seq >= LEAST_SEQ)]
+    for (gpu, library), rows in forward.groupby(["owner", "variant"]):
+        even = rows[rows.head_dim % HEAD_MULTIPLE == 0]
+        start = AttentionConstants(packed=library in PACKED, backward=BACKWARD.get(gpu, 2.8))
+        yield Task("attention", gpu, "bf16", library, even, start, ATTENTION_PRIOR, attention)
+
+
+def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
+    """A fit to all rows of a task, and how well one to some of them predicts the others."""
+    held = task.held_out()
+    constants, extra = task.fit(task.rows[~held])
+    judged = judge.score(task.rows[held], task.predict(constants, task.machine, task.rows[held], extra))
+    constants, extra = task.fit(task.rows)
+    if isinstance(constants, AttentionConstants):
+        constants = finished(constants, task, table)
+    cast = (float(extra[0]), float(extra[1])) if len(extra) else None
+    names = {"gemm": ("m", "n", "k"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
+    rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
+    ranges = {name: (float(rows[name].min()), float(rows[name].max())) for name in names}
+    source = ", ".join(sorted({text.partition(":")[0] for text in task.rows.source}))
+    return Fit(task.family, task.dtype, task.library, constants, judged.sigma, ranges, len(rows), source, cast), judged
+
+
+def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> AttentionConstants:
+    """With what the other rows of a GPU tell: of odd heads, and of the backward pass."""
+    fit = table[(table.role == "fit") & table.op.str.startswith("attention")]
+    odd = fit[(fit.owner == task.gpu) & (fit.variant == task.library) & (fit.head_dim % HEAD_MULTIPLE != 0) & (fit.seq >= 1024)]
+    if len(odd):
+        c = replace(c, odd=max(1.0, float(np.median(odd.seconds / attention(c, task.machine, odd)))))
+    back = fit[fit.op.isin(["attention_bwd", "attention_fwd_bwd"]) & fit.owner.isin([task.gpu, task.gpu.replace("-", "-pcie-")])]
+    if len(back) and task.library in USUAL:
+        one, two = (attention(replace(c, backward=b), task.machine, back) for b in (1.0, 2.0))
+        c = replace(c, backward=float(np.median(1 + (back.seconds - one) / (two - one))))
+    return c
+
+
+def sisters(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[Task]:
+    """Products of training on a board whose sister was fitted, weight gradients among them."""
+    rows = table[(table.role == "fit") & table.op.isin(["gemm", "grouped_gemm"]) & table.source.str.startswith("MooreThreads")]
+    for gpu, own in rows.groupby("owner"):
+        start = chosen(fits[str(gpu).replace("-pcie", "")], "gemm", "bf16").constants
+        yield Task("gemm", str(gpu), "bf16", ANY, own, start, {**SITE_PRIOR, "accumulate": 1.0, "launch_us": 1.0}, gemm)
+
+
+def chosen(fits: list[Fit], family: str, dtype: str, library: str = ANY) -> Fit:
+    return next(fit for fit in fits if (fit.family, fit.dtype, fit.library) == (family, dtype, library))
+
+
+def rowwise(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
+    """Pointwise kernels and look-ups of every GPU where some were measured."""
+    fit = table[(table.role == "fit") & (table.dtype == "fp32")].assign(op_name=table.variant.str.split().str[-1])
+    moved = fit.m * fit.n * WIDTH["fp32"] * np.where(fit.op_name.isin(BINARY), 3, 2)
+    for gpu, rows in fit[(fit.op == "elementwise") & fit.op_name.isin(POINTWISE)].groupby("owner"):
+        on, own, time = machine(str(gpu), "fp32"), moved[rows.index].to_numpy(), rows.seconds.to_numpy()
+
+        def predict(c: RowwiseConstants, _: Any, on: Machine = on, own: Any = own) -> Any:
+            return rowwise_s(c, on, own)
+
+        c, _ = fitted(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
+        floor_us, c = c.launch_us, replace(c, launch_us=RowwiseConstants().launch_us)
+        found = fit[(fit.op == "embedding") & (fit.owner == gpu)]
+        if len(found):
+            c = replace(c, lookup_cycles=lookup(c, str(gpu), found))
+        errors = np.abs(predict(replace(c, launch_us=floor_us), None) / time - 1)
+        sigma = max(0.05, float(np.quantile(errors, 0.68)))
+        yield (
+            str(gpu),
+            Fit("rowwise", "", "", c, sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927"),
+        )
+
+
+def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
+    """Attention with the backward pass of the library that training uses: of that of others nothing is known."""
+    if not isinstance(fit.constants, AttentionConstants):
+        return fit
+    usual = min(
+        (f for f in own if f.family == "attention"), key=lambda f: USUAL.index(f.library) if f.library in USUAL else len(USUAL)
+    )
+    return replace(fit, constants=replace(fit.constants, backward=usual.constants.backward))  # type: ignore[union-attr]
+
+
+def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:
+    """Cycles of a multiprocessor for an element looked up: the slope of time over elements, with a floor of its own."""
+    elements = (rows.m * rows.n).to_numpy()
+    slope, _ = np.polyfit(elements, rows.seconds, 1, w=1 / rows.seconds)
+    cycle_s = lookup_s(replace(c, launch_us=0.0, lookup_cycles=1.0), machine(gpu, "fp16"), elements.max(), 0.0) / elements.max()
+    return float(slope / cycle_s)
+
+
+def main() -> None:
+    if not TABLE.exists():
+        sys.exit(f"no {TABLE}: nothing to fit")
+    table = measured(TABLE)
+    fits: dict[str, list[Fit]] = {}
+    scores: list[tuple[Task, judge.Score]] = []
+    for task in tasks(table):
+        fit, judged = made(task, table)
+        fits.setdefault(task.gpu, []).append(fit)
+        scores.append((task, judged))
+    for task in list(sisters(table, fits)):
+        fit, judged = made(task, table)
+        fits.setdefault(task.gpu, []).append(fit)
+        scores.append((task, judged))
+        accumulate = fit.constants.accumulate  # type: ignore[union-attr]
+        for name, own in fits.items():
+            fits[name] = [
+                replace(f, constants=replace(f.constants, accumulate=accumulate)) if isinstance(f.constants, GemmConstants) else f
+                for f in own
+            ]
+    for name, own in fits.items():
+        fits[name] = [_like_the_usual(f, own) for f in own]
+    for gpu, fit in rowwise(table):
+        fits.setdefault(gpu, []).append(fit)
+    fits["h100"].append(replace(chosen(fits["a100-pcie-80gb"], "rowwise", "", ""), **HOPPER))
+    for gpu in sorted(fits):
+        with atomic(FITS / f"{gpu}.yaml") as temporary:
+            about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py"
+            temporary.write_text(kernel_fits.text(gpu, fits[gpu], about), encoding="utf-8")
+    kernel_fits.shelf.cache_clear()
+    judge.report(table, scores, kernel_fits.shelf(), TABLE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""`trainsim kernel`: what one kernel takes on a GPU, and whose word that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ._show import Count, json_option, print_json, print_pairs
+
+MOST_SIZE = 2**31
+
+
+@click.command("kernel", short_help="Time one kernel on a GPU: a matrix product, attention, a norm.")
+@click.argument("op")
+@click.option("--gpu", required=True, help="A name that `trainsim catalog gpus` lists, or a YAML file.")
+@click.option("--dtype", default="bf16", show_default=True, help="A dtype that the GPU has; fp32 is fp32, not tf32.")
+@click.option("-m", "m", type=Count(1, MOST_SIZE), help="Rows of the product, or of a row-wise operator.")
+@click.option("-n", "n", type=Count(1, MOST_SIZE), help="Columns.")
+@click.option("-k", "k", type=Count(1, MOST_SIZE), help="The inner dimension of a product.")
+@click.option("--batch", type=Count(1, MOST_SIZE), default=1, show_default=True, help="How many products, groups or sequences.")
+@click.option("--seq", type=Count(1, MOST_SIZE), help="Tokens of a sequence.")
+@click.option("--heads", type=Count(1, MOST_SIZE), help="Query heads.")
+@click.option("--kv-heads", type=Count(1, MOST_SIZE), help="Key heads.  [default: as many as query heads]")
+@click.option("--head-dim", type=Count(1, MOST_SIZE), default=128, show_default=True, help="Width of a head.")
+@click.option("--causal/--full", default=True, help="Whether a token sees only those before it.  [default: causal]")
+@click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, vllm ...  [default: the usual]")
+@click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
+@json_option
+def command(
+    op: str, gpu: str, dtype: str, m: int | None, n: int | None, k: int | None, batch: int, seq: int | None,
+    heads: int | None, kv_heads: int | None, head_dim: int, causal: bool, library: str, eager: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.
+
+    A product takes -m -n -k (and --batch), attention --batch --seq --heads, any other operator -m rows of -n columns; the
+    backward pass of an operator ends in _backward. The answer says which measurements it comes from, its relative standard
+    error, and whether it lies beyond what was measured.
+    """
+    from ..study.kernel import Asked, time_kernel
+
+    asked = Asked(op, gpu, dtype, (m, n, k), batch, (seq, heads, kv_heads, head_dim), causal)
+    record: dict[str, Any] = time_kernel(asked, library=library, eager=eager)
+    if as_json:
+        print_json(record)
+        return
+    print_pairs(
+        [
+            ("kernel", f"{record['op']} on {record['gpu']} in {record['dtype']}"),
+            ("time", f"{record['time_us']:,.2f} us, give or take {record['sigma']:.0%}"),
+            ("model", record["model"]),
+            ("provenance", record["provenance"] + (", beyond the measured sizes" if record["extrapolated"] else "")),
+            ("rate", f"{record['tflop_per_s']:,.1f} TFLOP/s, {record['gb_per_s']:,.0f} GB/s"),
+        ]
+    )

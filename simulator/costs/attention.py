@@ -1,0 +1,131 @@
+"""Fused attention: blocks of query rows that walk over the keys before them, spread over the multiprocessors.
+
+A block of rows costs, per key, two products of the width of a head and an exponential, which no tensor core does: that is why
+narrow heads are slower per flop. With few heads the longest walk decides, unless the library splits it; with many, the sum
+over the multiprocessors; between the two, a p-norm. Libraries for grouped queries pack the heads that share keys into a
+block. Traffic, mostly that of writing and reading the cache of keys, comes on top, as does what wraps the kernel. Backward
+does five products instead of two. References: Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
+from ..units import US_PER_S
+from .machine import Array, Machine, columns
+
+ROWS = 64
+"""Query rows of a block."""
+HEAD_MULTIPLE = 16
+"""Heads are as wide as the next multiple: what a tensor core takes at once."""
+WIDTH = 128
+"""The head width in whose products the cost of an exponential is counted."""
+SPLITS = (1, 2, 4, 8, 16, 32)
+FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
+EXACT = 2.0
+"""Flop of a multiplication with its addition."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConstants:
+    """Fitted to one GPU and library."""
+
+    launch_us: float = 8.0
+    """With what wraps the kernel: metadata, scheduling, copies."""
+    compute: float = 0.85
+    """Fraction of the peak of the products alone."""
+    exponential: float = 0.4
+    """What the exponential of a score costs, in products of WIDTH-wide heads at the peak."""
+    ramp: float = 100.0
+    """Starting and ending a block, in keys."""
+    norm: float = 2.5
+    """Of the longest walk and the mean load."""
+    memory: float = 0.8
+    keys: float = 1.5
+    """How often keys and values are moved, over once."""
+    walk: float = 1.0
+    """How much slower a block walks alone than the multiprocessor works through many."""
+    walk_products: float = 1.0
+    """The same again, for the products of it."""
+    split_us: float = 10.0
+    """What joining a walk that was halved takes."""
+    throttle: float = 0.05
+    """Slowdown of long kernels."""
+    throttle_us: float = 1024.0
+    backward: float = 2.8
+    """Time of the backward pass over that of the forward pass, without launches."""
+    odd: float = 1.0
+    """How much slower a head is whose width is no multiple of HEAD_MULTIPLE."""
+    packed: bool = False
+    """Whether heads that share keys share a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What is attended to: sizes, or columns of sizes. `causal` is 1 where only earlier keys are seen, `prefix` the number of
+    keys before the sequence itself, which all of it sees.
+    """
+
+    batch: ArrayLike
+    seq: ArrayLike
+    heads: ArrayLike
+    kv_heads: ArrayLike
+    head_dim: ArrayLike
+    causal: ArrayLike = 1
+    prefix: ArrayLike = 0
+
+
+def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float = 2, backward: bool = False) -> Array:
+    """Seconds of the forward pass, or of the backward pass alone."""
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
+        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
+    )
+    working_s = _working(c, on, Heads(batch, seq, heads, kv_heads, head_dim, causal, prefix))
+    working_s = working_s * np.where(head_dim % HEAD_MULTIPLE, c.odd, 1.0)
+    working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))
+    moved = 2 * batch * head_dim * (seq * heads + c.keys * (seq + prefix) * kv_heads)
+    moving_s = width * moved / (c.memory * on.bytes_per_s)
+    scores = batch * heads * seq * (np.where(causal > 0, (seq + 1) / 2, seq) + prefix)
+    products = BACKWARD_PRODUCTS if backward else FORWARD_PRODUCTS
+    ideal_s = EXACT * products * scores * head_dim / on.flop_per_s
+    times = c.backward if backward else 1.0
+    took_s: Array = c.launch_us / US_PER_S + np.maximum(times * (working_s + moving_s), ideal_s)
+    return took_s
+
+
+def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
+    """Seconds of the arithmetic: between the longest walk and an even share of all."""
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
+        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
+    )
+    per_sm = on.flop_per_s / on.sms
+    product_s = EXACT * FORWARD_PRODUCTS * np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE / (c.compute * per_sm)
+    exponential_s = c.exponential * EXACT * FORWARD_PRODUCTS * WIDTH / per_sm
+    shared = heads / kv_heads if c.packed else np.ones_like(heads)
+    blocks_of_head = np.ceil(seq * shared / ROWS)
+    tokens = ROWS / shared
+    keys = np.where(causal > 0, np.minimum((blocks_of_head * tokens + tokens) / 2, seq), seq) + prefix + c.ramp
+    blocks = batch * heads / shared * blocks_of_head
+    share_s = blocks / on.sms * ROWS * keys * (product_s + exponential_s)
+    walk_s = c.walk * ROWS * (seq + prefix + c.ramp) * (c.walk_products * product_s + exponential_s)
+    least = np.full(share_s.shape, np.inf)
+    for split in SPLITS:
+        taken_s = (share_s**c.norm + (walk_s / split) ** c.norm) ** (1 / c.norm) + np.log2(split) * c.split_us / US_PER_S
+        allowed = (split == 1) | (blocks * split <= on.sms)
+        least = np.where(allowed, np.minimum(least, taken_s), least)
+    return least
+
+
+def unfused(kernel: Attention) -> list[Kernel]:
+    """The same as two products with a softmax between them, which write and read all scores, the masked ones too."""
+    lines, keys, width = kernel.batch * kernel.heads, kernel.seq + kernel.prefix, kernel.element_bytes
+    scores = Gemm(kernel.seq, keys, kernel.head_dim, width, batch=lines)
+    mixed = Gemm(kernel.seq, kernel.head_dim, keys, width, batch=lines)
+    if kernel.part is Part.FORWARD:
+        return [scores, Rowwise("softmax", lines * kernel.seq, keys, width, 2 * width), mixed]
+    turned = Gemm(keys, kernel.head_dim, kernel.seq, width, batch=lines)
+    return [scores, turned, Rowwise("softmax_backward", lines * kernel.seq, keys, width, 3 * width), mixed, turned]

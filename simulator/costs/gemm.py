@@ -1,0 +1,116 @@
+"""Matrix products: tiles in waves over the multiprocessors, beside the traffic that they cause.
+
+A library picks a tile and splits the inner dimension so that the product ends soonest. A tile of tm x tn over k takes
+2 tm tn (k + ramp) flop at the rate of one multiprocessor, less for small tiles, which reuse their operands less; tiles run in
+waves, the last of which is (partly) empty. The clock falls with the power that the arithmetic draws, at once and over
+milliseconds. Arithmetic and traffic overlap: the p-norm of their times. The form is the same for every GPU; its constants are
+fitted. Every term grows with m, n and k, and so does the least over tiles and splits. Reference on tile and wave
+quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..units import US_PER_S
+from .machine import Array, Machine, columns, in_blocks
+
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
+"""What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
+SPLITS = (1, 2, 4, 8, 16, 32)
+"""Powers of two, so that a whole number of waves is one in floats as well."""
+PARTIAL_BYTES = 4
+"""A split adds up in fp32."""
+REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
+"""The tile, by its flop per byte, that reaches the `compute` fraction."""
+ACCUMULATED_BYTES = 8
+"""A weight gradient that is added to an fp32 one reads and writes it."""
+BLOCK = 4096
+
+_TM, _TN = (np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*TILES, strict=True))
+_S = np.array(SPLITS, dtype=np.float64)[:, None]
+_REUSE = 2 * _TM * _TN / (_TM + _TN)
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConstants:
+    """Fitted to one GPU, dtype and library."""
+
+    launch_us: float = 2.5
+    """From one kernel to the next when the host is ahead."""
+    compute: float = 0.9
+    """Fraction of the peak, before the clock falls."""
+    memory: float = 0.82
+    ramp: float = 180.0
+    """Filling and draining a tile's pipeline, as an inner dimension."""
+    quantum: float = 0.5
+    """How much of the last wave is lost: 1 for a wave like any other, 0 for work that is spread evenly."""
+    norm: float = 3.0
+    """Of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
+    tile: float = 400.0
+    """How much small tiles cost: the reuse at which half of the rate would be gone."""
+    split_us: float = 2.0
+    """What adding up the partial sums takes at least."""
+    split_traffic: float = 0.2
+    """Of the partial sums, that goes to memory and not to the cache."""
+    power: float = 0.2
+    """Slowdown at once, when the arithmetic units never wait."""
+    power_us: float = 10.0
+    throttle: float = 0.1
+    """Slowdown later."""
+    throttle_us: float = 1024.0
+    accumulate: float = 0.5
+    """Of the traffic of adding to an fp32 gradient, that is not hidden."""
+
+
+def gemm_s(
+    c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike = 1, *, width: float = 2
+) -> Array:
+    """Seconds of (m, k) x (k, n), `batch` times, of elements `width` bytes wide: of one product, or of many at once."""
+    sizes = columns(m, n, k, batch)
+    flat = [size.ravel() for size in sizes]
+    out = np.empty(flat[0].shape)
+    for part in in_blocks(out.size, BLOCK):
+        out[part] = _block(c, on, [size[part] for size in flat], width)
+    return out.reshape(sizes[0].shape)
+
+
+def accumulation_s(c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike) -> Array:
+    """What a weight gradient takes longer than the product alone, when it is added to one in fp32."""
+    m, n = columns(m, n)
+    return c.accumulate * ACCUMULATED_BYTES * m * n / (c.memory * on.bytes_per_s)
+
+
+def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
+    m, n, k, batch = sizes
+    ideal_s = 2 * batch * m * n * k / on.flop_per_s
+    bytes_s = width * batch * (m * k + k * n + m * n) / on.bytes_per_s
+    tiled_s = _tiled(c, on, m, n, k, batch)
+    slowed = c.power / (tiled_s + c.power_us / US_PER_S) + c.throttle / (tiled_s + c.throttle_us / US_PER_S)
+    busy_s = tiled_s * (1 + ideal_s * slowed)
+    moving_s = bytes_s / c.memory
+    larger, smaller = np.maximum(busy_s, moving_s), np.minimum(busy_s, moving_s)
+    both_s = larger * (1 + (smaller / larger) ** c.norm) ** (1 / c.norm)
+    least_s = np.maximum(ideal_s, bytes_s)
+    took_s: Array = c.launch_us / US_PER_S + np.maximum(both_s, least_s)
+    return took_s
+
+
+def _tiled(c: GemmConstants, on: Machine, m: Array, n: Array, k: Array, batch: Array) -> Array:
+    """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, products."""
+    rate = c.compute * _REUSE / (_REUSE + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
+    per_depth_s = 2 * _TM * _TN / rate
+    waves = np.ceil(m / _TM) * np.ceil(n / _TN) * batch / on.sms * _S
+    whole = np.ceil(waves)
+    whole *= c.quantum * per_depth_s
+    np.maximum(waves, 1, out=waves)
+    waves *= (1 - c.quantum) * per_depth_s
+    waves += whole
+    waves *= np.ceil(k / _S) + c.ramp
+    partial_s = c.split_traffic * PARTIAL_BYTES / (c.memory * on.bytes_per_s)
+    waves += np.where(_S > 1, _S * (partial_s * batch * m * n) + c.split_us / US_PER_S, 0)
+    least: Array = waves.min(axis=(0, 1))
+    return least

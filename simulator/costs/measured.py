@@ -1,0 +1,180 @@
+"""What a kernel takes on a GPU, by models whose constants were fitted to measured kernels, and how far to trust it.
+
+A prediction says which fit it comes from, whether that was measured on this GPU or is borrowed from another, its relative
+standard error, and whether the sizes lie beyond those that were measured. What nobody measured takes the usual constants, a
+roofline with a launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TypeVar
+
+from ..hardware.gpu import TENSOR_CORE_DTYPE, Gpu
+from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
+from ..units import US_PER_S, ns
+from .attention import AttentionConstants, Heads, attention_s, unfused
+from .gemm import GemmConstants, accumulation_s, gemm_s
+from .machine import Machine
+from .moe import moe_s
+from .roofline import KernelCost
+from .rowwise import LOOKUPS, RowwiseConstants, launches, lookup_s, rowwise_s, slowness
+from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, choose, known_library
+
+C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
+
+PEAK_OF = {"fp8_block": "fp8", "mxfp8": "fp8"}
+"""Ways of scaling: they run at the peak of their format."""
+PROVENANCES: tuple[Provenance, ...] = ("measured", "transferred", "roofline")
+"""From the best word to the last."""
+ROOFLINE_SIGMA = 0.4
+BACKWARD_SIGMA = 0.1
+"""What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
+STRETCH = 1.001
+"""Sizes that are the largest measured are not beyond it."""
+BEYOND = 2.0
+"""How much less is known beyond the measured sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is known about the software."""
+
+    library: str = ""
+    eager: bool = False
+    """Whether norms, activations and losses run as the several kernels of an eager framework."""
+    tensor_cores: bool = True
+    """Whether products in fp32 run as TF32."""
+    accumulate: bool = True
+    """Whether weight gradients are added to fp32 ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A predicted time; `sigma` is its relative standard error."""
+
+    seconds: float
+    model: str
+    provenance: Provenance
+    sigma: float
+    extrapolated: bool
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Predicts kernels of one dtype on one GPU."""
+
+    gpu: Gpu
+    dtype: str
+    shelf: Shelf
+    options: Options = field(default_factory=Options)
+
+    @property
+    def product_dtype(self) -> str:
+        """What products of the dtype run in."""
+        tensor = TENSOR_CORE_DTYPE.get(self.dtype, self.dtype) if self.options.tensor_cores else self.dtype
+        return tensor if tensor in self.gpu.peak_flop_per_s else self.dtype
+
+    @property
+    def peak_dtype(self) -> str:
+        """The format whose peak that has."""
+        return PEAK_OF.get(self.product_dtype, self.product_dtype)
+
+    @property
+    def machine(self) -> Machine:
+        """The GPU at that peak; a dtype that it lacks is refused."""
+        return Machine(self.gpu.peak(self.peak_dtype), self.gpu.memory_bytes_per_s, self.gpu.sms)
+
+    def estimate(self, kernel: Kernel) -> Estimate:
+        """The time of a kernel, and whose word it is."""
+        if isinstance(kernel, Gemm):
+            return self.product(kernel, kernel.element_bytes)
+        if isinstance(kernel, Rowwise):
+            return self._rowwise(kernel)
+        return self._unfused(kernel) if self.options.library == UNFUSED else self._attention(kernel)
+
+    def moe(self, tokens: int, hidden: int, expert: int, routing: tuple[int, int], width: float = 2) -> Estimate:
+        """A fused feed-forward of experts of `expert` channels: `routing` is how many there are, and to how many a token goes."""
+        chosen, c = self._constants("moe", GemmConstants())
+        time = float(moe_s(c, self.machine, tokens, hidden, expert, routing, width=width))
+        return _said(time, "moe", chosen, {"m": tokens, "n": expert, "k": hidden})
+
+    def cast_s(self, m: int, k: int, width: float) -> float:
+        """What casting the first operand from 16 bits apart takes, as measured beside FP8 products."""
+        chosen, _ = self._constants("gemm", GemmConstants())
+        launch_us, passes = (chosen and chosen.fit.cast) or (0.0, 0.0)
+        return launch_us / US_PER_S + passes * m * k * (2 + width) / self.gpu.memory_bytes_per_s
+
+    def product(self, kernel: Gemm, width: float) -> Estimate:
+        """A matrix product of elements that may be narrower than a byte."""
+        chosen, c = self._constants("gemm", GemmConstants())
+        time = float(gemm_s(c, self.machine, kernel.m, kernel.n, kernel.k, kernel.batch, width=width))
+        if kernel.part is Part.WEIGHT_GRADIENT and self.options.accumulate:
+            time += float(accumulation_s(c, self.machine, kernel.m, kernel.n)) * kernel.batch
+        return _said(time, "gemm", chosen, {"m": kernel.m, "n": kernel.n, "k": kernel.k})
+
+    def _attention(self, kernel: Attention) -> Estimate:
+        chosen, c = self._constants("attention", AttentionConstants())
+        what = Heads(
+            kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, float(kernel.causal), kernel.prefix
+        )
+        backward = kernel.part is not Part.FORWARD
+        time = float(attention_s(c, self.machine, what, width=kernel.element_bytes, backward=backward))
+        sizes = {"seq": kernel.seq, "lines": kernel.batch * kernel.heads, "head_dim": kernel.head_dim}
+        said = _said(time, "attention backward" if backward else "attention", chosen, sizes)
+        return replace(said, sigma=math.hypot(said.sigma, BACKWARD_SIGMA)) if backward else said
+
+    def _unfused(self, kernel: Attention) -> Estimate:
+        parts = [self.estimate(part) for part in unfused(kernel)]
+        total_s = sum(part.seconds for part in parts)
+        sigma = sum(part.seconds * part.sigma for part in parts) / total_s
+        worst = max(parts, key=lambda part: PROVENANCES.index(part.provenance))
+        return Estimate(total_s, "attention: unfused", worst.provenance, sigma, any(part.extrapolated for part in parts))
+
+    def _rowwise(self, kernel: Rowwise) -> Estimate:
+        chosen, c = self._constants("rowwise", RowwiseConstants())
+        on = Machine(self.gpu.matmul_peak("fp16"), self.gpu.memory_bytes_per_s, self.gpu.sms)
+        kernels = launches(kernel.op, eager=self.options.eager)
+        if kernel.op in LOOKUPS:
+            time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, kernels))
+        else:
+            slower = slowness(kernel.op, eager=self.options.eager)
+            time = float(rowwise_s(c, on, kernel.traffic_bytes, slower, kernels))
+        return _said(time, kernel.op, chosen, {"bytes": kernel.traffic_bytes})
+
+    def _constants(self, family: Family, usual: C) -> tuple[Chosen | None, C]:
+        """The constants for a family of kernels, from a fit if there is one; a library only where it has such kernels."""
+        dtype = "" if family == "rowwise" else self.product_dtype
+        library = SHORT.get(self.options.library, self.options.library)
+        if library not in (*self.shelf.libraries(family), *(SLOWER if family == "attention" else ())):
+            library = ""
+        chosen = choose(self.gpu, self.shelf, family, dtype, library)
+        found = chosen.fit.constants if chosen else usual
+        return chosen, found if isinstance(found, type(usual)) else usual
+
+
+def _said(time: float, what: str, chosen: Chosen | None, sizes: Mapping[str, float]) -> Estimate:
+    if chosen is None:
+        return Estimate(time, f"{what}: usual constants", "roofline", ROOFLINE_SIGMA, True)
+    fit = chosen.fit
+    spans = ((sizes[name], low, high) for name, (low, high) in fit.ranges.items())
+    beyond = any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
+    name = " ".join(word for word in (f"{what}:", fit.dtype, fit.library, f"of {chosen.owner}") if word)
+    return Estimate(time, name, chosen.provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
+
+
+def measured_cost(gpu: Gpu, dtype: str, shelf: Shelf, options: Options | None = None) -> KernelCost:
+    """The cost of kernels of one dtype on one GPU, in nanoseconds, by what was measured. A dtype it lacks is refused now."""
+    options = options or Options()
+    options = replace(options, library=known_library(options.library, shelf))
+    estimator = Estimator(gpu, dtype, shelf, options)
+    gpu.matmul_peak(dtype)
+
+    @cache
+    def cost(kernel: Kernel) -> int:
+        return ns(estimator.estimate(kernel).seconds)
+
+    return cost

@@ -1,0 +1,92 @@
+"""One kernel by itself: from what a person asks to a shape, and from a shape to a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..costs.measured import Estimator, Options
+from ..costs.shelf import known_library
+from ..errors import UserError, did_you_mean
+from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
+from ..units import GB, TFLOP, US_PER_S
+from . import kernel_fits
+
+WIDTH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5625, "mxfp4": 0.53125}
+"""Bytes of an element, with what scales it: a byte for 16 or 32 of four bits."""
+PRODUCTS = {"gemm": Part.FORWARD, "gemm_dgrad": Part.INPUT_GRADIENT, "gemm_wgrad": Part.WEIGHT_GRADIENT, "bmm": Part.FORWARD}
+PRODUCTS |= {"grouped_gemm": Part.FORWARD}
+ATTENTIONS = {"attention": Part.FORWARD, "attention_fwd": Part.FORWARD}
+ATTENTIONS |= {"attention_backward": Part.INPUT_GRADIENT, "attention_bwd": Part.INPUT_GRADIENT}
+PASSES = {
+    "add": (3, 3), "mul": (3, 3), "dropout": (2, 3), "residual": (3, 3), "embedding": (2, 3), "copy": (2, 2), "cast": (2, 2),
+    "gelu": (2, 3), "silu": (2, 3), "relu": (2, 3), "silu_gated": (3, 5), "gelu_gated": (3, 5), "rope": (2, 2),
+    "layernorm": (2, 3), "rmsnorm": (2, 3), "softmax": (2, 3), "cross_entropy": (3, 3), "adam": (17, 17), "quantise": (2, 2),
+}  # fmt: skip
+"""Elements that an operator moves for each of its shape, forward and backward; adam in 16 bits: 34 bytes for a parameter."""
+OTHER = {"swiglu": "silu_gated", "geglu": "gelu_gated", "rms_norm": "rmsnorm", "layer_norm": "layernorm", "quantize": "quantise"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A kernel in words and sizes: (m, n, k), and (seq, heads, kv_heads, head_dim)."""
+
+    op: str
+    gpu: str
+    dtype: str
+    sizes: tuple[int | None, int | None, int | None]
+    batch: int
+    heads: tuple[int | None, int | None, int | None, int]
+    causal: bool
+
+
+def time_kernel(asked: Asked, *, library: str = "", eager: bool = False) -> dict[str, Any]:
+    """The predicted time of a kernel with all that is known about the prediction."""
+    gpu, shelf, dtype = kernel_fits.gpu(asked.gpu), kernel_fits.shelf(), asked.dtype.strip().lower().replace("-", "_")
+    estimator = Estimator(gpu, dtype, shelf, Options(known_library(library, shelf), eager, tensor_cores=dtype != "fp32"))
+    gpu.peak(estimator.peak_dtype)
+    if dtype not in WIDTH:
+        raise UserError(f"no kernels in {dtype}", hint=did_you_mean(dtype, WIDTH))
+    kernel = kernel_of(asked, WIDTH[dtype])
+    made = estimator.product(kernel, WIDTH[dtype]) if isinstance(kernel, Gemm) else estimator.estimate(kernel)
+    narrow = WIDTH[dtype] if isinstance(kernel, Gemm) else 1.0
+    return {
+        "op": asked.op,
+        "gpu": gpu.name,
+        "dtype": dtype,
+        "time_us": made.seconds * US_PER_S,
+        "model": made.model,
+        "provenance": made.provenance,
+        "sigma": made.sigma,
+        "extrapolated": made.extrapolated,
+        "tflop_per_s": kernel.flop / made.seconds / TFLOP,
+        "gb_per_s": kernel.traffic_bytes * narrow / made.seconds / GB,
+    }
+
+
+def kernel_of(asked: Asked, width: float) -> Kernel:
+    """The shape that was asked for; of a product with elements of a byte."""
+    op = asked.op.strip().lower().replace("-", "_")
+    m, n, k = asked.sizes
+    if op in PRODUCTS:
+        return Gemm(_given(m, "-m"), _given(n, "-n"), _given(k, "-k"), 1, PRODUCTS[op], asked.batch)
+    if op in ATTENTIONS:
+        seq, heads = _given(asked.heads[0], "--seq"), _given(asked.heads[1], "--heads")
+        kv_heads = asked.heads[2] or heads
+        if heads % kv_heads:
+            raise UserError(f"{heads} heads cannot share {kv_heads} key heads evenly", hint="--kv-heads divides --heads")
+        return Attention(asked.batch, seq, heads, kv_heads, asked.heads[3], asked.causal, max(1, int(width)), ATTENTIONS[op])
+    base = op.removesuffix("_backward")
+    name = OTHER.get(base, base)
+    if name not in PASSES:
+        known = (*PRODUCTS, *ATTENTIONS, *PASSES)
+        raise UserError(f"no kernel {asked.op!r}", hint=did_you_mean(op, known))
+    passes = PASSES[name][op.endswith("_backward")]
+    rows, columns = _given(m, "-m") * asked.batch, _given(n, "-n")
+    return Rowwise(name + "_backward" * op.endswith("_backward"), rows, columns, 1, max(1, round(passes * width)))
+
+
+def _given(value: int | None, option: str) -> int:
+    if value is None:
+        raise UserError(f"{option} is missing", hint="trainsim kernel gemm --gpu h100 -m 8192 -n 8192 -k 8192")
+    return value

@@ -1,0 +1,133 @@
+"""Fits in files: the constants of kernel models, one YAML file per measured GPU in topologies/kernels.
+
+`results/kernels/make.py` writes those that ship. They hold fitted numbers, how many rows they were fitted to, their error
+and the sizes between which they were measured; no measured time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ..costs.attention import AttentionConstants
+from ..costs.gemm import GemmConstants
+from ..costs.rowwise import RowwiseConstants
+from ..costs.shelf import Constants, Fit, Shelf
+from ..hardware.gpu import Gpu
+from . import catalog
+from .findings import validated
+from .source import read
+from .strict import Contradiction, Strict
+
+FOLDER = "kernels"
+CONSTANTS: Mapping[str, type[Constants]] = {
+    "gemm": GemmConstants,
+    "moe": GemmConstants,
+    "attention": AttentionConstants,
+    "rowwise": RowwiseConstants,
+}
+DIGITS = 4
+
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
+
+
+class FitSchema(Strict):
+    """One fit."""
+
+    family: Literal["gemm", "moe", "attention", "rowwise"]
+    dtype: str = ""
+    library: str = ""
+    constants: dict[str, Number | bool]
+    sigma: Annotated[float, Field(gt=0, le=2)]
+    ranges: Annotated[dict[str, Pair], Field(default_factory=dict)]
+    rows: Annotated[int, Field(ge=0)] = 0
+    source: str = ""
+    cast: Pair | None = None
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        known = {f.name for f in fields(CONSTANTS[self.family])}
+        for name in sorted(known ^ set(self.constants)):
+            yield (
+                "constants",
+                f": {name} is {'missing' if name in known else 'none of them'}",
+                f"they are {', '.join(sorted(known))}",
+            )
+
+
+class FitsSchema(Strict):
+    """A file of topologies/kernels."""
+
+    gpu: str
+    fits: Annotated[list[FitSchema], Field(min_length=1)]
+
+
+def folder() -> Path:
+    """Where the fits are that ship."""
+    return catalog.folder("clusters") / FOLDER
+
+
+def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
+    """The GPU of a file, and its fits."""
+    schema: FitsSchema = validated(FitsSchema, read(path))
+    return schema.gpu, tuple(_fit(entry) for entry in schema.fits)
+
+
+def _fit(entry: FitSchema) -> Fit:
+    values: Any = entry.constants
+    constants = CONSTANTS[entry.family](**values)
+    ranges = {name: (low, high) for name, (low, high) in entry.ranges.items()}
+    cast = (entry.cast[0], entry.cast[1]) if entry.cast else None
+    return Fit(entry.family, entry.dtype, entry.library, constants, entry.sigma, ranges, entry.rows, entry.source, cast)
+
+
+@cache
+def shelf() -> Shelf:
+    """Every fit that ships."""
+    return shelf_of(dict(load(path) for path in sorted(folder().glob("*.yaml"))))
+
+
+def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> Shelf:
+    """Fits, with the GPUs of the catalog that they were measured on."""
+    return Shelf(fits, {name: gpu(name) for name in fits})
+
+
+@cache
+def gpu(name: str) -> Gpu:
+    """A GPU of the catalog, or of a file."""
+    from .api import cluster
+
+    found: Gpu = cluster({"gpu": name, "gpus_per_node": 1, "intra_node": "NVSwitch 100 GB/s"}).gpu
+    return found
+
+
+def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
+    """The fits of a GPU as its YAML file."""
+    lines = [f"# {about}", f"gpu: {gpu_name}", "fits:"]
+    for fit in fits:
+        lines += [f"  - family: {fit.family}"]
+        lines += [f"    {key}: {value}" for key, value in (("dtype", fit.dtype), ("library", fit.library)) if value]
+        lines += [f"    rows: {fit.rows}", f"    sigma: {number(fit.sigma)}"]
+        if fit.ranges:
+            spans = ", ".join(f"{name}: [{number(low)}, {number(high)}]" for name, (low, high) in fit.ranges.items())
+            lines += [f"    ranges: {{{spans}}}"]
+        if fit.cast:
+            lines += [f"    cast: [{number(fit.cast[0])}, {number(fit.cast[1])}]"]
+        lines += [f'    source: "{fit.source}"', "    constants:"]
+        lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items()]
+    return "\n".join(lines) + "\n"
+
+
+def number(value: Any) -> str:
+    """A number with a few digits; whole numbers as they are."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value == int(value):
+        return str(int(value))
+    rounded = float(f"{value:.{DIGITS}g}")
+    return str(int(rounded)) if rounded == int(rounded) else f"{value:.{DIGITS}g}"

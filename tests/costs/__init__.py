@@ -1,0 +1,1 @@
+"""The cost models of kernels."""

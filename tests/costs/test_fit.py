@@ -1,0 +1,117 @@
+"""How well the models predict measured kernels that they were not fitted to. Without the table of measurements: skipped."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.study import kernel_fits, validate
+from simulator.study.validate import kernels
+from simulator.study.validate import validate as run
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT.parent / "shared" / "data" / "kernels.csv.gz"
+
+pytestmark = pytest.mark.skipif(not TABLE.exists(), reason="needs ../shared/data/kernels.csv.gz")
+
+LARGE = {"a100-80gb": (6, 14), "h100": (6, 14), "b200": (8, 18)}
+"""Percent, mean and 90th percentile, of products of training size whose n or k was held out."""
+ALL_SIZES, LONG_ATTENTION, LAYER_SUMS = 10, 8, 7
+PREDICTED = 0.9
+
+
+@cache
+def make() -> Any:
+    """The script that fits."""
+    sys.path.insert(0, str(ROOT / "results" / "kernels"))
+    try:
+        import make as script  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    return script
+
+
+@cache
+def table() -> Any:
+    return make().measured(TABLE)
+
+
+def names() -> list[str]:
+    """One name for each fit in 16 bits."""
+    if not TABLE.exists():
+        return []
+    found = [t for t in make().tasks(table()) if t.dtype == "bf16" and t.family in ("gemm", "attention")]
+    return [f"{t.family}-{t.gpu}-{t.library}" for t in found]
+
+
+@cache
+def score(name: str) -> Any:
+    """Errors of the rows that a fit to the others did not see."""
+    task = next(t for t in make().tasks(table()) if f"{t.family}-{t.gpu}-{t.library}" == name and t.dtype == "bf16")
+    held = task.held_out()
+    constants, extra = task.fit(task.rows[~held])
+    return make().judge.score(task.rows[held], task.predict(constants, task.machine, task.rows[held], extra))
+
+
+@pytest.mark.parametrize("name", names())
+def test_held_out_sizes(name: str) -> None:
+    found = score(name)
+    large = 100 * np.abs(found.errors[found.large])
+    if name.startswith("attention"):
+        assert large.mean() < LONG_ATTENTION
+        return
+    mean, p90 = LARGE[name.removeprefix("gemm-").rpartition("-")[0]]
+    assert (100 * np.abs(found.errors)).mean() < ALL_SIZES
+    assert large.mean() < mean
+    assert np.quantile(large, 0.9) < p90
+
+
+@pytest.mark.parametrize("gpu", ["a100-80gb", "h100"])
+def test_layers_on_another_machine_after_one_scalar(gpu: str) -> None:
+    rows = table()
+    rows = rows[(rows.role == "site-scalar") & (rows.op == "gemm") & (rows.owner == gpu)]
+    fit = make().chosen(list(kernel_fits.shelf().fits[gpu]), "gemm", "bf16")
+    made = make().gemm(fit.constants, make().machine(gpu, "bf16"), rows)
+    errors, scalar = make().judge.layer_sums(rows.assign(predicted=made))
+    assert 100 * np.abs(errors).mean() < LAYER_SUMS
+    assert 0.9 < scalar < 1.2
+
+
+@cache
+def report() -> Any:
+    return validate.judged(kernels, validate.read(TABLE), TABLE.name)
+
+
+def test_nearly_every_row_is_predicted_and_the_others_say_why() -> None:
+    rows = report().rows
+    predicted = [row for row in rows if row.predicted is not None]
+    assert len(predicted) > PREDICTED * len(rows)
+    assert all(row.skipped for row in rows if row.predicted is None)
+    assert [row.id for row in rows] == list(range(len(rows)))
+
+
+def test_products_and_attention_of_the_whole_table() -> None:
+    sources = report().sources
+    for gpu in ("A100-SXM-80", "H100-SXM", "B200-SXM"):
+        assert sources[f"{gpu}+gemm"]["median"] < 0.08
+        assert sources[f"{gpu}+attention_fwd"]["median"] < 0.10
+        assert sources[f"{gpu}+moe_ffn"]["median"] < 0.12
+
+
+def test_what_was_measured_is_not_seen() -> None:
+    """Other times, sources and roles change no prediction; shuffled rows take theirs along."""
+    rows = validate.read(TABLE)[::500]
+    blind = [{**row, "time_us": "1", "source": "", "role": ""} for row in rows]
+    seen, unseen = (validate.judged(kernels, some, "x").rows for some in (rows, blind))
+    assert [row.predicted for row in seen] == [row.predicted for row in unseen]
+    turned = validate.judged(kernels, rows[::-1], "x").rows
+    assert [row.predicted for row in turned[::-1]] == [row.predicted for row in seen]
+
+
+def test_the_command_takes_the_table() -> None:
+    assert run("kernels", TABLE).as_dict()["overall"]["n"] > 0

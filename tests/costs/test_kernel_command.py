@@ -1,0 +1,94 @@
+"""`trainsim kernel`: what it takes, what it says, what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.costs.measured import Estimator
+from simulator.kernels import Attention, Gemm
+from simulator.study import kernel_fits
+from simulator.units import US_PER_S
+from tests.commandline import trainsim
+
+FIELDS = {"op", "gpu", "dtype", "time_us", "model", "provenance", "sigma", "extrapolated", "tflop_per_s", "gb_per_s"}
+PRODUCT = ("gemm", "--gpu", "h100", "-m", 8192, "-n", 4096, "-k", 2048)
+ATTENTION = ("attention", "--gpu", "h100", "--batch", 2, "--seq", 4096, "--heads", 32, "--kv-heads", 8, "--head-dim", 128)
+
+
+def test_a_product_is_that_of_the_model() -> None:
+    record = trainsim("kernel", *PRODUCT, "--json").record
+    expected = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shelf()).estimate(Gemm(8192, 4096, 2048, 2))
+    assert set(record) == FIELDS
+    assert record["time_us"] == expected.seconds * US_PER_S
+    assert (record["provenance"], record["sigma"], record["extrapolated"]) == ("measured", expected.sigma, False)
+    assert record["tflop_per_s"] == pytest.approx(2 * 8192 * 4096 * 2048 / expected.seconds / 1e12)
+
+
+def test_attention_is_causal_unless_told_otherwise() -> None:
+    record, full = (trainsim("kernel", *ATTENTION, *more, "--json").record for more in ((), ("--full",)))
+    expected = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shelf()).estimate(Attention(2, 4096, 32, 8, 128, True, 2))
+    assert record["time_us"] == expected.seconds * US_PER_S
+    assert trainsim("kernel", *ATTENTION, "--causal", "--json").record == record
+    assert 1.5 < full["time_us"] / record["time_us"] < 2.1
+
+
+def test_text_says_what_the_record_says() -> None:
+    said = trainsim("kernel", *PRODUCT)
+    assert said.code == 0
+    for word in ("us, give or take", "gemm: bf16 any of h100", "measured", "TFLOP/s"):
+        assert word in said.out
+
+
+def test_another_gpu_borrows_and_says_so() -> None:
+    record = trainsim("kernel", "gemm", "--gpu", "gb300", "-m", 8192, "-n", 8192, "-k", 8192, "--json").record
+    assert record["provenance"] == "transferred"
+    assert "b200" in record["model"]
+
+
+def test_beyond_the_measured_sizes() -> None:
+    said = trainsim("kernel", "gemm", "--gpu", "h100", "-m", 10**6, "-n", 8192, "-k", 8192)
+    assert "beyond the measured sizes" in said.out
+
+
+@pytest.mark.parametrize(
+    "op", ["rmsnorm", "layernorm_backward", "swiglu", "add", "rope", "softmax", "cross_entropy", "adam", "embedding"]
+)
+def test_memory_bound_operators(op: str) -> None:
+    record = trainsim("kernel", op, "--gpu", "h100", "-m", 8192, "-n", 8192, "--json").record
+    eager = trainsim("kernel", op, "--gpu", "h100", "-m", 8192, "-n", 8192, "--eager", "--json").record
+    assert 30 < record["time_us"] <= eager["time_us"]
+    assert record["gb_per_s"] < 3350
+
+
+def test_formats() -> None:
+    times = {}
+    for dtype in ("bf16", "fp8", "fp8-block", "tf32", "fp32"):
+        times[dtype] = trainsim("kernel", *PRODUCT, "--dtype", dtype, "--json").record["time_us"]
+    assert times["fp8"] < times["fp8-block"] < times["bf16"] < times["tf32"] < times["fp32"]
+    narrow = trainsim("kernel", "gemm", "--gpu", "b200", "--dtype", "nvfp4", "-m", 8192, "-n", 8192, "-k", 8192, "--json")
+    assert narrow.record["tflop_per_s"] > 3000
+
+
+def test_libraries_differ() -> None:
+    times = [trainsim("kernel", *ATTENTION, "--library", name, "--json").record["time_us"] for name in ("unfused", "fa2", "fa3")]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (("gem", "--gpu", "h100", "-m", 1, "-n", 1, "-k", 1), "did you mean 'gemm'?"),
+        (("gemm", "--gpu", "h10", "-m", 1, "-n", 1, "-k", 1), "did you mean 'h100'?"),
+        (("gemm", "--gpu", "h100", "-m", 1, "-n", 1), "-k is missing"),
+        (("attention", "--gpu", "h100", "--heads", 8), "--seq is missing"),
+        (("attention", "--gpu", "h100", "--seq", 8, "--heads", 8, "--kv-heads", 3), "--kv-heads divides --heads"),
+        ((*PRODUCT, "--dtype", "bf61"), "did you mean 'bf16'?"),
+        ((*PRODUCT, "--library", "fa33"), "did you mean 'fa3'?"),
+        (("gemm", "--gpu", "v100-32gb", "--dtype", "bf16", "-m", 1, "-n", 1, "-k", 1), "has no bf16 peak"),
+        (("gemm", "--gpu", "h100", "-m", 0, "-n", 1, "-k", 1), "-m"),
+    ],
+)
+def test_what_is_wrong_is_said(args: tuple[object, ...], says: str) -> None:
+    said = trainsim("kernel", *args)
+    assert said.code == 2
+    assert says in said.err
