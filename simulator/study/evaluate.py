@@ -6,8 +6,11 @@ free within a rank. The engine that runs training steps runs this too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from ..errors import Deadlock, UserError
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 
 SCALE_BITS = 40
-"""Durations are counted in 2^-40 of the longest: exact far beyond 1e-9."""
+"""The longest duration is at most 2^40 ticks."""
 MOST_BOXES_WITH_MEMORY = 20_000
 """Boxes up to which the record of an evaluation holds the memory over time."""
 
@@ -112,28 +115,38 @@ def evaluate(layout: Layout) -> Evaluation:
     durations = layout.shape.durations
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
     lengths = [durations.of(box) for _, box in boxes]
-    longest = max([*lengths, durations.comm, 0.0])
-    if not longest:
-        raise UserError("all durations are zero", hint="give F, B, I or W a length")
-    graph = _graph(
-        layout,
-        boxes,
-        [round(x / longest * (1 << SCALE_BITS)) for x in lengths],
-        round(durations.comm / longest * (1 << SCALE_BITS)),
-    )
+    per_unit = _ticks_per_unit({*lengths, durations.comm})
+    graph = _graph(layout, boxes, [round(x * per_unit) for x in map(_exact, lengths)], round(_exact(durations.comm) * per_unit))
     try:
         times = des.simulate(graph)
     except Deadlock as deadlock:
         raise _explained(deadlock, boxes, graph) from None
-    unit = longest / (1 << SCALE_BITS)
-    return Evaluation(layout, *_by_rank(layout, times, unit), peaks=peaks(layout))
+    return Evaluation(layout, *_by_rank(layout, times, per_unit), peaks=peaks(layout))
 
 
-def _by_rank(layout: Layout, times: Times, unit: float) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
+def _exact(duration: float) -> Fraction:
+    """A duration as it is written: 0.1 is a tenth."""
+    return Fraction(repr(float(duration)))
+
+
+def _ticks_per_unit(durations: Iterable[float]) -> Fraction:
+    """Ticks in a unit of time: all durations are whole numbers of them, or (if that takes too many) exact far beyond 1e-9."""
+    written = [_exact(duration) for duration in durations]
+    longest = max(written, default=Fraction(0))
+    if not longest:
+        raise UserError("all durations are zero", hint="give F, B, I or W a length")
+    common = lcm(*(duration.denominator for duration in written))
+    most = Fraction(1 << SCALE_BITS) / longest
+    return min(Fraction(common), most)
+
+
+def _by_rank(
+    layout: Layout, times: Times, per_unit: Fraction
+) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
     cuts = np.cumsum([0] + [len(order) for order in layout.orders])
     columns = []
     for column in (times.start_ns, times.end_ns):
-        columns.append(tuple(tuple((column[a:b] * unit).tolist()) for a, b in pairwise(cuts)))
+        columns.append(tuple(tuple((column[a:b] / float(per_unit)).tolist()) for a, b in pairwise(cuts)))
     return columns[0], columns[1]
 
 
