@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, checked_path, json_option, print_json, print_pairs, progress, set_option
+from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
     from ..study.run import Run
@@ -24,9 +25,10 @@ STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
+@click.option("--costs", is_flag=True, help="List the kernels: time, model, provenance, error.")
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, as_json: bool, **options: Any
+    scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, costs: bool, as_json: bool, **options: Any
 ) -> None:
     """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists.
 
@@ -39,7 +41,7 @@ def command(
     with progress("simulating"):
         found = load(scenario, settings)
         if isinstance(found, Tenancy):
-            _refuse_extras({**options, "gantt": gantt, "trace": trace})
+            _refuse_extras({**options, "gantt": gantt, "trace": trace, "costs": costs or None})
             shared = found.simulate(allow_oom=options["allow_oom"])
             record, summary, wall_s = shared.as_dict(), shared.summary, shared.wall_s
         else:
@@ -48,7 +50,23 @@ def command(
     if not isinstance(found, Tenancy):
         with progress("drawing"):
             summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
+        if costs:
+            record = {**record, "costs": [asdict(cost) for cost in run.kernel_costs]}
     print_json(record) if as_json else print_pairs(summary)
+    if costs and not as_json and not isinstance(found, Tenancy):
+        _list_costs(run)
+
+
+def _list_costs(run: Run) -> None:
+    from ..units import US_PER_S
+
+    rows = [
+        [c.name, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}", f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", c.model,
+         c.provenance + (", extrapolated" if c.extrapolated else ""), f"{c.sigma:.0%}"]
+        for c in run.kernel_costs
+    ]  # fmt: skip
+    headers = ["kernel", "calls", "us each", "us per rank", "model", "known by", "error"]
+    print_table(headers, rows, right=(1, 2, 3, 6))
 
 
 def _refuse_extras(options: dict[str, Any]) -> None:

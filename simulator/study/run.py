@@ -23,6 +23,7 @@ from .scenario import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .kernel_costs import KernelCost
     from .network import Network
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
@@ -123,6 +124,20 @@ class Run:
 
         return network(self)
 
+    @cached_property
+    def kernel_costs(self) -> list[KernelCost]:
+        """Every kernel of the step: time, model, provenance and error."""
+        from .kernel_costs import kernel_costs
+
+        return kernel_costs(self)
+
+    @property
+    def step_time_interval_s(self) -> tuple[float, float]:
+        """The step time, two standard errors of the kernels' fits below and above."""
+        from .kernel_costs import band_s
+
+        return band_s(self.metrics.step_time_s, self.kernel_costs, self.program.ranks)
+
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
         """Seconds, and the bytes that a rank of this pipeline coordinate holds from then on."""
         ns, held = over_time(self.program, rank, self.memory[rank].static_bytes, self.engine_timeline, self.labels[rank])
@@ -133,7 +148,7 @@ class Run:
         timeline = self.engine_timeline
         return {
             **asdict(self.metrics),
-            "step_time_interval_s": None,
+            "step_time_interval_s": list(self.step_time_interval_s),
             "peak_memory_bytes": self.peak_memory_bytes,
             "memory_by_stage": [memory_record(rank) for rank in self.memory],
             "fits": self.fits,

@@ -35,7 +35,7 @@ def _found(run: Run) -> list[tuple[str, str]]:
     exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
     have, fits = show_bytes(run.scenario.cluster.gpu.memory_bytes), "" if run.fits else ": DOES NOT FIT"
     return [
-        ("step time", show_s(m.step_time_s)),
+        ("step time", f"{show_s(m.step_time_s)}, {_between(run)} by the errors of the kernels' fits"),
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
         ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step computing, on average"),
@@ -44,6 +44,11 @@ def _found(run: Run) -> list[tuple[str, str]]:
         ("optimizer", show_s(m.optimizer_s)),
         ("memory", f"{show_bytes(run.peak_memory_bytes)} of {have} on the fullest GPU{fits}"),
     ]
+
+
+def _between(run: Run) -> str:
+    low, high = run.step_time_interval_s
+    return f"{show_s(low)} to {show_s(high)}"
 
 
 def _how(run: Run) -> list[tuple[str, str]]:
