@@ -13,10 +13,10 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+
+from timing import best
 
 import simulator as sim
 from simulator.engine import des
@@ -24,20 +24,10 @@ from simulator.engine.close import close
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
 from simulator.engine.task import TaskGraph
-from simulator.study.scenario import Scenario
 from simulator.study.assemble import bound_of, program_of
+from simulator.study.scenario import Scenario
 
 MIB = 2**20
-
-
-def best(call: Callable[[], Any], runs: int = 3) -> tuple[float, Any]:
-    """Seconds of the fastest of several runs, and the last result."""
-    times = []
-    for _ in range(runs):
-        began = perf_counter()
-        result = call()
-        times.append(perf_counter() - began)
-    return min(times), result
 
 
 def llama405b(gpus: int, schedule: str) -> Scenario:

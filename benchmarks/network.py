@@ -12,7 +12,7 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Protocol
 
 import numpy as np
+from timing import best
 
 import simulator as sim
 from simulator.engine import fast
@@ -73,16 +74,6 @@ def as_command(kind: str, algorithm: str) -> tuple[float, float]:
     seconds = perf_counter() - began
     json.loads(done.stdout)
     return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
-
-
-def best(call: Callable[[], float], runs: int = 3) -> tuple[float, float]:
-    """Seconds of the fastest of several runs, and the last result."""
-    times = []
-    for _ in range(runs):
-        began = perf_counter()
-        result = call()
-        times.append(perf_counter() - began)
-    return min(times), result
 
 
 @dataclass(frozen=True, slots=True)

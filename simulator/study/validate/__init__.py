@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from ...errors import Fault, UserError, did_you_mean
+from ...errors import Fault, UserError, did_you_mean, shown
 
 Row = Mapping[str, str]
 LATER = {"training": "it comes with the published results"}
@@ -138,3 +138,20 @@ def scores(rows: Iterable[Judged]) -> dict[str, Any]:
         "p90": (quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]) if sizes else None,
         "bias": median(errors) if errors else None,
     }
+
+
+def count(row: Row, column: str) -> int:
+    """A whole number in a cell; anything else is refused."""
+    value = number(row[column])
+    if not (value >= 1 and value == int(value)):
+        raise UserError(f"{column}: {shown(row[column])} is no count")
+    return int(value)
+
+
+def number(text: str) -> float:
+    """The number that a cell holds, or not a number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan

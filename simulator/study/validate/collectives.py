@@ -15,7 +15,7 @@ from ...errors import UserError, either, shown
 from ...units import US_PER_S
 from .. import fabrics
 from ..describe import algorithm, machine
-from . import Predicted, Row
+from . import Predicted, Row, count, number
 
 UNIT = "us"
 READS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
@@ -29,7 +29,7 @@ def source_key(row: Row) -> str:
 
 def measured(row: Row) -> float:
     """Microseconds."""
-    value = _number(row["time_us"])
+    value = number(row["time_us"])
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"time_us: {shown(row['time_us'])} is no positive number")
     return value
@@ -41,9 +41,9 @@ def predictor() -> Callable[[Row], Predicted]:
     machine_of = cache(lambda gpu, fabric, gpus, nodes: machine(gpu, fabric, gpus, nodes, load))
 
     def predict(row: Row) -> Predicted:
-        gpus, nodes = _count(row, "gpus"), _count(row, "nodes")
+        gpus, nodes = count(row, "gpus"), count(row, "nodes")
         found = machine_of(row["gpu"], row["fabric"], gpus, nodes)
-        call = Call(_kind(row), _number(row["bytes"]), gpus, found.nodes, algorithm(row["algorithm"], row["dtype"]))
+        call = Call(_kind(row), number(row["bytes"]), gpus, found.nodes, algorithm(row["algorithm"], row["dtype"]))
         if not (call.payload_bytes > 0 and math.isfinite(call.payload_bytes)):
             raise UserError(f"bytes: {shown(row['bytes'])} is no positive number")
         if gpus < 2:
@@ -61,18 +61,3 @@ def _kind(row: Row) -> str:
     if kind not in KINDS:
         raise UserError(f"collective: {shown(row['collective'])} is none of {either(KINDS)}")
     return kind
-
-
-def _count(row: Row, column: str) -> int:
-    value = _number(row[column])
-    if not (value >= 1 and value == int(value)):
-        raise UserError(f"{column}: {shown(row[column])} is no count")
-    return int(value)
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan

@@ -8,7 +8,6 @@ products forward were measured with the cast of their first operand, which is it
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +19,7 @@ from ...units import US_PER_S
 from .. import kernel_fits
 from ..kernel import WIDTH
 from ..measured_gpus import named
-from . import Predicted, Row
+from . import Predicted, Row, count, number
 
 UNIT = "us"
 READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant")
@@ -58,7 +57,7 @@ def source_key(row: Row) -> str:
 
 def measured(row: Row) -> float:
     """Microseconds."""
-    value = _number(row["time_us"])
+    value = number(row["time_us"])
     if not value > 0:
         raise ValueError(f"time_us: {shown(row['time_us'])} is no positive number")
     return value
@@ -102,7 +101,7 @@ def _estimates(by: Estimator, op: str, row: Row) -> list[Estimate]:
         top_k = re.search(r"topk(\d+)", row["variant"])
         if not top_k:
             raise UserError("variant: a mixture of experts needs its topk")
-        tokens, hidden, expert, experts = (_count(row, name) for name in ("m", "k", "n", "batch"))
+        tokens, hidden, expert, experts = (count(row, name) for name in ("m", "k", "n", "batch"))
         return [by.moe(tokens, hidden, expert, (experts, int(top_k[1])), WIDTH[by.dtype])]
     if op.removesuffix("_bwd") in ("gemm", "bmm", "grouped_gemm"):
         return _products(by, op, row)
@@ -110,8 +109,8 @@ def _estimates(by: Estimator, op: str, row: Row) -> list[Estimate]:
 
 
 def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
-    m, n, k = (_count(row, name) for name in "mnk")
-    batch = _count(row, "batch") if row["batch"].strip() else 1
+    m, n, k = (count(row, name) for name in "mnk")
+    batch = count(row, "batch") if row["batch"].strip() else 1
     width = WIDTH[by.dtype]
     if op.endswith("_bwd"):
         return [by.estimate(Gemm(m, k, n, int(width), batch=batch)), by.estimate(Gemm(k, n, m, int(width), batch=batch))]
@@ -123,10 +122,10 @@ def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
 
 
 def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
-    batch, seq, heads, kv_heads, head_dim = (_count(row, name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
+    batch, seq, heads, kv_heads, head_dim = (count(row, name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
     values = TE_VALUES.search(row["variant"])
     head_dim = (head_dim + int(values[1])) // 2 if values else head_dim
-    causal = _number(row["causal"]) > 0
+    causal = number(row["causal"]) > 0
     parts = {"attention_fwd": [Part.FORWARD], "attention_bwd": [Part.INPUT_GRADIENT]}
     parts["attention_fwd_bwd"] = [*parts["attention_fwd"], *parts["attention_bwd"]]
     if op not in parts:
@@ -136,7 +135,7 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
 
 
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
-    rows, columns = _count(row, "m"), _count(row, "n")
+    rows, columns = count(row, "m"), count(row, "n")
     base, back = op.removesuffix("_bwd"), op.endswith("_bwd")
     if base not in ("elementwise", "layernorm", "rmsnorm", "softmax", "swiglu", "rope", "embedding"):
         raise UserError(f"op: {shown(op)} is not known")
@@ -152,18 +151,3 @@ def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
         plain = by.dtype == "fp32" and name == "gelu"
         kernel = Rowwise("gelu32" if plain else half, rows, columns, 1, passes * int(WIDTH[by.dtype]))
     return by.estimate(kernel)
-
-
-def _count(row: Row, column: str) -> int:
-    value = _number(row[column])
-    if not (value >= 1 and value == int(value)):
-        raise UserError(f"{column}: {shown(row[column])} is no count")
-    return int(value)
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
