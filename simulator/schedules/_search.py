@@ -10,8 +10,11 @@ At last the solver takes the whole line again, from the best order that is known
 
 from __future__ import annotations
 
+import signal
+import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -102,14 +105,31 @@ def known(search: Search, others: Iterable[tuple[str, Words]]) -> None:
 
 def improve(search: Search) -> None:
     """Searches until the best order is proven, the time is over, or somebody presses Ctrl-C."""
-    try:
+    with _minding_ctrl_c(search):
         if search.jobs > MOST_AT_ONCE and search.line.microbatches > 1 and not search.done:
             _settle(search, search.left * FIRST_SHARE)
             _halve(search)
             _slide(search, search.left * WINDOWS_SHARE)
         _settle(search, search.left)
+
+
+@contextmanager
+def _minding_ctrl_c(search: Search) -> Iterator[None]:
+    """Ctrl-C ends what is inside, and is remembered even where an exception cannot get through."""
+
+    def pressed(number: int, frame: object) -> None:
+        search.interrupted = True
+        raise KeyboardInterrupt
+
+    mine = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, pressed) if mine else None
+    try:
+        yield
     except KeyboardInterrupt:
         search.interrupted = True
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, before)
 
 
 def _settle(search: Search, seconds: float) -> None:
