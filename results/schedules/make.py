@@ -64,7 +64,9 @@ def table() -> str:
         "# Zero Bubble, Table 5: bubble rates from the profile of Table 9",
         "",
         "Ours / printed (Qi et al., arXiv 2401.10241). The rate is 1 - m (F + I + W) / span; every crossing between ranks takes",
-        "the profiled time. 1F1B-I with " + ", ".join(f"{n} chunks for {m}" for m, n in CHUNKS.items()) + " (assumed: not printed).",
+        "the profiled time. 1F1B-I with "
+        + ", ".join(f"{n} chunks for {m}" for m, n in CHUNKS.items())
+        + " (assumed: not printed).",
         "",
         "| model | p | m | " + " | ".join(title for title, _, _ in COLUMNS) + " |",
         "|---" * (3 + len(COLUMNS)) + "|",

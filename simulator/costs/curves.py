@@ -27,7 +27,7 @@ Knots = tuple[tuple[float, float], ...]
 
 FADES_OCTAVES = 2.0
 """Doublings of ranks or nodes over which a measured correction loses its say."""
-THEORY_SIGMA_INSIDE, THEORY_SIGMA_ACROSS = 0.2, 0.3
+THEORY_SIGMA_INSIDE, THEORY_SIGMA_ACROSS = 0.22, 0.3
 """Relative error of the theory on machines that it has not seen: results/collectives/report.md."""
 SIGMA_OF_MEDIAN = 1.48
 """Standard error over median error, of a bell curve."""
@@ -50,17 +50,11 @@ class Curve:
     across: Across | None = None
     source: str = ""
 
-    def ratio(self, size: float, laws: Laws) -> float:
-        """log(measured / theory): straight between knots over the logarithm of the size."""
-        (x0, y0), (x1, y1) = _around(self.knots, size)
-        low = self._ratio_at(x0, y0, laws)
-        if x0 == x1:
-            return low
-        return low + (self._ratio_at(x1, y1, laws) - low) * math.log(size / x0) / math.log(x1 / x0)
-
-    def _ratio_at(self, size: float, time: float, laws: Laws) -> float:
-        call = Call(self.kind, size, self.ranks, self.nodes, self.algorithm)
-        return math.log(time / theory.seconds(call, self.inside, self.across, laws))
+    def ratios(self, laws: Laws) -> Knots:
+        """log(measured / theory) at each knot."""
+        calls = (Call(self.kind, size, self.ranks, self.nodes, self.algorithm) for size, _ in self.knots)
+        theories = (theory.seconds(call, self.inside, self.across, laws) for call in calls)
+        return tuple((size, math.log(time / base)) for (size, time), base in zip(self.knots, theories, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +74,16 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
     scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     if call.ranks < 2 or not near:
         return Alone(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
-    knots = _corrected(call, near, inside, across, laws)
-    first, last = knots[0], knots[-1]
+    low, high, knots = _corrected(call, near, inside, across, laws)
     size = call.payload_bytes
-    if first[0] <= size <= last[0]:
+    if low <= size <= high:
         time = read(knots, size)
     else:
-        end = first if size < first[0] else last
+        end = knots[0] if size < low else knots[-1]
         at_end = theory.seconds(_at(call, end[0]), inside, across, laws)
         time = theory.seconds(call, inside, across, laws) * end[1] / at_end
     say = min(1.0, sum(weight for _, weight in near))
-    within = say > 1 - 1 / 64 and first[0] <= size <= last[0]
+    within = say > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
     return Alone(
         max(time, theory.least(call, inside, across)),
@@ -104,6 +97,12 @@ def read(knots: Knots, size: float) -> float:
     """Seconds at a size, straight between knots on log-log paper; level beyond the ends."""
     (x0, y0), (x1, y1) = _around(knots, size)
     return y0 if x0 == x1 else float(y0 * (y1 / y0) ** (math.log(size / x0) / math.log(x1 / x0)))
+
+
+def _straight(points: Knots, size: float) -> float:
+    """A value at a size, straight between points over the logarithm of the size."""
+    (x0, y0), (x1, y1) = _around(points, size)
+    return y0 if x0 == x1 else y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
 
 
 def _around(knots: Knots, size: float) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -123,8 +122,12 @@ def _at(call: Call, size: float) -> Call:
     return Call(call.kind, size, call.ranks, call.nodes, call.algorithm)
 
 
-def _corrected(call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, across: Across | None, laws: Laws) -> Knots:
-    """The theory times what the measured curves say about it: at each of their knots, and at each power of two."""
+def _corrected(
+    call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, across: Across | None, laws: Laws
+) -> tuple[float, float, Knots]:
+    """The theory times what the measured curves say about it: at each of their knots and each power of two, between the
+    sizes where they all speak, which come first, and as far as the payload.
+    """
     low = max(curve.knots[0][0] for curve, _ in near)
     high = min(curve.knots[-1][0] for curve, _ in near)
     if low > high:
@@ -132,13 +135,20 @@ def _corrected(call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, 
         low, high = near[0][0].knots[0][0], near[0][0].knots[-1][0]
     sizes = {size for curve, _ in near for size, _ in curve.knots if low <= size <= high} | {low, high}
     sizes |= {2.0**octave for octave in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)}
-    return rising(
-        (
-            size,
-            theory.seconds(_at(call, size), inside, across, laws)
-            * math.exp(sum(weight * curve.ratio(size, laws) for curve, weight in near)),
-        )
-        for size in sorted(sizes)
+    end = min((size for size in sizes if size >= call.payload_bytes), default=high)
+    ratios = [(curve.ratios(laws), weight) for curve, weight in near]
+    return (
+        low,
+        high,
+        rising(
+            (
+                size,
+                theory.seconds(_at(call, size), inside, across, laws)
+                * math.exp(sum(weight * _straight(knots, size) for knots, weight in ratios)),
+            )
+            for size in sorted(sizes)
+            if size <= end
+        ),
     )
 
 

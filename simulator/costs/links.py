@@ -33,10 +33,20 @@ class Inside:
     """GPUs that have these links to one another, such as the two on a bridge; 0 for all of the node."""
     beyond_bytes_per_s: float = 0.0
     """The rate between islands."""
+    beyond_efficiency: float = 1.0
+    """Of that rate, in a ring over all of the node."""
+    mesh: int = 0
+    """GPUs that are wired each to each without a switch, so that fewer of them have fewer links to use; 0 with a switch."""
 
     def rate(self, ranks: float) -> float:
         """What a group of so many GPUs of a node has."""
-        return self.beyond_bytes_per_s if 0 < self.island < ranks else self.bytes_per_s
+        if self.split(ranks):
+            return self.beyond_bytes_per_s
+        return self.bytes_per_s * min(1.0, (ranks - 1) / (self.mesh - 1)) if 1 < ranks < self.mesh else self.bytes_per_s
+
+    def split(self, ranks: float) -> bool:
+        """Whether so many GPUs sit on more than one island."""
+        return 0 < self.island < ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,10 @@ class Across:
     """Where that is half the way to be so."""
     sharp: bool = False
     """Whether the switches add up."""
+    adaptive: bool = False
+    """Whether packets of one flow take many ways, so that flows do not get into each other's."""
+    nvls: bool = True
+    """Whether the library lets the NVSwitches of the nodes add up on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +79,46 @@ class Laws:
     """What is the same on every fabric.
 
     The launches, steps and efficiencies of all-to-all and of direct kernels, `crossing_fill` and `peer_s` are fitted by
-    results/collectives/make.py. The others are set by hand to what published logs of NCCL on InfiniBand NDR say as a whole:
-    `norm` to all-reduces that reach 49, 98, 196 and 345 GB/s with 1, 2, 4 and 8 NICs of 50 GB/s in use on each of ten nodes;
-    `crowd` to rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes; `tree_efficiency` to trees at 335, 193 and 193 there, and
-    `sharp_efficiency` to 533 to 548; `flow_efficiency` to single flows of 25 to 43 GB/s; `pair_efficiency` and `pair_fill`
-    to pairs inside a node, which reach 308 GB/s on A100 and 362 on H100 and whose times are straight lines.
+    results/collectives/make.py. The others are set by hand to what published logs of NCCL on InfiniBand NDR say as a whole,
+    and make.py tells how close they come: `norm` to all-reduces that reach 49, 98, 196 and 345 GB/s with 1, 2, 4 and 8 NICs
+    of 50 GB/s in use on each of ten nodes; `crowd` to rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes, where trees and
+    switches that add up do not slow down; `tree_efficiency` to trees at 335, 193 and 193 there, `nvls_tree_efficiency` to
+    307 and 291 with NVSwitches, `sharp_efficiency` to 533 to 548; `flow_efficiency` and the three of collisions to single
+    flows of 36 and 43 GB/s on 2 to 4 nodes, 26 on 8 and 14.6 on 16 to 64; `pair_efficiency` to pairs inside a node, which
+    reach 308 GB/s on A100 and 362 on H100, in straight lines.
     """
 
     alltoall_launch: float = 1.41
     """All-to-all and point-to-point are set up anew each time: their launch, over that of a ring."""
-    alltoall_step: float = 0.19
+    alltoall_step: float = 0.17
     """Peers are served side by side: what one more costs, over a ring's step."""
-    alltoall_efficiency: float = 0.97
+    alltoall_efficiency: float = 1.01
     """Over the efficiency of a ring."""
     pair_efficiency: float = 1.15
     """Of a single pair that sends both ways, over the efficiency of a ring."""
-    pair_fill: float = 0.25
-    """It has one hop to fill, not a ring of them."""
-    direct_launch: float = 0.53
+    direct_launch: float = 0.54
     """Kernels that read their peers' memory: their launch, and their rate, over those of a ring."""
-    direct_efficiency: float = 1.12
+    direct_efficiency: float = 1.26
     norm: float = 8.0
     """Two bottlenecks in a row: the p-norm of their times. Infinite would be the slower of the two alone."""
-    crossing_fill: float = 1.69
+    crossing_fill: float = 2.0
     """Crossings fill the pipe too: their latency, times this, adds to `fill_s`."""
     crowd: float = 0.04
-    """A network of N nodes gives (N/2)^-crowd of its NICs' rate."""
+    """The slowest of its hops sets the pace of a ring: over N nodes it gets (N/2)^-crowd of the NICs' rate."""
     peer_s: float = 4.8 / US_PER_S
     """What each further remote peer of an all-to-all costs the proxy thread."""
-    flow_efficiency: float = 0.75
+    flow_efficiency: float = 0.85
     """What a single flow between two NICs reaches, over what many do."""
-    tree_efficiency: float = 0.5
+    leaf_nodes: float = 4.0
+    """Nodes behind one switch. Further away single flows are hashed onto the same links:"""
+    collisions: float = 2 / 3
+    """N/leaf_nodes to this power share the fullest link,"""
+    most_collisions: float = 3.0
+    """but no more than so many."""
+    tree_efficiency: float = 0.47
     """What trees reach, which send up and down at once through the same GPU, over what rings do."""
+    nvls_tree_efficiency: float = 0.72
+    """The same where NVSwitches add up and a node has more than one neighbour in its tree."""
     sharp_efficiency: float = 0.7
     """What switches that add up reach, over what rings do."""
 

@@ -2,7 +2,8 @@
 
 t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y is the time on the wire: the p-norm of what a
 GPU's own links and a node's NICs need. The square root is what a pipeline of pieces costs whose best size grows with the
-message. All algorithms are written in this form and differ only in how many steps, crossings and bytes they take;
+message. In a ring, where every GPU always has a piece to send, latency and wire overlap: the root of the sum of their squares
+stands for their sum. All algorithms are written in this form and differ only in how many steps, crossings and bytes they take;
 "auto" is the best of those that a library would pick from. References: Hockney, "The communication challenge for MPP", 1994;
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
@@ -11,7 +12,7 @@ Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from .links import LAWS, Across, Inside, Laws
@@ -54,8 +55,13 @@ class Way:
     across: float = 1.0
     """Further factor on the efficiency of the NICs."""
     launch: float = 1.0
-    fill: float = 1.0
-    """Factors on the launch, and on how slowly the rate is reached."""
+    """Factor on the launch."""
+    overlaps: bool = False
+    """Whether the latency of a step hides behind the pieces that are still on the wire."""
+    depth: float = 0.0
+    """Crossings that a piece makes before the pipe is full: all of them in a tree, one and back in a ring."""
+    fills: bool = True
+    """Whether there is a pipe to fill: more than one hop."""
     extra_s: float = 0.0
     nics: float = math.inf
     """NICs that it can use at most."""
@@ -80,17 +86,19 @@ def least(call: Call, inside: Inside, across: Across | None = None) -> float:
 def _time(call: Call, way: Way, inside: Inside, across: Across | None, laws: Laws) -> float:
     on_gpu, on_nics = _wire(call, way, inside, across)
     on_gpu /= way.efficiency
-    crossing = 0.0
+    crossing = deep = 0.0
     if across is not None and call.nodes > 1:
-        on_nics /= across.efficiency * way.across * (call.nodes / 2) ** -laws.crowd
+        on_nics /= across.efficiency * way.across
         size = call.payload_bytes * way.message
         late = (across.rendezvous - 1) * size / (size + across.rendezvous_bytes)
         crossing = way.crossings * across.crossing_s * (1 + late) + way.extra_s
+        deep = laws.crossing_fill * way.depth * across.crossing_s
     slowest = max(on_gpu, on_nics)
     wire = slowest * ((on_gpu / slowest) ** laws.norm + (on_nics / slowest) ** laws.norm) ** (1 / laws.norm) if slowest else 0.0
-    depth = min(way.crossings, 2 * (1 + math.log2(call.nodes)))  # a long ring is full of pieces long before the last has come
-    fill = way.fill * inside.fill_s + laws.crossing_fill * depth * (across.crossing_s if across else 0.0)
-    return way.launch * inside.launch_s + way.steps * inside.step_s + crossing + wire + math.sqrt(fill * wire)
+    fill = way.fills * (inside.fill_s + deep)
+    latency = way.steps * inside.step_s + crossing
+    moving = math.hypot(latency, wire) if way.overlaps else latency + wire
+    return way.launch * inside.launch_s + moving + math.sqrt(fill * wire)
 
 
 def _wire(call: Call, way: Way, inside: Inside, across: Across | None) -> tuple[float, float]:
@@ -103,42 +111,47 @@ def _wire(call: Call, way: Way, inside: Inside, across: Across | None) -> tuple[
 
 
 def _ways(call: Call, inside: Inside, across: Across | None, laws: Laws) -> list[Way]:
-    if call.kind == "alltoall":
-        return [_alltoall(call, inside, laws)]
-    if call.kind == "sendrecv":
-        return [_sendrecv(call, inside, laws)]
-    ring, tree = _ring(call, inside), _tree(call, inside, laws)
+    return [WAYS[name](call, inside, across, laws) for name in _choice(call, inside, across)]
+
+
+def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
+    """The algorithms among which the fastest is taken: names of `WAYS`."""
+    if call.kind in ("alltoall", "sendrecv"):
+        return (call.kind,)
     if call.kind != "all_reduce":
-        return [ring]
-    adds_up = inside.nvls_efficiency > 0 and call.per_node > 2
-    shared = across is not None and across.sharp and call.nodes > 1
-    choice: dict[str, Callable[[], list[Way]]] = {
-        "ring": lambda: [ring],
-        "tree": lambda: [tree],
-        "plain": lambda: [ring, tree],
-        "nvls": lambda: [_nvls(call, inside)] if adds_up else [ring, tree],
-        "sharp": lambda: [_sharp(call, inside, laws)] if call.nodes > 1 else choice["nvls"](),
-        "auto": lambda: [ring, tree] + adds_up * [_nvls(call, inside)] + shared * [_sharp(call, inside, laws)],
-        "direct": lambda: choice["auto"]() + (call.nodes == 1) * _direct(call, inside, laws),
-    }
-    return choice[call.algorithm]()
+        return ("ring",)
+    far, wanted = call.nodes > 1, call.algorithm
+    adds_up = inside.nvls_efficiency > 0 and call.per_node > 2 and (not far or across is None or across.nvls)
+    if wanted == "sharp" and not far:
+        wanted = "nvls"
+    if wanted == "plain" or (wanted == "nvls" and not adds_up):
+        return ("ring", "tree")
+    if wanted in WAYS:
+        return (wanted,)
+    shared = far and across is not None and across.sharp
+    kernels = wanted == "direct" and not far
+    return ("ring", "tree", *adds_up * ("nvls",), *shared * ("sharp",), *kernels * ("one_shot", "two_shot"))
 
 
 def _efficiency(call: Call, inside: Inside) -> float:
+    if inside.split(call.per_node):
+        return inside.beyond_efficiency
     return inside.efficiency * (inside.pair_efficiency if call.per_node == 2 else 1.0)
 
 
-def _ring(call: Call, inside: Inside) -> Way:
+def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
     """Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes."""
     n, nodes = call.ranks, call.nodes if call.nodes > 1 else 0
     turns = 2 if call.kind == "all_reduce" else 1
     steps = turns * (n - 1)
     carried = call.payload_bytes * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
     inside_share = 1 - nodes / n
-    return Way(steps * inside_share, steps * nodes / n, carried, carried, _efficiency(call, inside))
+    crowd = (call.nodes / 2) ** -laws.crowd if nodes and across and not across.adaptive else 1.0
+    late, far = steps * inside_share, steps * nodes / n
+    return Way(late, far, carried, carried, _efficiency(call, inside), across=crowd, depth=2.0, overlaps=True)
 
 
-def _tree(call: Call, inside: Inside, laws: Laws) -> Way:
+def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency, a ring's bytes."""
     n, nodes, size = call.ranks, call.nodes, call.payload_bytes
     return Way(
@@ -148,34 +161,42 @@ def _tree(call: Call, inside: Inside, laws: Laws) -> Way:
         node_bytes=2 * (nodes - 1) / nodes * size,
         efficiency=_efficiency(call, inside),
         across=laws.tree_efficiency,
+        depth=2 * math.log2(nodes),
     )
 
 
-def _nvls(call: Call, inside: Inside) -> Way:
+def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes."""
     n, nodes, size = call.per_node, call.nodes, call.payload_bytes
     steps, crossings = 2 * (n - 1), 2 * math.log2(nodes)
-    return Way(steps, crossings, (n + 1) / n * size, 2 * (nodes - 1) / nodes * size, inside.nvls_efficiency)
+    branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
+    sent, left = (n + 1) / n * size, 2 * (nodes - 1) / nodes * size
+    return Way(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
 
 
-def _sharp(call: Call, inside: Inside, laws: Laws) -> Way:
+def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The network's switches add up: the tensor leaves each node once, and comes back once."""
     n, size = call.per_node, call.payload_bytes
     efficiency = inside.nvls_efficiency or _efficiency(call, inside)
-    return Way(2 * (n - 1), 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency)
+    return Way(2 * (n - 1), 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
 
 
-def _direct(call: Call, inside: Inside, laws: Laws) -> list[Way]:
-    """One kernel reads its peers' memory: all of it in one go, or each its share and then the others' sums."""
-    n, size = call.ranks, call.payload_bytes
+def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+    """One kernel reads its peers' memory, all of it in one go."""
     efficiency = laws.direct_efficiency * _efficiency(call, inside)
-    return [
-        Way(laws.alltoall_step * (n - 1), 0, (n - 1) * size, 0, efficiency, launch=laws.direct_launch),
-        Way(laws.alltoall_step * (n - 1) + 1, 0, 2 * (n - 1) / n * size, 0, efficiency, launch=laws.direct_launch),
-    ]
+    others = call.ranks - 1
+    return Way(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
 
 
-def _alltoall(call: Call, inside: Inside, laws: Laws) -> Way:
+def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+    """One kernel reads its peers' memory: each its share of it, and then the others' sums."""
+    efficiency = laws.direct_efficiency * _efficiency(call, inside)
+    others = call.ranks - 1
+    read = 2 * others / call.ranks * call.payload_bytes
+    return Way(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
+
+
+def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """Every rank to every other; those in other nodes through the NICs, which the proxy serves peer by peer."""
     n, g, size = call.ranks, call.per_node, call.payload_bytes
     return Way(
@@ -186,13 +207,15 @@ def _alltoall(call: Call, inside: Inside, laws: Laws) -> Way:
         efficiency=laws.alltoall_efficiency * _efficiency(call, inside),
         launch=laws.alltoall_launch,
         extra_s=laws.peer_s * (n - g) if call.nodes > 1 else 0.0,
+        depth=1.0,
         message=1 / n,
     )
 
 
-def _sendrecv(call: Call, inside: Inside, laws: Laws) -> Way:
-    """Each rank to the next: one flow over one NIC where it leaves the node."""
+def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
+    """Each rank to the next: one flow over one NIC where it leaves the node, which others may get in the way of."""
     crosses = call.nodes > 1
+    far = max(1.0, call.nodes / laws.leaf_nodes) if across and not across.adaptive else 1.0
     within = call.payload_bytes if call.per_node > 1 else 0.0
     return Way(
         steps=1.0 if call.per_node > 1 else 0.0,
@@ -200,8 +223,20 @@ def _sendrecv(call: Call, inside: Inside, laws: Laws) -> Way:
         gpu_bytes=within,
         node_bytes=call.payload_bytes,
         efficiency=min(1.0, laws.pair_efficiency * inside.efficiency),
-        across=laws.flow_efficiency,
+        across=laws.flow_efficiency / min(far**laws.collisions, laws.most_collisions),
         launch=laws.alltoall_launch,
-        fill=laws.pair_fill,
+        fills=False,
         nics=1,
     )
+
+
+WAYS: Mapping[str, Callable[[Call, Inside, Across | None, Laws], Way]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "nvls": _nvls,
+    "sharp": _sharp,
+    "one_shot": _one_shot,
+    "two_shot": _two_shot,
+    "alltoall": _alltoall,
+    "sendrecv": _sendrecv,
+}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
@@ -24,10 +25,16 @@ SWITCH = "nvswitch"
 NETWORKS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib")
 
 
+@cache
+def shipped(name: str) -> Fabric:
+    """A fabric that ships, read once."""
+    return fabrics.load(name)
+
+
 def links_of(cluster: Cluster, network: str | None = None) -> tuple[Inside, Across | None, tuple[Curve, ...]]:
     """What `alone` takes for a cluster: the links of its nodes, the network between them, and the curves that speak of both."""
     names = PCIE if cluster.inside_name.startswith("pcie") else NVLINK
-    within = _nearest((fabrics.load(name) for name in names), cluster.nvlink.bytes_per_s)
+    within = _nearest((shipped(name) for name in names), cluster.nvlink.bytes_per_s)
     within = within if cluster.inside_name == SWITCH else without_switch(within)
     inside = within.inside
     if inside is None:
@@ -35,7 +42,7 @@ def links_of(cluster: Cluster, network: str | None = None) -> tuple[Inside, Acro
     inside = replace(inside, bytes_per_s=cluster.nvlink.bytes_per_s)
     if cluster.nodes < 2:
         return inside, None, within.curves
-    between = _nearest((fabrics.load(name) for name in ((network,) if network else NETWORKS)), cluster.rail_bytes_per_s)
+    between = _nearest((shipped(name) for name in ((network,) if network else NETWORKS)), cluster.rail_bytes_per_s)
     across = between.across
     if across is None:
         raise LookupError(between.name)

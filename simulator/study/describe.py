@@ -42,7 +42,8 @@ INSIDES = (
 )
 """What stands in the name of a GPU, and the fabric inside its nodes; nothing: PCIe."""
 SWITCHLESS = r"gh200"
-"""GPUs that sit in fours without an NVSwitch, unless the fabric says otherwise."""
+SWITCHLESS_MESH = 4
+"""GPUs that sit in fours, each wired to each, without an NVSwitch, unless the fabric says otherwise."""
 PCIE5 = r"h100|h200|rtx ?pro|b40|rtxpro"
 PCIE3 = r"v100|p100|\bt4\b|\bp4\b|rtx ?20"
 PCIE_CLOCK_GHZ = 1.75
@@ -58,6 +59,9 @@ CLOCKS_GHZ = (
 """What is in the name of a GPU on PCIe, and its boost clock, from the data sheets."""
 BRIDGE_GB_PER_S = ((r"h100|h200", 300.0), (r"a100|a800", 300.0), (r"a40|a6000|a30|3090", 56.25), (r"v100", 50.0))
 """NVLink bridges: what is in the name of the GPU, GB/s per direction."""
+ONE_WAY = 0.8
+"""What PCIe carries when data goes one way only, over its label: headers, acknowledgements and credits take the rest
+(Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018)."""
 ACROSSES = (
     (r"slow p2p|staged", "ndr-ib-slow-p2p"),
     (r"efa", "efa"),
@@ -130,13 +134,14 @@ def _inside(gpu: str, text: str, load: Loader) -> Fabric:
     near = text.partition("+")[0]
     bridged = re.search(r"bridge|pair", text)
     if bridged or ("pcie" in near and "nvlink" not in near):
-        return _bridged(gpu, _pcie(gpu, text, load)) if bridged else _pcie(gpu, near, load)
+        return _bridged(gpu, _pcie(gpu, text, load), load) if bridged else _pcie(gpu, near, load)
     name = next((fabric for pattern, fabric in INSIDES if re.search(pattern, gpu)), "")
     if not name:
         return _pcie(gpu, text, load)
     found = load(name)
     if re.search(SWITCHLESS, gpu) and "switch" not in near:
         found = without_switch(found)
+        found = replace(found, inside=replace(_found(found), mesh=SWITCHLESS_MESH))
     rate = re.search(r"(\d+(?:\.\d+)?)\s*gb/s", near)
     if rate and found.inside and float(rate[1]) * GB < found.inside.bytes_per_s:
         slower = replace(found.inside, bytes_per_s=float(rate[1]) * GB)
@@ -160,19 +165,21 @@ def _pcie(gpu: str, text: str, load: Loader) -> Fabric:
     return replace(found, inside=replace(inside, launch_s=inside.launch_s * math.sqrt(PCIE_CLOCK_GHZ / clock)))
 
 
-def _bridged(gpu: str, pcie: Fabric) -> Fabric:
-    """Islands of two on NVLink, joined by PCIe."""
+def _bridged(gpu: str, pcie: Fabric, load: Loader) -> Fabric:
+    """Islands of two on NVLink, joined by PCIe: every second edge of a ring is a bridge, so a PCIe link carries one way only."""
     rate = next((rate for pattern, rate in BRIDGE_GB_PER_S if re.search(pattern, gpu)), 0.0) * GB
     if not rate:
         raise UserError(f"no rate known of an NVLink bridge between {gpu}")
-    pair = _found(pcie)
+    pair, bridge = _found(pcie), _found(load("nvlink4-nvswitch" if re.search(PCIE5, gpu) else "nvlink3-nvswitch"))
     inside = replace(
         pair,
         bytes_per_s=rate,
-        efficiency=pair.efficiency * pair.pair_efficiency,  # every second edge of a ring is a bridge: PCIe is shared by half
-        pair_efficiency=1.0,
+        efficiency=bridge.efficiency,
+        pair_efficiency=bridge.pair_efficiency,
+        fill_s=bridge.fill_s,
         island=2,
         beyond_bytes_per_s=pair.bytes_per_s,
+        beyond_efficiency=ONE_WAY,
     )
     return replace(pcie, inside=inside, curves=())
 

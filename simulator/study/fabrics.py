@@ -44,6 +44,8 @@ class InsideSchema(Strict):
     nvls_efficiency: Annotated[float, Field(ge=0, le=1)] = 0.0
     island: Annotated[int, Field(ge=0, le=1024)] = 0
     beyond: Rate | None = None
+    beyond_efficiency: Share = 1.0
+    mesh: Annotated[int, Field(ge=0, le=1024)] = 0
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.island and self.beyond is None:
@@ -60,6 +62,8 @@ class AcrossSchema(Strict):
     rendezvous: Annotated[float, Field(ge=1, le=100)]
     rendezvous_size: Annotated[float, quantity(BYTES)]
     sharp: bool = False
+    adaptive: bool = False
+    nvls: bool = True
 
 
 class CurveSchema(Strict):
@@ -166,6 +170,8 @@ def _inside(name: str, schema: InsideSchema) -> Inside:
         schema.nvls_efficiency,
         schema.island,
         schema.beyond or 0.0,
+        schema.beyond_efficiency,
+        schema.mesh,
     )
 
 
@@ -179,6 +185,8 @@ def _across(name: str, schema: AcrossSchema) -> Across:
         schema.rendezvous,
         schema.rendezvous_size,
         schema.sharp,
+        schema.adaptive,
+        schema.nvls,
     )
 
 
@@ -206,6 +214,9 @@ def _inside_lines(inside: Inside) -> list[str]:
         lines.append(f"nvls_efficiency: {inside.nvls_efficiency:.4g}")
     if inside.island:
         lines += [f"island: {inside.island}", f"beyond: {_rate(inside.beyond_bytes_per_s)}"]
+        lines.append(f"beyond_efficiency: {inside.beyond_efficiency:.4g}")
+    if inside.mesh:
+        lines.append(f"mesh: {inside.mesh}")
     return lines
 
 
@@ -218,6 +229,8 @@ def _across_lines(across: Across) -> list[str]:
         f"rendezvous: {across.rendezvous:.4g}",
         f"rendezvous_size: {_size(round(across.rendezvous_bytes))}",
         *(["sharp: true"] if across.sharp else []),
+        *(["adaptive: true"] if across.adaptive else []),
+        *([] if across.nvls else ["nvls: false"]),
     ]
 
 

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from simulator.costs import theory
 from simulator.costs.curves import Curve, alone, read, rising
-from simulator.costs.links import Across, Inside
+from simulator.costs.links import LAWS, Across, Inside
 from simulator.costs.theory import ALGORITHMS, KINDS, Call
 from simulator.errors import UserError
 from simulator.study import fabrics
 from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
 from simulator.study.cluster_links import links_of
+from simulator.study.describe import machine
 from simulator.units import US_PER_S
 
 from ..commandline import trainsim
@@ -116,6 +117,51 @@ def test_small_messages_pay_the_logarithm_of_the_nodes() -> None:
     times = [theory.seconds(Call("all_reduce", 8, 8 * n, n), inside, across) for n in (4, 8, 16, 32)]
     steps = [b - a for a, b in pairwise(times)]
     assert steps == pytest.approx([steps[0]] * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_single_flows_collide_where_routes_are_fixed(adaptive: bool) -> None:
+    inside, across = INSIDE["nvlink4-nvswitch"], ACROSS["ndr-ib"]
+    assert inside
+    assert across
+    across = replace(across, adaptive=adaptive)
+    four, eight, many, more = (theory.seconds(Call("sendrecv", 2.0**34, 8 * n, n), inside, across) for n in (4, 8, 64, 512))
+    assert eight / four == pytest.approx(1 if adaptive else 2 ** (2 / 3), rel=0.01)
+    assert more == pytest.approx(many)
+    ring = [theory.seconds(Call("all_gather", 2.0**38, n, n), inside, across) for n in (8, 64)]
+    assert ring[1] / ring[0] == pytest.approx((1 if adaptive else 8**0.04) * (63 / 64) / (7 / 8), rel=0.01)
+
+
+def test_a_long_ring_hides_its_latency_behind_the_wire() -> None:
+    inside, across = INSIDE["nvlink4-nvswitch"], ACROSS["slingshot-11"]
+    assert inside
+    assert across
+    across = replace(across, rendezvous=1.0)
+    small, large, both = (
+        theory.seconds(Call("all_reduce", size, 2048, 512, "ring"), inside, across) for size in (1, 2.0**40, 2.0**29)
+    )
+    assert max(small, large / 2**11) < both < 0.8 * (small + large / 2**11)
+
+
+def test_a_mesh_gives_few_ranks_few_links_and_a_switch_all() -> None:
+    mesh = replace(TRUE, mesh=4)
+    assert [mesh.rate(n) / TRUE.rate(n) for n in (2, 3, 4, 8)] == pytest.approx([1 / 3, 2 / 3, 1, 1])
+
+
+def test_between_bridged_pairs_it_is_pcie_at_its_one_way_rate() -> None:
+    pairs = machine("A100-PCIe-80", "NVLink bridge pairs + PCIe4", 4, 1).inside
+    two, four = (theory.seconds(Call("all_gather", 2.0**34, n), pairs) for n in (2, 4))
+    assert 2.0**34 * 3 / 4 / four == pytest.approx(0.8 * 31.5e9, rel=0.02)
+    assert 2.0**34 / 2 / two > 150e9
+
+
+def test_no_nvls_where_the_transport_is_run_without() -> None:
+    inside, across = INSIDE["nvlink4-nvswitch"], ACROSS["tcpxo"]
+    assert inside
+    assert across
+    call = Call("all_reduce", 2.0**34, 16, 2)
+    assert theory.seconds(call, inside, across) == theory.seconds(replace(call, algorithm="plain"), inside, across)
+    assert theory.seconds(call, inside, replace(across, nvls=True)) < theory.seconds(call, inside, across)
 
 
 def test_what_the_switch_adds_up_is_faster_only_when_it_can() -> None:
@@ -338,9 +384,14 @@ def make() -> ModuleType:
     """results/collectives/make.py, if there is what it reads."""
     if not TABLE.exists():
         pytest.skip("needs the table of measured collectives, ../shared/data/collectives.csv.gz")
+    return helper("make")
+
+
+def helper(name: str) -> ModuleType:
+    """A file of results/collectives."""
     sys.path.insert(0, str(ROOT / "results" / "collectives"))
     try:
-        return __import__("make")
+        return __import__(name)
     finally:
         sys.path.pop(0)
 
@@ -372,8 +423,20 @@ def test_a_system_that_was_left_out_is_predicted(make: ModuleType) -> None:
     errors = make.leave_one_system_out(rows)
     medians = {key: median(map(abs, values)) for key, values in errors.items()}
     inside = [value for (_, where), value in medians.items() if where == "inside"]
-    assert sum(inside) / len(inside) <= 0.15
-    assert overall(errors, "across") <= 0.20
+    assert sum(inside) / len(inside) <= 0.13
+    assert overall(errors, "inside") <= 0.15
+    assert overall(errors, "across") <= 0.13
+    assert medians.pop(("H100 cluster00", "across")) < 0.75, "sends at a quarter of its NICs: words do not tell, known to fail"
+    assert max(medians.values()) <= 0.19
+
+
+def test_published_summaries_are_met() -> None:
+    published = helper("published")
+    errors = [abs(published.predicted(f, fabrics.load, LAWS) / f.published - 1) for f in published.FACTS]
+    free = [error for error, fact in zip(errors, published.FACTS, strict=True) if not fact.used]
+    assert median(errors) <= 0.10
+    assert median(free) <= 0.15
+    assert max(errors) <= 0.45
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""What published logs of systems outside the table say as a whole, beside what the theory says: numbers quoted one by one.
+
+GH200 on Slingshot 11 (boeschf/nccl-benchmark-on-alps-2025), TCPXO (GoogleCloudPlatform/cluster-toolkit), H100 on NDR
+(xxrjun/nccl-tests-cluster), B200 on NDR (togethercomputer/together-nccl-tests), pairs of GPUs (microsoft/vidur).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulator.costs.curves import alone
+from simulator.costs.links import Laws
+from simulator.costs.theory import Call
+from simulator.study.describe import machine
+from simulator.study.fabrics import Fabric
+from simulator.units import GB, GIB, KIB, MIB, US_PER_S
+
+GH200 = ("GH200", "NVLink4 + Slingshot 4x200Gb/s")
+TCPXO = ("H100-SXM", "NVLink4 NVSwitch + GPUDirect-TCPXO 1600Gb/s")
+H100 = ("H100-SXM", "NVLink4 NVSwitch + NDR IB 400Gb/GPU")
+B200 = ("B200", "NVLink5 NVSwitch + NDR IB 400Gb/GPU")
+A100 = ("A100-SXM", "NVLink3 NVSwitch 300GB/s")
+BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "alltoall": 1.0}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One published number: microseconds, or the bus bandwidth in GB/s as nccl-tests counts it."""
+
+    gpu: str
+    fabric: str
+    call: Call
+    us: float = 0.0
+    gb_per_s: float = 0.0
+    used: bool = False
+    """Whether a constant was set with it in mind: then it shows no more than that one form fits several."""
+
+    @property
+    def words(self) -> str:
+        c = self.call
+        factor, unit = next((f, u) for f, u in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B")) if c.payload_bytes >= f)
+        near, _, far = self.fabric.partition(" + ")
+        where = f"{c.ranks} GPUs on {c.nodes} nodes" if c.nodes > 1 else f"{c.ranks} GPUs"
+        return f"{self.gpu}, {far if c.nodes > 1 else near}: {c.kind} {c.algorithm}, {c.payload_bytes / factor:g} {unit}, {where}"
+
+    def said(self, seconds: float) -> float:
+        """A time, in the unit of the fact."""
+        if self.us:
+            return seconds * US_PER_S
+        share = BUS_FACTOR.get(self.call.kind, 0.0) * (self.call.ranks - 1) / self.call.ranks or 1.0
+        return share * self.call.payload_bytes / seconds / GB
+
+    @property
+    def published(self) -> float:
+        return self.us or self.gb_per_s
+
+
+def _call(size: float, ranks: int, nodes: int, algorithm: str = "auto", kind: str = "all_reduce") -> Call:
+    return Call(kind, size, ranks, nodes, algorithm)
+
+
+FACTS = (
+    *(Fact(*GH200, _call(8, n, n // 4), us=us) for n, us in ((8, 19), (2048, 145))),
+    *(Fact(*GH200, _call(16 * KIB, n, n // 4), us=us, used=True) for n, us in ((8, 51), (2048, 465))),
+    *(Fact(*GH200, _call(64 * KIB, n, n // 4), us=140) for n in (8, 16)),
+    *(Fact(*GH200, _call(2 * MIB, n, n // 4), us=us) for n, us in ((8, 130), (16, 210))),
+    *(Fact(*GH200, _call(4 * GIB, n, n // 4), gb_per_s=92) for n in (8, 64, 512)),
+    *(Fact(*TCPXO, _call(size * MIB, 16, 2), us=us, used=True) for size, us in ((16, 980), (32, 1060))),
+    *(Fact(*H100, _call(4 * GIB, 10 * g, 10), gb_per_s=v, used=True) for g, v in ((1, 48.9), (2, 98.3), (4, 196), (8, 345))),
+    Fact(*H100, _call(4 * GIB, 80, 10, kind="alltoall"), gb_per_s=47.5),
+    Fact(*H100, _call(4 * GIB, 80, 10, kind="sendrecv"), gb_per_s=25),
+    *(
+        Fact(*B200, _call(16 * GIB, 8 * n, n, name), gb_per_s=v, used=True)
+        for name, found in (
+            ("ring", (345, 323, 291)),
+            ("nvls", (717, 307, 291)),
+            ("tree", (335, 193, 193)),
+            ("sharp", (533, 548, 545)),
+        )
+        for n, v in zip((2, 8, 46), found, strict=True)
+    ),
+    *(Fact(*B200, _call(16 * GIB, 8 * n, n, "ring", "all_gather"), gb_per_s=v) for n, v in ((2, 343), (8, 312), (46, 293))),
+    *(
+        Fact(*B200, _call(GIB, 8 * n, n, kind="sendrecv"), gb_per_s=v, used=True)
+        for n, v in ((2, 43), (4, 43), (8, 26), (16, 14.6), (64, 14.6))
+    ),
+    Fact(*A100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=233, used=True),
+    Fact(*A100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=14.8),
+    Fact(*H100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=193, used=True),
+    Fact(*H100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=7.7),
+    Fact(*H100, _call(64 * MIB, 2, 2, kind="sendrecv"), us=1882, used=True),
+    Fact(*H100, _call(2 * KIB, 2, 2, kind="sendrecv"), us=18.3),
+)
+
+
+def predicted(fact: Fact, load: Callable[[str], Fabric], laws: Laws) -> float:
+    """What the fabrics make of a fact's words, in its unit."""
+    where = machine(fact.gpu, fact.fabric, fact.call.ranks, fact.call.nodes, load)
+    return fact.said(alone(fact.call, where.inside, where.across, where.curves, laws=laws).seconds)
+
+
+def table(load: Callable[[str], Fabric], laws: Laws) -> list[str]:
+    """The facts as lines of the report."""
+    lines = ["## Published summaries", "", "Numbers quoted from the logs of systems that are not in the table."]
+    lines += ["`set` marks those that a constant was set with in mind.", ""]
+    lines += ["| what | published | predicted | error | |", "|---|---|---|---|---|"]
+    for fact in FACTS:
+        value, unit = predicted(fact, load, laws), "us" if fact.us else "GB/s"
+        error = value / fact.published - 1
+        lines.append(f"| {fact.words} | {fact.published:g} {unit} | {value:.4g} {unit} | {error:+.0%} | {fact.used * 'set'} |")
+    return [*lines, ""]
