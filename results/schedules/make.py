@@ -58,15 +58,17 @@ def bubble_rate(model: str, name: str, limit: float) -> float:
     return 1 - microbatches * (forward + input_gradient + weight_gradient) / span
 
 
+def _chunks_in_words() -> str:
+    return ", ".join(f"{n} chunks for {model}" for model, n in CHUNKS.items())
+
+
 def table() -> str:
     """Ours over printed, model by model."""
     lines = [
         "# Zero Bubble, Table 5: bubble rates from the profile of Table 9",
         "",
         "Ours / printed (Qi et al., arXiv 2401.10241). The rate is 1 - m (F + I + W) / span; every crossing between ranks takes",
-        "the profiled time. 1F1B-I with "
-        + ", ".join(f"{n} chunks for {m}" for m, n in CHUNKS.items())
-        + " (assumed: not printed).",
+        f"the profiled time. 1F1B-I with {_chunks_in_words()} (assumed: not printed).",
         "",
         "| model | p | m | " + " | ".join(title for title, _, _ in COLUMNS) + " |",
         "|---" * (3 + len(COLUMNS)) + "|",

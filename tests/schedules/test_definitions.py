@@ -279,8 +279,7 @@ def test_durations_scale_everything() -> None:
     assert larger["bubble_ratio"] == EXACT(once["bubble_ratio"], abs=1e-12)
 
 
-NAMES = sorted(name for name in catalog.files("schedules") if not getattr(catalog.module("schedules", name), "COST_AWARE", False))
-"""Those of one order per shape; the others search, and are tried on the battery's grid."""
+NAMES = sorted(catalog.files("schedules"))
 
 
 def layouts(name: str, ranks: range, microbatches: range) -> Iterator[Layout]:
