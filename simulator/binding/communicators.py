@@ -206,10 +206,14 @@ class _Layer:
             edge_s[some] = np.where(crosses, cluster.wiring.latency_s[route], 0.0).sum(axis=1)
             edge = crosses.nonzero()[0] + begin
             entries.append(_summed(edge // n, route[crosses], edges.share[edge % n], cluster.wiring.links))
-        group, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
+        if len(entries) == 1:
+            summed = entries[0]
+        else:
+            group, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
+            summed = _summed(group, link, share, cluster.wiring.links)
         by_group = edge_s.reshape(count, n)
         mean_s = by_group @ (edges.share / edges.share.sum())
-        return _Routed(*_summed(group, link, share, cluster.wiring.links), by_group.max(axis=1), mean_s)
+        return _Routed(*summed, by_group.max(axis=1), mean_s)
 
     def _together(self, parts: Sequence[tuple[_Routed, float]]) -> _Routed:
         """Several sets of edges, each with a factor on its shares, as one; its latencies mean nothing."""
