@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -62,3 +65,19 @@ def refuse(faults: Iterable[str]) -> None:
     """Fails with the faults, one a line, if there are any."""
     if text := "\n".join(faults):
         pytest.fail(text, pytrace=False)
+
+
+@cache
+def study_script(study: str, name: str = "make") -> ModuleType:
+    """A script of results/<study>/ as a module of its own name: every study has a `make`."""
+    folder = ROOT / "results" / study
+    spec = importlib.util.spec_from_file_location(f"results_{study}_{name}", folder / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+    return module

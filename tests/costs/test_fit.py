@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,8 @@ from simulator.study import kernel_fits, validate
 from simulator.study.validate import kernels
 from simulator.study.validate import validate as run
 
-ROOT = Path(__file__).parents[2]
+from ..source import ROOT, study_script
+
 TABLE = ROOT.parent / "shared" / "data" / "kernels.csv.gz"
 
 pytestmark = pytest.mark.skipif(not TABLE.exists(), reason="needs ../shared/data/kernels.csv.gz")
@@ -25,15 +24,9 @@ ALL_SIZES, LONG_ATTENTION, LAYER_SUMS = 10, 8, 7
 PREDICTED = 0.9
 
 
-@cache
 def make() -> Any:
     """The script that fits."""
-    sys.path.insert(0, str(ROOT / "results" / "kernels"))
-    try:
-        import make as script  # type: ignore[import-not-found]
-    finally:
-        sys.path.pop(0)
-    return script
+    return study_script("kernels")
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -29,7 +28,7 @@ from simulator.study.describe import machine
 from simulator.units import US_PER_S
 
 from ..commandline import trainsim
-from ..source import ROOT
+from ..source import ROOT, study_script
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
 INSIDE = {name: fabric.inside for name in fabrics.names() if (fabric := fabrics.load(name)).inside}
@@ -384,16 +383,7 @@ def make() -> ModuleType:
     """results/collectives/make.py, if there is what it reads."""
     if not TABLE.exists():
         pytest.skip("needs the table of measured collectives, ../shared/data/collectives.csv.gz")
-    return helper("make")
-
-
-def helper(name: str) -> ModuleType:
-    """A file of results/collectives."""
-    sys.path.insert(0, str(ROOT / "results" / "collectives"))
-    try:
-        return __import__(name)
-    finally:
-        sys.path.pop(0)
+    return study_script("collectives")
 
 
 def overall(errors: dict[tuple[str, str], list[float]], where: str) -> float:
@@ -431,7 +421,7 @@ def test_a_system_that_was_left_out_is_predicted(make: ModuleType) -> None:
 
 
 def test_published_summaries_are_met() -> None:
-    published = helper("published")
+    published = study_script("collectives", "published")
     errors = [abs(published.predicted(f, fabrics.load, LAWS) / f.published - 1) for f in published.FACTS]
     free = [error for error, fact in zip(errors, published.FACTS, strict=True) if not fact.used]
     assert median(errors) <= 0.10
