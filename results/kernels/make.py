@@ -18,9 +18,10 @@ import judge
 import numpy as np
 import pandas as pd
 
-from simulator.costs.attention import HEAD_MULTIPLE, AttentionConstants, Heads, attention_s
-from simulator.costs.gemm import GemmConstants, accumulation_s, gemm_s
-from simulator.costs.machine import Machine
+from simulator.costs.attention import HEAD_MULTIPLE, AttentionConstants, Heads
+from simulator.costs.gemm import GemmConstants
+from simulator.costs.machine import Machine, architecture
+from simulator.costs.machine import machine as machine_of
 from simulator.costs.moe import moe_s
 from simulator.costs.rowwise import RowwiseConstants, lookup_s, rowwise_s
 from simulator.costs.shelf import ANY, USUAL, Constants, Fit
@@ -28,6 +29,7 @@ from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.study import kernel_fits
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
+from simulator.study.calibrate.predict import CAST_START, passes_s, products_s
 from simulator.study.measured_gpus import named
 from simulator.units import US_PER_S
 
@@ -39,6 +41,9 @@ GRAPHS = "ai-dynamo/aiconfigurator"
 """The source whose kernels are timed in CUDA graphs, one library to a folder; others are eager."""
 HELD_OUT = {"gemm": (1536, 3584, 5120, 10240), "attention": (5, 12, 24, 40), "moe": (6, 10)}
 """Whole values that cross-validation holds out: of n and k, of heads, of top-k."""
+COLUMNS = {"gemm": ("n", "k"), "attention": ("heads",), "moe": ("top_k",)}
+DRAWN = {"gemm": 8, "attention": 4, "moe": 4}
+"""One value in so many is held out by a random split."""
 SOME = 20
 """One row in so many at least is held out; where those values are rare, every fourth value of n is."""
 PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
@@ -46,13 +51,13 @@ PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
 BACKWARD = {"h100": 2.8, "b200": 2.3}
 """Attention's backward over its forward where the rows to fit are missing. H100: FlashAttention 3's published charts, 2.7 to
 2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192). Both as the reference notes on measured kernels give them."""
+BLOCKS = {"hopper": {"narrow_rows": 192.0}, "blackwell": {"narrow_rows": 256.0, "rows": 256.0}}
+"""Query rows of a block where they are not 128: those of FlashAttention 3, and two tiles of 128 to a block on Blackwell."""
 LEAST_SEQ = 16
 TE_VALUES = 128
 """The width of values in rows of Transformer Engine whose heads are wider."""
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 """Bytes of an operand's element; nvfp4 has a scale for each 16."""
-CAST_START = (10.0, 2.5)
-"""Of an unfused cast: microseconds, and passes over the bytes that it reads and writes."""
 RESULT_BYTES = 2
 HOPPER: dict[str, Any] = {
     "constants": RowwiseConstants(stream=0.93),
@@ -65,7 +70,8 @@ POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh",
 BINARY = ("add", "mul", "div", "pow")
 WITHOUT_QUANTUM = {name: sigma for name, sigma in GEMM_PRIOR.items() if name != "quantum"}
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
-2025); independent products on an H100 of 2024 ask for .5. What speaks for all of them keeps that."""
+2025); independent products on an H100 of 2024 ask for .5. What speaks for all of them keeps that, and has no tiles of three
+warpgroups, which make builds of 2025 better predicted and those products worse."""
 SOME_PRIOR = {name: GEMM_PRIOR[name] / 2 for name in GEMM_PRIOR}
 SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR}
 """A few rows of a board whose sister was fitted: they move the constants little."""
@@ -99,12 +105,23 @@ class Task:
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""
-        values = HELD_OUT[self.family]
-        names = {"gemm": ("n", "k"), "attention": ("heads",), "moe": ("top_k",)}[self.family]
+        values, names = HELD_OUT[self.family], COLUMNS[self.family]
         held = np.logical_or.reduce([self.rows[name].isin(values) for name in names])
         if held.sum() * SOME < len(self.rows):
             held = self.rows.n.isin(sorted(self.rows.n.unique())[:: len(values)]).to_numpy()
         return held
+
+    def drawn(self, seed: int) -> Any:
+        """Which rows a random split holds out: those of some values."""
+        names = COLUMNS[self.family]
+        values = np.unique(np.concatenate([self.rows[name].unique() for name in names]))
+        chosen = np.random.default_rng(seed).choice(values, max(2, len(values) // DRAWN[self.family]), replace=False)
+        return np.logical_or.reduce([self.rows[name].isin(chosen) for name in names])
+
+    def judged(self, held: Any) -> judge.Score:
+        """How well a fit to the rows that are not held out predicts those that are."""
+        constants, extra = self.fit(self.rows[~held])
+        return judge.score(self.rows[held], self.predict(constants, self.machine, self.rows[held], extra))
 
 
 # Reading --------------------------------------------------------------------------------------------------------------------
@@ -134,8 +151,7 @@ def _named(words: str) -> str | None:
 
 def machine(name: str, dtype: str) -> Machine:
     """A GPU of the catalog in a dtype of the table."""
-    gpu = kernel_fits.gpu(name)
-    return Machine(gpu.peak("fp8" if dtype.startswith("fp8") else dtype), gpu.memory_bytes_per_s, gpu.sms)
+    return machine_of(kernel_fits.gpu(name), "fp8" if dtype.startswith("fp8") else dtype)
 
 
 def sizes(rows: pd.DataFrame, *names: str) -> list[Any]:
@@ -149,23 +165,15 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, cast: Any = ()) -> A
     """Products, those that add to a gradient in fp32, and those whose first operand is cast before."""
     m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
     width = WIDTH[rows.dtype.iloc[0]]
-    time = gemm_s(c, on, m, n, k, batch, width=width)
     adds = rows.variant.str.contains("wgrad|grad_w").to_numpy()
-    time = time + np.where(adds, accumulation_s(c, on, m, n) * batch, 0.0)
-    return time + cast_s(cast, on, m, k, width) if len(cast) else time
-
-
-def cast_s(cast: Any, on: Machine, m: Any, k: Any, width: float) -> Any:
-    """An unfused cast of an operand of m x k from 16 bits."""
-    return cast[0] / US_PER_S + cast[1] * m * k * (2 + width) / on.bytes_per_s
+    return products_s(c, on, (m, n, k, batch), width, adds, cast)
 
 
 def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
     """Forward, backward, or both, as the operator says."""
     what = Heads(*sizes(rows, "batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
     op = rows.op.to_numpy()
-    forward, backward = attention_s(c, on, what), attention_s(c, on, what, backward=True)
-    return np.where(op == "attention_fwd", forward, np.where(op == "attention_bwd", backward, forward + backward))
+    return passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd")
 
 
 def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
@@ -186,7 +194,9 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         for library in (ANY, *(libraries if len(libraries) > 1 else ())):
             own = rows if library == ANY else rows[rows.library == library]
             prior = WITHOUT_QUANTUM if library == ANY else GEMM_PRIOR
-            yield Task("gemm", gpu, dtype, library, own, GemmConstants(), prior, gemm, extra)
+            recent = architecture(kernel_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
+            start = GemmConstants(warpgroups=recent)
+            yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, extra)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):
         start = GemmConstants(launch_us=10.0)
@@ -197,15 +207,14 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
     forward = graphs[(graphs.op == "attention_fwd") & (graphs.seq >= LEAST_SEQ)]
     for (gpu, library), rows in forward.groupby(["owner", "variant"]):
         even = rows[rows.head_dim % HEAD_MULTIPLE == 0]
-        start = AttentionConstants(packed=library in PACKED, backward=BACKWARD.get(gpu, 2.8))
+        blocks = BLOCKS.get(architecture(kernel_fits.gpu(gpu)).kernels, {})
+        start = AttentionConstants(packed=library in PACKED, backward=BACKWARD.get(gpu, 2.8), **blocks)
         yield Task("attention", gpu, "bf16", library, even, start, ATTENTION_PRIOR, attention)
 
 
 def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     """A fit to all rows of a task, and how well one to some of them predicts the others."""
-    held = task.held_out()
-    constants, extra = task.fit(task.rows[~held])
-    judged = judge.score(task.rows[held], task.predict(constants, task.machine, task.rows[held], extra))
+    judged = task.judged(task.held_out())
     constants, extra = task.fit(task.rows)
     if isinstance(constants, AttentionConstants):
         constants = finished(constants, task, table)
@@ -279,7 +288,8 @@ def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:
     """Cycles of a multiprocessor for an element looked up: the slope of time over elements, with a floor of its own."""
     elements = (rows.m * rows.n).to_numpy()
     slope, _ = np.polyfit(elements, rows.seconds, 1, w=1 / rows.seconds)
-    cycle_s = lookup_s(replace(c, launch_us=0.0, lookup_cycles=1.0), machine(gpu, "fp16"), elements.max(), 0.0) / elements.max()
+    on, most = machine_of(kernel_fits.gpu(gpu)), elements.max()
+    cycle_s = lookup_s(replace(c, launch_us=0.0, lookup_cycles=1.0), on, most, 0.0) / most
     return float(slope / cycle_s)
 
 

@@ -1,10 +1,12 @@
 """Fused attention: blocks of query rows that walk over the keys before them, spread over the multiprocessors.
 
-A block of rows costs, per key, two products of the width of a head and an exponential, which no tensor core does: that is why
-narrow heads are slower per flop. With few heads the longest walk decides, unless the library splits it; with many, the sum
-over the multiprocessors; between the two, a p-norm. Libraries for grouped queries pack the heads that share keys into a
-block. Traffic, mostly that of writing and reading the cache of keys, comes on top, as does what wraps the kernel. Backward
-does five products instead of two. References: Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
+A block of rows costs, per key, two products of the width of a head and an exponential, which no tensor core does; the two
+overlap, a p-norm of both: that is why narrow heads are slower per flop. A library is compiled for blocks of so many rows, fewer
+for wide heads. Blocks of full attention are alike and run in waves. Causal ones are not: with few heads the longest walk decides,
+unless the library splits it; with many, the sum over the multiprocessors; between the two, a p-norm. Libraries for grouped
+queries pack the heads that share keys into a block. Traffic, mostly that of writing and reading the cache of keys, comes on top,
+as does what wraps the kernel. Backward does five products instead of two. References: Dao, arXiv 2307.08691; Shah et al., arXiv
+2407.08608.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..units import US_PER_S
 from .machine import Array, Machine, columns
 
-ROWS = 64
-"""Query rows of a block."""
+NARROW, WIDE = 96, 128
+"""Widths of heads up to which a library's tallest blocks, and its usual ones, are compiled."""
+ALIKE = 8.0
+"""The norm between the longest block and the mean load where all blocks are as long: nearly the larger."""
 HEAD_MULTIPLE = 16
 """Heads are as wide as the next multiple: what a tensor core takes at once."""
 WIDTH = 128
@@ -40,10 +44,14 @@ class AttentionConstants:
     """Fraction of the peak of the products alone."""
     exponential: float = 0.4
     """What the exponential of a score costs, in products of WIDTH-wide heads at the peak."""
-    ramp: float = 100.0
-    """Starting and ending a block, in keys."""
+    overlap: float = 1.5
+    """The norm of products and exponentials: 1 adds them up, infinite takes the larger."""
+    ramp: float = 150.0
+    """Starting and ending a block, in exponentials of keys."""
+    quantum: float = 0.2
+    """How much of the last wave is lost."""
     norm: float = 2.5
-    """Of the longest walk and the mean load."""
+    """Of the longest walk and the mean load, where walks differ."""
     memory: float = 0.8
     keys: float = 1.5
     """How often keys and values are moved, over once."""
@@ -62,6 +70,11 @@ class AttentionConstants:
     """How much slower a head is whose width is no multiple of HEAD_MULTIPLE."""
     packed: bool = False
     """Whether heads that share keys share a block."""
+    narrow_rows: float = 128
+    """Query rows of a block, for heads up to NARROW wide."""
+    rows: float = 128
+    wide_rows: float = 128
+    """The same beyond WIDE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +111,42 @@ def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float
 
 
 def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
-    """Seconds of the arithmetic: between the longest walk and an even share of all."""
+    """Seconds of the arithmetic; what is causal takes no longer than what is not."""
     batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
         what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
     )
+    shared = heads / kv_heads if c.packed else np.ones_like(heads)
+    rows = np.where(head_dim <= NARROW, c.narrow_rows, np.where(head_dim <= WIDE, c.rows, c.wide_rows))
+    of_head = np.ceil(seq * shared / rows)
+    blocks = batch * heads / shared * of_head
+    waves = ((1 - c.quantum) * blocks + c.quantum * np.ceil(blocks / on.sms) * on.sms) / on.sms
+    per_key_s, walk_s, ramp_s = (rows * each_s for each_s in _per_row(c, on, head_dim))
+    longest_s = (seq + prefix) * walk_s + c.walk * ramp_s
+    even_s = _spread(c, on, blocks, (waves * ((seq + prefix) * per_key_s + ramp_s), longest_s, ALIKE))
+    mean = np.minimum((of_head + 1) * rows / shared / 2, seq) + prefix
+    uneven_s = _spread(c, on, blocks, (waves * (mean * per_key_s + ramp_s), longest_s, c.norm))
+    return np.where(causal > 0, np.minimum(uneven_s, even_s), even_s)
+
+
+def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
+    """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a walk alone, and to begin."""
     per_sm = on.flop_per_s / on.sms
     product_s = EXACT * FORWARD_PRODUCTS * np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE / (c.compute * per_sm)
     exponential_s = c.exponential * EXACT * FORWARD_PRODUCTS * WIDTH / per_sm
-    shared = heads / kv_heads if c.packed else np.ones_like(heads)
-    blocks_of_head = np.ceil(seq * shared / ROWS)
-    tokens = ROWS / shared
-    keys = np.where(causal > 0, np.minimum((blocks_of_head * tokens + tokens) / 2, seq), seq) + prefix + c.ramp
-    blocks = batch * heads / shared * blocks_of_head
-    share_s = blocks / on.sms * ROWS * keys * (product_s + exponential_s)
-    walk_s = c.walk * ROWS * (seq + prefix + c.ramp) * (c.walk_products * product_s + exponential_s)
+
+    def both(products_s: Array) -> Array:
+        found: Array = (products_s**c.overlap + exponential_s**c.overlap) ** (1 / c.overlap)
+        return found
+
+    return both(product_s), c.walk * both(c.walk_products * product_s), c.ramp * exponential_s * np.ones_like(head_dim)
+
+
+def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:
+    """Seconds between an even share and the longest walk, by their norm; walks are split while multiprocessors are free."""
+    share_s, longest_s, norm = times
     least = np.full(share_s.shape, np.inf)
     for split in SPLITS:
-        taken_s = (share_s**c.norm + (walk_s / split) ** c.norm) ** (1 / c.norm) + np.log2(split) * c.split_us / US_PER_S
+        taken_s = (share_s**norm + (longest_s / split) ** norm) ** (1 / norm) + np.log2(split) * c.split_us / US_PER_S
         allowed = (split == 1) | (blocks * split <= on.sms)
         least = np.where(allowed, np.minimum(least, taken_s), least)
     return least

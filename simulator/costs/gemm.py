@@ -2,10 +2,10 @@
 
 A library picks a tile and splits the inner dimension so that the product ends soonest. A tile of tm x tn over k takes
 2 tm tn (k + ramp) flop at the rate of one multiprocessor, less for small tiles, which reuse their operands less; tiles run in
-waves, the last of which is (partly) empty. The clock falls with the power that the arithmetic draws, at once and over
-milliseconds. Arithmetic and traffic overlap: the p-norm of their times. The form is the same for every GPU; its constants are
-fitted. Every term grows with m, n and k, and so does the least over tiles and splits. Reference on tile and wave
-quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
+waves, the last of which is (partly) empty, and the ramps of one wave may pass during the work of another. The clock falls with
+the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the p-norm of their times.
+The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the least over tiles
+and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .machine import Array, Machine, columns, in_blocks
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
+OF_WARPGROUPS = ((192, 128), (128, 192), *TILES)
+"""The same where tiles are of three warpgroups too: on Hopper and later."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Powers of two, so that a whole number of waves is one in floats as well."""
 PARTIAL_BYTES = 4
@@ -30,9 +32,11 @@ ACCUMULATED_BYTES = 8
 """A weight gradient that is added to an fp32 one reads and writes it."""
 BLOCK = 4096
 
-_TM, _TN = (np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*TILES, strict=True))
+_SIDES = {
+    warpgroups: tuple(np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*tiles, strict=True))
+    for warpgroups, tiles in ((False, TILES), (True, OF_WARPGROUPS))
+}
 _S = np.array(SPLITS, dtype=np.float64)[:, None]
-_REUSE = 2 * _TM * _TN / (_TM + _TN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class GemmConstants:
     memory: float = 0.82
     ramp: float = 180.0
     """Filling and draining a tile's pipeline, as an inner dimension."""
+    hidden: float = 0.2
+    """How much of that passes while another tile is worked on, in all waves but one."""
     quantum: float = 0.5
     """How much of the last wave is lost: 1 for a wave like any other, 0 for work that is spread evenly."""
     norm: float = 3.0
@@ -64,6 +70,8 @@ class GemmConstants:
     throttle_us: float = 1024.0
     accumulate: float = 0.5
     """Of the traffic of adding to an fp32 gradient, that is not hidden."""
+    warpgroups: bool = False
+    """Whether there are tiles of three warpgroups."""
 
 
 def gemm_s(
@@ -101,15 +109,18 @@ def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
 
 def _tiled(c: GemmConstants, on: Machine, m: Array, n: Array, k: Array, batch: Array) -> Array:
     """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, products."""
-    rate = c.compute * _REUSE / (_REUSE + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
-    per_depth_s = 2 * _TM * _TN / rate
-    waves = np.ceil(m / _TM) * np.ceil(n / _TN) * batch / on.sms * _S
+    rows, across = _SIDES[c.warpgroups]
+    reuse = 2 * rows * across / (rows + across)
+    rate = c.compute * reuse / (reuse + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
+    per_depth_s = 2 * rows * across / rate
+    waves = np.ceil(m / rows) * np.ceil(n / across) * batch / on.sms * _S
     whole = np.ceil(waves)
     whole *= c.quantum * per_depth_s
     np.maximum(waves, 1, out=waves)
     waves *= (1 - c.quantum) * per_depth_s
     waves += whole
-    waves *= np.ceil(k / _S) + c.ramp
+    waves *= np.ceil(k / _S) + (1 - c.hidden) * c.ramp
+    waves += c.hidden * c.ramp * per_depth_s
     partial_s = c.split_traffic * PARTIAL_BYTES / (c.memory * on.bytes_per_s)
     waves += np.where(_S > 1, _S * (partial_s * batch * m * n) + c.split_us / US_PER_S, 0)
     least: Array = waves.min(axis=(0, 1))

@@ -1,17 +1,60 @@
-"""What the kernel models know of a GPU: its peaks in one dtype, and nothing else.
+"""What the kernel models know of a GPU: its peaks in one dtype, and how its multiprocessors are built.
 
-Fitted constants are dimensionless fractions of these peaks, or times, so that they can be lent from GPU to GPU.
+Fitted constants are dimensionless fractions of these peaks, or times, so that they can be lent from GPU to GPU. What a
+multiprocessor does in a cycle goes by the architecture that kernels are compiled for: how many threads it holds, how many
+exponentials and other operations on single numbers it computes (NVIDIA, CUDA C++ Programming Guide, tables of compute
+capabilities and of arithmetic throughput; Blackwell Ultra doubles exponentials), and whose kernels it runs: those written for
+the tensor cores of Ampere, of Hopper (which read shared memory by themselves) or of data-centre Blackwell (which keep sums in a
+memory of their own).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..hardware.gpu import Gpu
+from ..units import GB
+
 Array = NDArray[Any]
+
+USUAL_CLOCK = 1.85 * GB
+"""Between which and its double or half the clock is looked for, where nobody states it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a multiprocessor is built for."""
+
+    kernels: str = ""
+    """The generation whose kernels it runs; those of nobody where it is not known."""
+    threads: int = 2048
+    """How many it holds at once."""
+    exponentials: int = 16
+    """How many it computes in a cycle."""
+    lanes: int = 128
+    """How many numbers of 32 bits it multiplies and adds in a cycle."""
+
+
+ARCHITECTURES = {
+    "sm_60": Architecture(lanes=64),
+    "sm_61": Architecture(),
+    "sm_70": Architecture("volta", lanes=64),
+    "sm_75": Architecture("volta", threads=1024, lanes=64),
+    "sm_80": Architecture("ampere", lanes=64),
+    "sm_86": Architecture("ampere", threads=1536),
+    "sm_89": Architecture("ampere", threads=1536),
+    "sm_120": Architecture("ampere", threads=1536),
+    "sm_90": Architecture("hopper"),
+    "sm_100": Architecture("blackwell"),
+    "sm_103": Architecture("blackwell", exponentials=32),
+}
+"""Workstation Blackwell and Ada have the tensor cores of Ampere's programming model, faster."""
+UNKNOWN = Architecture()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +64,33 @@ class Machine:
     flop_per_s: float
     bytes_per_s: float
     sms: int
+    clock_per_s: float = USUAL_CLOCK
+    cache_bytes: float = 0.0
+    threads: int = UNKNOWN.threads
+
+
+def machine(gpu: Gpu, dtype: str = "") -> Machine:
+    """A GPU in a dtype, whose peak it must have; where none matters, in what it has."""
+    peak = gpu.peak(dtype) if dtype else tensor_peak(gpu)
+    return Machine(peak, gpu.memory_bytes_per_s, gpu.sms, clock_per_s(gpu), gpu.cache_bytes, architecture(gpu).threads)
+
+
+def architecture(gpu: Gpu) -> Architecture:
+    """How its multiprocessors are built, as far as that is known."""
+    return ARCHITECTURES.get(gpu.architecture, UNKNOWN)
+
+
+def tensor_peak(gpu: Gpu) -> float:
+    """Flop/s in 16 bits, or in 32 where there is nothing narrower."""
+    return gpu.peak("fp16" if "fp16" in gpu.peak_flop_per_s else "fp32")
+
+
+def clock_per_s(gpu: Gpu) -> float:
+    """The highest; else that of the tensor peak: a multiprocessor does a power of two flop in a cycle, at 1.3 to 2.6 GHz."""
+    if gpu.clock_hz:
+        return gpu.clock_hz
+    per_sm = tensor_peak(gpu) / gpu.sms
+    return float(per_sm / 2 ** round(math.log2(per_sm / USUAL_CLOCK)))
 
 
 def columns(*sizes: ArrayLike) -> list[Array]:

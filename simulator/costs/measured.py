@@ -13,26 +13,26 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TypeVar
 
-from ..hardware.gpu import TENSOR_CORE_DTYPE, Gpu
+from ..hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..units import US_PER_S, ns
 from .attention import AttentionConstants, Heads, attention_s, unfused
 from .gemm import GemmConstants, accumulation_s, gemm_s
-from .machine import Machine
+from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
-from .rowwise import LOOKUPS, RowwiseConstants, launches, lookup_s, rowwise_s, slowness
+from .rowwise import LOOKUPS, RowwiseConstants, is_timed, lookup_s, pace_of, rowwise_s
 from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
-PEAK_OF = {"fp8_block": "fp8", "mxfp8": "fp8"}
-"""Ways of scaling: they run at the peak of their format."""
 PROVENANCES: tuple[Provenance, ...] = ("measured", "transferred", "roofline")
 """From the best word to the last."""
 ROOFLINE_SIGMA = 0.4
 BACKWARD_SIGMA = 0.1
 """What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
+WIDE, NARROW = 4, 2
+"""Bytes of an element outside of products: in 32 bits, and in 16 whatever products run in."""
 STRETCH = 1.001
 """Sizes that are the largest measured are not beyond it."""
 BEYOND = 2.0
@@ -86,12 +86,13 @@ class Estimator:
     @property
     def machine(self) -> Machine:
         """The GPU at that peak; a dtype that it lacks is refused."""
-        return Machine(self.gpu.peak(self.peak_dtype), self.gpu.memory_bytes_per_s, self.gpu.sms)
+        return machine(self.gpu, self.peak_dtype)
 
     def estimate(self, kernel: Kernel) -> Estimate:
         """The time of a kernel, and whose word it is."""
         if isinstance(kernel, Gemm):
-            return self.product(kernel, kernel.element_bytes)
+            on = replace(self, dtype=kernel.dtype) if kernel.dtype else self
+            return on.product(kernel, kernel.operand_bytes)
         if isinstance(kernel, Rowwise):
             return self._rowwise(kernel)
         return self._unfused(kernel) if self.options.library == UNFUSED else self._attention(kernel)
@@ -136,14 +137,15 @@ class Estimator:
 
     def _rowwise(self, kernel: Rowwise) -> Estimate:
         chosen, c = self._constants("rowwise", RowwiseConstants())
-        on = Machine(self.gpu.matmul_peak("fp16"), self.gpu.memory_bytes_per_s, self.gpu.sms)
-        kernels = launches(kernel.op, eager=self.options.eager)
+        wide = WIDE if self.dtype in ("fp32", "tf32") else NARROW
+        on, pace = machine(self.gpu), pace_of(kernel.op, eager=self.options.eager, width=wide)
         if kernel.op in LOOKUPS:
-            time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, kernels))
+            time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, pace.kernels))
         else:
-            slower = slowness(kernel.op, eager=self.options.eager)
-            time = float(rowwise_s(c, on, kernel.traffic_bytes, slower, kernels))
-        return _said(time, kernel.op, chosen, {"bytes": kernel.traffic_bytes})
+            time = float(rowwise_s(c, on, kernel.traffic_bytes, pace, kernel.columns))
+        said = _said(time, kernel.op, chosen, {"bytes": kernel.traffic_bytes})
+        measured = said.provenance == "measured" and chosen is not None and chosen.fit.rows > 0 and is_timed(kernel.op)
+        return said if measured or chosen is None else replace(said, provenance="transferred")
 
     def _constants(self, family: Family, usual: C) -> tuple[Chosen | None, C]:
         """The constants for a family of kernels, from a fit if there is one; a library only where it has such kernels."""

@@ -1,8 +1,10 @@
 """Fits on a shelf, and which of them speaks for a GPU.
 
-A GPU without a fit of its own borrows that of the GPU most like it: the one whose multiprocessors have nearest the same
-tensor peak, which tells generations apart (Ampere, Ada and workstation Blackwell on one side; Hopper; data-centre Blackwell).
-Constants are fractions of peaks, and times, so borrowing them scales them.
+A GPU without a fit of its own borrows that of another that runs the same kernels (Ampere, Ada and workstation Blackwell on one
+side; Hopper; data-centre Blackwell), of the one whose multiprocessors have nearest the same tensor peak; without any of those,
+of the nearest. Constants are fractions of peaks, and times, so borrowing them scales them. What else scales them: how much of
+its peaks each of the two is known to sustain (`kernels` in topologies/gpus), how long exponentials take a multiprocessor beside
+its tensor cores, and how much of an inner dimension goes by in the cycles that it takes to fill a tile.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..errors import UserError, did_you_mean
-from ..hardware.gpu import Gpu
+from ..hardware.gpu import PEAK_OF, Gpu
 from .attention import AttentionConstants
 from .gemm import GemmConstants
+from .machine import UNKNOWN, architecture, clock_per_s, tensor_peak
 from .rowwise import RowwiseConstants
 
 Family = Literal["gemm", "moe", "attention", "rowwise"]
@@ -34,10 +37,10 @@ SHORT = {"fa2": "flash_attention", "flash_attention_2": "flash_attention", "flas
 SLOWER = {"fa1": ("flash_attention", 1.7)}
 """Libraries that are known by how much slower they are than one that was measured: FlashAttention 1 than 2, as its second
 paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
-LENT_SIGMA = 0.1
+LENT_SIGMA, KIN_SIGMA = 0.1, 0.15
 LENT_AFAR_SIGMA = {"gemm": 0.15, "moe": 0.3, "attention": 0.4, "rowwise": 0.15}
-"""What lending adds to the error, within a generation (H100 to H200: 6% for products) and to another: results/kernels/report.md,
-one GPU left out."""
+"""What lending adds to the error: to a sister of the same multiprocessors and memory, to a GPU that runs the same kernels
+on others (both assumed: none was measured), and to one that does not, as results/kernels/report.md finds it, one GPU left out."""
 UNFUSED = "unfused"
 """Attention as two products with a softmax between them: no library of its own."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
@@ -46,6 +49,20 @@ AMPERE_ON_LATER = 0.57
 TFLOP/s on an H100 where 3 does 570 (the reference notes on measured kernels)."""
 GENERATION = 0.5
 """How far apart, in `likeness`, generations of tensor cores are at least."""
+SISTERS = 0.1
+"""How far apart two boards of one kind are at most."""
+PORTABLE = "ampere"
+"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
+PLAIN = "bf16"
+WIDER = ("", "fp32", "tf32")
+EXPONENTIAL_SHARE = 2 / 3
+"""Of the time that a score costs beside its products, at 16 exponentials a cycle: .58 to .72 of what is fitted to A100, H100 and
+B200. The rest is scaling, maxima and sums."""
+CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
+"""A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
+so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
+MOST = 0.99
+"""Of a peak: no fraction that is scaled becomes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +108,123 @@ class Chosen:
 
 def likeness(gpu: Gpu) -> float:
     """The logarithm of the tensor peak of a multiprocessor."""
-    return math.log(gpu.matmul_peak("fp16") / gpu.sms)
+    return math.log(tensor_peak(gpu) / gpu.sms)
 
 
 def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str = "") -> Chosen | None:
     """The fit that speaks for a family of kernels on a GPU: its own, or that of the GPU most like it; None without any."""
     library, times = SLOWER.get(library, (SHORT.get(library, library), 1.0))
     wanted = FITTED_AS.get(dtype, dtype)
+    library = "" if _runs_others(gpu, shelf, family, library) else library
     usable = [
         (owner, fit)
         for owner, fits in shelf.fits.items()
         for fit in fits
-        if fit.family == family and fit.dtype in ("", wanted) and (not library or fit.library == library)
+        if fit.family == family and _fits_format(fit.dtype, wanted, gpu, shelf.gpus[owner]) and library in ("", fit.library)
     ]
     if not usable:
         return None
 
-    def order(found: tuple[str, Fit]) -> tuple[bool, float, int]:
+    def order(found: tuple[str, Fit]) -> tuple[bool, bool, bool, float, int]:
         owner, fit = found
         place = USUAL.index(fit.library) if fit.library in USUAL else len(USUAL)
-        return owner != gpu.name, abs(likeness(shelf.gpus[owner]) - likeness(gpu)), place
+        far = abs(likeness(shelf.gpus[owner]) - likeness(gpu))
+        return owner != gpu.name, not akin(gpu, shelf.gpus[owner]), fit.dtype not in ("", wanted), far, place
 
     owner, fit = min(usable, key=order)
     newer = likeness(gpu) - likeness(shelf.gpus[owner])
-    slower = times / (AMPERE_ON_LATER if fit.library in FOR_AMPERE and newer > GENERATION else 1.0)
-    fit = replace(fit, constants=_slower(fit.constants, slower))
+    ported = fit.library in FOR_AMPERE and newer > GENERATION
+    lent = fit if owner == gpu.name else _lent(fit, shelf.gpus[owner], gpu, wanted, ported=ported)
+    slower = times / (AMPERE_ON_LATER if ported else 1.0)
+    lent = replace(lent, constants=_slower(lent.constants, slower))
+    if owner != gpu.name and family == "gemm":
+        lent = replace(lent, cast=_cast(gpu, shelf, owner, wanted))
     if owner == gpu.name and slower == 1:
-        return Chosen(fit, owner, "measured", fit.sigma)
-    lent = LENT_AFAR_SIGMA[family] if abs(newer) > GENERATION else LENT_SIGMA
-    return Chosen(fit, owner, "transferred", math.hypot(fit.sigma, lent))
+        return Chosen(lent, owner, "measured", fit.sigma)
+    return Chosen(lent, owner, "transferred", math.hypot(fit.sigma, _doubt(gpu, shelf.gpus[owner], family)))
+
+
+def akin(one: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs run the same kernels."""
+    mine = architecture(one).kernels
+    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
+
+
+def _runs_others(gpu: Gpu, shelf: Shelf, family: Family, library: str) -> bool:
+    """Whether a library was measured, on GPUs that are not akin only, while others were on some that are: it does not run here,
+    or not with those kernels. Kernels of Ampere run on everything later.
+    """
+    if not library or library in FOR_AMPERE:
+        return False
+    kin = [fits for owner, fits in shelf.fits.items() if akin(gpu, shelf.gpus[owner])]
+    found = [fit.library for fits in kin for fit in fits if fit.family == family]
+    return bool(found) and library not in found
+
+
+def _fits_format(dtype: str, wanted: str, gpu: Gpu, owner: Gpu) -> bool:
+    """Whether a fit to one format speaks for another: its own, and 16 bits for narrower ones where kernels are portable."""
+    narrower = PEAK_OF.get(wanted, wanted) in gpu.peak_flop_per_s and wanted not in WIDER
+    return dtype in ("", wanted) or (dtype == PLAIN and narrower and _portable(gpu, owner))
+
+
+def _portable(gpu: Gpu, owner: Gpu) -> bool:
+    return architecture(gpu).kernels == architecture(owner).kernels == PORTABLE
+
+
+def _cast(gpu: Gpu, shelf: Shelf, owner: str, dtype: str) -> tuple[float, float] | None:
+    """What a cast to a format takes, from where it was measured: there, or else on the GPU most like this one."""
+    found = [(name, fit.cast) for name, fits in shelf.fits.items() for fit in fits if fit.dtype == dtype and fit.cast]
+    if not found:
+        return None
+    near = min(found, key=lambda one: (one[0] != owner, abs(likeness(shelf.gpus[one[0]]) - likeness(gpu))))
+    name, (launch_us, passes) = near
+    return launch_us, max(1.0, passes * _cast_passes(gpu) / _cast_passes(shelf.gpus[name]))
+
+
+def _cast_passes(gpu: Gpu) -> float:
+    """How often an unfused cast moves its bytes: what it needs, and the time of its threads in terms of the memory's rate."""
+    return CAST_PASSES + gpu.memory_bytes_per_s / (CAST_CYCLE_BYTES * gpu.sms * clock_per_s(gpu))
+
+
+def _doubt(gpu: Gpu, owner: Gpu, family: Family) -> float:
+    """What lending adds to the error."""
+    alike = abs(likeness(gpu) - likeness(owner)) < SISTERS and gpu.kernels.memory_fraction == owner.kernels.memory_fraction
+    return LENT_SIGMA if alike else KIN_SIGMA if akin(gpu, owner) else LENT_AFAR_SIGMA[family]
+
+
+def _lent(fit: Fit, owner: Gpu, gpu: Gpu, dtype: str, *, ported: bool) -> Fit:
+    """A fit to one GPU for another."""
+    compute, memory = _sustained(gpu, owner)
+    c = fit.constants
+    if isinstance(c, RowwiseConstants):
+        return replace(fit, constants=replace(c, stream=min(MOST, c.stream * memory))) if akin(gpu, owner) else fit
+    computed, moved = min(MOST, c.compute * compute), min(MOST, c.memory * memory)
+    if isinstance(c, GemmConstants):
+        cycles = _flop_per_cycle(gpu, dtype) / _flop_per_cycle(owner, fit.dtype) if _portable(gpu, owner) else 1.0
+        return replace(fit, constants=replace(c, compute=computed, memory=moved, ramp=c.ramp * cycles))
+    sooner = 1.0 if ported else _flop_per_score(gpu) / _flop_per_score(owner)
+    return replace(fit, constants=replace(c, compute=computed, memory=moved, exponential=c.exponential * sooner))
+
+
+def _sustained(gpu: Gpu, owner: Gpu) -> tuple[float, float]:
+    """How much of its peaks of arithmetic and of memory a GPU sustains for what another does: 1 where that is not known."""
+    mine, others = gpu.kernels, owner.kernels
+    if mine.provenance == "measured":
+        return 1.0, 1.0
+    return mine.compute_fraction / others.compute_fraction, mine.memory_fraction / others.memory_fraction
+
+
+def _flop_per_cycle(gpu: Gpu, dtype: str) -> float:
+    """What the tensor cores of a multiprocessor do in a cycle, a power of two: peaks are stated at lower clocks."""
+    peak = gpu.peak_flop_per_s.get(PEAK_OF.get(dtype, dtype)) or tensor_peak(gpu)
+    return float(2 ** round(math.log2(peak / gpu.sms / clock_per_s(gpu))))
+
+
+def _flop_per_score(gpu: Gpu) -> float:
+    """What tensor cores would do while a score is made a weight: its exponential, and what is computed around that."""
+    built = architecture(gpu)
+    exponential, around = UNKNOWN.exponentials / built.exponentials, UNKNOWN.lanes / built.lanes
+    return _flop_per_cycle(gpu, "fp16") * (EXPONENTIAL_SHARE * exponential + (1 - EXPONENTIAL_SHARE) * around)
 
 
 def _slower(constants: Constants, times: float) -> Constants:

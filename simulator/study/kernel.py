@@ -42,7 +42,8 @@ class Asked:
 
 def time_kernel(asked: Asked, *, library: str = "", eager: bool = False) -> dict[str, Any]:
     """The predicted time of a kernel with all that is known about the prediction."""
-    gpu, shelf, dtype = kernel_fits.gpu(asked.gpu), kernel_fits.shelf(), asked.dtype.strip().lower().replace("-", "_")
+    gpu = kernel_fits.gpu(asked.gpu)
+    shelf, dtype = kernel_fits.shelf_for(gpu), asked.dtype.strip().lower().replace("-", "_")
     estimator = Estimator(gpu, dtype, shelf, Options(known_library(library, shelf), eager, tensor_cores=dtype != "fp32"))
     gpu.peak(estimator.peak_dtype)
     if dtype not in WIDTH:

@@ -6,7 +6,7 @@ and the sizes between which they were measured; no measured time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
@@ -90,6 +90,22 @@ def _fit(entry: FitSchema) -> Fit:
 def shelf() -> Shelf:
     """Every fit that ships."""
     return shelf_of(dict(load(path) for path in sorted(folder().glob("*.yaml"))))
+
+
+def shelf_for(owner: Gpu) -> Shelf:
+    """Every fit that ships, behind those of a GPU's own profile, which speak for the kernels that they are of."""
+    if not owner.profile:
+        return shelf()
+    measured, fits = load(Path(owner.profile))
+    return overlaid(owner, measured, fits)
+
+
+def overlaid(owner: Gpu, measured: str, fits: Sequence[Fit]) -> Shelf:
+    """Every fit that ships, behind fits of a GPU of the name `measured`, which may be `owner` itself."""
+    shipped, kinds = shelf(), [(fit.family, fit.dtype) for fit in fits]
+    rest = [fit for fit in shipped.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
+    on = owner if measured == owner.name else gpu(measured)
+    return Shelf({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: on})
 
 
 def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> Shelf:

@@ -7,20 +7,31 @@ import re
 from ..errors import UserError, shown
 from . import catalog
 
-NOISE = re.compile(r"\b(nvidia|tesla|sxm\d?|hbm\d\w?|unspecified|server|workstation|edition|blackwell|gpu)\b")
-SIZED = re.compile(r"-(\d+)$")
-UNSIZED = re.compile(r"-\d+(gb)?$")
+WORD = re.compile(r"[a-z0-9]+")
+NOISE = re.compile(
+    r"nvidia|amd|tesla|instinct|quadro|sxm\d?|oam|nvl\d*|hbm\w*|gpu|server|workstation|edition|blackwell|unspecified"
+)
+CARD = "pcie"
+SIZE = re.compile(r"(\d{1,3})(gb)?")
 
 
 def named(words: str) -> str:
-    """The name in the catalog. A board that is not told apart there is the module of the same memory."""
-    name = re.sub(r"-+", "-", catalog.plain(NOISE.sub("", words.lower().replace(" ", "-")))).strip("-")
-    known = sorted(catalog.files("gpus"))
-    sized = SIZED.sub(r"-\1gb", name)
-    for candidate in (name, sized, sized.replace("-pcie", ""), UNSIZED.sub("", name)):
-        if candidate in known:
-            return candidate
-    kin = [other for other in known if other.startswith(f"{name}-") and name]
+    """The name in the catalog. A board that is not told apart there is the module, or the nearest of as much memory."""
+    chip, card, size = _parts(words)
+    kin = [other for other in sorted(catalog.files("gpus")) if chip and _parts(other)[0] == chip]
     if not kin:
         raise UserError(f"no GPU {shown(words)} in the catalog")
-    return max(kin, key=lambda other: (not other.count("pcie"), other))
+
+    def order(other: str) -> tuple[bool, bool, int]:
+        _, its_card, its_size = _parts(other)
+        return its_card != card, size not in (0, its_size), -its_size
+
+    return min(kin, key=order)
+
+
+def _parts(words: str) -> tuple[str, bool, int]:
+    """The chip, whether it is on a card, and its gigabytes, 0 if nobody says."""
+    found = [word for word in WORD.findall(words.lower()) if not NOISE.fullmatch(word)]
+    sizes = [match for match in map(SIZE.fullmatch, found) if match]
+    chip = "".join(word for word in found if word != CARD and not SIZE.fullmatch(word))
+    return chip, CARD in found, int(sizes[0][1]) if sizes else 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
+from simulator.study.band import SPREADS, band_s
+from simulator.study.kernel_costs import OpCost
+from simulator.study.load import load_one as load
 
 from ..commandline import trainsim
 from ..house import scenario, small_cluster
@@ -30,3 +33,26 @@ def test_costs_on_the_command_line() -> None:
     assert {"name", "calls", "seconds", "model", "provenance", "sigma"} <= set(record["costs"][0])
     low, high = record["step_time_interval_s"]
     assert low < record["step_time_s"] < high
+
+
+def test_collectives_take_alone_what_the_list_says() -> None:
+    run = load("llama3-70b-64xh100", ["fidelity.collectives=closed", "job.global_batch=8"]).simulate()
+    rows = run.timeline.to_pandas([0])
+    gathers = rows[(rows.stream == "tp") & (rows.kind == "all_gather")]
+    (cost,) = (cost for cost in run.collective_costs if cost.name == "tp all_gather")
+    assert ((gathers.end_ns - gathers.start_ns) / 1e9).tolist() == pytest.approx([cost.seconds_each] * len(gathers), abs=1.001e-9)
+    assert cost.provenance == "interpolated"
+
+
+def test_the_band_holds_what_is_waited_for_and_nothing_else() -> None:
+    def cost(sigma: float, axis: str = "") -> OpCost:
+        return OpCost("one", "", 1, 1.0, 1.0, "model", "measured", sigma, False, axis)
+
+    def width_s(sigma: float, exposed_s: float) -> float:
+        low, high = band_s(10.0, [cost(0.1)], [cost(sigma, "tp")], {"tp": exposed_s}, 1)
+        assert (low + high) / 2 == pytest.approx(10.0)
+        return high - low
+
+    assert width_s(0.3, 0.0) == pytest.approx(2 * SPREADS * 0.1)
+    assert width_s(0.3, 2.0) == pytest.approx(2 * SPREADS * (0.1**2 + 0.6**2) ** 0.5)
+    assert width_s(0.1, 2.0) < width_s(0.3, 2.0)

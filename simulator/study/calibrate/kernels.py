@@ -21,9 +21,9 @@ from ...costs.rowwise import RowwiseConstants
 Array = NDArray[Any]
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
-SHARES = ("compute", "memory", "quantum", "split_traffic", "stream")
+SHARES = ("compute", "memory", "quantum", "hidden", "split_traffic", "stream")
 """Constants between 0 and 1."""
-NORMS = ("norm",)
+NORMS = ("norm", "overlap")
 """Constants above 1."""
 ROUNDS = 30
 MOST_TRIALS = 8
@@ -38,6 +38,7 @@ GEMM_PRIOR = {
     "compute": 0.6,
     "memory": 0.6,
     "ramp": 1.0,
+    "hidden": 1.0,
     "quantum": 1.5,
     "norm": 0.7,
     "tile": 1.0,
@@ -53,7 +54,9 @@ ATTENTION_PRIOR = {
     "launch_us": 0.7,
     "compute": 0.8,
     "exponential": 0.7,
+    "overlap": 1.0,
     "ramp": 1.0,
+    "quantum": 1.0,
     "norm": 0.7,
     "memory": 0.8,
     "keys": 0.7,

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
+from ...costs.machine import architecture
 from ...costs.measured import Estimate, Estimator, Options
+from ...costs.shelf import FOR_AMPERE
 from ...errors import UserError, shown
 from ...kernels import Attention, Gemm, Part, Rowwise
 from ...units import US_PER_S
@@ -47,6 +50,8 @@ BACKWARD_PASSES = {
 }
 """The same of their backward passes, as fp32 labels of torch 2.1 show them; two for the rest. `add` has none."""
 GATED = "silu_gated"
+ONE_KERNEL, SEVERAL = ("adam", "cast", "copy"), ("cross_entropy", "quantise", "geglu")
+"""Operators that PyTorch has as one kernel, and those that it makes of others."""
 TE_VALUES = re.compile(r"v_head_dim=(\d+)")
 
 
@@ -81,6 +86,8 @@ def predictor() -> Callable[[Row], Predicted]:
         if dtype not in WIDTH:
             raise UserError(f"dtype: {shown(row['dtype'])} is not known")
         library = _library(row["variant"], libraries) if op.startswith("attention") else ""
+        if library in FOR_AMPERE and architecture(found(row["gpu"])).kernels == "blackwell":
+            library = ""  # what frameworks call so there are not those kernels
         estimates = _estimates(estimator(row["gpu"], dtype, library), op, row)
         total = sum(e.seconds for e in estimates)
         return Predicted(total * US_PER_S, max(e.sigma for e in estimates))
@@ -137,6 +144,8 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
     rows, columns = count(row, "m"), count(row, "n")
     base, back = op.removesuffix("_bwd"), op.endswith("_bwd")
+    if base in ONE_KERNEL or base in SEVERAL:
+        return _as_told(by, row, eager=base in SEVERAL)
     if base not in ("elementwise", "layernorm", "rmsnorm", "softmax", "swiglu", "rope", "embedding"):
         raise UserError(f"op: {shown(op)} is not known")
     words = row["variant"].lower().removeprefix("torch2.1").split()
@@ -151,3 +160,14 @@ def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
         plain = by.dtype == "fp32" and name == "gelu"
         kernel = Rowwise("gelu32" if plain else half, rows, columns, 1, passes * int(WIDTH[by.dtype]))
     return by.estimate(kernel)
+
+
+def _as_told(by: Estimator, row: Row, *, eager: bool) -> Estimate:
+    """An operator whose traffic is that of the workload's."""
+    from ..calibrate.table import probe_of
+    from ..calibrate.words import kernel_of
+
+    kernel = kernel_of(probe_of(row))
+    if kernel is None:
+        raise UserError(f"op: {shown(row['op'])} as {shown(row['variant'])} is no kernel of the workload")
+    return replace(by, options=replace(by.options, eager=eager)).estimate(kernel)
