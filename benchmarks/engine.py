@@ -19,7 +19,7 @@ from time import perf_counter
 from timing import best
 
 import simulator as sim
-from simulator.engine import des
+from simulator.engine import des, fast
 from simulator.engine.close import close
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
@@ -47,20 +47,30 @@ def engines() -> None:
     print(f"  des, contention on            {des_s:7.3f} s  {len(graph) / des_s:12,.0f} tasks/s")
     fixed_s, _ = best(lambda: des.simulate(closed))
     print(f"  des, closed                   {fixed_s:7.3f} s  {len(graph) / fixed_s:12,.0f} tasks/s")
+    if fast.numba:
+        fast_s, _ = best(lambda: fast.simulate(graph), 4)  # the first run compiles, or loads what is compiled
+        print(f"  compiled, contention on       {fast_s:7.3f} s  {len(graph) / fast_s:12,.0f} tasks/s  {des_s / fast_s:.1f}x des")
     replay_s, _ = best(lambda: replay(closed))
     ratio = fixed_s / replay_s
     print(f"  replay, closed                {replay_s:7.3f} s  {len(graph) / replay_s:12,.0f} tasks/s  {ratio:.1f}x des")
 
 
 def folding() -> None:
-    """A case small enough to be run whole as well."""
+    """A case small enough to be run whole as well, also by the compiled engine: what is left where nothing folds."""
     scenario = llama405b(128, "interleaved")
     skeleton = bound_of(scenario, program_of(scenario)).skeleton
     print("\nFolding, 405B on 128 GPUs, every rank simulated and one of each class:")
-    whole_s, whole = best(lambda: des.simulate(unfolded(skeleton).expansion.graph), 1)
+    graph = unfolded(skeleton).expansion.graph
+    whole_s, whole = best(lambda: des.simulate(graph), 1)
     folded_s, folded = best(lambda: des.simulate(close(fold(skeleton).expansion.graph)))
     assert whole.makespan_ns == folded.makespan_ns
-    print(f"  whole                         {whole_s:7.3f} s  {len(whole.end_ns):12,} tasks")
+    print(f"  whole                         {whole_s:7.3f} s  {len(graph):12,} tasks  {len(graph) / whole_s:,.0f} tasks/s")
+    if fast.numba:
+        fast_s, compiled = best(lambda: fast.simulate(graph))
+        assert whole.makespan_ns == compiled.makespan_ns
+        print(
+            f"  whole, compiled               {fast_s:7.3f} s  {whole_s / fast_s:.1f}x faster, {len(graph) / fast_s:,.0f} tasks/s"
+        )
     ratio = whole_s / folded_s
     print(f"  folded                        {folded_s:7.3f} s  {len(folded.end_ns):12,} tasks  {ratio:.1f}x faster, equal")
 

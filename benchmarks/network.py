@@ -24,7 +24,8 @@ from timing import best
 
 import simulator as sim
 from simulator.engine import fast
-from simulator.engine.fabric import Fabric, Route, fill
+from simulator.engine.anew import Anew
+from simulator.engine.fabric import Fabric, Route
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
 from simulator.study.collective import time_collective
 
@@ -95,28 +96,6 @@ class Solver(Protocol):
     def solve(self) -> list[tuple[int, int]]: ...
 
 
-class Whole:
-    """A fabric that solves for all flows anew every time."""
-
-    def __init__(self, feet: Sequence[Route], capacity: Sequence[int]) -> None:
-        self.feet, self.capacity = feet, capacity
-        self.flows: dict[int, tuple[Route, int]] = {}
-        self.rate: dict[int, int] = {}
-
-    def join(self, flow: int, foot: int, cap: int) -> None:
-        self.flows[flow] = (self.feet[foot], cap)
-
-    def leave(self, flow: int) -> None:
-        del self.flows[flow], self.rate[flow]
-
-    def solve(self) -> list[tuple[int, int]]:
-        used = {link for route, _ in self.flows.values() for link, _ in route}
-        fresh = fill(self.flows, {link: self.capacity[link] << WEIGHT_BITS for link in used})
-        changed = [(flow, rate) for flow, rate in fresh.items() if self.rate.get(flow) != rate]
-        self.rate.update(changed)
-        return changed
-
-
 def fat_tree(hosts: int, flows: int, seed: int = 0) -> Load:
     """Flows between random hosts of a two-level fat tree of 32 hosts per leaf and 32 spines, one spine for each flow."""
     rng = np.random.default_rng(seed)
@@ -167,7 +146,7 @@ def flows_per_s(load: Load, fabric: Solver, at_once: int) -> float:
     return ended / (perf_counter() - began)
 
 
-def compiled_flows_per_s(load: Load, at_once: int) -> float:
+def compiled_flows_per_s(load: Load, at_once: int, *, anew: bool = False) -> float:
     """The same by the compiled engine: a stream for each flow at a time, from the columns of the graph to the last end."""
     n = len(load.routes)
     graph = TaskGraph(
@@ -184,7 +163,7 @@ def compiled_flows_per_s(load: Load, at_once: int) -> float:
         pace_profile=np.zeros(0, dtype=np.int64),
         profiles=(Profile.constant(load.capacity[0]),),
     )
-    return n / best(lambda: fast.simulate(graph).makespan_ns)[0]
+    return n / best(lambda: fast.simulate(graph, anew=anew).makespan_ns)[0]
 
 
 def coupled(load: Load, at_once: int) -> float:
@@ -212,25 +191,24 @@ def _coupled(routes: Sequence[Route]) -> float:
 def flows(quick: bool) -> None:
     """Random flows, several as many at a time, as the engine solves them and all anew every time."""
     print("\nRandom flows on a fat tree, so many at a time, in flows per second; the compiled engine from graph to times:")
-    for at_once, hosts, anew in ((128, 320, 500), (1000, 2784, 50), (1024, 128, 20), (10_000, 32_768, 1), (10_240, 1024, 1)):
+    for at_once, hosts, anew in ((128, 320, 2000), (1000, 2784, 500), (1024, 128, 200), (10_000, 32_768, 50), (10_240, 1024, 3)):
         if quick and at_once > 2000:
             continue
         load = fat_tree(hosts, at_once + FLOWS)
         ends = FLOWS if hosts > at_once else 600_000 // at_once
-        few, some = (Load(load.routes[: at_once + n], load.work, load.capacity) for n in (anew, ends))
+        few, some, more = (Load(load.routes[: at_once + n], load.work[: at_once + n], load.capacity) for n in (anew, ends, 2000))
         rates = {
-            "full": flows_per_s(few, Whole(load.routes, load.capacity), at_once),
+            "full": max(flows_per_s(few, Anew(load.routes, load.capacity), at_once) for _ in range(3)),
             "incremental": max(flows_per_s(some, Fabric(load.routes, load.capacity), at_once) for _ in range(3)),
         }
         if fast.numba:
-            rates["compiled"] = compiled_flows_per_s(load, at_once)
-        line = f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):7.1f} coupled on average"
-        line += "".join(f"  {name} {rate:9,.1f}" for name, rate in rates.items())
-        if (at_once, hosts) in SIMGRID:
-            lazy, full = SIMGRID[at_once, hosts]
-            line += f"  SimGrid lazy {lazy:,}, full {full:,};  of lazy: "
-            line += ", ".join(f"{name} {rate / lazy:.2f}x" for name, rate in rates.items())
-        print(line, flush=True)
+            rates["compiled full"] = compiled_flows_per_s(more, at_once, anew=True)
+            rates["compiled incremental"] = compiled_flows_per_s(load, at_once)
+        print(f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):7.1f} coupled on average", flush=True)
+        of = dict(zip(("lazy", "full"), SIMGRID.get((at_once, hosts), ()), strict=False))
+        for name, rate in rates.items():
+            ratios = ", ".join(f"{rate / theirs:6.2f}x SimGrid {what} ({theirs:,})" for what, theirs in of.items())
+            print(f"    {name:<21}{rate:11,.0f}  {ratios}", flush=True)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ..collectives import Edges, Round, wire_fraction
+from ..collectives import Edges, Round, windows, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
@@ -22,6 +22,7 @@ from ..plan.mesh import Mesh
 from ..program.program import Communicator
 from ..units import NS_PER_S, ns
 from .conduct import BARRIER, Conduct
+from .rings import Plans
 from .template import Written
 
 MOST_WORK = (1 << 63) - 1
@@ -128,6 +129,7 @@ class _Layer:
         self.nodes = ground.gpus[members] // ground.cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
         self.examples, self.layout = _distinct(changes.T, len(members))
+        self.plans = Plans(ground.cluster)
         self.capacity = ground.cluster.wiring.capacity_bytes_per_s
         self.patterns: dict[tuple[object, ...], int] = {}
         self.judged: dict[tuple[str, str], tuple[float, float]] = {}
@@ -156,7 +158,7 @@ class _Layer:
 
         def alone_s(name: str) -> float:
             if (name, kind) not in self.judged:
-                plan = tuple(able[name].rounds(kind, nodes))
+                plan = self.plans.rounds(able[name], kind, self.ground.gpus[self.members[example]])
                 latency_s, s_per_byte, _ = self._timed(plan, able[name], np.array([example]))
                 self.judged[name, kind] = float(latency_s[0]), float(s_per_byte[0])
             latency, per_byte = self.judged[name, kind]
@@ -166,7 +168,7 @@ class _Layer:
 
     def _way(self, name: str, kind: str) -> _Way:
         algorithm = self.ground.conduct.algorithms[name]
-        plans = [tuple(algorithm.rounds(kind, self.nodes[example])) for example in self.examples.tolist()]
+        plans = [self.plans.rounds(algorithm, kind, self.ground.gpus[self.members[row]]) for row in self.examples.tolist()]
         key = tuple(_identity(plan) for plan in plans)
         is_new = key not in self.patterns
         pattern = self.patterns.setdefault(key, len(self.patterns))
@@ -183,29 +185,28 @@ class _Layer:
 
     def _timed(self, plan: tuple[Round, ...], algorithm: ModuleType, rows: Array) -> tuple[Array, Array, _Routed]:
         """Latency and seconds per byte of the groups in `rows`, alone, and all their rounds together on the ground."""
-        whole, count = wire_fraction(plan), len(rows)
+        count, pieces = len(rows), self.ground.conduct.pieces_of(algorithm)
         routed = {r.edges.key: self._routed(r.edges, rows) for r in plan}
         latency_s = sum((_round_latency_s(r, routed[r.edges.key]) for r in plan), np.zeros(count))
-        together = self._together([(routed[r.edges.key], float(r.fraction * r.repeats / whole)) for r in plan])
-        if getattr(algorithm, "PIPELINED", False):
-            return latency_s, self._busiest_s(together, count) * float(whole), together
-        each = (self._busiest_s(routed[r.edges.key], count) * float(r.fraction * r.repeats) for r in plan)
-        return latency_s, sum(each, np.zeros(count)), together
+        s_per_byte = np.zeros(count)
+        for window, ticks in windows(plan, pieces):
+            s_per_byte += self._busiest_s(self._together(window, routed), count) * (float(wire_fraction(window)) * ticks)
+        return latency_s, s_per_byte / (pieces or 1), self._together(plan, routed)
 
     def _routed(self, edges: Edges, rows: Array) -> _Routed:
         """The edges of all groups in `rows`, as entries per group (counted within `rows`) and link."""
         cluster, n, count = self.ground.cluster, len(edges.source), len(rows)
         members = self.ground.gpus[self.members[rows]]
         source, target = (members[:, end].ravel() for end in (edges.source, edges.target))
-        edge_s = np.empty(count * n)
+        edge_s, latency_s = np.empty(count * n), np.append(cluster.wiring.latency_s, 0.0)
         entries: list[tuple[Array, Array, Array]] = []
         for begin in range(0, count * n, MOST_EDGES):
             some = slice(begin, begin + MOST_EDGES)
             route = cluster.route(source[some], target[some])
-            crosses = route >= 0
-            edge_s[some] = np.where(crosses, cluster.wiring.latency_s[route], 0.0).sum(axis=1)
-            edge = crosses.nonzero()[0] + begin
-            entries.append(_summed(edge // n, route[crosses], edges.share[edge % n], cluster.wiring.links))
+            edge_s[some] = latency_s[route].sum(axis=1)
+            crosses = np.flatnonzero(route.ravel() >= 0)
+            edge = crosses // route.shape[1] + begin
+            entries.append(_summed(edge // n, route.ravel()[crosses], edges.share[edge % n], cluster.wiring.links))
         if len(entries) == 1:
             summed = entries[0]
         else:
@@ -215,13 +216,16 @@ class _Layer:
         mean_s = by_group @ (edges.share / edges.share.sum())
         return _Routed(*summed, by_group.max(axis=1), mean_s)
 
-    def _together(self, parts: Sequence[tuple[_Routed, float]]) -> _Routed:
-        """Several sets of edges, each with a factor on its shares, as one; its latencies mean nothing."""
-        if len({id(routed) for routed, _ in parts}) == 1:
-            return parts[0][0]
-        group, link = (np.concatenate([getattr(routed, name) for routed, _ in parts]) for name in ("group", "link"))
-        share = np.concatenate([routed.share * factor for routed, factor in parts])
-        return _Routed(*_summed(group, link, share, len(self.capacity)), parts[0][0].longest_s, parts[0][0].mean_s)
+    def _together(self, rounds: Sequence[Round], routed: Mapping[tuple[bytes, ...], _Routed]) -> _Routed:
+        """Several rounds as one, with their parts of what they carry as factors on shares; its latencies mean nothing."""
+        parts = [routed[r.edges.key] for r in rounds]
+        if len({id(part) for part in parts}) == 1:
+            return parts[0]
+        whole = wire_fraction(rounds)
+        group, link = (np.concatenate([getattr(part, name) for part in parts]) for name in ("group", "link"))
+        factors = [float(r.fraction * r.repeats / whole) for r in rounds]
+        share = np.concatenate([part.share * factor for part, factor in zip(parts, factors, strict=True)])
+        return _Routed(*_summed(group, link, share, len(self.capacity)), parts[0].longest_s, parts[0].mean_s)
 
     def _busiest_s(self, routed: _Routed, count: int) -> Array:
         """Per group, seconds that its busiest link takes for one byte on every edge of share 1."""

@@ -27,11 +27,17 @@ class Conduct:
     """The one that is wanted; `auto` takes the fastest of the choices."""
     timing: Timing | None = field(default=None, compare=False)
     """None where links are taken at their face value."""
+    pieces: int | None = None
+    """Into how many pieces pipelined algorithms cut a payload; None for ever finer ones."""
 
     def alone(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
         """What is known of a collective by itself. A library that chooses is known by its choices, not one by one."""
         asked = algorithm if algorithm == self.algorithm else AUTO
         return self.timing(kind, asked, nodes, payload_bytes) if self.timing else None
+
+    def pieces_of(self, algorithm: ModuleType) -> int | None:
+        """In how many pieces a payload goes through the rounds of an algorithm; None for infinitely many."""
+        return self.pieces if getattr(algorithm, "PIPELINED", False) else 1
 
     def candidates(self, kind: str, nodes: Array) -> dict[str, ModuleType]:
         """The algorithms that may serve a kind for a group whose members sit in these nodes. Raises if there is none."""

@@ -1,19 +1,20 @@
 """Stepwise: every collective of an unfolded graph taken apart into the messages of its algorithm.
 
 A message leaves when both its ends have done their part of the step before; messages of a round along one edge follow one
-another.
-The collective's task becomes its end, and a new task, its start, holds its streams before it. Pipelined algorithms are cut
-into up to `CHUNKS` pieces that follow one another through the steps. Nothing measured enters: it is the algorithm on bare
-links.
+another. The collective's task becomes its end, and a new task, its start, holds its streams before it. Where an algorithm is
+pipelined an empty message goes ahead through all rounds and takes their latencies. Then the bytes move in lock step: in each
+tick those of all pieces under way, or, cut infinitely fine, all at once. Nothing measured enters: it is the algorithm on
+bare links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..collectives import Round, windows
 from ..engine.expand import Expansion
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
 from ..engine.timeline import Times
@@ -21,10 +22,8 @@ from ..errors import UserError
 from ..program.op import Compute, Transfer
 from ..units import ns
 from .bind import Bound, Site
+from .rings import Plans
 
-CHUNKS = 32
-LEAST_CHUNK_BYTES = 1 << 19
-"""Smaller pieces would spend their time on latency."""
 MOST_MESSAGES = 2_000_000
 
 Edge = tuple[int, int]
@@ -68,6 +67,7 @@ class _Messages:
     def __init__(self, bound: Bound, site: Site, expansion: Expansion) -> None:
         self.bound, self.site, self.before = bound, site, expansion.graph
         self.collectives = list(_collectives(bound, expansion))
+        self.plans = Plans(site.cluster)
         self.solo_ns: list[int] = []
         self.work: list[int] = []
         self.foot: list[int] = []
@@ -85,9 +85,6 @@ class _Messages:
         for collective in self.collectives:
             starter[collective.task] = self._task(0, 0, -1, before.preds.row(collective.task).tolist())
             ends[collective.task] = self._sent(collective, starter[collective.task])
-            if len(self.work) > MOST_MESSAGES:
-                hint = "fidelity.collectives: fluid, or fewer ranks and microbatches"
-                raise UserError(f"stepwise needs more than {MOST_MESSAGES:,} messages", hint=hint)
         done = np.array(list(starter), dtype=np.int64)
         work, solo_ns, foot = before.work.copy(), before.solo_ns.copy(), before.foot.copy()
         work[done] = solo_ns[done] = 0
@@ -116,37 +113,58 @@ class _Messages:
         self.work.append(work)
         self.foot.append(foot)
         self.preds.append(preds)
+        if len(self.work) > MOST_MESSAGES:
+            hint = "fidelity.collectives: fluid, or fewer ranks and microbatches"
+            raise UserError(f"stepwise needs more than {MOST_MESSAGES:,} messages", hint=hint)
         return len(self.before) + len(self.work) - 1
 
     def _sent(self, collective: _Collective, start: int) -> list[int]:
         """Adds the messages of a collective; returns those that end it."""
         algorithm = self.site.conduct.algorithms[collective.algorithm]
-        nodes = collective.gpus // self.site.cluster.gpus_per_node
-        pipelined = getattr(algorithm, "PIPELINED", False)
-        pieces = max(1, min(CHUNKS, collective.payload_bytes // LEAST_CHUNK_BYTES)) if pipelined else 1
+        rounds = self.plans.rounds(algorithm, collective.kind, collective.gpus)
+        if not getattr(algorithm, "PIPELINED", False):
+            return [start, *self._relayed(collective, rounds, collective.payload_bytes, start)]
+        done, gates = self._relayed(collective, rounds, 0, start), []
+        pieces = self.site.conduct.pieces
+        for window, ticks in windows(rounds, pieces):
+            for _ in range(ticks):
+                gates.append(self._task(0, 0, -1, done))
+                done = self._at_once(collective, window, collective.payload_bytes / (pieces or 1), gates[-1])
+        self.streams.append(gates)
+        return [start, *done]
+
+    def _at_once(self, collective: _Collective, rounds: Sequence[Round], payload_bytes: float, gate: int) -> list[int]:
+        """Adds the bytes of several rounds, all under way together once the gate is open; returns all of them."""
+        sent = []
+        for r in rounds:
+            for source, target, work in _messages(collective, r, payload_bytes * r.repeats):
+                sent.append(self._task(0, work, self._edge((source, target))[0], [gate]))
+                self.streams.append(sent[-1:])
+        return sent
+
+    def _relayed(self, collective: _Collective, rounds: Sequence[Round], payload_bytes: float, start: int) -> list[int]:
+        """Adds the messages of one round after the other; returns those that no other waits for."""
         on_edge: dict[tuple[int, int, int], list[int]] = {}
         sent: dict[int, None] = {}
         needed: set[int] = set()
-        for _ in range(pieces):
-            gone: dict[int, list[int]] = {}
-            for number, r in enumerate(algorithm.rounds(collective.kind, nodes)):
-                shares = (r.edges.share * float(r.fraction) * (collective.payload_bytes / pieces) * (1 << RATE_BITS)).tolist()
-                sources, targets = collective.gpus[r.edges.source].tolist(), collective.gpus[r.edges.target].tolist()
-                for _ in range(r.repeats):
-                    ending: dict[int, list[int]] = {}
-                    for source, target, work in zip(sources, targets, shares, strict=True):
-                        foot, latency_ns = self._edge((source, target))
-                        before = dict.fromkeys([*gone.get(source, ()), *gone.get(target, ())])
-                        message = self._task(latency_ns, -int(-work // 1), foot, [*before] or [start])
-                        on_edge.setdefault((number, source, target), []).append(message)
-                        ending.setdefault(source, []).append(message)
-                        ending.setdefault(target, []).append(message)
-                        sent[message] = None
-                    needed.update(m for rank in ending for m in gone.pop(rank, ()))
-                    for rank, messages in ending.items():
-                        gone.setdefault(rank, []).extend(messages)
+        gone: dict[int, list[int]] = {}
+        for number, r in enumerate(rounds):
+            messages = list(_messages(collective, r, payload_bytes))
+            for _ in range(r.repeats):
+                ending: dict[int, list[int]] = {}
+                for source, target, work in messages:
+                    foot, latency_ns = self._edge((source, target))
+                    before = dict.fromkeys([*gone.get(source, ()), *gone.get(target, ())])
+                    message = self._task(latency_ns, work, foot, [*before] or [start])
+                    on_edge.setdefault((number, source, target), []).append(message)
+                    ending.setdefault(source, []).append(message)
+                    ending.setdefault(target, []).append(message)
+                    sent[message] = None
+                needed.update(m for rank in ending for m in gone.pop(rank, ()))
+                for rank, ended in ending.items():
+                    gone.setdefault(rank, []).extend(ended)
         self.streams += on_edge.values()
-        return [start, *(message for message in sent if message not in needed)]
+        return [message for message in sent if message not in needed]
 
     def _edge(self, edge: Edge) -> tuple[int, int]:
         """The footprint of an edge, and its latency in nanoseconds."""
@@ -172,6 +190,13 @@ class _Messages:
             for row in map(self.before.streams.row, range(len(self.before.streams)))
         ]
         return Csr.from_lists([*rows, *self.streams])
+
+
+def _messages(collective: _Collective, r: Round, payload_bytes: float) -> Iterator[tuple[int, int, int]]:
+    """Source, target and work of the messages of a round."""
+    shares = r.edges.share * float(r.fraction) * payload_bytes * (1 << RATE_BITS)
+    sources, targets = collective.gpus[r.edges.source], collective.gpus[r.edges.target]
+    return zip(sources.tolist(), targets.tolist(), np.ceil(shares).astype(np.int64).tolist(), strict=True)
 
 
 def _collectives(bound: Bound, expansion: Expansion) -> Iterator[_Collective]:

@@ -17,6 +17,7 @@ from . import Array, Round, direct, ring
 from ._nodes import Grid, is_even, layered
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
+RINGS = True
 
 
 def takes(kind: str, nodes: Array) -> bool:

@@ -16,6 +16,7 @@ from . import Array, Edges, Round
 from ._nodes import Grid, is_even
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+RINGS = True
 
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
@@ -42,4 +43,4 @@ def _edges(nodes: Array) -> Edges:
     inside = Edges.of(member, first + (member - first + 1) % k, (k - 1) / k)
     next_node = (first + k) % n
     across = Edges.of(first + (member - first - 1) % k, next_node + (member - first), 1 / k)
-    return Edges(*(np.concatenate([getattr(inside, c), getattr(across, c)]) for c in Edges.__slots__))
+    return Edges(*(np.concatenate([getattr(inside, c), getattr(across, c)]) for c in ("source", "target", "share")))

@@ -39,10 +39,11 @@ class Size(click.ParamType[int]):
 @click.option("-f", "factor", type=Count(2, 1024), default=2, show_default=True, help="From one size to the next.")
 @click.option("--algorithm", default="auto", show_default=True, help="One that `trainsim catalog collectives` lists, or auto.")
 @click.option("--fidelity", type=click.Choice(FIDELITIES), default="fluid", show_default=True, help="How links are shared.")
+@click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")
 @json_option
 def command(
     kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, algorithm: str,
-    fidelity: str, as_json: bool,
+    fidelity: str, pieces: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv), alone, by size.
 
@@ -55,7 +56,8 @@ def command(
     with progress("simulating"):
         found = find(cluster) if gpus is None and nodes is None else _large_enough(find(cluster), gpus, nodes)
         chosen, sizes = spread(found, gpus, nodes), _sizes(first, last, factor)
-        rows = time_collective(kind.replace("-", "_"), found, sizes, gpus=chosen, algorithm=algorithm, fidelity=fidelity)
+        how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
+        rows = time_collective(kind.replace("-", "_"), found, sizes, gpus=chosen, **how)
         used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
         head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}

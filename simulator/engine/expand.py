@@ -120,7 +120,7 @@ def _turns(skeleton: Skeleton) -> Array:
         for s in range(n_slots):
             key = template.charge[template.rows_of(s)].astype(np.int64).tobytes()
             sequence_of[p, s] = sequences.setdefault(key, len(sequences))
-    lengths = np.array([len(key) // 8 for key in sequences], dtype=np.int64)
+    length_of = np.array([[len(t.rows_of(s)) for s in range(n_slots)] for t in skeleton.templates], dtype=np.int64)
     communicator, slot, rank = skeleton.members
     sequence = sequence_of[skeleton.program[rank], slot]
     first = np.zeros(skeleton.communicators, dtype=np.int64)
@@ -128,7 +128,9 @@ def _turns(skeleton: Skeleton) -> Array:
     odd = np.flatnonzero(sequence != first[communicator])
     if len(odd):
         raise InvariantBroken(f"members of communicator {communicator[odd[0]]} do not take the same turns")
-    return lengths[first] if len(lengths) else np.zeros(skeleton.communicators, dtype=np.int64)
+    turns = np.zeros(skeleton.communicators, dtype=np.int64)
+    turns[communicator] = length_of[skeleton.program[rank], slot]
+    return turns
 
 
 def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_base: Array) -> tuple[Csr, Array, Array]:

@@ -2,9 +2,7 @@
 
 Equal to them to the bit, for graphs whose integers fit into 64 bits and whose paces stand still; `why_not` says which do
 not. numba is the extra `fast`, and takes a while to import: import this where it is needed.
-
-A flow lives where the first stream of its task is, as that runs nothing else meanwhile. It crosses links; the crossings
-of a link are a list, each with its neighbours.
+What flows, and how fast, is in `fast_fluid.py`.
 """
 
 from __future__ import annotations
@@ -15,15 +13,14 @@ import numpy as np
 
 from ..errors import UserError
 from . import des
+from .fast_fluid import FREE, NEW, NOTHING, SETTLED, Fluid, fluid_of, join, leave, resize, solve, solve_anew
 from .machine import compiled, heap, numba, put, records, take
 from .stuck import stuck
-from .task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph, offsets
+from .task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph
 from .timeline import Times
 
-FREE, MOST = 2**63 - 1, 1 << 61
-"""The level of a link that slows no flow; what rooms, times and products of a rate and a weight stay below."""
-NOTHING, NEW, SETTLED = -1, -1, -2
-"""In place of an index; in place of the rate before this instant, of a flow that had none, or still has it."""
+MOST = 1 << 61
+"""What rooms, times and products of a rate and a weight stay below."""
 
 
 def why_not(graph: TaskGraph) -> str:
@@ -40,17 +37,21 @@ def why_not(graph: TaskGraph) -> str:
     return ""
 
 
-def simulate(graph: TaskGraph) -> Times:
-    """Start and end of every task, as `des.simulate` gives them. Raises `UserError` for a graph that `why_not` refuses."""
+def simulate(graph: TaskGraph, *, anew: bool = False) -> Times:
+    """Start and end of every task, as `des.simulate` gives them. Raises `UserError` for a graph that `why_not` refuses.
+
+    With `anew` all rates are solved from nothing at every instant; that changes nothing but the time that it takes.
+    """
     if reason := why_not(graph):
-        raise UserError(f"the compiled engine does not run this: {reason}", hint="use des; numba is the extra 'fast'")
+        install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
+        raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
     changes = sorted(
         (since, link, value << WEIGHT_BITS)
         for link, profile in enumerate(graph.profile_of_link)
         for since, value in zip(profile.since_ns[1:], profile.value[1:], strict=True)
     )
     plan = _plan(graph)
-    if not _run(plan, _fluid(graph), np.array(changes, dtype=np.int64).reshape(-1, 3)):
+    if not _run(plan, fluid_of(graph), np.array(changes, dtype=np.int64).reshape(-1, 3), anew):
         return des.simulate(graph)
     start, end = (plan.tasks[name][:-1].copy() for name in ("start", "end"))
     if (end < 0).any():
@@ -74,20 +75,6 @@ class Plan(NamedTuple):
     routes: Array
     clock: Array
     ready: Array
-
-
-class Fluid(NamedTuple):
-    """What flows, by the first stream of each task, and over which links.
-
-    A heap of links is due, as their level may be wrong, by the lowest that it can be. Scratch are the flows whose rate
-    changed, their number in front, and the crossings of the link that is looked at, with what each asks for.
-    """
-
-    flows: Array
-    crossings: Array
-    links: Array
-    due: Array
-    scratch: Array
 
 
 def _plan(graph: TaskGraph) -> Plan:
@@ -118,25 +105,8 @@ def _plan(graph: TaskGraph) -> Plan:
     )
 
 
-def _fluid(graph: TaskGraph) -> Fluid:
-    streams, links = len(graph.streams), len(graph.link_profile)
-    homes = graph.streams.transposed(len(graph))
-    moves = np.flatnonzero((graph.foot >= 0) & (graph.work > 0))
-    most = np.zeros(streams, dtype=np.int64)
-    np.maximum.at(most, homes.idx[homes.ptr[moves]], graph.feet.counts[graph.foot[moves]])
-    first = offsets(most)
-    room = np.array([profile.value[0] << WEIGHT_BITS for profile in graph.profile_of_link], dtype=np.int64)
-    return Fluid(
-        records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=SETTLED, left=0, since=0),
-        records(int(first[-1]), flow=np.repeat(np.arange(streams), most), link=0, weight=0, previous=0, following=0),
-        records(links, room=room, spare=room, weight=0, slack=0, level=FREE, first=NOTHING),
-        heap(links),
-        records(streams + 1, changed=0, crossing=0, asked=0),
-    )
-
-
 @compiled
-def _run(plan: Plan, fluid: Fluid, changes: Array) -> bool:
+def _run(plan: Plan, fluid: Fluid, changes: Array, anew: bool) -> bool:
     """Runs to the end, instant by instant. False if times grow too long for 64 bits."""
     clock, ready, changed, now = plan.clock, 0, 0, 0
     for stream in range(len(plan.streams) - 1):
@@ -157,10 +127,10 @@ def _run(plan: Plan, fluid: Fluid, changes: Array) -> bool:
             take(clock, stream)
             ready = _go_on(plan, fluid, stream, now, ready)
         while changed < len(changes) and changes[changed, 0] == now:
-            _resize(fluid, changes[changed, 1], changes[changed, 2])
+            resize(fluid, changes[changed, 1], changes[changed, 2])
             changed += 1
         if not ready:
-            _settle(plan, fluid, now)
+            _settle(plan, fluid, now, anew)
             if not clock[0].item and changed == len(changes):
                 return True
             now = clock[clock[1].item].key if clock[0].item else FREE
@@ -192,10 +162,10 @@ def _go_on(plan: Plan, fluid: Fluid, stream: int, now: int, ready: int) -> int:
     number = plan.streams[stream].task
     task, flow = plan.tasks[number], fluid.flows[stream]
     if flow.end >= 0:
-        _leave(fluid, stream)
+        leave(fluid, stream)
     elif task.foot >= 0:
         flow.left, flow.since, flow.cap = task.work, now, task.cap
-        _join(fluid, stream, plan.routes[plan.feet[task.foot] : plan.feet[task.foot + 1]])
+        join(fluid, stream, plan.routes[plan.feet[task.foot] : plan.feet[task.foot + 1]])
         return ready
     task.end = now
     following = plan.tasks[number + 1]
@@ -208,12 +178,12 @@ def _go_on(plan: Plan, fluid: Fluid, stream: int, now: int, ready: int) -> int:
 
 
 @compiled
-def _settle(plan: Plan, fluid: Fluid, now: int) -> None:
+def _settle(plan: Plan, fluid: Fluid, now: int, anew: bool) -> None:
     """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
-    while fluid.due[0].item:
-        link = fluid.due[1].item
-        take(fluid.due, link)
-        _set_level(fluid, link)
+    if anew and (fluid.due[0].item or fluid.scratch[0].changed):
+        solve_anew(fluid)
+    elif not anew:
+        solve(fluid)
     for i in range(1, fluid.scratch[0].changed + 1):
         stream = fluid.scratch[i].changed
         flow = fluid.flows[stream]
@@ -228,133 +198,3 @@ def _settle(plan: Plan, fluid: Fluid, now: int) -> None:
         elif plan.clock[stream].place:
             take(plan.clock, stream)
     fluid.scratch[0].changed = 0
-
-
-@compiled
-def _note(fluid: Fluid, stream: int, before: int) -> None:
-    """Notes that the rate of a flow changes in this instant, and from what."""
-    if fluid.flows[stream].before == SETTLED:
-        fluid.flows[stream].before = before
-        fluid.scratch[0].changed += 1
-        fluid.scratch[fluid.scratch[0].changed].changed = stream
-
-
-@compiled
-def _join(fluid: Fluid, stream: int, route: Array) -> None:
-    """A flow begins to move; all its links will get their levels."""
-    flow = fluid.flows[stream]
-    flow.rate, flow.end = flow.cap, flow.first + len(route)
-    for i in range(len(route)):
-        flow.rate = min(flow.rate, fluid.links[route[i].link].level)
-    _note(fluid, stream, NEW)
-    for i in range(len(route)):
-        at = flow.first + i
-        crossing, link = fluid.crossings[at], fluid.links[route[i].link]
-        crossing.link, crossing.weight = route[i].link, route[i].weight
-        crossing.following, crossing.previous = link.first, NOTHING
-        if link.first >= 0:
-            fluid.crossings[link.first].previous = at
-        link.first = at
-        link.spare -= crossing.weight * flow.rate
-        link.weight += crossing.weight
-        link.slack = link.weight if crossing.following >= 0 else 0
-        put(fluid.due, crossing.link, link.room // link.weight)
-
-
-@compiled
-def _leave(fluid: Fluid, stream: int) -> None:
-    """A flow has moved its last byte; only links that slowed it may slow others less."""
-    flow = fluid.flows[stream]
-    for at in range(flow.first, flow.end):
-        crossing = fluid.crossings[at]
-        link = fluid.links[crossing.link]
-        if crossing.previous >= 0:
-            fluid.crossings[crossing.previous].following = crossing.following
-        else:
-            link.first = crossing.following
-        if crossing.following >= 0:
-            fluid.crossings[crossing.following].previous = crossing.previous
-        link.spare += crossing.weight * flow.rate
-        link.weight -= crossing.weight
-        if link.first < 0:
-            link.level, link.slack = FREE, 0
-            if fluid.due[crossing.link].place:
-                take(fluid.due, crossing.link)
-            continue
-        link.slack = link.weight if fluid.crossings[link.first].following >= 0 else 0
-        if link.level != FREE:
-            put(fluid.due, crossing.link, link.room // link.weight)
-    flow.end = NOTHING
-
-
-@compiled
-def _resize(fluid: Fluid, number: int, room: int) -> None:
-    link = fluid.links[number]
-    link.spare += room - link.room
-    link.room = room
-    if link.first >= 0:
-        put(fluid.due, number, room // link.weight)
-
-
-@compiled
-def _set_level(fluid: Fluid, number: int) -> None:
-    """Sets the level of a link and the rates of its flows, and marks the other links that this concerns."""
-    link = fluid.links[number]
-    n, at = 0, link.first
-    while at >= 0:
-        fluid.scratch[n].crossing, fluid.scratch[n].asked = at, fluid.flows[fluid.crossings[at].flow].rate
-        n, at = n + 1, fluid.crossings[at].following
-    level = _level(fluid, number, n)
-    held_elsewhere = n == 1 and fluid.scratch[0].asked <= level and level != link.level
-    link.level = FREE if held_elsewhere else level
-    for i in range(n):
-        stream = fluid.crossings[fluid.scratch[i].crossing].flow
-        flow, rate = fluid.flows[stream], min(fluid.scratch[i].asked, level)
-        if rate == flow.rate:
-            continue
-        _note(fluid, stream, flow.rate)
-        for at in range(flow.first, flow.end):
-            other, weight = fluid.crossings[at].link, fluid.crossings[at].weight
-            row = fluid.links[other]
-            row.spare -= weight * (rate - flow.rate)
-            if (row.spare < row.slack or row.level != FREE) and other != number and not fluid.due[other].place:
-                put(fluid.due, other, row.room // row.weight)
-        flow.rate = rate
-
-
-@compiled
-def _level(fluid: Fluid, number: int, n: int) -> int:
-    """The level of a link on which `n` flows ask for rates. Those that it slowed so far are asked again if it rises."""
-    link, scratch = fluid.links[number], fluid.scratch
-    room, weight, was = link.room, link.weight, link.level
-    level: int = room // weight
-    rising, more = n, True
-    while more:
-        more, i = False, 0
-        while i < rising:
-            at, asked = scratch[i].crossing, scratch[i].asked
-            if was <= asked < level:
-                asked = _elsewhere(fluid, fluid.crossings[at].flow, number)
-                scratch[i].asked = asked
-            if asked < level:
-                more = True
-                rising -= 1
-                scratch[i].crossing, scratch[i].asked = scratch[rising].crossing, scratch[rising].asked
-                scratch[rising].crossing, scratch[rising].asked = at, asked
-                room -= fluid.crossings[at].weight * asked
-                weight -= fluid.crossings[at].weight
-            else:
-                i += 1
-        level = room // weight if weight else FREE
-    return level
-
-
-@compiled
-def _elsewhere(fluid: Fluid, stream: int, here: int) -> int:
-    """The least of a flow's cap and the levels of its links, but for one."""
-    flow = fluid.flows[stream]
-    least: int = flow.cap
-    for at in range(flow.first, flow.end):
-        if fluid.crossings[at].link != here:
-            least = min(least, fluid.links[fluid.crossings[at].link].level)
-    return least

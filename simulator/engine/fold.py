@@ -12,6 +12,7 @@ the result afterwards without any. Why this is sound: docs/semantics.md, "Foldin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,15 +47,18 @@ class Folded:
     class_of: Array
 
 
-def fold(skeleton: Skeleton) -> Folded:
-    """Simulate one rank of each class: refine, prove, take the quotient, expand."""
+def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
+    """Simulate one rank of each class: refine, prove, take the quotient, expand, if `within` lets so many tasks be made."""
     partition = refine(skeleton)
     verify(skeleton, partition)
-    return Folded(expand(quotient(skeleton, partition), task_count(skeleton)), partition.rank)
+    small = quotient(skeleton, partition)
+    within(task_count(small))
+    return Folded(expand(small, task_count(skeleton)), partition.rank)
 
 
-def unfolded(skeleton: Skeleton) -> Folded:
+def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
     """Every rank for itself."""
+    within(task_count(skeleton))
     return Folded(expand(skeleton), np.arange(skeleton.ranks))
 
 
@@ -62,7 +66,7 @@ def task_count(skeleton: Skeleton) -> int:
     """How many tasks the whole cluster runs, without making them."""
     own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program].sum()
     communicator, slot, rank = skeleton.members
-    first = np.searchsorted(communicator, np.arange(skeleton.communicators))
+    _, first = np.unique(communicator, return_index=True)
     turns = np.array([[len(t.rows_of(s)) for s in range(len(skeleton.slots))] for t in skeleton.templates])
     return int(own + turns[skeleton.program[rank[first]], slot[first]].sum())
 

@@ -1,13 +1,14 @@
 """What the compiled engine is made of: functions as machine code, records of integers, and a heap of them.
 
-Machine code is kept on disk, and made anew when the file of the function changes; after a change to this file, remove
-the `*.nbi` beside it, as callers elsewhere hold copies.
+Machine code is kept on disk, as making it takes ten seconds. numba makes it anew when the file of a function changes, but
+holds copies of what that calls in other files: so here it looks at all files of the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -21,9 +22,18 @@ with suppress(ImportError):
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
+SOURCES = tuple(sorted((path.name, path.stat().st_mtime, path.stat().st_size) for path in Path(__file__).parent.glob("*.py")))
+"""What machine code is made from."""
+
+
 def compiled(function: Function) -> Function:
     """The function as machine code, where numba is installed."""
-    return cast(Function, numba.njit(cache=True)(function)) if numba else function
+    if not numba:
+        return function
+    machine_code = numba.njit(cache=True)(function)
+    with suppress(AttributeError):  # a numba that keeps it elsewhere
+        machine_code._cache._cache_file._source_stamp = SOURCES
+    return cast(Function, machine_code)
 
 
 def records(n: int, **columns: Any) -> Array:

@@ -8,7 +8,7 @@ unless a network is named. NICs that a GPU has several of are pooled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -31,10 +31,21 @@ def shipped(name: str) -> Fabric:
     return fabrics.load(name)
 
 
-def links_of(cluster: Cluster, network: str | None = None) -> tuple[Inside, Across | None, tuple[Curve, ...]]:
-    """What `alone` takes for a cluster: the links of its nodes, the network between them, and the curves that speak of both."""
-    names = PCIE if cluster.inside_name.startswith("pcie") else NVLINK
-    within = _nearest((shipped(name) for name in names), cluster.nvlink.bytes_per_s)
+@cache
+def outlined(name: str) -> Fabric:
+    """A fabric that ships, read once, without its curves."""
+    return fabrics.outline(name)
+
+
+def links_of(
+    cluster: Cluster, network: str | None = None, *, curves: bool = True
+) -> tuple[Inside, Across | None, tuple[Curve, ...]]:
+    """What `alone` takes for a cluster: the links of its nodes, the network between them, and the curves that speak of both.
+
+    Without `curves` these are not read, which takes a while.
+    """
+    get = shipped if curves else outlined
+    within = get(_nearest(PCIE if cluster.inside_name.startswith("pcie") else NVLINK, cluster.nvlink.bytes_per_s))
     within = within if cluster.inside_name == SWITCH else without_switch(within)
     inside = within.inside
     if inside is None:
@@ -42,7 +53,7 @@ def links_of(cluster: Cluster, network: str | None = None) -> tuple[Inside, Acro
     inside = replace(inside, bytes_per_s=cluster.nvlink.bytes_per_s)
     if cluster.nodes < 2:
         return inside, None, within.curves
-    between = _nearest((shipped(name) for name in ((network,) if network else NETWORKS)), cluster.rail_bytes_per_s)
+    between = get(network or _nearest(NETWORKS, cluster.rail_bytes_per_s))
     across = between.across
     if across is None:
         raise LookupError(between.name)
@@ -50,9 +61,10 @@ def links_of(cluster: Cluster, network: str | None = None) -> tuple[Inside, Acro
     return inside, across, within.curves + between.curves
 
 
-def _nearest(candidates: Iterable[Fabric], bytes_per_s: float) -> Fabric:
-    def misses(fabric: Fabric) -> float:
+def _nearest(names: Sequence[str], bytes_per_s: float) -> str:
+    def misses(name: str) -> float:
+        fabric = outlined(name)
         rate = fabric.inside.bytes_per_s if fabric.inside else fabric.across.nic_bytes_per_s if fabric.across else 1.0
         return abs(math.log(rate / bytes_per_s))
 
-    return min(candidates, key=misses)
+    return min(names, key=misses)

@@ -6,15 +6,13 @@ It runs through the same binding and the same engine as those of a training step
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.conduct import AUTO
-from ..binding.stepwise import stepwise
-from ..engine import des
 from ..engine.close import close
 from ..engine.fold import fold, unfolded
 from ..engine.task import Array
@@ -26,7 +24,8 @@ from ..plan.mesh import Mesh
 from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
 from ..units import GB, US_PER_S, seconds
-from .assemble import conduct_on
+from . import engines
+from .library import conduct_on
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -95,11 +94,15 @@ def time_collective(
     gpus: Array | None = None,
     algorithm: str = AUTO,
     fidelity: str = "fluid",
+    pieces: int | None = None,
 ) -> list[Timed]:
-    """How long a collective of a cluster's GPUs (of those given, if any) takes alone, for each size."""
+    """How long a collective of a cluster's GPUs (of those given, if any) takes alone, for each size.
+
+    Pipelined algorithms cut the payload into so many pieces, or infinitely fine.
+    """
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
-    site = Site(cluster, no_kernels, conduct_on(cluster, algorithm))
+    site = Site(cluster, no_kernels, replace(conduct_on(cluster, algorithm), pieces=pieces))
     members = np.arange(cluster.gpus) if gpus is None else gpus
     bound = bound_collective(EXCHANGE if kind == "sendrecv" else kind, site, sizes_bytes, members)
     timeline = _run(bound, site, fidelity).rank_times(0)
@@ -117,11 +120,13 @@ def time_collective(
 
 def _run(bound: Bound, site: Site, fidelity: str) -> Timeline:
     if fidelity == "stepwise":
+        from ..binding.stepwise import stepwise
+
         whole = unfolded(bound.skeleton)
         messages = stepwise(bound, site, whole.expansion)
-        return Timeline(messages.times(des.simulate(close(messages.graph))), whole.expansion, whole.class_of)
+        return Timeline(messages.times(engines.run(close(messages.graph))[0]), whole.expansion, whole.class_of)
     folded = fold(bound.skeleton)
-    times = des.simulate(close(folded.expansion.graph, every=fidelity == "closed"))
+    times, _, _ = engines.run(close(folded.expansion.graph, every=fidelity == "closed"))
     return Timeline(times, folded.expansion, folded.class_of)
 
 

@@ -20,7 +20,7 @@ from ..units import BYTES, BYTES_PER_SECOND, GB, GIB, KIB, LATENCY, MIB, SECONDS
 from . import catalog
 from .document import Document
 from .findings import validated
-from .source import read
+from .source import parse, read
 from .strict import Contradiction, Strict, quantity
 
 FOLDER = "fabrics"
@@ -140,6 +140,12 @@ def load(name: str) -> Fabric:
     if catalog.plain(name) not in names():
         raise UserError(f"no fabric {name!r}", hint=did_you_mean(catalog.plain(name), names()))
     return _fabric(read(folder() / f"{catalog.plain(name)}.yaml"), catalog.plain(name))
+
+
+def outline(name: str) -> Fabric:
+    """A fabric that ships, without its curves, which are most of its file and stand at its end."""
+    path = folder() / f"{catalog.plain(name)}.yaml"
+    return _fabric(parse(path.read_text(encoding="utf-8").partition("\ncurves:")[0], str(path)), catalog.plain(name))
 
 
 def _fabric(document: Document, name: str) -> Fabric:

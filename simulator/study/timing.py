@@ -8,7 +8,8 @@ from functools import cache
 import numpy as np
 
 from ..costs import theory
-from ..costs.curves import Alone, alone
+from ..costs.curves import Alone, Curve, alone
+from ..costs.links import Across, Inside
 from ..costs.theory import Call
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
@@ -26,13 +27,16 @@ def timing_on(cluster: Cluster) -> Timing | None:
     """How long collectives take on a cluster; None for an ideal one, and for one whose links somebody drew by hand."""
     if not _is_known(cluster):
         return None
-    inside, across, curves = links_of(cluster, cluster.fabric or None)
+
+    @cache
+    def links() -> tuple[Inside, Across | None, tuple[Curve, ...]]:
+        return links_of(cluster, cluster.fabric or None)
 
     @cache
     def timed(kind: str, algorithm: str, ranks: int, nodes: int, payload_bytes: int) -> Alone | None:
         if algorithm not in theory.ALGORITHMS or kind not in theory.KINDS or not payload_bytes:
             return None
-        return alone(Call(kind, payload_bytes, ranks, nodes, algorithm), inside, across, curves)
+        return alone(Call(kind, payload_bytes, ranks, nodes, algorithm), *links())
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
         return timed(MEASURED_AS.get(kind, kind), algorithm, len(nodes), len(np.unique(nodes)), payload_bytes)
@@ -44,7 +48,7 @@ def switch_abilities(cluster: Cluster) -> list[str]:
     """In which networks of a cluster the switches add up: inside nodes (nvls), between them (sharp)."""
     if not _is_known(cluster):
         return []
-    inside, across, _ = links_of(cluster, cluster.fabric or None)
+    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
     return ["nvls"] * (inside.nvls_efficiency > 0) + ["sharp"] * (across is not None and across.sharp)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.engine.anew import Anew
 from simulator.engine.fabric import Fabric, fill
 from simulator.engine.task import UNCAPPED, WEIGHT_BITS
 
@@ -173,3 +174,31 @@ def test_a_flow_without_links_moves_at_its_cap() -> None:
     fabric.join(0, 0, 77)
     assert fabric.solve() == [(0, 77)]
     assert fabric.solve() == []
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 12), st.sampled_from([7, 60, 1 << 36]))
+def test_in_columns_the_rates_are_the_same(seed: int, n_flows: int, n_links: int, most: int) -> None:
+    """With ties and remainders, as flows come and go and links change."""
+    rng = np.random.default_rng(seed)
+    flows, _ = random_flows(rng, n_flows, n_links)
+    capacity = rng.integers(1, most + 1, n_links).tolist()
+    columns = Anew([route for route, _ in flows.values()], capacity)
+    rates: dict[int, int] = {}
+    for flow, (_, cap) in flows.items():
+        columns.join(flow, flow, cap)
+    for flow in range(min(n_flows, 4)):
+        changed = columns.solve()
+        assert changed == sorted((f, rate) for f, rate in changed if rates.get(f) != rate)
+        rates |= dict(changed)
+        assert rates == fill({f: flows[f] for f in rates}, {link: c << WEIGHT_BITS for link, c in enumerate(capacity)})
+        columns.leave(flow)
+        del rates[flow]
+        capacity[0] = int(rng.integers(0, most + 1))
+        columns.resize(0, capacity[0])
+
+
+def test_in_columns_nothing_and_a_flow_without_links() -> None:
+    assert Anew([], []).solve() == []
+    columns = Anew([[]], [])
+    columns.join(0, 0, 77)
+    assert columns.solve() == [(0, 77)]

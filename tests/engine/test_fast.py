@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import des, fast
+from simulator.engine import des, fast, fast_fluid, machine
 from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, Profile, TaskGraph
 from simulator.engine.timeline import Times
 from simulator.errors import Deadlock, UserError
@@ -31,7 +32,9 @@ def outcome(simulate: Callable[[TaskGraph], Times], graph: TaskGraph) -> tuple[o
 
 
 def assert_equal_to_des(graph: TaskGraph) -> None:
-    assert outcome(fast.simulate, graph) == outcome(des.simulate, graph)
+    expected = outcome(des.simulate, graph)
+    assert outcome(fast.simulate, graph) == expected
+    assert outcome(partial(fast.simulate, anew=True), graph) == expected, "all rates solved from nothing at every instant"
 
 
 @needs_numba
@@ -120,3 +123,11 @@ def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fast.why_not(Build().graph()) == "numba is not installed"
     with pytest.raises(UserError, match="numba is not installed"):
         fast.simulate(Build().graph())
+
+
+@needs_numba
+def test_machine_code_is_made_anew_when_any_of_its_sources_changes() -> None:
+    """numba by itself looks only at the file of a function, and not at those of the functions that it calls."""
+    for function in (fast._run, fast_fluid.solve, machine.put):
+        assert function._cache._cache_file._source_stamp is machine.SOURCES  # type: ignore[attr-defined]
+    assert {"fast.py", "fast_fluid.py", "machine.py"} <= {name for name, _, _ in machine.SOURCES}

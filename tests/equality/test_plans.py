@@ -91,3 +91,14 @@ def test_a_fluid_plan_that_shares_links_is_refused_by_replay() -> None:
 def test_several_steps_fold_too() -> None:
     of = scenario(plan=sim.Plan(tp=2, pp=2, dp=2, sharding="zero1"), perturb=(sim.Perturb(rank=3, speed=0.6),))
     both(bound(of, steps=3).skeleton).assert_equal()
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(4, 1), (2, 2)])
+def test_groups_that_nobody_uses_have_no_tasks(tp: int, pp: int) -> None:
+    plan = sim.Plan(tp=tp, pp=pp, dp=1, schedule="zb_h1" if pp > 1 else "1f1b", optimizer="post-validated")
+    of = scenario(small_model(layers=2 * pp), small_cluster(1), plan, sim.Job(sequence_length=64, global_batch=2 * pp))
+    found = both(bound(of, steps=3).skeleton)
+    found.assert_equal()
+    for how in (found.whole, found.folded):
+        assert (how.expansion.origin[0] >= 0).all()
+    assert found.folded.expansion.tasks_unfolded == len(found.whole.expansion.graph)

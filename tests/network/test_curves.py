@@ -446,3 +446,8 @@ def test_a_cluster_finds_its_fabrics(name: str, inside: str, across: str) -> Non
     assert curves
     assert links_of(cluster, "efa")[1].name == "efa"  # type: ignore[union-attr]
     assert links_of(find(name, nodes=1))[1] is None
+
+
+@pytest.mark.parametrize("name", fabrics.names())
+def test_an_outline_is_the_fabric_without_its_curves(name: str) -> None:
+    assert fabrics.outline(name) == replace(fabrics.load(name), curves=())

@@ -1,0 +1,118 @@
+"""Rings on meshes: where GPUs of a node are joined one by one, a ring should go over their links and use them all.
+
+The order of ranks would cross a cube mesh through third GPUs and leave most of its links idle. A library looks for cycles
+through all GPUs that share no link, and gives each, in both directions, its part of the payload. Behind a switch every
+order is as good as another. Reference: Jeaugey, "NCCL 2.0", GTC 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import ModuleType
+
+import numpy as np
+
+from ..collectives import Edges, Round, joined
+from ..engine.task import Array
+from ..hardware.cluster import Cluster
+
+MOST_RANKS = 16
+MOST_CYCLES = 5000
+"""As many are tried; then the best found so far is taken."""
+
+Cycle = tuple[int, ...]
+Bundle = list[list[int]]
+"""How many links of the slowest kind join each pair."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plans:
+    """The rounds of algorithms on a cluster, with rings that follow its meshes."""
+
+    cluster: Cluster
+    _orders: dict[Cycle, list[Cycle]] = field(default_factory=dict)
+
+    def rounds(self, algorithm: ModuleType, kind: str, gpus: Array) -> tuple[Round, ...]:
+        """What a group of GPUs does; those of a node stand together."""
+        plan = tuple(algorithm.rounds(kind, gpus // self.cluster.gpus_per_node))
+        if not getattr(algorithm, "RINGS", False):
+            return plan
+        orders = self._orders_of(gpus)
+        return tuple(Round(_side_by_side(r.edges, orders), r.fraction, r.repeats) for r in plan) if orders else plan
+
+    def _orders_of(self, gpus: Array) -> list[Array]:
+        """The orders, as positions in the group, in which as many copies of an algorithm share the payload; none is as it is."""
+        per_node = self.cluster.gpus_per_node
+        nodes, counts = np.unique(gpus // per_node, return_counts=True)
+        local = tuple((gpus[: counts[0]] % per_node).tolist())
+        if not 2 < len(local) <= MOST_RANKS or not np.array_equal(gpus % per_node, np.tile(local, len(nodes))):
+            return []
+        if local not in self._orders:
+            self._orders[local] = [way for cycle in cycles(self._bundle(local)) for way in (cycle, _back(cycle))]
+        first = np.arange(len(nodes))[:, None] * len(local)
+        return [(first + np.array(order)).ravel() for order in self._orders[local]]
+
+    def _bundle(self, local: Cycle) -> Bundle:
+        """The links from GPU to GPU in the first node: its GPUs are the first vertices."""
+        wiring, gpus = self.cluster.wiring, self.cluster.gpus_per_node
+        direct = np.flatnonzero((wiring.source < gpus) & (wiring.target < gpus))
+        rate = wiring.capacity_bytes_per_s[direct]
+        bundle = np.zeros((gpus, gpus), dtype=np.int64)
+        np.add.at(bundle, (wiring.source[direct], wiring.target[direct]), np.rint(rate / rate.min(initial=np.inf)).astype(int))
+        found: Bundle = bundle[np.ix_(local, local)].tolist()
+        return found
+
+
+def cycles(bundle: Bundle) -> list[Cycle]:
+    """Cycles through all that share no link, as many as a short search finds; each starts at the first."""
+    most = min(map(sum, bundle), default=0) // 2
+    best: list[Cycle] = []
+    tried = 0
+
+    def search(left: Bundle, found: list[Cycle]) -> bool:
+        nonlocal best, tried
+        if len(found) > len(best):
+            best = found
+        for cycle in _through_all(left, found[-1] if found else ()):
+            tried += 1
+            if len(best) == most or tried > MOST_CYCLES or search(_without(left, cycle), [*found, cycle]):
+                return True
+        return len(best) == most
+
+    search(bundle, [])
+    return best
+
+
+def _through_all(bundle: Bundle, least: Cycle) -> Iterator[Cycle]:
+    """Cycles from the first through all others over links that are there, in order, one direction each, none below `least`."""
+
+    def onward(path: Cycle) -> Iterator[Cycle]:
+        if len(path) == len(bundle):
+            if bundle[path[-1]][0] and path[1] < path[-1] and path >= least:
+                yield path
+            return
+        for following in range(1, len(bundle)):
+            if following not in path and bundle[path[-1]][following]:
+                yield from onward((*path, following))
+
+    return onward((0,))
+
+
+def _without(bundle: Bundle, cycle: Cycle) -> Bundle:
+    left = [row.copy() for row in bundle]
+    for one, other in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+        left[one][other] -= 1
+        left[other][one] -= 1
+    return left
+
+
+def _back(cycle: Cycle) -> Cycle:
+    return (cycle[0], *reversed(cycle[1:]))
+
+
+def _side_by_side(edges: Edges, orders: list[Array]) -> Edges:
+    """As many copies of some edges as there are orders, each with its part of what they carry."""
+    part = float(Fraction(1, len(orders)))
+    return joined([(Edges(order[edges.source], order[edges.target], edges.share), part) for order in orders])

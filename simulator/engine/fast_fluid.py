@@ -1,0 +1,293 @@
+"""The flows of the compiled engine: the levels of `fabric.py` over records of integers, and all rates solved anew.
+
+A flow lives where the first stream of its task is, as that runs nothing else meanwhile. It crosses links; the crossings
+of a link are a list, each with its neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .machine import compiled, heap, put, records, take
+from .task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph, offsets
+
+FREE = 2**63 - 1
+"""The level of a link that slows no flow."""
+NOTHING, NEW, SETTLED = -1, -1, -2
+"""In place of an index; in place of the rate before this instant, of a flow that had none, or still has it."""
+RISING = -1
+"""In place of the rate of a flow that is still to be solved."""
+
+
+class Fluid(NamedTuple):
+    """What flows, by the first stream of each task, and over which links.
+
+    A heap of links is due, as their level may be wrong, by the lowest that it can be. Scratch are the flows whose rate
+    changed, their number in front, and the crossings of the link that is looked at, with what each asks for.
+    """
+
+    flows: Array
+    crossings: Array
+    links: Array
+    due: Array
+    scratch: Array
+
+
+def fluid_of(graph: TaskGraph) -> Fluid:
+    """Nothing flows yet."""
+    streams, links = len(graph.streams), len(graph.link_profile)
+    homes = graph.streams.transposed(len(graph))
+    moves = np.flatnonzero((graph.foot >= 0) & (graph.work > 0))
+    most = np.zeros(streams, dtype=np.int64)
+    np.maximum.at(most, homes.idx[homes.ptr[moves]], graph.feet.counts[graph.foot[moves]])
+    first = offsets(most)
+    room = np.array([profile.value[0] << WEIGHT_BITS for profile in graph.profile_of_link], dtype=np.int64)
+    return Fluid(
+        records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=SETTLED, left=0, since=0),
+        records(int(first[-1]), flow=np.repeat(np.arange(streams), most), link=0, weight=0, previous=0, following=0),
+        records(links, room=room, spare=room, weight=0, slack=0, level=FREE, first=NOTHING),
+        heap(links),
+        records(max(streams, links) + 1, changed=0, crossing=0, asked=0, limit=0),
+    )
+
+
+@compiled
+def note(fluid: Fluid, stream: int, before: int) -> None:
+    """Notes that the rate of a flow changes in this instant, and from what."""
+    if fluid.flows[stream].before == SETTLED:
+        fluid.flows[stream].before = before
+        fluid.scratch[0].changed += 1
+        fluid.scratch[fluid.scratch[0].changed].changed = stream
+
+
+@compiled
+def join(fluid: Fluid, stream: int, route: Array) -> None:
+    """A flow begins to move; all its links will get their levels."""
+    flow = fluid.flows[stream]
+    flow.rate, flow.end = flow.cap, flow.first + len(route)
+    for i in range(len(route)):
+        flow.rate = min(flow.rate, fluid.links[route[i].link].level)
+    note(fluid, stream, NEW)
+    for i in range(len(route)):
+        at = flow.first + i
+        crossing, link = fluid.crossings[at], fluid.links[route[i].link]
+        crossing.link, crossing.weight = route[i].link, route[i].weight
+        crossing.following, crossing.previous = link.first, NOTHING
+        if link.first >= 0:
+            fluid.crossings[link.first].previous = at
+        link.first = at
+        link.spare -= crossing.weight * flow.rate
+        link.weight += crossing.weight
+        link.slack = link.weight if crossing.following >= 0 else 0
+        put(fluid.due, crossing.link, link.room // link.weight)
+
+
+@compiled
+def leave(fluid: Fluid, stream: int) -> None:
+    """A flow has moved its last byte; only links that slowed it may slow others less."""
+    flow = fluid.flows[stream]
+    for at in range(flow.first, flow.end):
+        crossing = fluid.crossings[at]
+        link = fluid.links[crossing.link]
+        if crossing.previous >= 0:
+            fluid.crossings[crossing.previous].following = crossing.following
+        else:
+            link.first = crossing.following
+        if crossing.following >= 0:
+            fluid.crossings[crossing.following].previous = crossing.previous
+        link.spare += crossing.weight * flow.rate
+        link.weight -= crossing.weight
+        if link.first < 0:
+            link.level, link.slack = FREE, 0
+            if fluid.due[crossing.link].place:
+                take(fluid.due, crossing.link)
+            continue
+        link.slack = link.weight if fluid.crossings[link.first].following >= 0 else 0
+        if link.level != FREE:
+            put(fluid.due, crossing.link, link.room // link.weight)
+    flow.end = NOTHING
+
+
+@compiled
+def resize(fluid: Fluid, number: int, room: int) -> None:
+    link = fluid.links[number]
+    link.spare += room - link.room
+    link.room = room
+    if link.first >= 0:
+        put(fluid.due, number, room // link.weight)
+
+
+@compiled
+def solve(fluid: Fluid) -> None:
+    """Brings the levels of all links up to date, and the rates of their flows."""
+    while fluid.due[0].item:
+        link = fluid.due[1].item
+        take(fluid.due, link)
+        _set_level(fluid, link)
+
+
+@compiled
+def solve_anew(fluid: Fluid) -> None:
+    """The same rates from nothing, as `fabric.fill` finds them: everything at the lowest level freezes together."""
+    rising, limited = _melt(fluid)
+    while rising:
+        level, limited = _lowest_limit(fluid, limited)
+        while fluid.due[0].item and _is_stale(fluid, fluid.due[1].item):
+            continue
+        if fluid.due[0].item:
+            level = min(level, fluid.due[fluid.due[1].item].key)
+        full = 0
+        while fluid.due[0].item and fluid.due[fluid.due[1].item].key == level:
+            link = fluid.due[1].item
+            if not _is_stale(fluid, link):
+                take(fluid.due, link)
+                fluid.scratch[full].crossing = link
+                full += 1
+        for i in range(full):
+            at = fluid.links[fluid.scratch[i].crossing].first
+            while at >= 0:
+                rising -= _freeze(fluid, fluid.crossings[at].flow, level)
+                at = fluid.crossings[at].following
+        for i in range(limited):
+            if fluid.scratch[i].limit == level:
+                rising -= _freeze(fluid, fluid.scratch[i].asked, level)
+
+
+@compiled
+def _melt(fluid: Fluid) -> tuple[int, int]:
+    """Every flow rises, and every link that several cross is due with all its room; a link of its own only limits a flow.
+
+    Returns how many flows there are, and how many are limited. What is left of a link's room, and of the weight on it,
+    stands in `spare` and `slack`. Its level is not free: it is looked at again when a flow leaves.
+    """
+    for i in range(1, fluid.due[0].item + 1):
+        fluid.due[fluid.due[i].item].place = 0
+    fluid.due[0].item = 0
+    rising, limited = 0, 0
+    for stream in range(len(fluid.flows)):
+        flow = fluid.flows[stream]
+        if flow.end < 0:
+            continue
+        note(fluid, stream, flow.rate)
+        flow.rate = RISING
+        rising += 1
+        limit = flow.cap
+        for at in range(flow.first, flow.end):
+            number = fluid.crossings[at].link
+            link = fluid.links[number]
+            link.level = 0
+            if fluid.crossings[link.first].following < 0:
+                limit = min(limit, link.room // link.weight)
+            elif not fluid.due[number].place:
+                link.spare, link.slack = link.room, link.weight
+                put(fluid.due, number, link.room // link.weight)
+        if limit < UNCAPPED or flow.end == flow.first:
+            fluid.scratch[limited].asked, fluid.scratch[limited].limit = stream, limit
+            limited += 1
+    return rising, limited
+
+
+@compiled
+def _lowest_limit(fluid: Fluid, limited: int) -> tuple[int, int]:
+    """The lowest limit of a flow that still rises, and how many such flows are limited: they move up in the table."""
+    scratch, lowest, kept = fluid.scratch, FREE, 0
+    for i in range(limited):
+        if fluid.flows[scratch[i].asked].rate == RISING:
+            scratch[kept].asked, scratch[kept].limit = scratch[i].asked, scratch[i].limit
+            lowest = min(lowest, scratch[kept].limit)
+            kept += 1
+    return lowest, kept
+
+
+@compiled
+def _is_stale(fluid: Fluid, number: int) -> bool:
+    """Whether a link's level has risen since it was put on the heap; moves it to where it belongs."""
+    link = fluid.links[number]
+    if not link.slack:
+        take(fluid.due, number)
+        return True
+    level = link.spare // link.slack
+    if level == fluid.due[number].key:
+        return False
+    put(fluid.due, number, level)
+    return True
+
+
+@compiled
+def _freeze(fluid: Fluid, stream: int, level: int) -> int:
+    """Gives a flow its rate, unless it has one; returns how many flows that were."""
+    flow = fluid.flows[stream]
+    if flow.rate != RISING:
+        return 0
+    flow.rate = level
+    for at in range(flow.first, flow.end):
+        link, weight = fluid.links[fluid.crossings[at].link], fluid.crossings[at].weight
+        link.spare -= weight * level
+        link.slack -= weight
+    return 1
+
+
+@compiled
+def _set_level(fluid: Fluid, number: int) -> None:
+    """Sets the level of a link and the rates of its flows, and marks the other links that this concerns."""
+    link = fluid.links[number]
+    n, at = 0, link.first
+    while at >= 0:
+        fluid.scratch[n].crossing, fluid.scratch[n].asked = at, fluid.flows[fluid.crossings[at].flow].rate
+        n, at = n + 1, fluid.crossings[at].following
+    level = _level(fluid, number, n)
+    held_elsewhere = n == 1 and fluid.scratch[0].asked <= level and level != link.level
+    link.level = FREE if held_elsewhere else level
+    for i in range(n):
+        stream = fluid.crossings[fluid.scratch[i].crossing].flow
+        flow, rate = fluid.flows[stream], min(fluid.scratch[i].asked, level)
+        if rate == flow.rate:
+            continue
+        note(fluid, stream, flow.rate)
+        for at in range(flow.first, flow.end):
+            other, weight = fluid.crossings[at].link, fluid.crossings[at].weight
+            row = fluid.links[other]
+            row.spare -= weight * (rate - flow.rate)
+            if (row.spare < row.slack or row.level != FREE) and other != number and not fluid.due[other].place:
+                put(fluid.due, other, row.room // row.weight)
+        flow.rate = rate
+
+
+@compiled
+def _level(fluid: Fluid, number: int, n: int) -> int:
+    """The level of a link on which `n` flows ask for rates. Those that it slowed so far are asked again if it rises."""
+    link, scratch = fluid.links[number], fluid.scratch
+    room, weight, was = link.room, link.weight, link.level
+    level: int = room // weight
+    rising, more = n, True
+    while more:
+        more, i = False, 0
+        while i < rising:
+            at, asked = scratch[i].crossing, scratch[i].asked
+            if was <= asked < level:
+                asked = _elsewhere(fluid, fluid.crossings[at].flow, number)
+                scratch[i].asked = asked
+            if asked < level:
+                more = True
+                rising -= 1
+                scratch[i].crossing, scratch[i].asked = scratch[rising].crossing, scratch[rising].asked
+                scratch[rising].crossing, scratch[rising].asked = at, asked
+                room -= fluid.crossings[at].weight * asked
+                weight -= fluid.crossings[at].weight
+            else:
+                i += 1
+        level = room // weight if weight else FREE
+    return level
+
+
+@compiled
+def _elsewhere(fluid: Fluid, stream: int, here: int) -> int:
+    """The least of a flow's cap and the levels of its links, but for one."""
+    flow = fluid.flows[stream]
+    least: int = flow.cap
+    for at in range(flow.first, flow.end):
+        if fluid.crossings[at].link != here:
+            least = min(least, fluid.links[fluid.crossings[at].link].level)
+    return least

@@ -1,0 +1,101 @@
+"""The compiled engine through the front door: the same runs to the nanosecond, and when `auto` takes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import simulator as sim
+from simulator.binding.fidelity import Fidelity
+from simulator.engine import des, fast
+from simulator.engine.close import close
+from simulator.engine.fold import fold, unfolded
+from simulator.errors import UserError
+from simulator.study import engines
+from simulator.study.scenario import Scenario
+
+from ..commandline import trainsim
+from ..house import bound, scenario, small_cluster
+from .test_plans import scenarios
+
+needs_numba = pytest.mark.skipif(fast.numba is None, reason="numba, the extra 'fast', is not installed")
+
+
+@needs_numba
+@settings(max_examples=25, deadline=None)
+@given(scenarios())
+def test_every_task_of_random_plans_starts_and_ends_as_in_the_event_loop(of: Scenario) -> None:
+    """With slow GPUs, links that are slow for a while, and every rank for itself."""
+    skeleton = bound(of).skeleton
+    for graph in (close(fold(skeleton).expansion.graph), unfolded(skeleton).expansion.graph):
+        assert fast.why_not(graph) == ""
+        one, other = des.simulate(graph), fast.simulate(graph)
+        np.testing.assert_array_equal(one.start_ns, other.start_ns)
+        np.testing.assert_array_equal(one.end_ns, other.end_ns)
+
+
+@needs_numba
+@pytest.mark.parametrize("collectives", ["fluid", "stepwise"])
+def test_the_same_step_where_flows_are_hashed_or_sent_message_by_message(collectives: str) -> None:
+    cluster = small_cluster(2, shape="leaf-spine", routing="ecmp", oversubscription=3.0)
+    of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4), cluster=cluster, fidelity=Fidelity(collectives=collectives))
+    runs = [of.simulate(engine=engine) for engine in ("des", "compiled")]
+    assert [run.engine for run in runs] == ["des", "compiled"]
+    assert runs[0].metrics == runs[1].metrics
+    assert "because it was asked for" in runs[1].engine_reason
+
+
+@needs_numba
+def test_a_speed_that_changes_on_the_way_is_refused_with_the_reason() -> None:
+    of = scenario(perturb=(sim.Perturb(rank=0, speed=0.5, from_s=1e-5, until_s=1e-3),))
+    with pytest.raises(UserError, match="speed of some tasks changes"):
+        of.simulate(engine="compiled")
+    assert of.simulate().engine == "des"
+
+
+@needs_numba
+def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
+    few = of.simulate()
+    assert few.engine == "des"
+    monkeypatch.setattr(engines, "MANY_TASKS", 10)
+    many = of.simulate()
+    assert many.engine == "compiled"
+    assert "tasks are many" in many.engine_reason
+    assert many.metrics == few.metrics
+    closed = replace(of, fidelity=Fidelity(collectives="closed")).simulate()
+    assert closed.engine == "replay", "which is quicker still"
+
+
+def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "numba", None)
+    monkeypatch.setattr(engines, "MANY_TASKS", 10)
+    of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
+    run = of.simulate()
+    assert run.engine == "des"
+    assert "not compiled because numba is not installed" in run.engine_reason
+    with pytest.raises(UserError, match="numba is not installed") as refused:
+        of.simulate(engine="compiled")
+    assert "cluster-training-simulator[fast]" in refused.value.hint
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_would_never_end_is_refused_with_its_cost(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda name: name if quick else None)
+    monkeypatch.setattr(engines, "MOST_TASKS", {"des": 100, "compiled": 100})
+    with pytest.raises(UserError, match=r"\d+ tasks to simulate.*about .* and .*B") as refused:
+        scenario(plan=sim.Plan(tp=2, pp=2)).simulate(folding=False)
+    assert ("extra 'fast'" in refused.value.hint) != quick
+
+
+@needs_numba
+def test_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text("{model: llama3-8b, cluster: {name: dgx-h100, nodes: 1}, plan: {tp: 2, pp: 2, dp: 2, sharding: zero1}}")
+    steps = [trainsim("run", file, "--allow-oom", "--engine", engine, "--json").record for engine in ("des", "compiled")]
+    assert [step["engine"] for step in steps] == ["des", "compiled"]
+    assert steps[0]["step_time_s"] == steps[1]["step_time_s"]
