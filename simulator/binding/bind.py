@@ -19,6 +19,7 @@ from ..program.program import Program
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
 from .conduct import Conduct
+from .host import Host, launched
 from .perturb import Perturbation, profile
 from .template import write
 
@@ -53,12 +54,22 @@ class Site:
     cost: KernelCost
     conduct: Conduct
     perturbations: Sequence[Perturbation] = ()
+    host: Host | None = None
+    """What launches cost; None launches for nothing."""
 
 
-def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_link: bool = False) -> Bound:
+def bind(
+    program: Program,
+    mesh: Mesh,
+    site: Site,
+    *,
+    gpus: Array | None = None,
+    every_link: bool = False,
+    every_launch: bool = False,
+) -> Bound:
     """The skeleton of a program at a site. Rank r is GPU r, or `gpus[r]`; perturbed ranks are GPUs.
 
-    With `every_link` no link is left out of footprints, whether it can ever bind or not.
+    With `every_link` no link is left out of footprints, whether it can ever bind or not; with `every_launch` no launch.
     """
     cluster, perturbations = site.cluster, site.perturbations
     gpus = np.arange(mesh.ranks) if gpus is None else gpus
@@ -86,7 +97,10 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
         groups.foot_weight,
         link_profile,
     )
-    return Bound(skeleton, written.labels, mesh, groups.algorithms, groups.families)
+    if site.host is None:
+        return Bound(skeleton, written.labels, mesh, groups.algorithms, groups.families)
+    skeleton, labels = launched(skeleton, written.labels, site.host, every=every_launch)
+    return Bound(skeleton, labels, mesh, groups.algorithms, (*groups.families, gpus[:, None]))
 
 
 def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:

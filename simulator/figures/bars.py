@@ -21,7 +21,7 @@ TP, PP, DP = "tp", "pp", "dp"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A box of a row: `kind` is F, B, I, W, `optimizer`, or the axis of a communication."""
+    """A box of a row: `kind` is F, B, I, W, `optimizer`, `host`, or the axis of a communication."""
 
     start: float
     end: float

@@ -1,8 +1,9 @@
 """The Gantt chart of a run or of a schedule: a row per rank, time to the right.
 
 Forward slots are light, backward slots dark, both tall; weight gradients are lower and hatched; the two slots of an overlapped
-pair lie one over the other. Communication runs as a thin line under the slots, a line per axis, and idle time is blank. So
-the chart reads in print and to the colour-blind. Under a schedule stands what its ranks hold; several share one time axis.
+pair lie one over the other. Communication runs as a thin line under the slots, a line per axis, with one for the launches
+that can be waited for, and idle time is blank. So the chart reads in print and to the colour-blind. Under a schedule stands
+what its ranks hold; several share one time axis.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ COLOURS = {
     "dp": ("#c2185b",),
     "cp": ("#8d6e00",),
     "ep": ("#3949ab",),
+    "host": ("#9e9e9e",),
 }
 NAMES = {
     "F": "forward",
@@ -52,6 +54,7 @@ NAMES = {
     "dp": "data parallel",
     "cp": "context parallel",
     "ep": "expert parallel",
+    "host": "launches waited for",
 }
 HEIGHT = {"F": 1.0, "B": 1.0, "I": 1.0, "W": 0.66, "optimizer": 1.0}
 """Of a kind of slot, as a part of its row's room for slots; communication lies below that room."""

@@ -1,9 +1,10 @@
 """Where the time of a compute stream goes: at work, or idle for exactly one cause at each instant.
 
 The cause of an idle instant is found by walking back from the stream's next operation, always to the predecessor that
-ended last: a transfer or collective in progress at that instant makes it exposed time of its axis; a kernel still running
-elsewhere makes it bubble; a kernel of an optimizer, or waiting for one, is optimizer time. If nothing is left to walk to,
-it is bubble. So busy + exposed + bubble + optimizer is the step, on every rank, to the nanosecond.
+ended last: a transfer or collective in progress at that instant makes it exposed time of its axis; a launch in progress
+makes it time of the host; a kernel still running elsewhere makes it bubble; a kernel of an optimizer, or waiting for one, is
+optimizer time. If nothing is left to walk to, it is bubble. So busy + exposed + host + bubble + optimizer is the step, on
+every rank, to the nanosecond.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..program.op import HOST
 from . import Array, Observation
 
 SCALES = "time"
@@ -35,7 +37,9 @@ class Spent:
 
 def measure(seen: Observation) -> Spent:
     """Every class's time of the observed step, by cause."""
-    causes, latest = (BUSY, BUBBLE, OPTIMIZER, *seen.axes), _latest(seen)
+    causes = (BUSY, BUBBLE, OPTIMIZER, *seen.axes)
+    cause = _cause_of_task(seen, causes)
+    latest = _latest(seen, cause == causes.index(HOST) if HOST in causes else np.zeros(len(cause), dtype=bool))
     ns = np.zeros((len(seen.classes), len(causes)), dtype=np.int64)
     gaps = []
     for which in seen.classes:
@@ -50,7 +54,7 @@ def measure(seen: Observation) -> Spent:
             column[labels.axis[rows] == axis] = causes.index(axis)
         np.add.at(ns[which], column, end - start)
         gaps.append(_gaps(seen, which, latest, rows, start, end))
-    _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns, _cause_of_task(seen, causes), ns)
+    _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns, cause, ns)
     return Spent(causes, ns)
 
 
@@ -82,12 +86,15 @@ def _cause_of_task(seen: Observation, causes: tuple[str, ...]) -> Array:
     return cause
 
 
-def _latest(seen: Observation) -> Array:
-    """For each task, the predecessor (in its streams too) that ended last, or -1. Communication wins a tie."""
+def _latest(seen: Observation, is_launch: Array) -> Array:
+    """For each task, the predecessor (in its streams too) that ended last, or -1.
+
+    Communication wins a tie. A launch loses it: whoever ended with it would have been waited for without it too.
+    """
     graph, times = seen.timeline.expansion.graph, seen.timeline.times
     before = graph.all_preds()
-    communicates = (graph.pace[before.idx] < 0).astype(np.int64)
-    order = np.lexsort((before.idx, communicates, times.end_ns[before.idx], before.row_of))
+    wins = (graph.pace < 0).astype(np.int64) - 2 * is_launch
+    order = np.lexsort((before.idx, wins[before.idx], times.end_ns[before.idx], before.row_of))
     latest = np.full(len(graph), -1)
     has = before.counts > 0
     latest[has] = before.idx[order][before.ptr[1:][has] - 1]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import Rowwise, model_flop
-from .op import AnyOp, Collective, Compute, Transfer
+from .op import HOST, AnyOp, Collective, Compute, Transfer
 from .program import Stage, Step
 
 Array = NDArray[Any]
@@ -27,12 +27,17 @@ class Labels:
     lanes: tuple[str, ...]
     """Names of the template's lanes."""
     axes: tuple[str, ...]
-    """For each of `ops`, the axis that its time counts for, or "" for compute."""
+    """For each of `ops`, the axis that its time counts for, or "" for compute. That of launches is `HOST`."""
     stages: tuple[Stage, ...]
 
     @cached_property
     def is_compute(self) -> Array:
         return self._of_op([isinstance(op, Compute) for op in self.ops])
+
+    @cached_property
+    def is_launch(self) -> Array:
+        """The rows of the host, each of the step whose operation it launches."""
+        return self._of_op([axis == HOST for axis in self.axes])
 
     @cached_property
     def axis(self) -> Array:

@@ -12,6 +12,8 @@ from ..kernels import Kernel, Part, Split
 
 COMPUTE = "compute"
 """The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
+HOST = "host"
+"""The stream of the thread that launches a rank's operations, and what waiting for it counts for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
