@@ -10,12 +10,14 @@ from ..program.op import COMPUTE, AnyOp, Compute
 from ..program.program import ACTIVATION, END, GRADIENT, LAST, LOSS, Body, Key, Program, Stage, Step
 from ..program.slot import Layout, Pair, Slot, slots_of
 from ..workload.blocks.op import BlockOp
+from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
+from .passes.fuse import as_run
 
 
-def build(model: Model, job: Job, layout: Layout) -> Program:
-    """Each stage's operators as bodies for F, B, I and W, called in the order of the schedule."""
+def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Program:
+    """Each stage's operators, as the framework runs them, as bodies for F, B, I and W, called in the order of the schedule."""
     stages = tuple(split_layers(model.layers, layout))
     shared = shares_table(model, stages)
     bodies: dict[str, Body] = {}
@@ -27,7 +29,8 @@ def build(model: Model, job: Job, layout: Layout) -> Program:
                 stage, part = stages[slot.stage], slot.microbatch % layout.shape.splits
                 name = f"{slot.kind} of {_likeness(stage)}" + (f", part {part}" if layout.shape.splits > 1 else "")
                 if name not in bodies:
-                    bodies[name] = _body(slot.kind, _operators(model, job, stage, shared, layout.shape.splits, part))
+                    operators = _operators(model, job, stage, shared, layout.shape.splits, part)
+                    bodies[name] = _body(slot.kind, as_run(operators, framework))
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
@@ -73,22 +76,23 @@ def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, 
 def _body(kind: str, operators: list[tuple[int, BlockOp]]) -> Body:
     """F in forward order; B, I and W backwards, with input gradients, weight gradients or (B) both."""
     if kind == "F":
-        return Body(tuple(_forward(layer, op) for layer, op in operators))
+        return Body(tuple(new for layer, op in operators for new in _forward(layer, op)))
     parts = {"I": (Part.INPUT_GRADIENT,), "W": (Part.WEIGHT_GRADIENT,)}.get(kind, (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT))
     return Body(tuple(new for layer, op in reversed(operators) for part in parts for new in _backward(layer, op, part)))
 
 
-def _forward(layer: int, op: BlockOp) -> AnyOp:
-    return Compute(
-        name=op_name(layer, op.name),
-        streams=(COMPUTE,),
-        layer=layer,
-        kernel=op.forward,
-        split=op.split,
-        parameters=op.parameters,
-        whole_parameters=op.whole_parameters,
-        saved_bytes=op.saved_bytes,
-    )
+def _forward(layer: int, op: BlockOp) -> Iterator[AnyOp]:
+    if op.forward is not None:
+        yield Compute(
+            name=op_name(layer, op.name),
+            streams=(COMPUTE,),
+            layer=layer,
+            kernel=op.forward,
+            split=op.split,
+            parameters=op.parameters,
+            whole_parameters=op.whole_parameters,
+            saved_bytes=op.saved_bytes,
+        )
 
 
 def _backward(layer: int, op: BlockOp, part: Part) -> Iterator[AnyOp]:

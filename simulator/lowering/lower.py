@@ -7,12 +7,15 @@ from dataclasses import replace
 from ..plan.plan import Plan
 from ..program.program import Program
 from ..program.slot import Layout
+from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from .build import build
+from .passes.accumulate import accumulate
 from .passes.data import DataParallel, data
 from .passes.overlap import overlap_tensor
 from .passes.pipeline import pipeline
+from .passes.quantise import Quantised, cast_weights, quantise
 from .passes.repeat import repeat
 from .passes.sequence import sequence
 from .passes.tensor import tensor
@@ -21,23 +24,41 @@ VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
 
 
-def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, steps: int = 1) -> Program:
+def lower(
+    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, steps: int = 1, framework: Framework | None = None
+) -> Program:
     """What every pipeline rank does in `steps` training steps, free of hardware."""
-    program = build(_as_divided(model, plan.tp), job, layout)
+    framework = framework or Framework()
+    overlap = plan.overlap.over(framework.overlap)
+    program = build(_as_divided(model, plan.tp), job, layout, framework)
     program = tensor(program, plan.tp)
     if plan.uses_sequence_parallel:
         program = sequence(program, plan.tp)
-    program = overlap_tensor(program, plan.overlap.tp)
-    tied = -(-_as_divided(model, plan.tp).vocab * model.hidden // plan.tp) if model.tied_embeddings else 0
-    synchronised = plan.optimizer == "synchronised"
-    how = DataParallel(dp, plan.sharding == "zero1", plan.overlap.dp, synchronised, job.element_bytes, tied)
-    program = data(program, how)
+    program = overlap_tensor(program, overlap.tp)
+    shares = plan.tp if plan.uses_sequence_parallel else 1
+    narrow = Quantised(job.dtype, framework.low_precision, job.element_bytes, shares) if job.narrow else None
+    program = quantise(program, narrow) if narrow else program
+    if not framework.fusion.accumulation:
+        program = accumulate(program, element_bytes=job.element_bytes, gradient_bytes=framework.gradient_bytes)
+    program = data(program, _data_parallel(model, plan, job, dp, framework))
+    program = cast_weights(program, narrow) if narrow else program
     tokens = job.microbatch_size * job.sequence_length // layout.shape.splits
-    activation_bytes = tokens * model.hidden * job.element_bytes
-    if plan.uses_sequence_parallel:
-        activation_bytes //= plan.tp
-    program = pipeline(program, activation_bytes, overlaps=plan.overlap.pp)
+    program = pipeline(program, tokens * model.hidden * job.element_bytes // shares, overlaps=overlap.pp)
     return repeat(program, steps)
+
+
+def _data_parallel(model: Model, plan: Plan, job: Job, dp: int, framework: Framework) -> DataParallel:
+    """What data parallelism needs to know."""
+    return DataParallel(
+        dp,
+        shards_optimizer=plan.sharding == "zero1",
+        overlaps=plan.overlap.over(framework.overlap).dp,
+        synchronised=plan.optimizer == "synchronised",
+        element_bytes=job.element_bytes,
+        tied_parameters=-(-_as_divided(model, plan.tp).vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,
+        gradient_bytes=framework.gradient_bytes,
+        fused_optimizer=framework.fusion.optimizer,
+    )
 
 
 def _as_divided(model: Model, tp: int) -> Model:

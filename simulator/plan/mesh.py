@@ -71,3 +71,12 @@ class Mesh:
         rows = np.moveaxis(grid, varied, range(grid.ndim - len(varied), grid.ndim)).reshape(-1, size)
         groups: Array = rows[np.argsort(rows.min(axis=1), kind="stable")]
         return groups
+
+    def first_group(self, axes: tuple[str, ...], pipeline: tuple[int, ...] | None = None) -> Array:
+        """One of those groups: that of coordinate 0 along every other axis."""
+        slowest_first = tuple(reversed(self.order))
+        grid = self.grid
+        if pipeline is not None:
+            grid = np.take(grid, pipeline, axis=slowest_first.index("pp"))
+        group: Array = grid[tuple(slice(None) if axis in axes else 0 for axis in slowest_first)].reshape(-1)
+        return group

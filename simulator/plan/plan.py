@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from ..workload.framework import Overlaps
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Which communication may run beside compute. What may not is exposed."""
+    """Which communication may run beside compute. What may not is exposed; None leaves it to the framework."""
 
-    dp: bool = True
-    tp: bool = False
-    pp: bool = True
+    dp: bool | None = None
+    tp: bool | None = None
+    pp: bool | None = None
     ep: bool = False
+
+    def over(self, usual: Overlaps) -> Overlaps:
+        """What the framework does, but for what is said here."""
+        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp}
+        return replace(usual, **{axis: beside for axis, beside in said.items() if beside is not None})
 
 
 @dataclass(frozen=True, slots=True)

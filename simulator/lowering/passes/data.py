@@ -13,18 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...kernels import Part, Rowwise, Split
-from ...program.op import COMPUTE, AnyOp, Collective, Compute
+from ...kernels import Part, Split
+from ...program.op import AnyOp, Collective, Compute
 from ...program.program import END, LAST, PARAMETERS, Body, Communicator, Key, Program, Step
 from ..build import op_name
+from .optimizer import FP32_BYTES, updating
 
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
-GRADIENT_BYTES = 4
-"""Gradients are accumulated and reduced in fp32."""
-ADAM_BYTES = 30
-"""Traffic of an Adam step per parameter: read the gradient, read and write the fp32 master and both moments (28 bytes),
-write the half-precision weight (2)."""
 Bucket = tuple[int, str]
 """What is reduced at once: (layer within the stage or -1, what it is)."""
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
@@ -41,6 +37,9 @@ class DataParallel:
     element_bytes: int
     tied_parameters: int
     """Per tensor-parallel rank, of an embedding that the last stage's head uses too; 0 if it is not tied."""
+    gradient_bytes: int = FP32_BYTES
+    """Of a gradient as it is accumulated and reduced."""
+    fused_optimizer: bool = True
 
 
 def data(program: Program, how: DataParallel) -> Program:
@@ -162,7 +161,7 @@ def _reduction(name: str, parameters: int, home: Communicator, how: DataParallel
         streams=(home.name,),
         communicator=home.name,
         kind="reduce_scatter" if how.shards_optimizer else "all_reduce",
-        payload_bytes=parameters * GRADIENT_BYTES,
+        payload_bytes=parameters * how.gradient_bytes,
     )
 
 
@@ -193,9 +192,8 @@ def _tail(end: _End, steps: tuple[Step, ...], program: Program, how: DataParalle
         norm = Collective(name="norm", streams=(WORLD.name,), communicator=WORLD.name, kind="barrier", payload_bytes=0)
         yield Step("norm", "norm", after=waits, outputs=((END, (READY,)),)), Body((norm,))
         waits = ((READY,),)
-    kernel = Rowwise("adam", _updated_parameters(end, program, how), 1, GRADIENT_BYTES, ADAM_BYTES)
-    adam = Compute(name="adam", streams=(COMPUTE,), part=Part.OPTIMIZER, kernel=kernel)
-    yield Step(f"optimizer {end.rank}", "optimizer", after=waits, outputs=((END, (UPDATED,)),)), Body((adam,))
+    update = Body(updating(_updated_parameters(end, program, how), how.gradient_bytes, fused=how.fused_optimizer))
+    yield Step(f"optimizer {end.rank}", "optimizer", after=waits, outputs=((END, (UPDATED,)),)), update
     for stage, buckets in end.buckets.items():
         if how.shards_optimizer and _replicas(program, stage, how) > 1:
             name = f"gather parameters of stage {stage}"
@@ -223,7 +221,7 @@ def _tied_reduction(waits: tuple[Key, ...], program: Program, how: DataParallel)
         streams=("embedding",),
         communicator="embedding",
         kind="all_reduce",
-        payload_bytes=-(-how.tied_parameters // share) * GRADIENT_BYTES,
+        payload_bytes=-(-how.tied_parameters // share) * how.gradient_bytes,
     )
     return Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
 

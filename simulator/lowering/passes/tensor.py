@@ -38,7 +38,7 @@ def _divided(op: AnyOp, tp: int) -> Iterator[AnyOp]:
     if op.split is not Split.LOOKUP:
         inner = Split.INNER if op.split is Split.LOSS else op.split
         share = replace(share, kernel=op.kernel.split(inner, tp))
-    if op.split in (Split.ROW, Split.INNER, Split.LOSS):
+    if op.split in (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS):
         share = replace(share, saved_bytes=op.saved_bytes // tp)
     yield share
     if (op.split in (Split.ROW, Split.LOOKUP) and op.part is Part.FORWARD) or (

@@ -12,7 +12,8 @@ class BlockOp:
     """An operator: its kernel in each direction, its parameters, and the bytes that it keeps from forward to backward."""
 
     name: str
-    forward: Kernel
+    forward: Kernel | None
+    """None for what only the backward pass does."""
     split: Split
     input_gradient: Kernel | None = None
     weight_gradient: Kernel | None = None

@@ -1,0 +1,189 @@
+"""Products in eight or four bits: linear layers of the model's own layers, forward and backward, with the casts they need.
+
+Attention, norms, activations and the projection to the vocabulary stay as they are. The input of a layer, its weights and the
+gradient of its output are cast before they are multiplied, each once, into two copies: as it is and (for the product along
+tokens, which reads it across) transposed or scaled across. A norm or an activation can write them instead of its own result.
+Scales are from earlier steps (delayed), of the tensor as it is (current, nvfp4: it is read once more), or of blocks. With
+sequence parallelism the cast shares are gathered. References: Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
+from ...program.op import COMPUTE, AnyOp, Collective, Compute
+from ...program.program import Body, Program
+from ...workload.framework import LowPrecision
+from .fuse import ACTIVATIONS, GATED, NORMS
+from .sequence import GATHER, REGATHER
+
+OPTIMIZER = "optimizer"
+BY_TENSOR = "fp8"
+"""The format with one scale for a tensor: what is gathered has to be transposed where it arrives."""
+READ_FIRST = "nvfp4"
+"""The format with a scale for the tensor besides those of its blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """What the pass needs to know."""
+
+    dtype: str
+    recipe: LowPrecision
+    element_bytes: int
+    """Of the format of everything else."""
+    shares: int
+    """Ranks that share the tokens between divided layers."""
+
+    @property
+    def width(self) -> float:
+        return NARROW_BYTES[self.dtype]
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether a tensor is read to find its scale before it is cast."""
+        return self.dtype == READ_FIRST or (self.dtype == BY_TENSOR and self.recipe.scaling == "current")
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the input of a forward product serves the weight gradient as it was cast."""
+        return self.recipe.weight_gradients and self.recipe.keeps_narrow
+
+
+def quantise(program: Program, how: Quantised) -> Program:
+    """Linear layers in the narrow format, and casts before them; cached weights are cast after the optimizer."""
+    bodies = {name: Body(tuple(_Caster(body, how).rewritten())) for name, body in program.bodies.items()}
+    return replace(program, bodies=bodies)
+
+
+def cast_weights(program: Program, how: Quantised) -> Program:
+    """With cached weights, what the optimizer updated is cast once, after it."""
+    if not how.recipe.cached_weights:
+        return program
+    bodies = dict(program.bodies)
+    for rank, order in enumerate(program.orders):
+        forward = {step.stage: step.body for step in order if step.phase == "F"}
+        owned = sum(_narrow_parameters(program.bodies[name]) for name in forward.values())
+        updates = dict.fromkeys(step.body for step in order if step.phase == OPTIMIZER)
+        for name in updates if owned else ():
+            moved = how.element_bytes * (2 if how.reads_first else 1) + 2 * how.width
+            kernel = Rowwise("quantise", owned, 1, 1, moved)
+            cast = Compute(name=f"weights of rank {rank}", streams=(COMPUTE,), part=Part.OPTIMIZER, kernel=kernel)
+            bodies[name] = Body((*bodies[name].ops, cast))
+    return replace(program, bodies=bodies)
+
+
+def _narrow_parameters(body: Body) -> int:
+    return sum(op.parameters for op in body.ops if isinstance(op, Compute) and _product(op).dtype)
+
+
+NOTHING = Gemm(0, 0, 0, 0)
+
+
+def _product(op: Compute) -> Gemm:
+    """The product that an op is, or one of no size."""
+    return op.kernel if isinstance(op.kernel, Gemm) else NOTHING
+
+
+class _Caster:
+    """Rewrites one body, op by op; what was cast already is remembered by the name of the product that it is for."""
+
+    def __init__(self, body: Body, how: Quantised) -> None:
+        self.ops, self.how = body.ops, how
+        self.narrow = {op.name: op for op in body.ops if isinstance(op, Compute) and self._is_linear(op)}
+        self.gathered = {op.name for op in body.ops if isinstance(op, Collective)}
+        self.out: list[AnyOp] = []
+        self.cast: set[str] = set()
+
+    def _is_linear(self, op: Compute) -> bool:
+        of_layer = op.layer >= 0 and isinstance(op.kernel, Gemm) and op.split in (Split.COLUMN, Split.ROW)
+        return of_layer and (op.part is not Part.WEIGHT_GRADIENT or self.how.recipe.weight_gradients)
+
+    def rewritten(self) -> list[AnyOp]:
+        for op in self.ops:
+            if isinstance(op, Collective):
+                self._collective(op)
+            elif op.name in self.narrow:
+                self._linear(self.narrow[op.name])
+            else:
+                self.out.append(op)
+        return self.out
+
+    def _collective(self, op: Collective) -> None:
+        """A gather of what is multiplied next carries it cast, if that is how it was cast."""
+        owner, _, purpose = op.name.rpartition(".")
+        product = self.narrow.get(owner)
+        if product is None or purpose not in (GATHER, REGATHER) or not self.how.recipe.narrow_gathers:
+            self.out.append(op)
+            return
+        if purpose == GATHER:
+            self._before(product, gathered=True)
+        if purpose == GATHER or self.how.keeps:
+            op = replace(op, payload_bytes=int(op.payload_bytes * self.how.width / self.how.element_bytes))
+        self.out.append(op)
+
+    def _linear(self, op: Compute) -> None:
+        kernel = _product(op)
+        if op.part is Part.WEIGHT_GRADIENT:
+            self.out += self._for_weights(op)
+        else:
+            self._before(op)
+        if op.part is Part.FORWARD and not self.how.recipe.cached_weights:
+            self.out += self._casts(op, "weights", kernel.k, kernel.n, 2)
+        saved = int(op.saved_bytes * self.how.width / self.how.element_bytes) if self.how.keeps else op.saved_bytes
+        self.out.append(replace(op, kernel=replace(kernel, dtype=self.how.dtype), saved_bytes=saved))
+
+    def _before(self, op: Compute, *, gathered: bool = False) -> None:
+        """The cast of a product's first operand, unless it was cast before its gather, or by what made it."""
+        if op.name in self.cast:
+            return
+        self.cast.add(op.name)
+        kernel = _product(op)
+        copies = 1 if gathered and self.how.dtype == BY_TENSOR else self._copies(op)
+        if not self._written_by_last(copies):
+            self.out += self._casts(op, "cast", kernel.m // (self.how.shares if gathered else 1), kernel.k, copies)
+
+    def _copies(self, op: Compute) -> int:
+        """How many copies a cast makes: for the product itself, and across for the weight gradient."""
+        across = self.how.keeps if op.part is Part.FORWARD else self.how.recipe.weight_gradients
+        return 2 if across else 1
+
+    def _written_by_last(self, copies: int) -> bool:
+        """Whether the op before can write the cast copies instead of its result: then it does."""
+        last = self.out[-1] if self.out else None
+        if not isinstance(last, Compute) or not isinstance(last.kernel, Rowwise) or self.how.reads_first:
+            return False
+        name, recipe = last.kernel.op, self.how.recipe
+        activation = name.removesuffix("_backward").removesuffix(GATED) in ACTIVATIONS
+        if not (recipe.norm_casts and name in NORMS) and not (recipe.activation_casts and activation):
+            return False
+        written = 2 if name.endswith(f"{GATED}_backward") else 1
+        change = written * (copies * self.how.width - self.how.element_bytes)
+        kernel = replace(last.kernel, bytes_per_element=last.kernel.bytes_per_element + change)
+        self.out[-1] = replace(last, kernel=kernel)
+        return True
+
+    def _for_weights(self, op: Compute) -> Iterator[AnyOp]:
+        """What a weight gradient needs besides the copies across that were made before: of what was gathered, and of what
+        was kept in 16 bits."""
+        kernel, twin = _product(op), op.name.replace(".wgrad", ".dgrad")
+        arriving = self.how.dtype == BY_TENSOR and self.how.recipe.narrow_gathers
+        if not self.how.keeps:
+            yield from self._casts(op, "cast", kernel.k, kernel.m, 1)
+        elif arriving and {f"{twin}.{REGATHER}", f"{op.name}.{REGATHER}"} & self.gathered:
+            yield self._extra(op, "transpose", kernel.k, kernel.m, 2 * self.how.width)
+        if arriving and f"{twin}.{GATHER}" in self.gathered:
+            yield self._extra(op, "transpose", kernel.k, kernel.n, 2 * self.how.width)
+
+    def _casts(self, op: Compute, name: str, rows: int, columns: int, copies: int) -> Iterator[AnyOp]:
+        if self.how.reads_first:
+            yield self._extra(op, f"{name} scale", rows, columns, self.how.element_bytes, "largest")
+        yield self._extra(op, name, rows, columns, self.how.element_bytes + copies * self.how.width)
+
+    def _extra(self, op: Compute, name: str, rows: int, columns: int, moved: float, kind: str = "") -> Compute:
+        """A kernel before a product, beside the chain if that is."""
+        what = kind or ("transpose" if name == "transpose" else "quantise")
+        kernel = Rowwise(what, rows, columns, 1, moved)
+        return replace(op, name=f"{op.name}.{name}", kernel=kernel, parameters=0, whole_parameters=0, saved_bytes=0)
