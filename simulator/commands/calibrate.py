@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,3 +51,153 @@ def links(files: tuple[Path, ...], out: str | None, inside: str | None, across: 
     else:
         rows = [[str(c["kind"]), str(c["ranks"]), str(c["nodes"]), str(c["knots"]), f"{c['error']:.1%}"] for c in curves]
         print_table(["collective", "ranks", "nodes", "knots", "median error"], rows, right=(1, 2, 3, 4))
+
+
+@command.command("gpu", short_help="Time the kernels of a GPU with PyTorch.")
+@click.option("--model", metavar="NAME", help="Time the kernels of this model, as several plans split it.  [default: a grid]")
+@click.option("--dtype", default="bf16,fp8", show_default=True, help="Of products and attention: bf16, fp16, fp8.")
+@click.option("--ops", default="", help="Only these, such as gemm,attention,rmsnorm,adam.  [default: all]")
+@click.option("--budget", default="10 min", show_default=True, help="When to stop; the time is shared fairly by the operators.")
+@click.option("--out", metavar="DIR", help="Where to write.  [default: results/calibration/GPU-DATE]")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="cpu tries it out without a GPU.")
+@json_option
+def gpu(model: str | None, dtype: str, ops: str, budget: str, out: str | None, device: str, as_json: bool) -> None:
+    """Time kernels with CUDA events and write them to raw.csv, the machine to machine.json, fitted constants to fit.csv.
+
+    Every kernel is warmed up, run on random data with a cold cache, and written as soon as it is measured: stop it when you
+    like, the same command goes on. The fits are also written as profile.yaml, which a run takes by
+    `--set cluster.gpu.profile=DIR/profile.yaml`.
+    """
+    from datetime import date
+
+    from ..study.calibrate import gpu as session
+    from ..study.calibrate.harness import run
+    from ..study.calibrate.machine import Bench
+    from ..units import SECONDS, parse
+
+    budget_s, today = parse(budget, SECONDS), date.today().isoformat()
+    wanted = session.wanted(model, _words(dtype), _words(ops))
+    bench = Bench(device)
+    where = session.folder(out, bench.name, today)
+    try:
+        wanted = session.possible(wanted, bench.device)
+        session.begin(where, bench.name, bench.facts(), today)
+        with _progress() as report:
+            outcome = run(bench, wanted, where / session.RAW, budget_s, report)
+    except KeyboardInterrupt:
+        click.echo(
+            f"{session.rows_in(where)} rows are kept in {where / session.RAW}; the same command goes on from there", err=True
+        )
+        raise
+    finally:
+        bench.close()
+    written = session.finish(where)
+    if as_json:
+        print_json({"folder": str(where), **session.record(outcome, written)})
+        return
+    click.echo(f"{outcome.measured} kernels measured, {outcome.kept} were there, {outcome.left} wait for more time: {where}")
+    for reason, count in outcome.refused.items():
+        click.echo(f"{count} not run here: {reason}")
+    if written.profile:
+        _print_fits(session.fits(written.profile))
+    else:
+        click.echo(f"no profile: {written.why_not}")
+
+
+@command.command("fit", short_help="A profile from a table of measured kernels.")
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--gpu", "gpu_name", metavar="NAME", default="", help="Whose rows, where the table names several GPUs or none.")
+@click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write it here, not to stdout.")
+@json_option
+def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
+    """Fit kernel models to TABLE, measured kernels in the columns that `trainsim validate --kind kernels` reads.
+
+    Give the profile to a run as `--set cluster.gpu.profile=FILE.yaml`, or to the GPU in a scenario:
+    `gpu: {name: h100, profile: FILE.yaml}`. Kernels that the table says nothing about keep the constants that ship.
+    """
+    from ..files import atomic
+    from ..study.calibrate import gpu as session
+
+    made, _, _ = session.profile_of(table, gpu_name)
+    content = session.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
+    if out:
+        with atomic(out) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    if as_json:
+        print_json({"gpu": made.gpu, "file": out, "fits": session.fits(made), "unused": dict(made.unused), "yaml": content})
+    elif out is None:
+        click.echo(content, nl=False)
+    else:
+        _print_fits(session.fits(made))
+        for reason, count in made.unused.items():
+            click.echo(f"{count} rows not used: {reason}")
+
+
+@command.command("trace", short_help="A table of kernels from a PyTorch trace.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--gpu", "gpu_name", metavar="NAME", default="", help="The GPU, for the table.  [default: as the trace says]")
+@click.option("--out", metavar="TABLE.csv", callback=checked_path((".csv",)), help="Write the table here, for `calibrate fit`.")
+@json_option
+def trace(file: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
+    """Read FILE, what torch.profiler exported (Kineto, .json or .json.gz), into a table of kernels and collectives.
+
+    Shapes are there if it ran with record_shapes=True. Kernels that match none of ours are listed by name and not fitted.
+    """
+    from ..files import atomic
+    from ..study.calibrate import trace as traces
+
+    found = traces.read(file, gpu_name)
+    if out:
+        with atomic(out) as temporary:
+            temporary.write_text(traces.text(found, f"trace {file.name}"), encoding="utf-8")
+    record = traces.record(found)
+    if as_json:
+        print_json({**record, "file": out})
+        return
+    _print_trace(record)
+
+
+def _print_trace(record: dict[str, Any]) -> None:
+    spread = ("calls", "median us", "total us")
+    rows = [[e["name"], e["kernel"], *_times(e)] for e in record["kernels"]]
+    print_table(["name", "kernel", *spread], rows, right=(2, 3, 4))
+    if record["collectives"]:
+        rows = [[e["kind"], e["dtype"], str(e["bytes"]), str(e["ranks"]), *_times(e)] for e in record["collectives"]]
+        print_table(["collective", "dtype", "bytes", "ranks", *spread], rows, right=(2, 3, 4, 5, 6))
+    strange = f"{record['unmatched_fraction']:.1%} of the time matches nothing"
+    click.echo(f"busy {record['busy_fraction']:.1%} of {record['span_s']:.6g} s; {strange}")
+    each = record["launches"]
+    if each["apart_us"] is not None:
+        click.echo(f"{each['count']} launches, {each['per_s']:,.0f} in a second, {each['apart_us']:.2f} us from one to the next")
+
+
+def _times(entry: dict[str, Any]) -> list[str]:
+    return [str(entry["calls"]), f"{entry['median_us']:,.1f}", f"{entry['total_us']:,.0f}"]
+
+
+def _words(text: str) -> list[str]:
+    return [word for part in text.split(",") if (word := part.strip().lower())]
+
+
+def _print_fits(fits: list[dict[str, Any]]) -> None:
+    rows = [[e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}"] for e in fits]
+    print_table(["kernels", "dtype", "library", "rows", "held out", "mean error"], rows, right=(3, 4, 5))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Any, Any], None]]:
+    """What is measured now, on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda outcome, probe: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+
+        def report(outcome: Any, probe: Any) -> None:
+            bar.update(task, total=outcome.wanted, completed=outcome.wanted - outcome.left, description=str(probe))
+
+        yield report

@@ -123,7 +123,7 @@ def test_settings_are_read_as_yaml_and_the_last_one_counts(folder: Path) -> None
     settings = ["plan.tp=1", " plan.tp = 4 ", "plan.overlap={tp: true}", 'job.dtype="fp16"', "plan.dp=null"]
     scenario = sim.load(folder / "scenario.yaml", settings)
     assert (scenario.plan.tp, scenario.plan.dp, scenario.job.dtype) == (4, None, "fp16")
-    assert (scenario.plan.overlap.tp, scenario.plan.overlap.dp) == (True, True)
+    assert (scenario.plan.overlap.tp, scenario.plan.overlap.dp) == (True, None)
 
 
 def test_a_setting_writes_into_a_name_and_into_a_list(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 import simulator as sim
 from simulator.study import catalog, source
 from simulator.study.schema import FidelitySchema, JobSchema, OverlapSchema, PlanSchema, json_schema
+from simulator.study.software import FrameworkSchema, FusionSchema, LowPrecisionSchema, OverlapsSchema
 from simulator.study.strict import Strict
+from simulator.workload.framework import Framework, Fusion, LowPrecision, Overlaps
 
 from ..commandline import SMALL, trainsim
 from .bad import BAD
@@ -41,7 +43,9 @@ def test_shipped_scenarios_satisfy_the_schema(path: Path, validator: Any) -> Non
 
 
 def test_the_schema_knows_names_paths_mappings_and_bases(validator: Any) -> None:
-    for text in (SMALL, "extends: base.yaml\nplan: {tp: 2}\n", "model: ./m.yaml\ncluster: {gpu: h100, gpus_per_node: 8}\n"):
+    written = (SMALL, "extends: base.yaml\nplan: {tp: 2}\n", "model: ./m.yaml\ncluster: {gpu: h100, gpus_per_node: 8}\n")
+    software = ("framework: torchtitan-2024\n", "framework: {name: megatron-core-2025, host: {kernel: 5 us}}\n")
+    for text in (*written, *software):
         assert not list(validator.iter_errors(source.parse(text, "x").data))
 
 
@@ -61,12 +65,21 @@ def test_shipped_scenarios_load(path: Path) -> None:
     assert catalog.headline(path)
 
 
-SECTIONS = [(PlanSchema, sim.Plan), (OverlapSchema, sim.Overlap), (JobSchema, sim.Job), (FidelitySchema, sim.Fidelity)]
+SECTIONS = [
+    (PlanSchema, sim.Plan),
+    (OverlapSchema, sim.Overlap),
+    (JobSchema, sim.Job),
+    (FidelitySchema, sim.Fidelity),
+    (FrameworkSchema, Framework),
+    (FusionSchema, Fusion),
+    (LowPrecisionSchema, LowPrecision),
+    (OverlapsSchema, Overlaps),
+]
 
 
 @pytest.mark.parametrize(("schema", "made"), SECTIONS, ids=lambda kind: kind.__name__)
 def test_a_file_and_python_have_the_same_fields_and_defaults(schema: type[Strict], made: Any) -> None:
-    assert list(schema.model_fields) == [field.name for field in fields(made)]
+    assert [name for name in schema.model_fields if name != "sources"] == [field.name for field in fields(made)]
     for field in fields(made):
         if field.default is not MISSING:
             assert schema.model_fields[field.name].default == field.default
@@ -83,6 +96,7 @@ def test_defaults_are_listed_for_every_field_that_may_be_left_out() -> None:
         ("plan.dp", "what is left of the GPUs"),
         ("plan.sequence_parallel", "true when tp > 1"),
         ("plan.group", "the schedule's own choice"),
+        *((f"plan.overlap.{axis}", "as the framework does") for axis in ("dp", "tp", "pp")),
     }
     for name, value in flat.items():
         if value is not None:

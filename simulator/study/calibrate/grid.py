@@ -1,0 +1,166 @@
+"""Which kernels to time: those of a model as several plans would split it, or a grid of sizes.
+
+The grid covers what training runs: products of 128 to 16,384 tokens with the widths of public models, most of them no powers
+of two; attention from short to long; what is bound by memory from kilobytes to gigabytes. A kernel that a machine cannot run
+is refused when its turn comes, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ...errors import UserError, did_you_mean
+from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
+from ...workload.blocks.op import BlockOp
+from ...workload.model import Model
+from .table import Probe
+from .words import FLOP_PER_BYTE, kernel_of, probes_of, work
+
+DTYPES = ("bf16", "fp16", "fp8")
+TOKENS = (16384, 8192, 4096, 2048, 1024, 512, 128)
+WIDTHS = (
+    (1024, 1024), (1536, 4096), (2048, 8192), (4096, 4096), (4096, 14336), (5120, 5120), (6144, 4096),
+    (7168, 8192), (8192, 1024), (8192, 8192), (10240, 8192), (28672, 4096), (32768, 5120),
+)  # fmt: skip
+"""Of a linear layer: outputs and inputs."""
+HEADS = (
+    (1, 8192, 32, 8, 128), (1, 4096, 32, 8, 128), (4, 4096, 32, 32, 128), (1, 16384, 16, 2, 128), (1, 32768, 4, 1, 128),
+    (2, 2048, 64, 8, 128), (8, 1024, 32, 8, 128), (1, 4096, 8, 8, 128), (4, 2048, 24, 24, 64), (8, 2048, 16, 16, 64),
+    (16, 512, 32, 32, 64), (1, 8192, 12, 12, 64), (1, 2048, 4, 1, 128), (2, 1024, 20, 4, 128),
+)  # fmt: skip
+"""Batch, sequence, heads, key heads, width."""
+ROWS = (16384, 4096, 1024)
+COLUMNS = (16384, 8192, 5120, 4096, 2048, 1024)
+PAIRS = ("rmsnorm", "layernorm", "silu_gated", "rope", "gelu", "softmax")
+"""Operators with a pass in each direction."""
+VOCABULARIES = (32000, 128256)
+BATCHED = ((128, 1024, 1024, 128), (64, 2048, 128, 2048), (256, 512, 512, 64), (32, 4096, 4096, 128))
+"""Batch, m, n, k."""
+PARAMETERS = tuple(2**power for power in (29, 27, 25, 23, 20))
+COPIED = tuple(2**power for power in (30, 28, 26, 24, 20, 16))
+"""Elements of 16 bits."""
+CHAIN = 512
+"""Kernels that are launched one after another to see what a launch takes."""
+DEGREES = (1, 2, 4, 8)
+MICROBATCHES = (1, 2, 4)
+MOST_SEQUENCE = 4096
+MOST_CPU_WORK = 2**32
+"""What a CPU is asked to do in one kernel."""
+
+
+def default(dtypes: Iterable[str]) -> list[Probe]:
+    """The grid of sizes in some dtypes."""
+    found: dict[Probe, None] = {}
+    for dtype in dtypes:
+        found |= dict.fromkeys(_in(_sizes(2), dtype))
+    return [*found, *_others()]
+
+
+def of_model(model: Model, dtypes: Iterable[str], sequence: int = MOST_SEQUENCE) -> list[Probe]:
+    """The kernels of a model at several degrees of tensor parallelism and sizes of a microbatch."""
+    seq = min(sequence, model.max_sequence_length or sequence)
+    kernels: dict[Kernel, None] = {}
+    parameters: dict[int, None] = {}
+    for tp in DEGREES:
+        for batch in MICROBATCHES:
+            kernels |= dict.fromkeys(_of_rank(model, batch, seq, tp))
+        parameters |= dict.fromkeys([model.layer_parameters // tp])
+    found: dict[Probe, None] = {}
+    for dtype in dtypes:
+        found |= dict.fromkeys(_in(kernels, dtype))
+    return [*found, *(Probe("adam", "fp32", 1, count) for count in parameters), *_launches()]
+
+
+def _of_rank(model: Model, batch: int, seq: int, tp: int) -> Iterator[Kernel]:
+    """The kernels of one rank, those that do not divide left out."""
+    sizes = {"batch": batch, "seq": seq, "element_bytes": 2}
+    block = model.block
+    operators: list[BlockOp] = [*block.embedding(model, **sizes), *block.layer(model, **sizes), *block.head(model, **sizes)]
+    for op in operators:
+        for kernel in (op.forward, op.input_gradient, op.weight_gradient):
+            if kernel is None or op.split is Split.LOOKUP:
+                yield from () if kernel is None else (kernel,)
+                continue
+            try:
+                yield kernel.split(op.split, tp)
+            except UserError:
+                continue
+
+
+def _in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
+    """Kernels in a dtype. In FP8 there are products only, and what brings their operands there."""
+    for kernel in kernels:
+        if dtype != "fp8":
+            yield from probes_of(kernel, dtype)
+        elif isinstance(kernel, Gemm) and kernel.batch == 1:
+            yield from (probe for probe in probes_of(kernel, dtype) if "acc" not in probe.variant)
+            yield from (Probe(op, dtype, kernel.m, kernel.k) for op in ("cast", "quantise"))
+
+
+def _sizes(width: int) -> Iterator[Kernel]:
+    """The grid as kernels of elements of `width` bytes."""
+    for outputs, inputs in WIDTHS:
+        for tokens in TOKENS:
+            yield Gemm(tokens, outputs, inputs, width)
+            yield Gemm(tokens, inputs, outputs, width, Part.INPUT_GRADIENT)
+            yield Gemm(inputs, outputs, tokens, width, Part.WEIGHT_GRADIENT)
+    yield from (Gemm(m, n, k, width, batch=batch) for batch, m, n, k in BATCHED)
+    for heads in HEADS:
+        for causal in (True, False):
+            yield from (Attention(*heads, causal, width, part) for part in (Part.FORWARD, Part.INPUT_GRADIENT))
+    for rows in ROWS:
+        for columns in COLUMNS:
+            for op in (*PAIRS, *(f"{name}_backward" for name in PAIRS), "add", "dropout", "embedding", "embedding_backward"):
+                yield Rowwise(op, rows, columns, width, width)
+        for vocabulary in VOCABULARIES:
+            yield from (Rowwise(op, rows, vocabulary, width, width) for op in ("cross_entropy", "cross_entropy_backward"))
+
+
+def _others() -> list[Probe]:
+    """What is the same in every dtype of the products: the optimizer, copies, launches, and what a copy costs a product."""
+    found = [Probe("adam", "fp32", 1, count) for count in PARAMETERS]
+    found += [Probe("copy", "bf16", 1, count, variant=way) for count in COPIED for way in ("d2d", "h2d", "d2h")]
+    beside = [Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]]
+    return [*found, *beside, *_launches()]
+
+
+def _launches() -> list[Probe]:
+    return [Probe("launch", "fp32", CHAIN, 1, variant=how) for how in ("eager", "graph")]
+
+
+def names(probe: Probe) -> tuple[str, ...]:
+    """What a kernel may be called when it is asked for by name."""
+    base = probe.op.removesuffix("_bwd").removesuffix("_fwd")
+    return (base, probe.op, *([probe.variant] if base == "elementwise" else []))
+
+
+def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
+    """The kernels of some operators; all without any."""
+    known = dict.fromkeys(name for probe in probes for name in names(probe))
+    for op in ops:
+        if op not in known:
+            raise UserError(f"no operator {op!r} to measure", hint=did_you_mean(op, known))
+    return [probe for probe in probes if not ops or any(name in ops for name in names(probe))]
+
+
+def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
+    """Those that a CPU does in a moment."""
+    return [probe for probe in probes if work(probe) <= (MOST_CPU_WORK if kernel_of(probe) else MOST_CPU_WORK / FLOP_PER_BYTE)]
+
+
+def queues(probes: Iterable[Probe]) -> list[list[Probe]]:
+    """Kernels by operator, dtype and variant; in each the largest first, then such that few already span all sizes."""
+    found: dict[tuple[str, str, str], list[Probe]] = {}
+    for probe in probes:
+        found.setdefault((probe.op, probe.dtype, probe.variant), []).append(probe)
+    return [_spread(sorted(queue, key=lambda probe: (-work(probe), str(probe)))) for queue in found.values()]
+
+
+def _spread(ordered: list[Probe]) -> list[Probe]:
+    """The first, the last, the middle, the quarters ..."""
+    if len(ordered) < 3:
+        return ordered
+    bits = (len(ordered) - 1).bit_length()
+    halving = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(2**bits)]
+    places = dict.fromkeys([0, len(ordered) - 1, *(place for place in halving if place < len(ordered))])
+    return [ordered[place] for place in places]

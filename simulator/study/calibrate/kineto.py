@@ -1,0 +1,166 @@
+"""PyTorch's traces (Kineto, in the format of Chrome's trace viewer), read: operators nested by thread, kernels, launches.
+
+A kernel of the GPU names the operator that launched it by `External id`, or by the `correlation` of its launch, which lies
+within an operator on the same thread. Times are microseconds, as they stand there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ...errors import UserError
+from ...units import US_PER_S
+from .trace_ops import Op
+
+HOST = ("cpu_op", "operator")
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
+LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
+
+
+@dataclass(slots=True)
+class Events:
+    """What a trace holds, by its kind."""
+
+    gpu: str = ""
+    ops: dict[tuple[Any, Any], list[Op]] = field(default_factory=dict)
+    """By thread, in the order of their starts."""
+    device: list[Mapping[str, Any]] = field(default_factory=list)
+    runtime: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How the host launched kernels, in microseconds; None where it launched fewer than two."""
+
+    count: int
+    per_s: float | None
+    call_us: float | None
+    """Median time of the call that launches."""
+    apart_us: float | None
+    """Median time from the end of one launch to the end of the next: what a launch costs a host that does little else."""
+
+
+def read(path: Path) -> Events:
+    """The events of a trace, plain or gzipped."""
+    data = _json(path)
+    events = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise UserError("no list of traceEvents", where=str(path), hint="what torch.profiler's export_chrome_trace writes")
+    about = data.get("deviceProperties") if isinstance(data, dict) else None
+    named = about[0].get("name", "") if isinstance(about, list) and about and isinstance(about[0], dict) else ""
+    found = _sorted_out(events, str(named))
+    if not found.device and not found.ops:
+        hint = "the profiler should have recorded ProfilerActivity.CPU, and CUDA where there is any"
+        raise UserError(f"no operator and no kernel among {len(events)} events", where=str(path), hint=hint)
+    return found
+
+
+def _json(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except json.JSONDecodeError as error:
+        raise UserError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}") from None
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _sorted_out(events: Iterable[Any], gpu: str) -> Events:
+    """Operators by thread and nested, kernels, and calls of the runtime."""
+    found = Events(gpu)
+    for event in events:
+        if not isinstance(event, dict) or event.get("ph") != "X" or not _is_number(event.get("ts"), event.get("dur", 0)):
+            continue
+        kind, args = str(event.get("cat", "")).lower(), event.get("args")
+        if kind in HOST:
+            start, end = span_of(event)
+            op = Op(str(event.get("name")), start, end, args if isinstance(args, dict) else {})
+            found.ops.setdefault((event.get("pid"), event.get("tid")), []).append(op)
+        elif kind in DEVICE:
+            found.device.append(event)
+        elif kind in RUNTIME:
+            found.runtime.append(event)
+    for ops in found.ops.values():
+        _nest(ops)
+    return found
+
+
+def _is_number(*values: Any) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
+def span_of(event: Mapping[str, Any]) -> tuple[float, float]:
+    """Start and end of an event, in microseconds."""
+    start = float(event["ts"])
+    return start, start + float(event.get("dur", 0))
+
+
+def _nest(ops: list[Op]) -> None:
+    """Sorts the operators of a thread and tells each who called it."""
+    ops.sort(key=lambda op: (op.start_us, -op.end_us))
+    open_: list[Op] = []
+    for op in ops:
+        while open_ and open_[-1].end_us <= op.start_us:
+            open_.pop()
+        if open_ and op.end_us <= open_[-1].end_us:
+            op.parent = open_[-1]
+            open_[-1].inner.append(op)
+        open_.append(op)
+
+
+def launcher(event: Mapping[str, Any], by_id: Mapping[Any, Op], launch: Mapping[Any, Any], events: Events) -> Op | None:
+    """The innermost operator that launched a kernel."""
+    args = args_of(event)
+    call = launch.get(args.get("correlation"))
+    for owner in (args, args_of(call or {})):
+        if owner.get("External id") in by_id:
+            return by_id[owner["External id"]]
+    if call is None:
+        return None
+    ops = events.ops.get((call.get("pid"), call.get("tid")), [])
+    at = bisect_right(ops, float(call["ts"]), key=lambda op: op.start_us) - 1
+    op = ops[at] if at >= 0 else None
+    while op is not None and op.end_us < float(call["ts"]):
+        op = op.parent
+    return op
+
+
+def args_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of an event."""
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def union(spans: Iterable[tuple[float, float]]) -> float:
+    """How long any of some spans lasts."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def launches(runtime: Iterable[Mapping[str, Any]]) -> Launches:
+    """What the calls that launch say."""
+    threads: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
+    for event in runtime:
+        if LAUNCH.search(str(event.get("name"))):
+            threads.setdefault((event.get("pid"), event.get("tid")), []).append(span_of(event))
+    spans = [span for line in threads.values() for span in line]
+    ends = [sorted(end for _, end in line) for line in threads.values()]
+    apart = [late - early for line in ends for early, late in pairwise(line)]
+    if not apart:
+        return Launches(len(spans), None, None, None)
+    whole_us = max(end for _, end in spans) - min(start for start, _ in spans)
+    calls = median(end - start for start, end in spans)
+    return Launches(len(spans), len(spans) / whole_us * US_PER_S if whole_us else None, calls, median(apart))

@@ -1,0 +1,215 @@
+"""Tables of measured kernels: one row a kernel, in the columns that `trainsim validate --kind kernels` reads.
+
+The harness appends to such a table row by row, a trace is turned into one, and a profile is fitted to one. What the words of
+a row mean stands in study/validate/kernels.py; beyond those there are the spread of the runs, and what the GPU's clock and
+power were.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import Fault, UserError, did_you_mean, shown
+from ...units import US_PER_S
+from ..validate import number, read
+
+SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
+WORDS = ("gpu", "op", "dtype")
+SPREAD = ("p10_us", "p90_us", "runs", "clock_mhz", "power_w")
+COLUMNS = (*WORDS, *SIZES, "causal", "variant", "time_us", "source", "role", *SPREAD)
+NEEDED = (*WORDS, "time_us")
+FIT = "fit"
+"""The role of rows that may be fitted; a row without a role may be as well."""
+COLD = "trainsim calibrate gpu"
+"""How the source begins of rows that were measured with a cold cache."""
+DIGITS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A kernel to measure, in the words of a table; a size of 0 is one that it does not have."""
+
+    op: str
+    dtype: str
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: int = 0
+    seq: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    causal: bool | None = None
+    variant: str = ""
+
+    def __str__(self) -> str:
+        sizes = [f"{name}={getattr(self, name)}" for name in SIZES if getattr(self, name)]
+        causal = [] if self.causal is None else ["causal" if self.causal else "full"]
+        return " ".join(filter(None, [self.op, self.variant, self.dtype, *sizes, *causal]))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One row: a kernel on a GPU, the median time of its runs, and how they spread (0 where nothing is said)."""
+
+    gpu: str
+    probe: Probe
+    seconds: float
+    low_s: float = 0.0
+    """A tenth of the runs stayed below."""
+    high_s: float = 0.0
+    """A tenth of the runs stayed above."""
+    runs: int = 0
+    source: str = ""
+    role: str = FIT
+    clock_mhz: float | None = None
+    power_w: float | None = None
+
+    @property
+    def may_be_fitted(self) -> bool:
+        return self.role in ("", FIT)
+
+    def cells(self) -> list[str]:
+        """The row as it is written, in the order of `COLUMNS`."""
+        probe, causal = self.probe, {None: "", True: "1", False: "0"}[self.probe.causal]
+        sizes = [str(size or "") for size in (getattr(probe, name) for name in SIZES)]
+        spread = [_us(self.low_s), _us(self.high_s), str(self.runs or ""), _cell(self.clock_mhz), _cell(self.power_w)]
+        words = [self.gpu, probe.op, probe.dtype, *sizes, causal, probe.variant, _us(self.seconds), self.source, self.role]
+        return [*words, *spread]
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * US_PER_S:.{DIGITS}g}" if seconds else ""
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.{DIGITS}g}"
+
+
+def line(cells: Iterable[str]) -> str:
+    """Cells as a line of CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue()
+
+
+def text(rows: Iterable[Measured]) -> str:
+    """A whole table."""
+    return line(COLUMNS) + "".join(line(row.cells()) for row in rows)
+
+
+def append(path: Path, row: Measured) -> None:
+    """Adds a row in one write, so that whoever is killed loses one row at most."""
+    content = line(row.cells()) if path.exists() and path.stat().st_size else text([row])
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(handle, content.encode("utf-8"))
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise UserError(f"cannot write {str(path)!r}: {error.strerror}", hint="the rows before are kept") from None
+
+
+def mend(path: Path) -> None:
+    """Cuts off a last line that has no end: whoever wrote it was killed meanwhile."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+
+
+def rows_of(path: Path) -> list[Measured]:
+    """The rows of a table, plain or gzipped. Raises with file:line for every cell that makes no sense."""
+    rows = read(path)
+    missing = [name for name in NEEDED if name not in rows[0]]
+    if missing:
+        hint = {name: did_you_mean(name, rows[0]) for name in missing}
+        raise UserError(faults=[Fault(f"no column {name!r}", hint[name], f"{path}:1") for name in missing])
+    faults: list[Fault] = []
+    found: list[Measured] = []
+    for i, row in enumerate(rows):
+        wrong = list(_wrong(row))
+        faults += [Fault(message, hint, f"{path}:{i + 2}") for message, hint in wrong]
+        if not wrong:
+            found.append(_measured(row))
+    if faults:
+        raise UserError(faults=faults)
+    return found
+
+
+def _wrong(row: dict[str, str]) -> Iterable[tuple[str, str]]:
+    """What is wrong with the cells of a row, and how to write them."""
+    for name in ("op", "dtype"):
+        if not row[name].strip():
+            yield f"{name} is empty", "such as gemm" if name == "op" else "such as bf16"
+    if not number(row["time_us"]) > 0:
+        yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
+    for name in (*SIZES, "runs"):
+        cell = row.get(name, "").strip()
+        if cell and not (number(cell) >= 0 and number(cell) == int(number(cell))):
+            yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
+    for name in ("p10_us", "p90_us", "clock_mhz", "power_w"):
+        cell = row.get(name, "").strip()
+        if cell and not number(cell) >= 0:
+            yield f"{name}: {shown(cell)} is no number", "a number, or nothing"
+    causal = row.get("causal", "").strip()
+    if causal and number(causal) not in (0, 1):
+        yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
+
+
+def probe_of(row: Mapping[str, str]) -> Probe:
+    """The kernel of a row whose cells make sense."""
+    sizes = {name: _count(row, name) for name in SIZES}
+    causal, variant = row.get("causal", "").strip(), row.get("variant", "").strip()
+    seen = bool(number(causal)) if causal else None
+    return Probe(row["op"].strip().lower(), row["dtype"].strip().lower(), **sizes, causal=seen, variant=variant)
+
+
+def _measured(row: Mapping[str, str]) -> Measured:
+    low_us, high_us, *told = (_optional(row, name) for name in SPREAD if name != "runs")
+    spread = ((low_us or 0.0) / US_PER_S, (high_us or 0.0) / US_PER_S, _count(row, "runs"))
+    words = (row.get("source", "").strip(), row.get("role", "").strip())
+    return Measured(row["gpu"].strip(), probe_of(row), number(row["time_us"]) / US_PER_S, *spread, *words, *told)
+
+
+def _count(row: Mapping[str, str], name: str) -> int:
+    cell = row.get(name, "").strip()
+    return int(number(cell)) if cell else 0
+
+
+def _optional(row: Mapping[str, str], name: str) -> float | None:
+    cell = row.get(name, "").strip()
+    return number(cell) if cell else None
+
+
+def rows_on(rows: Sequence[Measured], gpu: str, named: Callable[[str], str]) -> tuple[str, list[Measured]]:
+    """The GPU that a profile is of, and its rows; `gpu` says which where the table does not, or names several."""
+    owners = {words: _known(words, named) for words in dict.fromkeys(row.gpu for row in rows)}
+    found = list(dict.fromkeys(owner for owner in owners.values() if owner))
+    wanted = gpu or (found[0] if len(found) == 1 else "")
+    if not wanted and len(found) > 1:
+        raise UserError(f"the table holds measurements of {len(found)} GPUs", hint=f"--gpu takes one of {', '.join(found)}")
+    if not wanted:
+        words = next(iter(owners)) or "nothing"
+        raise UserError(f"the table's GPU, {words!r}, is not in the catalog", hint="--gpu names one that is, or a file of yours")
+    if wanted in found:
+        return wanted, [row for row in rows if owners[row.gpu] == wanted]
+    strangers = [words for words, owner in owners.items() if owner is None]
+    if len(strangers) != 1:
+        raise UserError(f"no row is of {wanted!r}", hint=did_you_mean(wanted, found) if found else "")
+    return wanted, [row for row in rows if owners[row.gpu] is None]
+
+
+def _known(words: str, named: Callable[[str], str]) -> str | None:
+    try:
+        return named(words)
+    except UserError:
+        return None

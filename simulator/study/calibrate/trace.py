@@ -1,0 +1,213 @@
+"""A table of kernels from a PyTorch trace: which ran, with which shapes, how often and for how long.
+
+A kernel belongs to the operator that launched it, and the kernels of one call of an operator are one time. Collectives tell
+their elements, dtype and group in the arguments of the kernel or of `record_param_comms`. In a trace without a GPU the
+operators are the kernels. What matches nothing of ours is listed by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...units import NS_PER_S, US_PER_S
+from . import kineto
+from .kineto import Events, Launches, args_of, launcher, launches, span_of, union
+from .table import COLUMNS, FIT, Measured, Probe, line
+from .timers import Sample
+from .trace_ops import Op, collective_of, family_of, found, is_composite, probe_of
+from .words import kernel_of
+
+NCCL = re.compile(r"^(void )?(nccl|rccl)", re.IGNORECASE)
+COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
+ELEMENT_BYTES = {
+    "BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Byte": 1, "Char": 1, "Short": 2, "Int": 4, "Long": 8, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+UNMATCHED = "unmatched"
+"""The role of rows that no kernel of ours explains: they are not fitted."""
+COLLECTIVE = "collective"
+UNKNOWN = "unknown"
+MORE_COLUMNS = ("total_us", "name")
+
+
+@dataclass(slots=True)
+class Entry:
+    """One kernel of the table: all calls of an operator with the same shape, or of a kernel that matches nothing."""
+
+    name: str
+    probe: Probe
+    role: str
+    times_us: list[float] = field(default_factory=list)
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.times_us) / US_PER_S
+
+    def measured(self, gpu: str, source: str) -> Measured:
+        """The entry as a row."""
+        sample = Sample(tuple(sorted(time / US_PER_S for time in self.times_us)))
+        low_s, high_s = sample.span_s
+        return Measured(gpu, self.probe, max(sample.median_s, 1 / NS_PER_S), low_s, high_s, len(self.times_us), source, self.role)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a trace tells."""
+
+    gpu: str
+    device: str
+    """`cuda` or `cpu`."""
+    entries: tuple[Entry, ...]
+    collectives: tuple[Entry, ...]
+    span_s: float
+    """From the first kernel to the end of the last."""
+    busy_s: float
+    """Of that, while any kernel ran."""
+    launches: Launches
+
+
+def read(path: Path, gpu: str = "") -> Trace:
+    """A trace, plain or gzipped."""
+    events = kineto.read(path)
+    on_gpu = bool(events.device)
+    pairs = list(_on_device(events) if on_gpu else _on_host(events))
+    gathered = sorted(_gathered(pairs), key=lambda entry: -entry.total_s)
+    roots = [op for line in events.ops.values() for op in line if op.parent is None]
+    spans = [span_of(event) for event in events.device] or [(op.start_us, op.end_us) for op in roots]
+    first, last = min(start for start, _ in spans), max(end for _, end in spans)
+    return Trace(
+        gpu or (events.gpu if on_gpu else "cpu"),
+        "cuda" if on_gpu else "cpu",
+        tuple(entry for entry in gathered if entry.role != COLLECTIVE),
+        tuple(entry for entry in gathered if entry.role == COLLECTIVE),
+        (last - first) / US_PER_S,
+        union(spans) / US_PER_S,
+        launches(events.runtime),
+    )
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------------
+
+Pair = tuple[tuple[str, Probe, str], float, int]
+"""(name, kernel, role) of a row, microseconds, and which call of an operator the time belongs to; -1 for a call of its own."""
+
+
+def _on_device(events: Events) -> Iterator[Pair]:
+    """Every kernel of the GPU with the row that it belongs to."""
+    by_id = {op.args["External id"]: op for ops in events.ops.values() for op in ops if "External id" in op.args}
+    launch = {args_of(event).get("correlation"): event for event in events.runtime}
+    calls: dict[int, int] = {}
+    for event in events.device:
+        name, (start, end) = str(event.get("name")), span_of(event)
+        op = launcher(event, by_id, launch, events)
+        whole = found(op) if op else None
+        if NCCL.match(name) or "Collective name" in args_of(event):
+            recorded = next((outer.args for outer in (op.chain if op else []) if "Collective name" in outer.args), {})
+            yield _collective(name, {**recorded, **args_of(event)}), end - start, -1
+        elif whole is None:
+            yield _stray(name, event), end - start, -1
+        else:
+            outer, probe = whole
+            yield _row(outer.name, probe), end - start, calls.setdefault(id(outer), len(calls))
+
+
+def _on_host(events: Events) -> Iterator[Pair]:
+    """Operators of a trace without a GPU: those that are kernels of ours, and of the rest those that call nothing."""
+    for ops in events.ops.values():
+        waiting = [op for op in reversed(ops) if op.parent is None]
+        while waiting:
+            op = waiting.pop()
+            probe = probe_of(op)
+            within = any(probe_of(inner) for inner in _below(op))
+            if probe is not None and (is_composite(op) or not within):
+                yield _row(op.name, probe), op.end_us - op.start_us, -1
+            elif op.inner:
+                waiting += reversed(op.inner)
+            else:
+                yield (op.name, Probe(UNKNOWN, UNKNOWN, variant=op.name), UNMATCHED), op.end_us - op.start_us, -1
+
+
+def _below(op: Op) -> Iterator[Op]:
+    for inner in op.inner:
+        yield inner
+        yield from _below(inner)
+
+
+def _row(name: str, probe: Probe) -> tuple[str, Probe, str]:
+    return name, probe, FIT if kernel_of(probe) is not None else UNMATCHED
+
+
+def _stray(name: str, event: Mapping[str, Any]) -> tuple[str, Probe, str]:
+    """A kernel without an operator that we know: a copy, or what its name tells."""
+    way = next((ours for words, ours in COPIES if words in name), "")
+    moved = args_of(event).get("bytes")
+    if way and isinstance(moved, int) and moved >= 2:
+        return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=way))
+    return name, Probe(family_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
+
+
+def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:
+    """A collective: its payload in bytes as nccl-tests counts it (`n`), and its ranks (`batch`)."""
+    kind = collective_of(str(args.get("Collective name", ""))) or collective_of(name) or UNKNOWN
+    elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
+    most = max((count for count in elements if isinstance(count, int)), default=0)
+    dtype, ranks = str(args.get("dtype") or UNKNOWN), args.get("Group size")
+    payload_bytes = most * ELEMENT_BYTES.get(dtype, 0)
+    size = ranks if isinstance(ranks, int) else 0
+    return kind, Probe(kind, dtype, n=payload_bytes, batch=size, variant="n = bytes, batch = ranks"), COLLECTIVE
+
+
+def _gathered(pairs: Sequence[Pair]) -> list[Entry]:
+    """Rows with the times of their calls; the kernels of one call are one time."""
+    entries: dict[tuple[Probe, str], Entry] = {}
+    calls: dict[tuple[Probe, int], int] = {}
+    for (name, probe, role), time_us, call in pairs:
+        entry = entries.setdefault((probe, role), Entry(name, probe, role))
+        if call >= 0 and (probe, call) in calls:
+            entry.times_us[calls[probe, call]] += time_us
+            continue
+        calls[probe, call] = len(entry.times_us)
+        entry.times_us.append(time_us)
+    return list(entries.values())
+
+
+def text(trace: Trace, source: str) -> str:
+    """The kernels of a trace as a table that `calibrate fit` reads."""
+    lines = [line([*COLUMNS, *MORE_COLUMNS])]
+    for entry in (*trace.entries, *trace.collectives):
+        total_us = f"{sum(entry.times_us):.6g}"
+        lines.append(line([*entry.measured(trace.gpu, source).cells(), total_us, entry.name]))
+    return "".join(lines)
+
+
+def record(trace: Trace) -> dict[str, Any]:
+    """What a trace tells, as JSON has it."""
+    total_s = sum(entry.total_s for entry in (*trace.entries, *trace.collectives))
+    strange_s = sum(entry.total_s for entry in trace.entries if entry.role == UNMATCHED)
+    return {
+        "gpu": trace.gpu,
+        "device": trace.device,
+        "kernels": [
+            {"name": e.name, "kernel": str(e.probe), "op": e.probe.op, "role": e.role, **_spread(e)} for e in trace.entries
+        ],
+        "collectives": [
+            {"kind": e.probe.op, "dtype": e.probe.dtype, "bytes": e.probe.n, "ranks": e.probe.batch, **_spread(e)}
+            for e in trace.collectives
+        ],
+        "span_s": trace.span_s,
+        "busy_s": trace.busy_s,
+        "busy_fraction": trace.busy_s / trace.span_s if trace.span_s else 0.0,
+        "unmatched_fraction": strange_s / total_s if total_s else 0.0,
+        "launches": asdict(trace.launches),
+    }
+
+
+def _spread(entry: Entry) -> dict[str, float]:
+    sample = Sample(tuple(sorted(entry.times_us)))
+    low, high = sample.span_s
+    times = {"median_us": sample.median_s, "p10_us": low, "p90_us": high, "total_us": sum(entry.times_us)}
+    return {"calls": len(entry.times_us), **times}

@@ -1,0 +1,178 @@
+"""The harness with PyTorch itself, on the CPU: from end to end, stopped half-way, and gone on with (slow)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import UserError
+from simulator.study.calibrate import gpu as session
+from simulator.study.calibrate import grid
+from simulator.study.calibrate.machine import Bench
+from simulator.study.calibrate.table import COLUMNS, Probe, rows_of
+from simulator.study.calibrate.torch_operands import Refused
+from simulator.study.calibrate.words import work
+
+from ..commandline import trainsim
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
+
+PATIENCE_S = 120
+
+
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    pytest.importorskip("torch", reason="torch is not installed here: make torch")
+
+
+def measure(out: Path, *args: object) -> tuple[object, ...]:
+    return ("calibrate", "gpu", "--device", "cpu", "--dtype", "bf16", "--out", out, *args)
+
+
+HEADS = (1, 64, 4, 2, 16)
+TINY = [
+    *(Probe("gemm", "bf16", 64 * i, 64, 64, variant=how) for i in range(1, 5) for how in ("fwd", "dgrad", "wgrad")),
+    *(Probe(op, "bf16", 0, 0, 0, *HEADS, True, "flash_attention") for op in ("attention_fwd", "attention_bwd")),
+    *(Probe(op, "bf16", 64, 128) for op in ("rmsnorm", "rmsnorm_bwd", "swiglu", "rope", "cross_entropy", "embedding")),
+    *(Probe("elementwise", "bf16", 64 * i, 128, variant="add") for i in range(1, 5)),
+    Probe("adam", "fp32", 1, 4096),
+    Probe("copy", "bf16", 1, 4096, variant="d2d"),
+    Probe("copy", "bf16", 1, 4096, variant="h2d"),
+    Probe("launch", "fp32", 64, 1, variant="eager"),
+]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that is done in a moment."""
+    monkeypatch.setattr(session, "wanted", lambda *_: list(TINY))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_session_writes_what_it_measured_on_what_and_what_it_tells(tmp_path: Path) -> None:
+    said = trainsim(*measure(tmp_path, "--budget", "5 min", "--json"))
+    assert said.code == 0
+    rows = rows_of(tmp_path / "raw.csv")
+    assert Counter(row.probe for row in rows) == Counter(probe for probe in TINY if probe.variant != "h2d")
+    assert all(0 < row.low_s <= row.seconds <= row.high_s for row in rows)
+    assert all(row.runs >= 5 for row in rows)
+    assert (said.record["measured"], said.record["left"]) == (len(rows), 0)
+    assert said.record["refused"] == {"a copy between host and device needs CUDA": 1}
+    machine = json.loads((tmp_path / "machine.json").read_text())
+    assert machine["gpu"] == "cpu"
+    assert machine["torch"]
+    constants = {row["constant"]: float(row["value"]) for row in csv.DictReader((tmp_path / "fit.csv").open())}
+    assert constants["eager_us"] > 0
+    assert "not in the catalog" in said.record["why_no_profile"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_rows_of_a_gpu_in_the_catalog_give_a_profile(tmp_path: Path) -> None:
+    """A CPU's times, said to be those of a GPU: it is not a good one, but all files are there."""
+    trainsim(*measure(tmp_path, "--budget", "5 min"))
+    path = tmp_path / "raw.csv"
+    path.write_text(path.read_text().replace("\ncpu,", "\nNVIDIA H100,"))
+    machine = (tmp_path / "machine.json").read_bytes()
+    assert trainsim(*measure(tmp_path)).code == 2, "and this machine adds nothing to them"
+    assert (tmp_path / "machine.json").read_bytes() == machine
+    made = session.finish(tmp_path).profile
+    assert made is not None
+    assert {judged.fit.family for judged in made.fits} == {"gemm", "rowwise"}
+    assert (tmp_path / "profile.yaml").read_text().splitlines()[1] == "gpu: h100"
+    told = list(csv.DictReader((tmp_path / "fit.csv").open()))
+    assert {row["constant"] for row in told if row["what"] == "gemm"} >= {"launch_us", "compute", "memory"}
+    assert {row["constant"] for row in told if row["what"] == "measured over predicted"} >= {"rmsnorm bf16", "adam fp32"}
+
+
+def test_it_stops_when_it_is_told_to_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    args = [str(a) for a in measure(tmp_path, "--budget", "5 min", "--ops", "gemm,rmsnorm,add")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "simulator", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    raw = tmp_path / "raw.csv"
+    started = time.monotonic()
+    while time.monotonic() - started < PATIENCE_S and (not raw.exists() or raw.read_bytes().count(b"\n") < 4):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert raw.read_bytes().endswith(b"\n")
+    rows = rows_of(raw)
+    assert len(rows) >= 3
+    assert f"{len(rows)} rows are kept in {raw}" in err
+    before = raw.read_bytes()
+
+    said = trainsim(*measure(tmp_path, "--budget", "3 s", "--ops", "gemm,rmsnorm,add", "--json"))
+    assert said.record["kept"] == len(rows)
+    assert raw.read_bytes().startswith(before), "only ever added to"
+    assert max(Counter(row.probe for row in rows_of(raw)).values()) == 1
+    assert len(rows_of(raw)) == len(rows) + said.record["measured"]
+
+
+def test_every_kernel_of_the_grid_runs_on_a_cpu_or_says_why_not() -> None:
+    """All builders, at their smallest."""
+    bench, smallest = Bench("cpu"), dict[tuple[str, str, str], Probe]()
+    for probe in sorted(grid.default(["bf16", "fp8"]), key=work):
+        smallest.setdefault((probe.op, probe.dtype, probe.variant), probe)
+    ran, refused = [], []
+    for probe in grid.for_cpu(smallest.values()):
+        try:
+            bench.kernels.job(probe).call()
+            ran.append(probe.op)
+        except (Refused, RuntimeError):
+            refused.append((probe.op, probe.variant))
+    assert set(refused) <= {
+        ("gemm", "wgrad acc=true"), ("attention_fwd", "cudnn"), ("attention_bwd", "cudnn"), ("attention_fwd", "mem_efficient"),
+        ("attention_bwd", "mem_efficient"), ("copy", "h2d"), ("copy", "d2h"), ("launch", "graph"),
+        ("overlap", "gemm beside copy d2d"),
+    }  # fmt: skip
+    assert {"gemm", "attention_fwd", "rmsnorm_bwd", "swiglu_bwd", "rope_bwd", "embedding_bwd", "cast", "quantise"} <= set(ran)
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong", "words"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 GiB", Refused, "out of memory"),
+        ("no such kernel\nand a long story", Refused, "no such kernel"),
+        ("CUDA error: an illegal memory access was encountered", UserError, "elementwise add bf16 m=64 n=64: CUDA error"),
+    ],
+)
+def test_a_kernel_that_fails_is_left_out_and_a_broken_device_ends_it(
+    said: str, wrong: type[UserError], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(probe: Probe) -> None:
+        raise RuntimeError(said)
+
+    bench = Bench("cpu")
+    monkeypatch.setattr(bench.kernels, "job", fails)
+    with pytest.raises(UserError) as caught:
+        bench.measure(Probe("elementwise", "bf16", 64, 64, variant="add"), 0.01)
+    assert type(caught.value) is wrong
+    assert words in str(caught.value)
+
+
+def test_without_a_gpu_it_says_how_to_try_it_out(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    said = trainsim("calibrate", "gpu", "--out", tmp_path)
+    assert said.code == 2
+    assert "--device cpu" in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_table_has_the_columns_of_the_tables_that_are_validated() -> None:
+    assert COLUMNS[:16] == (
+        "gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant", "time_us",
+        "source", "role",
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+"""A profile from a table: constants come back, errors are told, and a run takes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import simulator as sim
+from simulator.costs.attention import AttentionConstants
+from simulator.costs.gemm import GemmConstants
+from simulator.costs.measured import Estimator, Options
+from simulator.costs.rowwise import RowwiseConstants
+from simulator.costs.shelf import Fit, Shelf
+from simulator.errors import UserError
+from simulator.kernels import Gemm
+from simulator.study import kernel_fits
+from simulator.study.calibrate import grid
+from simulator.study.calibrate.profile import Profile, profile
+from simulator.study.calibrate.table import COLD, Measured, Probe, text
+from simulator.study.calibrate.words import kernel_of
+
+from ..commandline import SMALL, trainsim
+
+GPU = "h200"
+TRUTH = (
+    Fit("gemm", "bf16", "any", replace(GemmConstants(), launch_us=4.0, compute=0.8, memory=0.7, ramp=300.0), 0.01, {}),
+    Fit("attention", "bf16", "fa3", replace(AttentionConstants(), launch_us=5.0, compute=0.7, backward=2.4), 0.01, {}),
+    Fit("rowwise", "", "", RowwiseConstants(launch_us=2.5, stream=0.8, lookup_cycles=3.0), 0.01, {}),
+)
+"""Of a GPU that nobody built."""
+NOISE = 0.03
+
+
+def truth() -> Estimator:
+    gpu = replace(kernel_fits.gpu(GPU), cache_bytes=0.0)
+    return Estimator(gpu, "bf16", Shelf({GPU: TRUTH}, {GPU: gpu}), Options())
+
+
+def table(*ops: str, noise: float = NOISE) -> list[Measured]:
+    """What measuring that GPU would give."""
+    true, random = truth(), np.random.default_rng(1)
+    probes = [p for p in grid.only(grid.default(["bf16"]), ops) if p.variant not in ("cudnn", "mem_efficient", "h2d", "d2h")]
+    kernels = [(probe, kernel) for probe in probes if (kernel := kernel_of(probe)) is not None]
+    factors = np.exp(noise * random.standard_normal(len(kernels)))
+    return [
+        Measured("NVIDIA H200", probe, true.estimate(kernel).seconds * float(factor), source=COLD)
+        for (probe, kernel), factor in zip(kernels, factors, strict=True)
+    ]
+
+
+@cache
+def made() -> Profile:
+    return profile(table("gemm", "attention", "add", "copy", "embedding"), kernel_fits.gpu(GPU), kernel_fits.shelf())
+
+
+def test_constants_that_a_table_was_made_from_come_back() -> None:
+    """Times at sizes between the measured ones are as of the true constants, within the error that the fit admits."""
+    mine = kernel_fits.overlaid(kernel_fits.gpu(GPU), GPU, [judged.fit for judged in made().fits])
+    true, fitted = truth(), replace(truth(), shelf=mine, options=Options("flash_attention"))
+    sigma = {judged.fit.family: judged.fit.sigma for judged in made().fits}
+    for size in ((3000, 3000, 3000), (700, 9000, 5000), (12000, 1300, 7000)):
+        kernel = Gemm(*size, 2)
+        assert fitted.estimate(kernel).seconds == pytest.approx(true.estimate(kernel).seconds, rel=2 * sigma["gemm"])
+        assert fitted.estimate(kernel).provenance == "measured"
+    for op, heads in (("attention_fwd", (3, 3000, 20, 4, 128)), ("attention_bwd", (1, 6000, 24, 8, 64))):
+        kernel = kernel_of(Probe(op, "bf16", 0, 0, 0, *heads, True, "flash_attention"))
+        assert kernel is not None
+        assert fitted.estimate(kernel).seconds == pytest.approx(true.estimate(kernel).seconds, rel=2 * sigma["attention"])
+    for probe in (Probe("elementwise", "bf16", 3000, 3000, variant="add"), Probe("embedding", "bf16", 3000, 3000)):
+        kernel = kernel_of(probe)
+        assert kernel is not None
+        assert fitted.estimate(kernel).seconds == pytest.approx(true.estimate(kernel).seconds, rel=2 * sigma["rowwise"])
+
+
+def test_the_error_of_a_fit_is_that_of_sizes_that_it_did_not_see() -> None:
+    """As much as the measurements scatter, and some more; told by whole sizes held out."""
+    for judged in made().fits:
+        assert judged.held_out >= 6
+        assert NOISE / 2 < judged.error < 4 * NOISE, judged.fit.family
+        assert judged.fit.ranges
+        assert judged.fit.source == COLD
+
+
+def test_what_few_rows_do_not_tell_is_not_claimed_to_be_sure() -> None:
+    few = profile(table("gemm")[:6], kernel_fits.gpu(GPU), kernel_fits.shelf())
+    (judged,) = few.fits
+    assert judged.held_out == 0
+    assert judged.fit.sigma >= 0.1
+
+
+def test_rows_that_no_fit_takes_are_counted_with_the_reason() -> None:
+    rows = [*table("gemm")[:6], Measured("h200", Probe("launch", "fp32", 8), 1.0)]
+    rows += [Measured("h200", Probe("gemm", "tf32", 64, 64, 64), 1.0)]
+    rows += [replace(row, role="sanity") for row in rows[:2]]
+    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    assert found.unused == {"no model of launch": 1, "the role 'sanity'": 2, "tf32 takes the fit of bf16": 1}
+    with pytest.raises(UserError, match="nothing to fit in 1 rows"):
+        profile(rows[6:7], kernel_fits.gpu(GPU), kernel_fits.shelf())
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
+    first = kernel_fits.text(GPU, [judged.fit for judged in made().fits], "a profile")
+    (tmp_path / "mine.yaml").write_text(first)
+    name, fits = kernel_fits.load(tmp_path / "mine.yaml")
+    assert kernel_fits.text(name, fits, "a profile") == first
+    (tmp_path / "again.yaml").write_text(first)
+    assert kernel_fits.load(tmp_path / "again.yaml") == (name, fits)
+
+
+# The command, and runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text(text([replace(row, gpu="NVIDIA H100 80GB HBM3") for row in table("gemm")]))
+    return path
+
+
+def test_fit_writes_a_profile_that_a_run_takes(csv: Path, tmp_path: Path) -> None:
+    """A path in a scenario is looked for beside it, one of --set in the current folder."""
+    said = trainsim("calibrate", "fit", csv, "--out", tmp_path / "mine.yaml", "--json")
+    assert said.record["gpu"] == "h100"
+    assert (tmp_path / "mine.yaml").read_text() == said.record["yaml"]
+    (tmp_path / "run.yaml").write_text(SMALL.replace("nodes: 2", "nodes: 2, gpu: {name: h100, profile: mine.yaml}"))
+    (tmp_path / "plain.yaml").write_text(SMALL)
+    mine = trainsim("run", tmp_path / "run.yaml", "--json").record["step_time_s"]
+    plain = trainsim("run", tmp_path / "plain.yaml", "--json").record["step_time_s"]
+    also = trainsim("run", tmp_path / "plain.yaml", "--set", f"cluster.gpu.profile={tmp_path / 'mine.yaml'}", "--json")
+    assert mine > plain * 1.02, "a GPU that nobody built is slower"
+    assert also.record["step_time_s"] == mine
+
+
+def test_kernels_that_a_profile_says_nothing_about_keep_their_constants(csv: Path, tmp_path: Path) -> None:
+    trainsim("calibrate", "fit", csv, "--out", tmp_path / "mine.yaml")
+    cluster = sim.cluster("dgx-h100", gpu={"name": "h100", "profile": str(tmp_path / "mine.yaml")})
+    mine, shipped = kernel_fits.shelf_for(cluster.gpu), kernel_fits.shelf()
+    assert [fit.source for fit in mine.fits["h100"] if (fit.family, fit.dtype) == ("gemm", "bf16")] == [COLD]
+    assert [f for f in mine.fits["h100"] if f.family == "attention"] == [
+        f for f in shipped.fits["h100"] if f.family == "attention"
+    ]
+    assert kernel_fits.shelf_for(sim.cluster("dgx-h100").gpu) == shipped
+
+
+@pytest.mark.parametrize(("whose", "provenance"), [("h100", "transferred"), ("my-h100", "measured")])
+def test_a_gpu_of_ones_own_takes_a_profile_too(csv: Path, tmp_path: Path, whose: str, provenance: str) -> None:
+    """Measured, if it was fitted for it; lent, if it was fitted for another."""
+    mine = tmp_path / "my-h100.yaml"
+    mine.write_text((kernel_fits.catalog.folder("gpus") / "h100.yaml").read_text())
+    kernel_fits.gpu.cache_clear()
+    gpu = mine if whose == "my-h100" else whose
+    said = trainsim("calibrate", "fit", csv, "--gpu", gpu, "--out", tmp_path / "profile.yaml", "--json")
+    assert said.record["gpu"] == whose
+    with mine.open("a") as file:
+        file.write("profile: profile.yaml\n")
+    kernel_fits.gpu.cache_clear()
+    found = trainsim("kernel", "gemm", "--gpu", mine, "-m", 4096, "-n", 4096, "-k", 4096, "--json").record
+    assert (found["provenance"], found["model"]) == (provenance, f"gemm: bf16 any of {whose}")
+
+
+def test_a_table_of_several_gpus_asks_which(tmp_path: Path) -> None:
+    rows = [replace(row, gpu=gpu) for gpu in ("H100-SXM", "B200") for row in table("gemm")[:6]]
+    (tmp_path / "table.csv").write_text(text(rows))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv")
+    assert said.code == 2
+    assert "--gpu takes one of h100, b200" in said.err
+    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--gpu", "b200").out.splitlines()[1] == "gpu: b200"
+
+
+def test_a_table_of_a_gpu_that_nobody_knows_may_be_told_whose_it_is(tmp_path: Path) -> None:
+    rows = [replace(row, gpu="engineering sample") for row in table("gemm")[:6]]
+    (tmp_path / "table.csv").write_text(text(rows))
+    assert "is not in the catalog" in trainsim("calibrate", "fit", tmp_path / "table.csv").err
+    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--gpu", "h200").out.splitlines()[1] == "gpu: h200"
+
+
+def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """With whatever else is wrong in the file."""
+    content = SMALL.replace("nodes: 2", "nodes: 2, gpu: {name: h100, profile: mine.yaml}").replace("pp: 2", "pp: two")
+    (tmp_path / "run.yaml").write_text(content)
+    said = trainsim("run", tmp_path / "run.yaml")
+    assert said.code == 2
+    assert "run.yaml:2:55: no file 'mine.yaml'" in said.err
+    assert "run.yaml:3" in said.err

@@ -1,0 +1,253 @@
+"""PyTorch's traces become tables: one written by hand, to the last number, and one that torch writes (slow)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import UserError
+from simulator.study.calibrate import trace
+from simulator.study.calibrate.table import Probe, rows_of
+from simulator.study.calibrate.trace import COLLECTIVE, UNMATCHED
+
+from ..commandline import trainsim
+
+BF16 = "c10::BFloat16"
+
+
+def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> dict[str, Any]:
+    named = {key.replace("_", " "): value for key, value in args.items()}
+    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": named}
+
+
+def op(name: str, ts: float, dur: float, number: int, dims: list[Any], tid: int = 1, **more: Any) -> dict[str, Any]:
+    tensors = {"Input_Dims": dims, "Input_type": [BF16 if shape else "" for shape in dims]}
+    return event("cpu_op", name, ts, dur, tid, External_id=number, **tensors, **more)
+
+
+def launch(ts: float, correlation: int, tid: int = 1) -> dict[str, Any]:
+    return event("cuda_runtime", "cudaLaunchKernel", ts, 2, tid, correlation=correlation)
+
+
+def kernel(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return event("kernel", name, ts, dur, 7, **args)
+
+
+HEADS, KEYS = [2, 16, 512, 64], [2, 4, 512, 64]
+SDPA = "aten::_scaled_dot_product_flash_attention"
+EVENTS: list[dict[str, Any]] = [
+    # a linear layer called twice; the second time split, with a kernel that adds the parts up
+    op("aten::linear", 0, 50, 1, [[2, 512, 1024], [4096, 1024]]),
+    op("aten::addmm", 5, 40, 2, [[4096], [1024, 1024], [1024, 4096]]),
+    launch(10, 100),
+    kernel("nvjet_hsh_128x256", 100, 30, External_id=2, correlation=100),
+    op("aten::addmm", 60, 40, 3, [[4096], [1024, 1024], [1024, 4096]]),
+    launch(62, 101),
+    launch(66, 102),
+    kernel("nvjet_hsh_splitK", 140, 40, External_id=3, correlation=101),
+    kernel("splitKreduce_kernel", 180, 4, External_id=3, correlation=102),
+    # its backward pass, on the thread of autograd: the gradient of the weight reads its first operand across the rows
+    op("MmBackward0", 200, 60, 4, [], 2),
+    op("aten::mm", 205, 20, 5, [[1024, 4096], [4096, 1024]], 2, Input_Strides=[[4096, 1], [1024, 1]]),
+    launch(210, 103, 2),
+    kernel("nvjet_hsh_dgrad", 250, 31, External_id=5, correlation=103),
+    op("aten::mm", 230, 20, 6, [[4096, 1024], [1024, 1024]], 2, Input_Strides=[[1, 4096], [1024, 1]]),
+    launch(235, 104, 2),
+    kernel("nvjet_hsh_wgrad", 290, 33, External_id=6, correlation=104),
+    # attention: the kernel names an inner operator, whose caller has the shapes
+    op(SDPA, 300, 40, 7, [HEADS, KEYS, KEYS, [], []], Concrete_Inputs=["", "", "", "0.", "True", "False", ""]),
+    op("aten::_flash_attention_forward", 305, 30, 8, [[2, 512, 16, 64]] * 3),
+    launch(310, 105),
+    kernel("pytorch_flash::flash_fwd_kernel", 350, 20, External_id=8, correlation=105),
+    # a norm that is four kernels, found by its launches alone
+    op("aten::rms_norm", 400, 50, 9, [[2, 512, 1024], [], [1024]]),
+    op("aten::mul", 405, 5, 10, [[2, 512, 1024], [1024]]),
+    launch(406, 106),
+    op("aten::mean", 415, 5, 11, [[2, 512, 1024]]),
+    launch(416, 107),
+    kernel("vectorized_elementwise_kernel", 450, 3, correlation=106),
+    kernel("reduce_kernel", 455, 5, correlation=107),
+    # collectives: one tells its size by itself, one by the operator that records it
+    kernel(
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 500, 200,
+        Collective_name="allreduce", In_msg_nelems=1048576, Out_msg_nelems=1048576, Group_size=8, dtype="BFloat16",
+    ),
+    event(
+        "cpu_op", "record_param_comms", 600, 5, External_id=12, Collective_name="_allgather_base", In_msg_nelems=1024,
+        Out_msg_nelems=8192, Group_size=8, dtype="Float",
+    ),
+    kernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 700, 50, External_id=12),
+    # strangers: a kernel of nobody's operator, one of an operator that is none of ours, and a copy
+    kernel("my_kernel<int>", 800, 9),
+    op("mylib::frobnicate", 810, 20, 13, [[64]]),
+    launch(812, 108),
+    kernel("frobnicate_gemm_kernel", 850, 11, External_id=13, correlation=108),
+    event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 900, 10, 7, bytes=4096, correlation=109),
+    {"ph": "i", "cat": "kernel", "name": "no duration", "ts": 1},
+    {"ph": "M", "name": "process_name", "args": {"name": "python"}},
+]  # fmt: skip
+WHOLE = {"schemaVersion": 1, "deviceProperties": [{"name": "NVIDIA H100 80GB HBM3"}], "traceEvents": EVENTS}
+
+
+def written(path: Path, data: Any = WHOLE) -> Path:
+    raw = json.dumps(data).encode()
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+EXPECTED = {
+    Probe("gemm", "bf16", 1024, 4096, 1024, variant="fwd"): [30, 44],
+    Probe("gemm", "bf16", 1024, 1024, 4096, variant="dgrad"): [31],
+    Probe("gemm", "bf16", 4096, 1024, 1024, variant="wgrad"): [33],
+    Probe("attention_fwd", "bf16", 0, 0, 0, 2, 512, 16, 4, 64, True, "flash_attention"): [20],
+    Probe("rmsnorm", "bf16", 1024, 1024): [8],
+    Probe("copy", "bf16", 1, 2048, variant="h2d"): [10],
+    Probe("unknown", "unknown", variant="my_kernel<int>"): [9],
+    Probe("gemm", "unknown", variant="frobnicate_gemm_kernel"): [11],
+    Probe("all_reduce", "BFloat16", n=2097152, batch=8, variant="n = bytes, batch = ranks"): [200],
+    Probe("all_gather", "Float", n=32768, batch=8, variant="n = bytes, batch = ranks"): [50],
+}
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_trace_gives_the_kernels_with_their_shapes_and_times(tmp_path: Path, name: str) -> None:
+    found = trace.read(written(tmp_path / name))
+    entries = {entry.probe: entry for entry in (*found.entries, *found.collectives)}
+    assert {probe: entry.times_us for probe, entry in entries.items()} == EXPECTED
+    roles = {probe.op + probe.variant: entry.role for probe, entry in entries.items() if entry.role != "fit"}
+    assert roles == {
+        "copyh2d": UNMATCHED,
+        "unknownmy_kernel<int>": UNMATCHED,
+        "gemmfrobnicate_gemm_kernel": UNMATCHED,
+        "all_reducen = bytes, batch = ranks": COLLECTIVE,
+        "all_gathern = bytes, batch = ranks": COLLECTIVE,
+    }
+    assert (found.gpu, found.device) == ("NVIDIA H100 80GB HBM3", "cuda")
+
+
+def test_the_json_has_the_table_the_idle_time_and_what_a_launch_costs(tmp_path: Path) -> None:
+    record = trainsim("calibrate", "trace", written(tmp_path / "trace.json"), "--json").record
+    first = record["kernels"][0]
+    assert first == {
+        "name": "aten::addmm", "kernel": "gemm fwd bf16 m=1024 n=4096 k=1024", "op": "gemm", "role": "fit", "calls": 2,
+        "median_us": 37.0, "p10_us": pytest.approx(31.4), "p90_us": pytest.approx(42.6), "total_us": 74.0,
+    }  # fmt: skip
+    assert record["collectives"][0] == {
+        "kind": "all_reduce", "dtype": "BFloat16", "bytes": 2097152, "ranks": 8, "calls": 1,
+        "median_us": 200.0, "p10_us": 200.0, "p90_us": 200.0, "total_us": 200.0,
+    }  # fmt: skip
+    total_us = sum(sum(times) for times in EXPECTED.values())
+    assert record["span_s"] == pytest.approx(810 / 1e6)
+    assert record["busy_fraction"] == pytest.approx(total_us / 810)
+    assert record["unmatched_fraction"] == pytest.approx(30 / total_us)
+    # one thread launches at 10, 62, 66, 310, 406, 416, 812; the other at 210 and 235
+    assert record["launches"] == {"count": 9, "per_s": pytest.approx(9 / 804 * 1e6), "call_us": 2.0, "apart_us": 52.0}
+
+
+def test_the_table_can_be_fitted_and_drops_nothing(tmp_path: Path) -> None:
+    """Rows that match nothing are there, with a role that is not fitted."""
+    data = {**WHOLE, "traceEvents": EVENTS + [moved for i in range(1, 9) for moved in shifted(EVENTS[1:4], i)]}
+    out = tmp_path / "table.csv"
+    said = trainsim("calibrate", "trace", written(tmp_path / "trace.json", data), "--out", out)
+    assert "my_kernel<int>" in said.out
+    rows = rows_of(out)
+    assert {row.probe for row in rows} >= set(EXPECTED) - {p for p in EXPECTED if p.dtype in ("BFloat16", "Float")}
+    assert sum(row.seconds * row.runs for row in rows if row.probe.variant == "my_kernel<int>") == pytest.approx(9 / 1e6)
+    made = trainsim("calibrate", "fit", out, "--json").record
+    assert made["gpu"] == "h100"
+    assert [(fit["family"], fit["dtype"], fit["rows"]) for fit in made["fits"]] == [("gemm", "bf16", 11)]
+    assert made["unused"]["the role 'unmatched'"] == 3
+
+
+def shifted(events: list[dict[str, Any]], times: int) -> list[dict[str, Any]]:
+    """The same product for more and more tokens, later."""
+    found = json.loads(json.dumps(events))
+    for event in found:
+        event["ts"] += 1000 * times
+        for key, step in (("External id", 1000), ("correlation", 1000)):
+            if key in event["args"]:
+                event["args"][key] += step * times
+    found[0]["args"]["Input Dims"][1][0] *= times + 1
+    return list(found)
+
+
+def test_a_trace_without_a_gpu_has_its_operators_for_kernels(tmp_path: Path) -> None:
+    host = [event for event in EVENTS if event.get("cat") == "cpu_op"]
+    found = trace.read(written(tmp_path / "trace.json", host))
+    assert (found.gpu, found.device, found.launches.count, found.launches.per_s) == ("cpu", "cpu", 0, None)
+    times = {entry.probe: entry.times_us for entry in found.entries}
+    assert times == {
+        Probe("gemm", "bf16", 1024, 4096, 1024, variant="fwd"): [40, 40],
+        Probe("gemm", "bf16", 1024, 1024, 4096, variant="dgrad"): [20],
+        Probe("gemm", "bf16", 4096, 1024, 1024, variant="wgrad"): [20],
+        Probe("attention_fwd", "bf16", 0, 0, 0, 2, 512, 16, 4, 64, True, "flash_attention"): [40],
+        Probe("rmsnorm", "bf16", 1024, 1024): [50],
+        Probe("unknown", "unknown", variant="record_param_comms"): [5],
+        Probe("unknown", "unknown", variant="mylib::frobnicate"): [20],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"traceEvents": [\n{"ph": }]}', r"trace.json:2:8: not JSON"),
+        ("{}", "no list of traceEvents"),
+        ('{"traceEvents": [{"ph": "X"}]}', "no operator and no kernel among 1 events"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "trace.json").write_text(text)
+    with pytest.raises(UserError) as caught:
+        trace.read(tmp_path / "trace.json")
+    assert words in str(caught.value)
+
+
+def test_a_broken_archive_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    whole = written(tmp_path / "trace.json.gz").read_bytes()
+    (tmp_path / "trace.json.gz").write_bytes(whole[: len(whole) // 2])
+    for name in ("trace.json.gz", "nothing.json"):
+        assert trainsim("calibrate", "trace", tmp_path / name).code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_trace_of_torch_on_cpu_is_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed here: make torch")
+    functional = torch.nn.functional
+    layer, table = torch.nn.Linear(64, 128), torch.nn.Embedding(100, 64)
+    optimizer = torch.optim.AdamW([*layer.parameters(), *table.parameters()], fused=True)
+    words = torch.randint(0, 100, (4, 16))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(3):
+            x = table(words)
+            q = x.view(4, 4, 16, 16)
+            mixed = functional.scaled_dot_product_attention(q, q, q, is_causal=True).reshape(4, 16, 64)
+            y = functional.gelu(layer(functional.layer_norm(mixed, (64,))))
+            functional.cross_entropy(functional.rms_norm(y, (128,)).view(64, 128), words.view(64)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json.gz"))
+    found = trace.read(tmp_path / "trace.json.gz")
+    calls = {entry.probe: len(entry.times_us) for entry in found.entries if entry.role == "fit"}
+    parameters = 64 * 128 + 128 + 100 * 64
+    for probe in (
+        Probe("gemm", "fp32", 64, 128, 64, variant="fwd"),
+        Probe("gemm", "fp32", 64, 64, 128, variant="dgrad"),
+        Probe("gemm", "fp32", 128, 64, 64, variant="wgrad"),
+        Probe("attention_fwd", "fp32", 0, 0, 0, 4, 16, 4, 4, 16, True, "flash_attention"),
+        Probe("attention_bwd", "fp32", 0, 0, 0, 4, 16, 4, 4, 16, True, "flash_attention"),
+        Probe("elementwise", "fp32", 64, 128, variant="gelu"),
+        Probe("layernorm", "fp32", 64, 64),
+        Probe("rmsnorm", "fp32", 64, 128),
+        Probe("embedding", "fp32", 64, 64, 100),
+        Probe("cross_entropy", "fp32", 64, 128),
+        Probe("adam", "fp32", 1, parameters),
+    ):
+        assert calls[probe] == 3, probe
+    strange_s = sum(entry.total_s for entry in found.entries if entry.role == UNMATCHED)
+    assert 0 < strange_s < found.span_s
+    assert 0 < found.busy_s <= found.span_s
