@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
     from .study.api import cluster as cluster
+    from .study.api import framework as framework
     from .study.api import model as model
     from .study.api import scenario as scenario
     from .study.load import load as load
@@ -43,6 +44,7 @@ _WHERE = {
     "Run": "study.run",
     "UserError": "errors",
     "cluster": "study.api",
+    "framework": "study.api",
     "gantt": "figures.gantt",
     "load": "study.load",
     "model": "study.api",

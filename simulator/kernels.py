@@ -12,6 +12,10 @@ from enum import Enum
 
 from .errors import UserError
 
+NARROW_BYTES = {"fp8": 1.0, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
+"""Bytes of an element of the formats that only products run in, with its share of a scale: one fp32 for 128 elements, one byte
+for 32 or for 16."""
+
 
 class Split(Enum):
     """How an operator is shared within a tensor-parallel group."""
@@ -22,6 +26,8 @@ class Split(Enum):
     """A linear layer whose inputs are divided: each rank has a partial sum of the whole output."""
     INNER = "inner"
     """Between a column and a row layer: heads or channels are divided already."""
+    HEADS = "heads"
+    """Inside attention that is not one kernel: each rank has whole heads."""
     LOSS = "loss"
     """Inner to the vocabulary, and the ranks must agree on sums over all of it."""
     LOOKUP = "lookup"
@@ -54,17 +60,26 @@ class Gemm:
     n: int
     k: int
     element_bytes: int
+    """Of the result, and of the operands if they have no format of their own."""
     part: Part = Part.FORWARD
     batch: int = 1
+    dtype: str = ""
+    """The narrow format of the operands; nothing where they are as everything else."""
 
     @property
     def flop(self) -> int:
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
+    def operand_bytes(self) -> float:
+        """Of an element of an operand."""
+        return NARROW_BYTES.get(self.dtype, self.element_bytes)
+
+    @property
     def traffic_bytes(self) -> int:
         """Each operand read once and the result written once."""
-        return self.element_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+        operands = int(self.operand_bytes * (self.m * self.k + self.k * self.n))
+        return self.batch * (operands + self.element_bytes * self.m * self.n)
 
     @property
     def result_bytes(self) -> int:
@@ -72,6 +87,8 @@ class Gemm:
 
     def split(self, how: Split, parts: int) -> Gemm:
         """One rank's share. The dimension that stands for the outputs (or inputs) of the layer depends on the part."""
+        if how is Split.HEADS:
+            return replace(self, batch=divided("attention heads", self.batch, parts))
         if how is Split.SEQUENCE:
             dim = "m" if self.part is not Part.WEIGHT_GRADIENT else "k"
         else:
@@ -150,8 +167,8 @@ class Rowwise:
     rows: int
     columns: int
     element_bytes: int
-    bytes_per_element: int
-    """Bytes read and written per element, all tensors together."""
+    bytes_per_element: float
+    """Bytes read and written per element, all tensors together; scales of blocks make it a fraction."""
 
     flop = 0
 
@@ -161,11 +178,12 @@ class Rowwise:
 
     @property
     def traffic_bytes(self) -> int:
-        return self.rows * self.columns * self.bytes_per_element
+        return int(self.rows * self.columns * self.bytes_per_element)
 
     def split(self, how: Split, parts: int) -> Rowwise:
-        if how is Split.SEQUENCE:
-            return replace(self, rows=divided("tokens of a microbatch", self.rows, parts))
+        if how in (Split.SEQUENCE, Split.HEADS):
+            what = "tokens of a microbatch" if how is Split.SEQUENCE else "attention heads"
+            return replace(self, rows=divided(what, self.rows, parts))
         return replace(self, columns=divided(f"{self.op} width", self.columns, parts))
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import NewType
 
 from .errors import UserError, nearest, shown
@@ -57,6 +58,7 @@ _SPELLINGS: dict[str, dict[str, Fraction]] = {
     "seconds": _SECONDS,
     "flop per second": _scaled({"FLOP/s": Fraction(1), "flop/s": Fraction(1), "FLOPS": Fraction(1)}),
     "watts": _scaled({"W": Fraction(1)}),
+    "hertz": _scaled({"Hz": Fraction(1)}),
 }
 
 
@@ -89,6 +91,7 @@ SECONDS = Dimension("seconds", "5 s", "0 s", "24 h")
 LATENCY = Dimension("seconds", "5 us", "0 s", "1 s")
 FLOP_PER_SECOND = Dimension("flop per second", "989 TFLOP/s", "1 GFLOP/s", "1000 PFLOP/s")
 WATTS = Dimension("watts", "700 W", "1 W", "1 MW")
+HERTZ = Dimension("hertz", "1980 MHz", "100 MHz", "10 GHz")
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^0-9\s].*?)?\s*")
 
@@ -96,12 +99,18 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{
 def parse(text: object, dimension: Dimension) -> float:
     """The value of `text` in the dimension's own unit: `parse("400 Gbit/s", BYTES_PER_SECOND)` is 5e10 bytes/s."""
     value = _exact(text, dimension)
-    if value < _exact(dimension.least, dimension):
+    least, most = _limits(dimension)
+    if value < least:
         wrong = "negative" if value < 0 else "zero" if not value else "too small"
         raise UserError(f"{shown(text)} is {wrong}", hint=f"at least {dimension.least}; {dimension.hint}")
-    if value > _exact(dimension.most, dimension):
+    if value > most:
         raise UserError(f"{shown(text)} is too large", hint=f"at most {dimension.most}; {dimension.hint}")
     return float(value)
+
+
+@cache
+def _limits(dimension: Dimension) -> tuple[Fraction, Fraction]:
+    return _exact(dimension.least, dimension), _exact(dimension.most, dimension)
 
 
 def _exact(text: object, dimension: Dimension) -> Fraction:

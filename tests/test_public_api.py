@@ -17,6 +17,7 @@ PUBLIC = (
     "Run",
     "UserError",
     "cluster",
+    "framework",
     "gantt",
     "load",
     "model",

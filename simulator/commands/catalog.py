@@ -13,6 +13,7 @@ AUTOMATIC = {
     "plan.dp": "what is left of the GPUs",
     "plan.sequence_parallel": "true when tp > 1",
     "plan.group": "the schedule's own choice",
+    **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp")},
 }
 """Defaults that depend on the rest of a scenario."""
 

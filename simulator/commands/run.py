@@ -12,20 +12,21 @@ from ._show import Count, checked_path, json_option, print_json, print_pairs, pr
 if TYPE_CHECKING:
     from ..study.run import Run
 
-ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, gives the same; auto picks."
+ENGINES = ("auto", "des", "replay", "compiled")
+ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
 STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 if steps run into each other]"
 
 
 @click.command("run", short_help="Simulate a training step.")
 @click.argument("scenario")
 @set_option
-@click.option("--engine", type=click.Choice(["auto", "des", "replay"]), default="auto", show_default=True, help=ENGINE_HELP)
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
 @click.option("--steps", type=Count(1, 1000), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
-@click.option("--costs", is_flag=True, help="List the kernels: time, model, provenance, error.")
+@click.option("--costs", is_flag=True, help="List kernels and collectives: time, model, provenance, error.")
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, costs: bool, as_json: bool, **options: Any
@@ -51,7 +52,7 @@ def command(
         with progress("drawing"):
             summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
         if costs:
-            record = {**record, "costs": [asdict(cost) for cost in run.kernel_costs]}
+            record = {**record, "costs": [asdict(cost) for cost in (*run.kernel_costs, *run.collective_costs)]}
     print_json(record) if as_json else print_pairs(summary)
     if costs and not as_json and not isinstance(found, Tenancy):
         _list_costs(run)
@@ -62,10 +63,10 @@ def _list_costs(run: Run) -> None:
 
     rows = [
         [c.name, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}", f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", c.model,
-         c.provenance + (", extrapolated" if c.extrapolated else ""), f"{c.sigma:.0%}"]
-        for c in run.kernel_costs
+         c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
+        for c in (*run.kernel_costs, *run.collective_costs)
     ]  # fmt: skip
-    headers = ["kernel", "calls", "us each", "us per rank", "model", "known by", "error"]
+    headers = ["op", "calls", "us each", "us per rank", "model", "known by", "error"]
     print_table(headers, rows, right=(1, 2, 3, 6))
 
 

@@ -10,6 +10,11 @@ from ..errors import UserError, did_you_mean
 TENSOR_CORE_DTYPE = {"fp32": "tf32"}
 """What matrix products of a dtype run in, if not in itself: training code asks frameworks for TF32 instead of fp32."""
 
+PEAK_OF = {"fp8_block": "fp8", "mxfp8": "fp8"}
+"""Ways of scaling: they run at the peak of their format."""
+BLOCK_SCALED = {"mxfp8": "nvfp4"}
+"""Scaling that tensor cores do themselves: those that have a format of four bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelConstants:
@@ -35,6 +40,14 @@ class Gpu:
     sms: int
     tdp_w: float
     kernels: KernelConstants
+    profile: str = ""
+    """A file of kernel fits that go before those of the catalog; none if empty."""
+    architecture: str = ""
+    """What kernels are compiled for, such as sm_90; nothing where that is not known."""
+    clock_hz: float = 0.0
+    """The highest; 0 where that is not known."""
+    cache_bytes: float = 0.0
+    """Of the last level; 0 where that is not known."""
 
     def peak(self, dtype: str) -> float:
         """The dense peak for a dtype, in flop/s."""
@@ -44,5 +57,11 @@ class Gpu:
 
     def matmul_peak(self, dtype: str) -> float:
         """The dense peak of matrix products in a dtype, in flop/s: fp32 ones run as TF32 where the GPU has it."""
+        dtype = PEAK_OF.get(dtype, dtype)
         tensor_dtype = TENSOR_CORE_DTYPE.get(dtype, dtype)
         return self.peak(tensor_dtype if tensor_dtype in self.peak_flop_per_s else dtype)
+
+    def runs(self, dtype: str) -> bool:
+        """Whether matrix products can be in a dtype."""
+        needed = (PEAK_OF.get(dtype, dtype), BLOCK_SCALED.get(dtype, ""))
+        return all(name in self.peak_flop_per_s for name in needed if name)

@@ -1,6 +1,6 @@
 """The memory of each pipeline rank by class: parameters, gradients, optimizer state, and activations over the step.
 
-Weights and gradients are counted per parameter: weights in the training dtype, gradients in fp32, and Adam's fp32 master
+Weights and gradients are counted per parameter: weights in the format of activations, gradients in theirs, and Adam's fp32 master
 copy and two moments, which ZeRO-1 divides among the replicas. Training in fp32 needs no master copy. Activations are what
 operators keep for their backward pass, from the start of F to the end of B (or W); what is not counted is in limits.md.
 """
@@ -17,7 +17,6 @@ from ..program.labels import Array, Labels
 from ..program.op import Compute
 from ..program.program import Program
 
-GRADIENT_BYTES = 4
 MOMENT_BYTES = 8
 MASTER_BYTES = 4
 FP32_BYTES = 4
@@ -43,7 +42,9 @@ class RankMemory:
         return self.static_bytes + self.activations_bytes
 
 
-def account(program: Program, *, element_bytes: int, optimizer_shards: int) -> tuple[RankMemory, ...]:
+def account(
+    program: Program, *, element_bytes: int, optimizer_shards: int, gradient_bytes: int = FP32_BYTES
+) -> tuple[RankMemory, ...]:
     """The memory of every pipeline rank. The peak of activations follows from the order of the rank's slots alone."""
     held = [_per_stage(program, stage) for stage in range(len(program.stages))]
     state_bytes = MOMENT_BYTES + (MASTER_BYTES if element_bytes < FP32_BYTES else 0)
@@ -57,7 +58,7 @@ def account(program: Program, *, element_bytes: int, optimizer_shards: int) -> t
                 rank,
                 stages,
                 parameters * element_bytes,
-                parameters * GRADIENT_BYTES,
+                parameters * gradient_bytes,
                 -(-parameters // optimizer_shards) * state_bytes,
                 max((alive for _, _, alive in curve), default=0),
             )
@@ -93,7 +94,7 @@ def over_time(program: Program, rank: int, static_bytes: int, timeline: Timeline
     start, end = timeline.times.start_ns[tasks], timeline.times.end_ns[tasks]
     ns, held = [0], [static_bytes]
     for step, begins, alive in activation_steps(program, rank):
-        rows = np.flatnonzero(labels.step == step)
+        rows = np.flatnonzero((labels.step == step) & ~labels.is_launch)
         ns.append(int(start[rows].min()) if begins else int(end[rows].max()))
         held.append(static_bytes + alive)
     return np.array(ns), np.array(held)

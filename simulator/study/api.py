@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, shown
-from ..hardware.cluster import Cluster
-from ..workload.model import Model
 from .document import Document
-from .jobs import Tenancy
-from .load import from_mapping, resolved
-from .scenario import Scenario
+from .load import from_mapping, profiled, resolved
+
+if TYPE_CHECKING:
+    from ..hardware.cluster import Cluster
+    from ..workload.framework import Framework
+    from ..workload.model import Model
+    from .jobs import Tenancy
+    from .scenario import Scenario
 
 
 def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
@@ -27,13 +30,23 @@ def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
 
 def cluster(name: str | Path | Mapping[str, Any], **changes: Any) -> Cluster:
     """A cluster of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `nodes=8`."""
-    from . import convert
+    from . import built
     from .findings import validated
     from .machines import ClusterSchema
 
     document = resolved(_document("cluster", name, changes), ("cluster",), "clusters")
-    document = resolved(document, ("cluster", "gpu"), "gpus")
-    return convert.cluster(validated(ClusterSchema, document, ("cluster",)))
+    document = profiled(resolved(document, ("cluster", "gpu"), "gpus"))
+    return built.cluster(validated(ClusterSchema, document, ("cluster",)))
+
+
+def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:
+    """A framework of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `cuda_graphs=True`."""
+    from . import convert
+    from .findings import validated
+    from .software import FrameworkSchema
+
+    document = resolved(_document("framework", name, changes), ("framework",), "frameworks")
+    return convert.framework(validated(FrameworkSchema, document, ("framework",)))
 
 
 def scenario(data: Mapping[str, Any]) -> Scenario | Tenancy:
@@ -45,7 +58,8 @@ def scenario(data: Mapping[str, Any]) -> Scenario | Tenancy:
 
 def _document(kind: str, name: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Document:
     if not isinstance(name, (str, Path, Mapping)):
-        hint = f'{kind}("{"llama3-70b" if kind == "model" else "dgx-h100"}")'
+        examples = {"model": "llama3-70b", "cluster": "dgx-h100", "framework": "megatron-core-2025"}
+        hint = f'{kind}("{examples[kind]}")'
         raise UserError(f"{kind}: {shown(name)} is no name, path or mapping", hint=hint)
     values = dict(name) if isinstance(name, Mapping) else {"name": str(name)}
     return Document.of({kind: {**values, **changes}})

@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from ..binding.bind import Bound, Site, bind
-from ..binding.conduct import AUTO, Conduct
+from ..binding.host import Host
 from ..binding.perturb import Perturbation
 from ..costs.measured import Options, measured_cost
 from ..engine import des
 from ..engine.close import close
 from ..engine.fold import fold
 from ..engine.timeline import Timeline
-from ..errors import UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from ..lowering.lower import lower
 from ..program.labels import Labels
 from ..program.program import Program
 from ..program.slot import Durations, Shape, Slot, lay_out, looped
-from ..units import seconds
+from ..units import ns, seconds
+from ..workload.framework import UNFUSED, Framework
 from . import catalog, feasible, kernel_fits
+from .library import conduct_on
 from .scenario import Perturb, Scenario
-from .timing import switch_abilities, timing_on
 
 
 def program_of(scenario: Scenario, steps: int = 1) -> Program:
@@ -35,7 +35,8 @@ def program_of(scenario: Scenario, steps: int = 1) -> Program:
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape))
     dp = feasible.data_parallel_degree(scenario)
-    return lower(scenario.model, scenario.plan, scenario.job, lay_out(schedule, shape), dp=dp, steps=steps)
+    layout = lay_out(schedule, shape)
+    return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework)
 
 
 def bound_of(scenario: Scenario, program: Program, *, every_link: bool = False) -> Bound:
@@ -45,37 +46,28 @@ def bound_of(scenario: Scenario, program: Program, *, every_link: bool = False) 
 
 def site_of(scenario: Scenario) -> Site:
     """The scenario's cluster with what its dtype costs there, and its disturbances."""
-    cluster = scenario.cluster
+    cluster, options = scenario.cluster, options_of(scenario.framework)
     return Site(
         cluster,
-        measured_cost(cluster.gpu, scenario.job.dtype, kernel_fits.shelf(), Options()),
+        measured_cost(cluster.gpu, scenario.job.activation_dtype, kernel_fits.shelf_for(cluster.gpu), options),
         conduct_on(cluster),
         [_perturbation(p, cluster) for p in scenario.perturb],
+        _host(scenario.framework),
     )
 
 
-LIBRARY = {
-    "all_reduce": ("ring", "tree", "hierarchical"),
-    "reduce_scatter": ("ring", "hierarchical"),
-    "all_gather": ("ring", "hierarchical"),
-    "alltoall": ("direct",),
-    "broadcast": ("ring", "tree"),
-    "sendrecv": ("point_to_point",),
-    "exchange": ("point_to_point",),
-}
-"""What `auto` chooses from everywhere: what collective libraries have."""
-IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
-"""What it has besides for all-reduces where switches add up."""
+def options_of(framework: Framework) -> Options:
+    """What kernel models need to know of the software. What it does not fuse, lowering has split: so nothing is eager here."""
+    accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
+    return Options(library="" if framework.attention == UNFUSED else framework.attention, accumulate=accumulates)
 
 
-def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
-    """How collectives are done on a cluster: by the algorithm named, or by the fastest that its library has."""
-    algorithms = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
-    if algorithm != AUTO and catalog.plain(algorithm) not in map(catalog.plain, algorithms):
-        raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *algorithms]))
-    able = [name for ability in switch_abilities(cluster) for name in IN_SWITCHES[ability]]
-    choices = {**LIBRARY, "all_reduce": (*LIBRARY["all_reduce"], *able)}
-    return Conduct(algorithms, choices, catalog.plain(algorithm).replace("-", "_"), timing_on(cluster))
+def _host(framework: Framework) -> Host | None:
+    """What launches cost; None if they are free."""
+    kernel_ns, collective_ns = ns(framework.kernel_s), ns(framework.host.collective_s)
+    if not kernel_ns and not collective_ns:
+        return None
+    return Host(kernel_ns, collective_ns, ns(framework.host.graph_s) if framework.cuda_graphs else None)
 
 
 def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
@@ -89,7 +81,8 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape) -> Durations
     single = replace(shape, microbatches=1, splits=1)
     layout = lay_out(_OneMicrobatch(schedule), single)
     undisturbed = replace(scenario, perturb=())
-    program = lower(scenario.model, replace(scenario.plan, splits=1), scenario.job, layout, dp=1)
+    whole = replace(scenario.plan, splits=1)
+    program = lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework)
     bound = bound_of(undisturbed, program)
     folded = fold(bound.skeleton)
     timeline = Timeline(des.simulate(close(folded.expansion.graph)), folded.expansion, folded.class_of)
@@ -103,12 +96,13 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape) -> Durations
 
 
 def _of_rank(timeline: Timeline, labels: Labels, which: int, crossings: list[float]) -> dict[tuple[str, int], float]:
-    """Seconds of each slot of one class of ranks; those of its sends are appended to `crossings`."""
-    tasks, times = timeline.expansion.tasks_of(which), timeline.times
-    cuts = np.flatnonzero(np.diff(labels.step, prepend=-1, append=-1))
+    """Seconds of each slot of one class of ranks, on the GPU; those of its sends are appended to `crossings`."""
+    rows, times = np.flatnonzero(~labels.is_launch), timeline.times
+    tasks, number = timeline.expansion.tasks_of(which)[rows], labels.step[rows]
+    cuts = np.flatnonzero(np.diff(number, prepend=-1, append=-1))
     found: dict[tuple[str, int], float] = {}
     for begin, end in pairwise(cuts.tolist()):
-        step = labels.steps[int(labels.step[begin])]
+        step = labels.steps[int(number[begin])]
         lasted_s = seconds(int(times.end_ns[tasks[begin:end]].max() - times.start_ns[tasks[begin:end]].min()))
         if step.phase in ("F", "I", "W"):
             found[step.phase, step.stage] = lasted_s

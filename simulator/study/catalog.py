@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, did_you_mean, shown
-from . import torch_csv
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -19,12 +18,13 @@ DATA = {
     "models": "workloads/models",
     "clusters": "topologies",
     "gpus": "topologies/gpus",
+    "frameworks": "workloads/frameworks",
     "scenarios": "workloads/scenarios",
 }
 """Kinds of things that are data: YAML files in a folder."""
 CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "collectives", "metrics": "metrics"}
 """Kinds of things that are code: Python files in a folder of the package."""
-SINGULAR = {"models": "model", "clusters": "cluster", "gpus": "GPU", "scenarios": "scenario"} | {kind: kind[:-1] for kind in CODE}
+SINGULAR = {kind: kind[:-1] for kind in (*DATA, *CODE)} | {"gpus": "GPU"}
 
 
 def folder(kind: str) -> Path:
@@ -38,7 +38,7 @@ def folder(kind: str) -> Path:
 def files(kind: str) -> dict[str, Path]:
     """Every name of a kind, and its file."""
     pattern = "*.py" if kind in CODE else "*.yaml"
-    found = sorted(folder(kind).glob(pattern))
+    found = sorted(folder(kind).glob(pattern), key=lambda path: path.stem)
     return {path.stem: path for path in found if not path.stem.startswith("_")}
 
 
@@ -50,6 +50,11 @@ def plain(name: str) -> str:
 def is_path(name: str) -> bool:
     """Whether a name of data means a file of its own and not one of the catalog."""
     return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def is_table(name: object) -> bool:
+    """Whether a schedule is named by its file."""
+    return isinstance(name, str) and name.lower().endswith(".csv")
 
 
 def is_file(name: str) -> bool:
@@ -83,7 +88,9 @@ def module(kind: str, name: Any) -> Any:
 
     A schedule may be a table in a `file.csv`. One that is somebody's code is watched while it runs.
     """
-    if kind == "schedules" and torch_csv.is_table(name):
+    if kind == "schedules" and is_table(name):
+        from . import torch_csv
+
         return torch_csv.read(name)
     if isinstance(name, str) and ":" not in name:
         return import_module(f"simulator.{CODE[kind].replace('/', '.')}.{find(kind, name).stem}")

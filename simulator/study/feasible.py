@@ -16,7 +16,8 @@ from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..plan.plan import Overlap, Plan
 from ..program.slot import Shape, as_taken, lay_out
-from ..workload.job import Job
+from ..workload.framework import Framework
+from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.model import Model
 from . import catalog, outside
 from .document import Document
@@ -85,12 +86,13 @@ def _well_formed(scenario: Scenario) -> None:
         ("plan", scenario.plan, Plan),
         ("plan.overlap", getattr(scenario.plan, "overlap", None), Overlap),
         ("job", scenario.job, Job),
+        ("framework", scenario.framework, Framework),
         ("fidelity", scenario.fidelity, Fidelity),
         *((f"perturb.{i}", p, Perturb) for i, p in enumerate(scenario.perturb)),
     ]
     for name, value, kind in parts:
         if not isinstance(value, kind):
-            make = name if kind in (Model, Cluster) else kind.__name__
+            make = name if kind in (Model, Cluster, Framework) else kind.__name__
             raise UserError(
                 f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=f"sim.{make}(...) makes one"
             )
@@ -98,6 +100,7 @@ def _well_formed(scenario: Scenario) -> None:
     data = {
         "plan": _plain(scenario.plan) | ({} if isinstance(schedule, str) else {"schedule": "1f1b"}),
         "job": _plain(scenario.job),
+        "framework": _framework(scenario.framework),
         "fidelity": _plain(scenario.fidelity),
         "perturb": [_perturb(p) for p in scenario.perturb],
     }
@@ -111,6 +114,12 @@ def _well_formed(scenario: Scenario) -> None:
 def _plain(value: Any) -> dict[str, Any]:
     inner = {field.name: getattr(value, field.name) for field in fields(value)}
     return {name: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for name, v in inner.items()}
+
+
+def _framework(framework: Framework) -> dict[str, Any]:
+    data = _plain(framework)
+    times = data["host"] if isinstance(data["host"], dict) else {}
+    return {**data, "host": {name.removesuffix("_s"): f"{time} s" for name, time in times.items()}} if times else data
 
 
 def _perturb(p: Perturb) -> dict[str, Any]:
@@ -148,7 +157,7 @@ def _batch(scenario: Scenario) -> Found:
         most = max(1, MOST_LAYER_SLOTS // model.layers)
         yield "job.global_batch", message, f"global_batch: {most * dp * job.microbatch_size}, or a larger microbatch_size"
     flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.microbatch_size * job.sequence_length
-    sustained = gpu.peak_flop_per_s.get(job.dtype, inf) * gpu.kernels.compute_fraction
+    sustained = gpu.peak_flop_per_s.get(job.activation_dtype, inf) * gpu.kernels.compute_fraction
     if flop / sustained > LONGEST_MICROBATCH_S:
         message = (
             f"a microbatch of {job.microbatch_size * job.sequence_length} tokens keeps one {gpu.name} busy for more than a day"
@@ -157,8 +166,12 @@ def _batch(scenario: Scenario) -> Found:
     if model.positions == "learned" and job.sequence_length > model.max_sequence_length:
         message = f"{model.name} has learned positions for {model.max_sequence_length} tokens, not {job.sequence_length}"
         yield "job.sequence_length", message, f"at most {model.max_sequence_length}"
-    if job.dtype not in gpu.peak_flop_per_s:
-        yield "job.dtype", f"{gpu.name} has no {job.dtype} peak", f"it has {', '.join(gpu.peak_flop_per_s)}"
+    if not gpu.runs(job.dtype):
+        legal = [dtype for dtype in DTYPES if gpu.runs(dtype)]
+        yield "job.dtype", f"{gpu.name} has no {job.dtype} products", f"it has {', '.join(legal)}"
+    elif job.narrow and job.dtype not in scenario.framework.low_precision.formats:
+        legal = [*ELEMENT_BYTES, *scenario.framework.low_precision.formats]
+        yield "job.dtype", f"{scenario.framework.name} has no {job.dtype} products", f"it has {', '.join(legal)}"
 
 
 def _multiples(value: int, unit: int) -> list[int]:

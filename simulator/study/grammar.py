@@ -6,15 +6,16 @@ import re
 from typing import Any, NamedTuple
 
 from ..errors import UserError, did_you_mean, either, nearest, shown
+from ..kernels import NARROW_BYTES
 from ..plan.mesh import Mesh
 from ..units import BYTES_PER_SECOND, parse
-from ..workload.job import ELEMENT_BYTES
+from ..workload.job import DTYPES
 from . import catalog
 
 MOST_NICS = 1024
 MOST_SITES = 64
 DRAWN = "vertices: [{name: gpu0, kind: gpu}, ...], links: [{from: gpu0, to: gpu1, capacity: 50 GB/s, latency: 1 us}, ...]"
-LATER_DTYPES = ("fp4", "fp8", "tf32", "fp64", "int8")
+LATER_DTYPES = ("fp4", "mxfp4", "tf32", "fp64", "int8")
 _NICS = re.compile(r"\s*(?:([0-9]{1,9})\s*[x×]\s*)?(.+)", re.DOTALL)
 
 
@@ -37,7 +38,7 @@ def intra_node(text: Any) -> Inside:
     """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of inside, and what a GPU sends over all its links together."""
     kind, _, rate = _text(text, "NVSwitch 450 GB/s").strip().partition(" ")
     plain = catalog.plain(kind)
-    if plain != "nvlink" and plain not in shapes_with("inside"):
+    if plain != "nvlink" and not _is_shape_with(plain, "inside"):
         known = ["NVSwitch", "NVLink", *shapes_with("inside")]
         close = nearest(kind, known)
         raise UserError(
@@ -101,6 +102,12 @@ def sites(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _is_shape_with(name: str, part: str) -> bool:
+    """Whether a shape of that name can be a node's `inside`, or a `fabric`; reads no other shape."""
+    known = name in map(catalog.plain, catalog.files("shapes"))
+    return known and hasattr(catalog.module("shapes", name), part)
+
+
 def shapes_with(what: str) -> list[str]:
     """The shapes of the catalog that can be a node's `inside`, or a `fabric` of nodes, or that have an option."""
     found = {catalog.plain(name): catalog.module("shapes", name) for name in catalog.files("shapes")}
@@ -127,10 +134,30 @@ def rank_order(text: Any) -> str:
 def dtype(name: Any) -> str:
     """A number format that weights and activations can have."""
     if _text(name, "bf16").lower() in LATER_DTYPES:
-        raise UserError(f"training in {name} is not modelled yet", hint=f"use {either(ELEMENT_BYTES)}")
-    if name not in ELEMENT_BYTES:
-        raise UserError(f"{shown(name)} is no number format", hint=did_you_mean(name, ELEMENT_BYTES))
+        raise UserError(f"training in {name} is not modelled yet", hint=f"use {either(DTYPES)}")
+    if name not in DTYPES:
+        raise UserError(f"{shown(name)} is no number format", hint=did_you_mean(name, DTYPES))
     return str(name)
+
+
+def formats(value: Any) -> tuple[str, ...]:
+    """The narrow formats that a framework has."""
+    if not isinstance(value, (list, tuple)):
+        raise UserError(f"{shown(value)} is no list of formats", hint="[fp8, mxfp8], or [] for none")
+    for name in value:
+        if not isinstance(name, str) or name not in NARROW_BYTES:
+            raise UserError(f"{shown(name)} is no format of eight or four bits", hint=did_you_mean(str(name), NARROW_BYTES))
+    return tuple(value)
+
+
+def attention(text: Any) -> str:
+    """A library of attention kernels of which some were measured, `unfused`, or nothing for the usual one of a GPU."""
+    if text == "":
+        return ""
+    from ..costs.shelf import known_library
+    from .kernel_fits import shelf
+
+    return known_library(_text(text, "flash_attention"), shelf())
 
 
 def nearest_divisor(whole: int, wanted: int) -> int:
@@ -144,7 +171,8 @@ def fabric(text: Any) -> str:
     """A measured fabric by name, or `ideal`; nothing for the usual one."""
     from . import fabrics
 
+    name = catalog.plain(text) if isinstance(text, str) else None
+    if name in ("", "ideal") or (name in fabrics.names() and fabrics.load(str(name)).across):
+        return str(name)
     known = ("ideal", *(name for name in fabrics.names() if fabrics.load(name).across))
-    if text == "" or (isinstance(text, str) and catalog.plain(text) in known):
-        return catalog.plain(text)
     raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), known))

@@ -185,7 +185,7 @@ def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Sc
     if not isinstance(chosen, list) or not chosen or not all(type(g) is int and g >= 0 for g in chosen):
         at = document.where((*place, "gpus"))
         raise UserError(f"jobs: gpus: {shown(gpus)} are no GPUs", where=at, hint="gpus: 8, or a list of their numbers")
-    shared = {key: value for key, value in document.data.items() if key in ("cluster", "fidelity", "perturb")}
+    shared = {key: value for key, value in document.data.items() if key in ("cluster", "framework", "fidelity", "perturb")}
     own = {key: entry[key] for key in ("model", "plan", "job") if key in entry}
     marks = {p: mark for p, mark in document.marks.items() if p[:1] != ("jobs",)}
     marks |= {p[2:]: mark for p, mark in document.marks.items() if p[:2] == place}

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..costs.measured import Estimate, Estimator, Options
+from ..costs.measured import Estimate, Estimator
 from ..kernels import Kernel
 from ..program.op import Compute
 from . import kernel_fits
+from .assemble import options_of
 
 if TYPE_CHECKING:
     from .run import Run
 
-SPREADS = 2.0
-"""Standard errors on each side of a band."""
-
 
 @dataclass(frozen=True, slots=True)
-class KernelCost:
-    """One kernel of a step: all layers, microbatches and pipeline ranks of one replica that run it alike."""
+class OpCost:
+    """One kernel or collective of a step: all layers, microbatches and pipeline ranks of one replica that run it alike."""
 
     name: str
     shape: str
@@ -35,12 +31,14 @@ class KernelCost:
     sigma: float
     """Relative standard error."""
     extrapolated: bool
+    axis: str = ""
+    """Of a collective; kernels have none."""
 
 
-def kernel_costs(run: Run) -> list[KernelCost]:
+def kernel_costs(run: Run) -> list[OpCost]:
     """Every kernel of the measured step, the dearest first."""
     job, gpu = run.scenario.job, run.scenario.cluster.gpu
-    estimator = Estimator(gpu, job.dtype, kernel_fits.shelf(), Options())
+    estimator = Estimator(gpu, job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(run.scenario.framework))
     calls: Counter[tuple[str, Kernel]] = Counter()
     for order in run.program.orders:
         for step in (step for step in order if step.iteration == run.observation.iteration):
@@ -51,8 +49,8 @@ def kernel_costs(run: Run) -> list[KernelCost]:
     return sorted(rows, key=lambda row: -row.seconds)
 
 
-def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate) -> KernelCost:
-    return KernelCost(
+def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate) -> OpCost:
+    return OpCost(
         name,
         str(kernel),
         calls,
@@ -63,15 +61,3 @@ def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate) -> KernelCo
         estimate.sigma,
         estimate.extrapolated,
     )
-
-
-def band_s(step_s: float, costs: Iterable[KernelCost], pipeline_ranks: int) -> tuple[float, float]:
-    """The step time with the fit errors of its kernels: those of one model err together, models independently.
-
-    A rank's mean time of kernels is taken to shift the step by as much. Collectives carry no error yet.
-    """
-    by_model: dict[str, float] = {}
-    for cost in costs:
-        by_model[cost.model] = by_model.get(cost.model, 0.0) + cost.seconds * cost.sigma / pipeline_ranks
-    spread = SPREADS * math.sqrt(sum(error**2 for error in by_model.values()))
-    return max(0.0, step_s - spread), step_s + spread

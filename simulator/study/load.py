@@ -12,17 +12,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Fault, UserError, shown
-from . import catalog, torch_csv
+from . import catalog
 from .document import Document, Mark, Place
-from .jobs import Tenancy, tenancy
-from .scenario import Scenario
 from .source import parse, read, scalar
 
-NAMED: tuple[tuple[Place, str], ...] = ((("model",), "models"), (("cluster",), "clusters"), (("cluster", "gpu"), "gpus"))
+if TYPE_CHECKING:
+    from .jobs import Tenancy
+    from .scenario import Scenario
+
+NAMED: tuple[tuple[Place, str], ...] = (
+    (("model",), "models"),
+    (("cluster",), "clusters"),
+    (("cluster", "gpu"), "gpus"),
+    (("framework",), "frameworks"),
+)
 """What may be a name in a scenario, and of which kind. A cluster's file may name its GPU: so the order matters."""
+PROFILE: Place = ("cluster", "gpu", "profile")
 PYTHON: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
 """What may be `file.py:name`."""
 
@@ -38,8 +46,10 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario | Tenancy:
 
 def load_one(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
     """The same where several jobs on one cluster have no place."""
+    from .scenario import Scenario
+
     found = load(path, settings)
-    if isinstance(found, Tenancy):
+    if not isinstance(found, Scenario):
         raise UserError(f"{path} holds several jobs", hint="`trainsim run` runs them; this takes one")
     return found
 
@@ -51,7 +61,11 @@ def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = ()) -> Scena
 
 def _understood(document: Document) -> Scenario | Tenancy:
     """One job, or several that share a cluster."""
-    return tenancy(document) if "jobs" in document.data else from_document(document)
+    if "jobs" not in document.data:
+        return from_document(document)
+    from .jobs import tenancy
+
+    return tenancy(document)
 
 
 def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
@@ -125,6 +139,10 @@ def from_document(document: Document) -> Scenario:
             faults += error.faults
             unresolved.append(place)
             document = document.without(place)
+    try:
+        document = profiled(document)
+    except UserError as error:
+        faults += error.faults
     schema, found = examined(ScenarioSchema, _located(document))
     faults += [fault for place, fault in found if place not in unresolved]
     if faults:
@@ -137,6 +155,17 @@ def _reading_order(fault: Fault) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", fault.where)]
 
 
+def profiled(document: Document) -> Document:
+    """The document with the path of its GPU's profile as seen from where trainsim runs; a file that is not there is refused."""
+    name, mark = document.at(PROFILE), document.mark(PROFILE)
+    if not isinstance(name, str) or not mark:
+        return document
+    path = _beside(name, mark)
+    if not catalog.is_file(path):
+        raise UserError(f"no file {shown(name)}", where=document.where(PROFILE), hint="`trainsim calibrate fit` writes one")
+    return document.changed(PROFILE, path, mark)
+
+
 def _located(document: Document) -> Document:
     """The document with the paths of Python files and tables as seen from where trainsim runs."""
     for place in PYTHON:
@@ -144,7 +173,7 @@ def _located(document: Document) -> Document:
         if isinstance(name, str) and ".py:" in name and mark:
             path, _, attribute = name.rpartition(":")
             document = document.changed(place, f"{_beside(path, mark)}:{attribute}", mark)
-        elif isinstance(name, str) and torch_csv.is_table(name) and mark:
+        elif isinstance(name, str) and catalog.is_table(name) and mark:
             document = document.changed(place, _beside(name, mark), mark)
     return document
 
@@ -179,4 +208,4 @@ def _complete(data: Mapping[str, Any], kind: str) -> bool:
     from .strict import Strict
 
     schemas: dict[str, type[Strict]] = {"models": ModelSchema, "clusters": ClusterSchema, "gpus": GpuSchema}
-    return all(name in data for name, field in schemas[kind].model_fields.items() if field.is_required())
+    return kind in schemas and all(name in data for name, field in schemas[kind].model_fields.items() if field.is_required())

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from ..errors import did_you_mean
 from ..hardware.options import Dragonfly
 from ..hardware.shapes._direct import squarish
-from ..units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, LATENCY, US_PER_S, WATTS
+from ..units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, HERTZ, LATENCY, US_PER_S, WATTS
 from . import catalog, grammar
 from .strict import Contradiction, Strict, Text, quantity
 
@@ -43,6 +43,7 @@ BytesPerSecond = Annotated[float, quantity(BYTES_PER_SECOND)]
 Latency = Annotated[float, quantity(LATENCY)]
 FlopPerSecond = Annotated[float, quantity(FLOP_PER_SECOND)]
 Watts = Annotated[float, quantity(WATTS)]
+Hertz = Annotated[float, quantity(HERTZ)]
 Dims = Annotated[list[Degree], Field(min_length=1, max_length=8)]
 
 
@@ -67,7 +68,11 @@ class GpuSchema(Strict):
     peak: dict[str, FlopPerSecond]
     sms: Size
     tdp: Watts
+    architecture: Annotated[str, Field(description="what its kernels are compiled for, such as sm_90")] = ""
+    clock: Annotated[Hertz, Field(description="the highest, such as 1980 MHz")] = 0.0
+    cache: Annotated[Bytes, Field(description="of the last level, such as 50 MiB")] = 0.0
     kernels: KernelSchema
+    profile: Annotated[str, Field(description="a file that `trainsim calibrate fit` wrote")] = ""
     sources: Annotated[dict[str, str], Field(default_factory=dict)]
 
 

@@ -16,6 +16,7 @@ from ..metrics import Array, Observation, bubble, mfu
 from ..metrics.idle import BUSY, OPTIMIZER, Spent
 from ..metrics.mfu import CONVENTION
 from ..program.labels import Labels
+from ..program.op import HOST
 from ..program.program import Program
 from ..units import TFLOP, seconds
 from .scenario import Scenario
@@ -23,7 +24,7 @@ from .scenario import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .kernel_costs import KernelCost
+    from .kernel_costs import OpCost
     from .network import Network
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
@@ -32,7 +33,7 @@ MOST_ROWS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a step costs. Times are seconds; `exposed_s`, `optimizer_s` and `busy_s` are means over ranks."""
+    """What a step costs. Times are seconds; `exposed_s`, `launch_s`, `optimizer_s` and `busy_s` are means over ranks."""
 
     step_time_s: float
     tokens_per_s: float
@@ -44,6 +45,7 @@ class Metrics:
     flop_convention: str
     bubble_fraction: float
     exposed_s: dict[str, float]
+    launch_s: float
     optimizer_s: float
     busy_s: float
 
@@ -113,6 +115,7 @@ class Run:
             flop_convention=CONVENTION,
             bubble_fraction=bubble.measure(seen),
             exposed_s={axis: seen.mean_s(self.spent.of(axis)) for axis in REPORTED_AXES},
+            launch_s=seen.mean_s(self.spent.of(HOST)),
             optimizer_s=seen.mean_s(self.spent.of(OPTIMIZER)),
             busy_s=seen.mean_s(self.spent.of(BUSY)),
         )
@@ -125,18 +128,26 @@ class Run:
         return network(self)
 
     @cached_property
-    def kernel_costs(self) -> list[KernelCost]:
+    def kernel_costs(self) -> list[OpCost]:
         """Every kernel of the step: time, model, provenance and error."""
         from .kernel_costs import kernel_costs
 
         return kernel_costs(self)
 
+    @cached_property
+    def collective_costs(self) -> list[OpCost]:
+        """Every collective of the step: time alone, source and error."""
+        from .collective_costs import collective_costs
+
+        return collective_costs(self)
+
     @property
     def step_time_interval_s(self) -> tuple[float, float]:
-        """The step time, two standard errors of the kernels' fits below and above."""
-        from .kernel_costs import band_s
+        """The step time, two standard errors of its kernels and collectives below and above."""
+        from .band import band_s
 
-        return band_s(self.metrics.step_time_s, self.kernel_costs, self.program.ranks)
+        metrics = self.metrics
+        return band_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, metrics.exposed_s, self.program.ranks)
 
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
         """Seconds, and the bytes that a rank of this pipeline coordinate holds from then on."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..binding.fidelity import Fidelity
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
+from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import catalog
@@ -40,6 +41,7 @@ class Scenario:
     job: Job = field(default_factory=Job)
     fidelity: Fidelity = field(default_factory=Fidelity)
     perturb: tuple[Perturb, ...] = ()
+    framework: Framework = field(default_factory=Framework)
     marks: Mapping[Place, Mark] = field(default_factory=dict, compare=False, repr=False)
     """Where the values came from, for messages."""
 
@@ -58,8 +60,13 @@ class Scenario:
         return {
             "model": self.model.name,
             "cluster": {"name": cluster.name, "gpu": cluster.gpu.name, "nodes": cluster.nodes, "gpus": cluster.gpus},
-            "plan": asdict(replace(self.plan, schedule=catalog.called(self.plan.schedule))),
+            "plan": {**asdict(replace(self.plan, schedule=catalog.called(self.plan.schedule))), "overlap": self._overlap()},
             "job": asdict(self.job),
+            "framework": asdict(self.framework),
             "fidelity": asdict(self.fidelity),
             "perturb": [asdict(p) for p in self.perturb],
         }
+
+    def _overlap(self) -> dict[str, Any]:
+        """What runs beside compute, by the plan or else by the framework."""
+        return {**asdict(self.plan.overlap), **asdict(self.plan.overlap.over(self.framework.overlap))}

@@ -10,6 +10,7 @@ from pydantic import Field
 from ..units import SECONDS, show_s
 from . import grammar
 from .machines import LEAST_FACTOR, ClusterSchema, Degree, Name, Size
+from .software import FrameworkSchema
 from .strict import Contradiction, SoFar, Strict, Text, quantity
 
 Factor = Annotated[float, Field(le=100, allow_inf_nan=False, description="a constant factor; random ones are not modelled yet")]
@@ -58,11 +59,11 @@ class ModelSchema(Strict):
 
 
 class OverlapSchema(Strict):
-    """Which communication may run beside compute."""
+    """Which communication may run beside compute; what is left out is as the framework does it."""
 
-    dp: bool = True
-    tp: bool = False
-    pp: bool = True
+    dp: bool | None = None
+    tp: bool | None = None
+    pp: bool | None = None
     ep: Annotated[bool, SoFar((False,), "expert parallelism")] = False
 
 
@@ -137,6 +138,7 @@ class SettingsSchema(Strict):
 
     plan: PlanSchema = PlanSchema()
     job: JobSchema = JobSchema()
+    framework: FrameworkSchema = FrameworkSchema()
     fidelity: FidelitySchema = FidelitySchema()
     perturb: Annotated[list[PerturbSchema], Field(default_factory=list)]
 
@@ -144,20 +146,17 @@ class SettingsSchema(Strict):
 class ScenarioSchema(SettingsSchema):
     """A whole scenario."""
 
-    not_yet: ClassVar[dict[str, str]] = {
-        "framework": "framework profiles are not modelled yet",
-    }
-
     model: Annotated[ModelSchema, Field(description="a name such as llama3-70b, a path or a mapping")]
     cluster: Annotated[ClusterSchema, Field(description="a name such as dgx-h100, a path or a mapping")]
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a scenario file, for editors: models, clusters and GPUs also by name."""
+    """The JSON Schema of a scenario file, for editors: models, clusters, GPUs and frameworks also by name."""
     schema = ScenarioSchema.model_json_schema(by_alias=True)
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "trainsim scenario"}
     named = {"type": "string", "description": "a name, or a path to a file"}
-    for owner, key in ((schema, "model"), (schema, "cluster"), (schema["$defs"]["ClusterSchema"], "gpu")):
+    whole, cluster = schema, schema["$defs"]["ClusterSchema"]
+    for owner, key in ((whole, "model"), (whole, "cluster"), (cluster, "gpu"), (whole, "framework")):
         owner["properties"][key] = {"anyOf": [named, owner["properties"][key]]}
     schema["properties"]["extends"] = {"type": "string", "description": "a scenario that this one changes"}
     for partial in (schema, *(schema["$defs"][name] for name in ("ModelSchema", "ClusterSchema", "GpuSchema"))):

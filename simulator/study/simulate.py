@@ -6,31 +6,29 @@ One direction: check, schedule, lower, bind, fold, close, run, measure. Names be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 
 from ..binding.fidelity import Fidelity
 from ..binding.stepwise import stepwise
-from ..engine import des
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
-from ..engine.replay import replay, why_not
-from ..engine.task import TaskGraph
-from ..engine.timeline import Timeline, Times
+from ..engine.timeline import Timeline
 from ..errors import Deadlock, Infeasible, UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from ..memory.account import RankMemory, account
 from ..plan.plan import Plan
 from ..program.program import Program
 from ..units import GIB, show_bytes
+from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import feasible
+from . import engines, feasible
 from .assemble import bound_of, program_of, site_of
 from .explain_deadlock import explained
 from .run import Run
 from .scenario import Perturb, Scenario
 
-ENGINES = ("auto", "des", "replay")
 MOST_STEPS = 1000
 OVERLAPPING_STEPS = 3
 
@@ -41,6 +39,7 @@ def simulate(
     plan: Plan | None = None,
     job: Job | None = None,
     *,
+    framework: Framework | None = None,
     fidelity: Fidelity | None = None,
     perturb: Perturb | Sequence[Perturb] = (),
     engine: str = "auto",
@@ -54,7 +53,8 @@ def simulate(
     between their ends is the step; one more step follows, so that the measured one ends as it would in a long run.
     """
     disturbed = (perturb,) if isinstance(perturb, Perturb) else tuple(perturb)
-    scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), disturbed)
+    software = framework or Framework()
+    scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), disturbed, software)
     return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom)
 
 
@@ -63,8 +63,8 @@ def simulate_scenario(
 ) -> Run:
     """The same for a scenario that has been put together already."""
     began = perf_counter()
-    if engine not in ENGINES:
-        raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, ENGINES))
+    if engine not in engines.ENGINES:
+        raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, engines.ENGINES))
     if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     feasible.check(scenario)
@@ -76,11 +76,11 @@ def simulate_scenario(
     bound = bound_of(scenario, program)
     messages = scenario.fidelity.collectives == "stepwise"
     folding = folding and not messages
-    folded = fold(bound.skeleton) if folding else unfolded(bound.skeleton)
+    folded = (fold if folding else unfolded)(bound.skeleton, partial(engines.must_end, engine=engine))
     steps_of = stepwise(bound, site_of(scenario), folded.expansion) if messages else None
     graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
     try:
-        times, used, reason = _run(graph, engine)
+        times, used, reason = engines.run(graph, engine)
     except Deadlock as deadlock:
         raise explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
@@ -88,17 +88,6 @@ def simulate_scenario(
     reason = f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
     measured = -2 if overlapping else -1
     return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began, measured)
-
-
-def _run(graph: TaskGraph, engine: str) -> tuple[Times, str, str]:
-    """Times, the engine that made them, and why that one."""
-    if engine == "replay":
-        return replay(graph), "replay", "replay because it was asked for, and nothing shares a link"
-    obstacle = why_not(graph)
-    if engine == "auto" and not obstacle:
-        return replay(graph), "replay", "replay because nothing shares a link"
-    why = f"because {obstacle}" if obstacle and engine == "auto" else "because it was asked for"
-    return des.simulate(graph), "des", f"des {why}"
 
 
 def _folding_reason(folded: Folded, why_whole: str) -> str:
@@ -114,7 +103,8 @@ def memory_of(scenario: Scenario, program: Program) -> tuple[RankMemory, ...]:
     """What every pipeline rank holds."""
     replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
     shards = replicas if scenario.plan.sharding == "zero1" else 1
-    return account(program, element_bytes=scenario.job.element_bytes, optimizer_shards=shards)
+    widths = {"element_bytes": scenario.job.element_bytes, "gradient_bytes": scenario.framework.gradient_bytes}
+    return account(program, **widths, optimizer_shards=shards)
 
 
 def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:

@@ -20,7 +20,7 @@ Contradiction = tuple[str, str, str]
 class Strict(BaseModel):
     """Unknown keys, wrong types and numbers in quotes are faults."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=(), defer_build=True)
     not_yet: ClassVar[dict[str, str]] = {}
     """Keys of the contract whose time has not come: refused with a reason instead of a guess at a typo."""
 

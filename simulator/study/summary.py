@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..units import show_bytes, show_count, show_s
+from ..workload.framework import Framework
 from . import catalog
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ def _asked(run: Run) -> list[tuple[str, str]]:
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
     sharding = "" if plan.sharding == "none" else f", {plan.sharding}"
     batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
+    software = [("framework", s.framework.name)] if s.framework != Framework() else []
     return [
         ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters"),
         ("batch", batch),
         ("cluster", f"{run.gpus:,} GPUs: {s.cluster.nodes:,} x {s.cluster.name}"),
         ("plan", ways + chunks + sharding),
+        *software,
     ]
 
 
@@ -35,12 +38,13 @@ def _found(run: Run) -> list[tuple[str, str]]:
     exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
     have, fits = show_bytes(run.scenario.cluster.gpu.memory_bytes), "" if run.fits else ": DOES NOT FIT"
     return [
-        ("step time", f"{show_s(m.step_time_s)}, {_between(run)} by the errors of the kernels' fits"),
+        ("step time", f"{show_s(m.step_time_s)}, {_between(run)} by the errors of what it is made of"),
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
         ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step computing, on average"),
         ("bubble", f"{m.bubble_fraction:.1%} of the step waiting for other stages"),
         ("exposed", exposed or "no communication"),
+        *([("launches", f"{show_s(m.launch_s)} waiting for the host")] if m.launch_s else []),
         ("optimizer", show_s(m.optimizer_s)),
         ("memory", f"{show_bytes(run.peak_memory_bytes)} of {have} on the fullest GPU{fits}"),
     ]

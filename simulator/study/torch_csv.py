@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ..errors import Fault, OutsideDomain, UserError, nearest, shown
 from ..files import atomic
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Box, Layout, Pair, Shape, Slot, slots_of
+from . import catalog
 
 OVERLAPPED = "OVERLAP_F_B"
 MOST_BYTES = 2**26
@@ -82,11 +83,6 @@ def _cell(box: Box) -> str:
     return f"{box}{OVERLAPPED}" if isinstance(box, Pair) else str(box)
 
 
-def is_table(name: object) -> bool:
-    """Whether a schedule is named by its file."""
-    return isinstance(name, str) and name.lower().endswith(".csv")
-
-
 def read(path: str | Path) -> Table:
     """The schedule in a file. Raises `UserError` with every fault, each with its line and cell."""
     rows = _content(Path(path)).rstrip().split("\n")
@@ -142,7 +138,7 @@ def _content(path: Path) -> str:
 def _neighbour(path: Path) -> str:
     """What there is instead of a missing file."""
     try:
-        names = sorted(p.name for p in path.parent.iterdir() if is_table(p.name))
+        names = sorted(p.name for p in path.parent.iterdir() if catalog.is_table(p.name))
     except (OSError, ValueError):
         return f"there is no folder {shown(str(path.parent))}"
     close = nearest(path.name, names)
