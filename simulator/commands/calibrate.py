@@ -25,8 +25,11 @@ def command() -> None:
 )
 @click.option("--inside", metavar="FABRIC", help="Start the links inside nodes from this one.  [default: the nearest]")
 @click.option("--across", metavar="FABRIC", help="Start the network between nodes from this one.  [default: the nearest]")
+@click.option("--kind", metavar="COLLECTIVE", help="Of runs that do not name their program, such as alltoall.")
 @json_option
-def links(files: tuple[Path, ...], out: str | None, inside: str | None, across: str | None, as_json: bool) -> None:
+def links(
+    files: tuple[Path, ...], out: str | None, inside: str | None, across: str | None, kind: str | None, as_json: bool
+) -> None:
     """Fit a fabric to FILES, what nccl-tests printed (its table, or its JSON): constants, and a curve for each run.
 
     Give runs of several collectives and numbers of GPUs, in one file or in several: what they do not tell is taken from the
@@ -36,7 +39,7 @@ def links(files: tuple[Path, ...], out: str | None, inside: str | None, across: 
     from ..study import fabrics
     from ..study.calibrate.links import calibrated
 
-    fabric = calibrated(files, Path(out).stem if out else files[0].stem, inside, across)
+    fabric = calibrated(files, Path(out).stem if out else files[0].stem, inside, across, kind)
     content = fabrics.text(fabric)
     if out:
         with atomic(out) as temporary:
@@ -56,12 +59,14 @@ def links(files: tuple[Path, ...], out: str | None, inside: str | None, across: 
 @command.command("gpu", short_help="Time the kernels of a GPU with PyTorch.")
 @click.option("--model", metavar="NAME", help="Time the kernels of this model, as several plans split it.  [default: a grid]")
 @click.option("--dtype", default="bf16,fp8", show_default=True, help="Of products and attention: bf16, fp16, fp8.")
-@click.option("--ops", default="", help="Only these, such as gemm,attention,rmsnorm,adam.  [default: all]")
+@click.option("--ops", help="Only these, such as gemm,attention,rmsnorm,adam.  [default: all]")
 @click.option("--budget", default="10 min", show_default=True, help="When to stop; the time is shared fairly by the operators.")
-@click.option("--out", metavar="DIR", help="Where to write.  [default: results/calibration/GPU-DATE]")
+@click.option(
+    "--out", metavar="DIR", help="Where to write.  [default: results/calibration/GPU-DATE, the newest if it is not complete]"
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="cpu tries it out without a GPU.")
 @json_option
-def gpu(model: str | None, dtype: str, ops: str, budget: str, out: str | None, device: str, as_json: bool) -> None:
+def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | None, device: str, as_json: bool) -> None:
     """Time kernels with CUDA events and write them to raw.csv, the machine to machine.json, fitted constants to fit.csv.
 
     Every kernel is warmed up, run on random data with a cold cache, and written as soon as it is measured: stop it when you
@@ -76,7 +81,7 @@ def gpu(model: str | None, dtype: str, ops: str, budget: str, out: str | None, d
     from ..units import SECONDS, parse
 
     budget_s, today = parse(budget, SECONDS), date.today().isoformat()
-    wanted = session.wanted(model, _words(dtype), _words(ops))
+    wanted = session.wanted(model, _words(dtype, "--dtype"), [] if ops is None else _words(ops, "--ops"))
     bench = Bench(device)
     where = session.folder(out, bench.name, today)
     try:
@@ -91,17 +96,23 @@ def gpu(model: str | None, dtype: str, ops: str, budget: str, out: str | None, d
         raise
     finally:
         bench.close()
-    written = session.finish(where)
+    written = session.finish(where, outcome.left)
     if as_json:
         print_json({"folder": str(where), **session.record(outcome, written)})
         return
     click.echo(f"{outcome.measured} kernels measured, {outcome.kept} were there, {outcome.left} wait for more time: {where}")
     for reason, count in outcome.refused.items():
         click.echo(f"{count} not run here: {reason}")
+    for name, times in written.slowdowns.items():
+        click.echo(f"{name}: {times:.3g} times as long as alone")
+    for option in written.suggested:
+        click.echo(f"launches suggest {option}")
+    for row in written.impossible:
+        click.echo(f"left out: {row}", err=True)
     if written.profile:
-        _print_fits(session.fits(written.profile))
+        _print_fits(session.fits(written.profile), session.ratios(written.profile))
     else:
-        click.echo(f"no profile: {written.why_not}")
+        click.echo(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
 
 @command.command("fit", short_help="A profile from a table of measured kernels.")
@@ -118,17 +129,21 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     from ..files import atomic
     from ..study.calibrate import gpu as session
 
-    made, _, _ = session.profile_of(table, gpu_name)
+    found = session.profile_of(table, gpu_name)
+    made = found.profile
     content = session.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
     if out:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")
+    for one in found.impossible:
+        click.echo(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
     if as_json:
-        print_json({"gpu": made.gpu, "file": out, "fits": session.fits(made), "unused": dict(made.unused), "yaml": content})
+        told = {"fits": session.fits(made), "ratios": session.ratios(made), "unused": dict(made.unused)}
+        print_json({"gpu": made.gpu, "file": out, **told, "impossible": len(found.impossible), "yaml": content})
     elif out is None:
         click.echo(content, nl=False)
     else:
-        _print_fits(session.fits(made))
+        _print_fits(session.fits(made), session.ratios(made))
         for reason, count in made.unused.items():
             click.echo(f"{count} rows not used: {reason}")
 
@@ -175,13 +190,21 @@ def _times(entry: dict[str, Any]) -> list[str]:
     return [str(entry["calls"]), f"{entry['median_us']:,.1f}", f"{entry['total_us']:,.0f}"]
 
 
-def _words(text: str) -> list[str]:
-    return [word for part in text.split(",") if (word := part.strip().lower())]
+def _words(text: str, option: str) -> list[str]:
+    from ..errors import UserError
+
+    found = [word for part in text.split(",") if (word := part.strip().lower())]
+    if not found:
+        raise UserError(f"{option} names nothing", hint="leave it out, or give names with commas between them")
+    return found
 
 
-def _print_fits(fits: list[dict[str, Any]]) -> None:
+def _print_fits(fits: list[dict[str, Any]], ratios: list[dict[str, Any]]) -> None:
     rows = [[e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}"] for e in fits]
     print_table(["kernels", "dtype", "library", "rows", "held out", "mean error"], rows, right=(3, 4, 5))
+    if ratios:
+        rows = [[e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}"] for e in ratios]
+        print_table(["operator", "times a pointwise kernel", "rows", "error"], rows, right=(1, 2, 3))
 
 
 @contextmanager

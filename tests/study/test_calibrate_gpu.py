@@ -10,17 +10,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from simulator.costs.measured import Estimator
 from simulator.errors import UserError
+from simulator.study import kernel_fits
 from simulator.study.calibrate import gpu as session
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.machine import Bench
-from simulator.study.calibrate.table import COLUMNS, Probe, rows_of
+from simulator.study.calibrate.table import COLUMNS, Probe, rows_of, text
 from simulator.study.calibrate.torch_operands import Refused
-from simulator.study.calibrate.words import work
+from simulator.study.calibrate.words import kernel_of, work
 
 from ..commandline import trainsim
 
@@ -42,7 +45,8 @@ HEADS = (1, 64, 4, 2, 16)
 TINY = [
     *(Probe("gemm", "bf16", 64 * i, 64, 64, variant=how) for i in range(1, 5) for how in ("fwd", "dgrad", "wgrad")),
     *(Probe(op, "bf16", 0, 0, 0, *HEADS, True, "flash_attention") for op in ("attention_fwd", "attention_bwd")),
-    *(Probe(op, "bf16", 64, 128) for op in ("rmsnorm", "rmsnorm_bwd", "swiglu", "rope", "cross_entropy", "embedding")),
+    *(Probe(op, "bf16", 64, 128) for op in ("rmsnorm", "rmsnorm_bwd", "softmax", "softmax_bwd", "embedding")),
+    *(Probe(op, "bf16", 64, 128, variant="eager") for op in ("swiglu", "rope", "cross_entropy")),
     *(Probe("elementwise", "bf16", 64 * i, 128, variant="add") for i in range(1, 5)),
     Probe("adam", "fp32", 1, 4096),
     Probe("copy", "bf16", 1, 4096, variant="d2d"),
@@ -65,6 +69,13 @@ def test_a_session_writes_what_it_measured_on_what_and_what_it_tells(tmp_path: P
     assert Counter(row.probe for row in rows) == Counter(probe for probe in TINY if probe.variant != "h2d")
     assert all(0 < row.low_s <= row.seconds <= row.high_s for row in rows)
     assert all(row.runs >= 5 for row in rows)
+    counted = {row.probe.op: row.operators for row in rows}
+    one = ("softmax", "softmax_bwd", "embedding", "elementwise", "adam", "copy")
+    assert {op: counted[op] for op in (*one, "swiglu", "gemm", "launch")} == {
+        **dict.fromkeys(one, 1), "swiglu": 2, "gemm": None, "launch": None
+    }  # fmt: skip
+    assert min(counted[op] or 0 for op in ("rope", "cross_entropy")) > 1
+    assert all(row.is_eager for row in rows if row.probe.op in ("swiglu", "rope", "cross_entropy"))
     assert (said.record["measured"], said.record["left"]) == (len(rows), 0)
     assert said.record["refused"] == {"a copy between host and device needs CUDA": 1}
     machine = json.loads((tmp_path / "machine.json").read_text())
@@ -77,26 +88,40 @@ def test_a_session_writes_what_it_measured_on_what_and_what_it_tells(tmp_path: P
 
 @pytest.mark.usefixtures("tiny")
 def test_rows_of_a_gpu_in_the_catalog_give_a_profile(tmp_path: Path) -> None:
-    """A CPU's times, said to be those of a GPU: it is not a good one, but all files are there."""
+    """The rows of a CPU, with what is predicted of a GPU for their times."""
     trainsim(*measure(tmp_path, "--budget", "5 min"))
-    path = tmp_path / "raw.csv"
-    path.write_text(path.read_text().replace("\ncpu,", "\nNVIDIA H100,"))
+    path, by = tmp_path / "raw.csv", Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shelf())
+    kernels = [(row, kernel_of(row.probe)) for row in rows_of(path)]
+    times = [row.seconds if kernel is None else by.estimate(kernel).seconds for row, kernel in kernels]
+    path.write_text(
+        text([replace(row, gpu="NVIDIA H100", seconds=time_s) for (row, _), time_s in zip(kernels, times, strict=True)])
+    )
     machine = (tmp_path / "machine.json").read_bytes()
     assert trainsim(*measure(tmp_path)).code == 2, "and this machine adds nothing to them"
     assert (tmp_path / "machine.json").read_bytes() == machine
     made = session.finish(tmp_path).profile
     assert made is not None
     assert {judged.fit.family for judged in made.fits} == {"gemm", "rowwise"}
-    assert (tmp_path / "profile.yaml").read_text().splitlines()[1] == "gpu: h100"
+    assert (tmp_path / "profile.yaml").read_text().splitlines()[2] == "gpu: h100"
     told = list(csv.DictReader((tmp_path / "fit.csv").open()))
     assert {row["constant"] for row in told if row["what"] == "gemm"} >= {"launch_us", "compute", "memory"}
     assert {row["constant"] for row in told if row["what"] == "measured over predicted"} >= {"rmsnorm bf16", "adam fp32"}
 
 
+HEEDING_INTERRUPTS = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from simulator.cli import main; main()"
+)
+"""What the background of a script starts is deaf to interrupts, and so would its children be."""
+
+
 def test_it_stops_when_it_is_told_to_and_goes_on_where_it_was(tmp_path: Path) -> None:
     args = [str(a) for a in measure(tmp_path, "--budget", "5 min", "--ops", "gemm,rmsnorm,add")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "simulator", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+        [sys.executable, "-c", HEEDING_INTERRUPTS, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
     )
     raw = tmp_path / "raw.csv"
     started = time.monotonic()

@@ -20,10 +20,11 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part
 from simulator.study.calibrate import grid, timers
+from simulator.study.calibrate.gauge import NOTHING, Gauge, Reading, accepted, reading
 from simulator.study.calibrate.harness import Outcome, run
-from simulator.study.calibrate.machine import Gauge, reading
 from simulator.study.calibrate.table import COLUMNS, SIZES, Measured, Probe, append, rows_of, text
-from simulator.study.calibrate.timers import LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
+from simulator.study.calibrate.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
+from simulator.study.calibrate.torch_kernels import Kernels
 from simulator.study.calibrate.torch_operands import Refused
 from simulator.study.calibrate.words import kernel_of, probes_of, work
 
@@ -43,8 +44,9 @@ probes = st.builds(
 )
 times = st.floats(2.0**-30, 2.0**6)
 measured = st.builds(
-    Measured, st.just("H200"), probes, times, times, times, st.integers(1, 100), st.just("a, b"), clock_mhz=st.none() | times
-)
+    Measured, st.just("H200"), probes, times, times, times, st.integers(1, 100), st.just("a, b"), clock_mhz=st.none() | times,
+    throttle=st.sampled_from(["", "hot, power cap"]), operators=st.none() | st.integers(1, 9), alone_s=st.none() | times,
+)  # fmt: skip
 
 
 @given(st.lists(measured, min_size=1, max_size=5))
@@ -54,10 +56,14 @@ def test_a_table_is_read_as_it_was_written(tmp_path_factory: Any, rows: list[Mea
         append(path, row)
     assert path.read_text(encoding="utf-8") == text(rows)
     found = rows_of(path)
-    assert [(r.gpu, r.probe, r.runs, r.source, r.role) for r in found] == [
-        (r.gpu, r.probe, r.runs, r.source, r.role) for r in rows
-    ]
+
+    def words(row: Measured) -> tuple[object, ...]:
+        return row.gpu, row.probe, row.runs, row.source, row.role, row.throttle, row.operators
+
+    assert list(map(words, found)) == list(map(words, rows))
+    assert [row.line for row in found] == list(range(2, len(rows) + 2))
     for mine, theirs in zip(found, rows, strict=True):
+        assert (mine.alone_s or 0) == pytest.approx(theirs.alone_s or 0, rel=1e-6)
         assert mine.seconds == pytest.approx(theirs.seconds, rel=1e-6)
         assert (mine.low_s, mine.high_s) == pytest.approx((theirs.low_s, theirs.high_s), rel=1e-6)
 
@@ -75,6 +81,22 @@ def test_every_cell_that_makes_no_sense_is_named_with_its_line(tmp_path: Path) -
         ("4", "time_us"),
         ("4", "m"),
     ]
+
+
+def test_a_dtype_that_nobody_knows_is_named_with_its_line_and_the_nearest(tmp_path: Path) -> None:
+    """In rows that may be fitted; a trace has others."""
+    path = tmp_path / "bad.csv"
+    path.write_text(
+        "gpu,op,dtype,m,n,k,role,time_us\nh100,gemm,bf16,64,64,64,fit,10\nh100,gemm,bf61,64,64,64,,10\n"
+        "h100,gemm,bfloat16,64,64,64,fit,10\nh100,sort,long,64,64,64,unmatched,10\n"
+    )
+    with pytest.raises(UserError) as caught:
+        rows_of(path)
+    assert [(fault.where, fault.message) for fault in caught.value.faults] == [
+        (f"{path}:3", "dtype: 'bf61' is not known"),
+        (f"{path}:4", "dtype: 'bfloat16' is not known"),
+    ]
+    assert all("did you mean 'bf16'" in fault.hint for fault in caught.value.faults)
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
@@ -299,27 +321,102 @@ def test_there_are_as_many_runs_as_the_effort_allows_and_not_more_than_enough() 
     assert len(timed(FakeWatch(), Job(lambda: None), 60.0)) == MOST_RUNS
 
 
+class SlowStart(FakeWatch):
+    """A kernel of 20 us whose first call takes 0.4 s; keeping busy takes as long as it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def call(self) -> None:
+        self.calls += 1
+        self.now += 0.4 if self.calls == 1 else 2e-5
+
+    def busy(self, seconds: float) -> None:
+        self.log.append("busy")
+        self.now += seconds
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("effort_s", [0.02, 0.3])
+def test_what_only_the_first_call_takes_is_neither_timed_nor_waited_for_again(effort_s: float) -> None:
+    watch = SlowStart()
+    found = timed(watch, Job(watch.call), effort_s, watch.clock)
+    assert found == pytest.approx((2e-5,) * MOST_RUNS)
+    assert watch.now <= 0.4 + 3 * effort_s
+
+
+def test_nothing_is_kept_busy_for_longer_than_a_moment() -> None:
+    """However long the host takes."""
+    watch = SlowStart()
+    asked: list[float] = []
+
+    def slow() -> None:
+        watch.now += 0.5
+
+    watch.busy = asked.append  # type: ignore[method-assign, assignment]
+    timed(watch, Job(slow), 0.02, watch.clock)
+    assert len(asked) == LEAST_RUNS
+    assert max(asked) <= 0.005
+
+
 @pytest.mark.parametrize(
-    ("told", "clock_mhz", "power_w"), [("1980, 412.35\n", 1980.0, 412.35), ("[N/A], 71.2", None, 71.2), ("", None, None)]
+    ("told", "found"),
+    [
+        ("1980, 412.35, 0x0000000000000004\n", Reading(1980.0, 412.35, "power cap")),
+        ("1980, 412.35, 0x0000000000000001", Reading(1980.0, 412.35)),
+        ("[N/A], 71.2, 0x00000000000000C0", Reading(None, 71.2, "hot, power brake")),
+        ("1755, 690.1", Reading(1755.0, 690.1)),
+        ("", NOTHING),
+    ],
 )
-def test_what_the_driver_tells_is_read(told: str, clock_mhz: float | None, power_w: float | None) -> None:
-    assert reading(told) == (clock_mhz, power_w)
+def test_what_the_driver_tells_is_read(told: str, found: Reading) -> None:
+    assert reading(told) == found
 
 
-def test_clock_and_power_are_followed_while_kernels_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_told_meanwhile_counts_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    gauge = Gauge("GPU-1")
+    told = [(1.0, 300.0, ""), (2.0, 1980.0, ""), (3.0, 1755.0, "hot"), (4.0, 1800.0, "power cap"), (5.0, 300.0, "hot")]
+    gauge.told.extend((at_s, Reading(clock_mhz, None, words)) for at_s, clock_mhz, words in told)
+    assert gauge.during(1.5, 4.5) == Reading(1800.0, None, "hot, power cap")
+    assert gauge.during(2.5, 2.9) == NOTHING
+    gauge.close()
+
+
+TOOL = """#!/bin/sh
+case "$*" in *{refuses}*) echo 'Field "{refuses}" is not a valid field to query.'; exit 2;; esac
+case "$*" in *loop-ms*) while true; do echo "{tells}"; sleep 0.02; done;; esac
+echo "{tells}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("refuses", "asked"),
+    [
+        ("nothing_at_all", "clocks.sm,power.draw.instant,clocks_event_reasons.active"),
+        ("clocks_event_reasons", "clocks.sm,power.draw.instant,clocks_throttle_reasons.active"),
+        ("instant", "clocks.sm,power.draw,clocks_throttle_reasons.active"),
+    ],
+)
+def test_the_driver_is_asked_for_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, asked: str) -> None:
     """With a stand-in for the driver's tool; without one, nothing is said."""
     tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\necho "$@" >&2\nwhile true; do echo "1755, 690.1"; sleep 0.05; done\n')
+    tool.write_text(TOOL.format(refuses=refuses, tells="1755, 690.1, 0x0000000000000004"))
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    gauge, began = Gauge("GPU-1"), time.monotonic()
-    while gauge.last == (None, None) and time.monotonic() - began < 30:
+    assert f"--query-gpu={asked}" in (accepted("GPU-1") or [])
+    began = time.perf_counter()
+    gauge = Gauge("GPU-1")
+    while not gauge.told and time.perf_counter() - began < 30:
         time.sleep(0.01)
     gauge.close()
-    assert gauge.last == (1755.0, 690.1)
+    assert gauge.during(began, time.perf_counter()) == Reading(1755.0, 690.1, "power cap")
     tool.unlink()
     without = Gauge("GPU-1")
-    assert without.last == (None, None)
+    assert without.during(began, time.perf_counter()) == NOTHING
     without.close()
 
 
@@ -335,17 +432,78 @@ class FakeEvent:
 
 
 def test_cuda_tells_milliseconds_and_its_cache_is_flooded() -> None:
+    """By reading: what was written would have to leave the cache while the kernel is timed."""
     slept: list[int] = []
+    read: list[int] = []
     cuda = SimpleNamespace(
         Event=FakeEvent, synchronize=lambda: None, _sleep=slept.append,
         get_device_properties=lambda _: SimpleNamespace(L2_cache_size=50 * 2**20),
     )  # fmt: skip
-    torch: Any = SimpleNamespace(cuda=cuda, int8=None, empty=lambda size, **_: SimpleNamespace(size=size, zero_=lambda: None))
+    torch: Any = SimpleNamespace(
+        cuda=cuda, ones=lambda size, **_: SimpleNamespace(size=size, sum=lambda: read.append(size * FLOAT_BYTES))
+    )
     watch = CudaWatch(torch)
     assert watch.between_s(watch.mark(), watch.mark()) == pytest.approx(0.002)
-    assert watch.buffer.size > 50 * 2**20
+    watch.cool()
+    assert len(read) == 1
+    assert read[0] > 2 * 50 * 2**20
     watch.busy(0.5)
     assert slept == [2**30]
+
+
+@dataclass
+class Streams:
+    """Stands in for torch on a GPU of two streams: notes what is launched, and lets a clock of one stream go on."""
+
+    product_s: float
+    copy_s: float
+    now_s: float = 0.0
+    log: list[str] = field(default_factory=list)
+
+    def did(self, what: str, lasts_s: float) -> str:
+        self.log.append(what)
+        self.now_s += lasts_s
+        return what
+
+    @property
+    def torch(self) -> Any:
+        tensor = SimpleNamespace(copy_=lambda other: self.did("copy", self.copy_s))
+        matrix = type("Matrix", (), {"t": lambda me: me, "__matmul__": lambda me, other: self.did("product", self.product_s)})()
+        stream = SimpleNamespace(wait_stream=lambda other: self.log.append("waits"))
+        cuda = SimpleNamespace(Stream=lambda: stream, current_stream=lambda: stream, stream=lambda side: nullcontext())
+        random = SimpleNamespace(manual_seed=lambda seed: None)
+        return SimpleNamespace(
+            cuda=cuda, nn=SimpleNamespace(functional=None), Generator=lambda device: random, bfloat16=None,
+            randn=lambda sizes, **_: matrix, empty_like=lambda like: tensor,
+        )  # fmt: skip
+
+    def mark(self) -> float:
+        return self.now_s
+
+    def between_s(self, start: float, end: float) -> float:
+        return end - start
+
+    def wait(self) -> None: ...
+
+    def cool(self) -> None: ...
+
+    def busy(self, seconds: float) -> None: ...
+
+
+@given(st.floats(1e-5, 1e-2), st.floats(1e-5, 1e-2))
+def test_copies_beside_a_product_outlast_it(product_s: float, copy_s: float) -> None:
+    """One and a half times, by what both take alone, and hardly more; the product's time alone is kept."""
+    gpu = Streams(product_s, copy_s)
+    job = Kernels(gpu.torch, "cuda", gpu).job(Probe("overlap", "bf16", 64, 64, 64, variant="gemm beside copy d2d"))
+    assert job.alone_s == pytest.approx(product_s)
+    gpu.log.clear()
+    job.before()
+    assert gpu.log[0] == "waits", "after all that was launched before"
+    copied_s = gpu.log.count("copy") * copy_s
+    assert 1.5 * product_s * 0.999 <= copied_s <= (1.5 * product_s + copy_s) * 1.001
+    job.call()
+    assert gpu.log[-1] == "product"
+    assert "copy" not in gpu.log[gpu.log.index("product") :]
 
 
 # The command ----------------------------------------------------------------------------------------------------------------
@@ -363,6 +521,9 @@ def test_without_torch_the_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) ->
     [
         (["--dtype", "fp9"], "did you mean 'fp8'"),
         (["--ops", "gem"], "did you mean 'gemm'"),
+        (["--ops", ""], "--ops names nothing"),
+        (["--ops", " , "], "--ops names nothing"),
+        (["--dtype", ","], "--dtype names nothing"),
         (["--budget", "10"], "need a unit"),
         (["--model", "llama3-9b"], "no model"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from simulator.costs.measured import Estimator, Options
 from simulator.costs.rowwise import RowwiseConstants
 from simulator.costs.shelf import Fit, Shelf
 from simulator.errors import UserError
-from simulator.kernels import Gemm
+from simulator.kernels import Gemm, Rowwise
 from simulator.study import kernel_fits
+from simulator.study.calibrate import gpu as session
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
@@ -111,6 +113,122 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert kernel_fits.load(tmp_path / "again.yaml") == (name, fits)
 
 
+# Operators beside pointwise kernels -----------------------------------------------------------------------------------------
+
+NORMS = ("rmsnorm", "softmax", "adam")
+SLOWER = {"rmsnorm": 1.6, "rmsnorm_bwd": 0.8}
+"""What this GPU that nobody built takes beyond what the ratios of all GPUs say."""
+
+
+def norms() -> list[Measured]:
+    rows = table("add", "copy", *NORMS)
+    return [replace(row, seconds=row.seconds * SLOWER.get(row.probe.op, 1.0)) for row in rows]
+
+
+def test_operators_that_were_measured_go_by_their_own_ratio() -> None:
+    """Within the error that is told, at sizes between the measured ones; what was not measured keeps the general one."""
+    found = profile(norms(), kernel_fits.gpu(GPU), kernel_fits.shelf())
+    (judged,) = found.fits
+    assert {ratio.op for ratio in judged.ratios} == {"rmsnorm", "rmsnorm_backward", "softmax", "softmax_backward", "adam"}
+    assert all(0.05 <= ratio.error < 3 * NOISE for ratio in judged.ratios)
+    mine = Estimator(
+        replace(kernel_fits.gpu(GPU), cache_bytes=0.0), "bf16", kernel_fits.overlaid(kernel_fits.gpu(GPU), GPU, [judged.fit])
+    )
+    for op in ("rmsnorm", "rmsnorm_bwd", "softmax", "softmax_bwd", "layernorm"):
+        kernel = kernel_of(Probe(op, "bf16", 12000, 5000))
+        assert kernel is not None
+        said, true_s = mine.estimate(kernel), truth().estimate(kernel).seconds * SLOWER.get(op, 1.0)
+        assert isinstance(kernel, Rowwise)
+        error = {ratio.op: ratio.error for ratio in judged.ratios}.get(kernel.op, 0.05)
+        assert said.seconds == pytest.approx(true_s, rel=2 * error), op
+        assert said.provenance == ("transferred" if op == "layernorm" else "measured")
+
+
+@pytest.mark.parametrize("mark", [{"operators": 8}, {"probe": Probe("rmsnorm", "bf16", 4096, 4096, variant="eager")}])
+def test_rows_of_several_operators_tell_nothing_about_one_kernel(mark: dict[str, Any]) -> None:
+    rows = [replace(row, **mark) if row.probe.op == "rmsnorm" else row for row in norms()]
+    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    assert "rmsnorm" not in found.fits[0].fit.ratios
+    assert found.unused["rmsnorm: several operators, which a run has one by one"] == 18
+
+
+def test_ratios_need_something_to_be_a_ratio_to() -> None:
+    rows = table("gemm", "softmax")
+    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    assert found.unused["no pointwise kernels such as add and mul to set others against"] == 36
+    small = [row for row in norms() if row.probe.op != "rmsnorm" or row.probe.m * row.probe.n < 2**21]
+    found = profile(small, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    assert found.unused["fewer than 3 large rows of rmsnorm"] == 1
+
+
+def test_what_was_measured_of_norms_reaches_a_run(tmp_path: Path) -> None:
+    step = {}
+    for times in (1, 3):
+        rows = [replace(row, gpu="H100-SXM") for row in norms()]
+        slow = [replace(row, seconds=row.seconds * times) if row.probe.op.startswith("rmsnorm") else row for row in rows]
+        (tmp_path / "table.csv").write_text(text(slow))
+        assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").code == 0
+        (tmp_path / "run.yaml").write_text(SMALL.replace("nodes: 2", "nodes: 2, gpu: {name: h100, profile: mine.yaml}"))
+        step[times] = trainsim("run", tmp_path / "run.yaml", "--set", "model.norm=rmsnorm", "--json").record["step_time_s"]
+    assert step[3] > step[1] * 1.005
+
+
+# What makes no sense --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [(1 / 1000, "rows are faster than h100 can be"), (1000, "times slower than the peaks"), (1e6, "times slower than the peaks")],
+)
+def test_a_table_in_another_unit_is_refused_and_nothing_written(tmp_path: Path, times: float, words: str) -> None:
+    """Milliseconds, nanoseconds and picoseconds where microseconds should stand."""
+    rows = [replace(row, gpu="H100-SXM", seconds=row.seconds * times) for row in table("gemm")]
+    (tmp_path / "table.csv").write_text(text(rows))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
+    assert said.code == 2
+    assert words in said.err
+    assert "is time_us in microseconds" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_rows_that_no_constants_explain_are_refused(tmp_path: Path) -> None:
+    """Columns in another order, say."""
+    random = np.random.default_rng(2)
+    rows = table("gemm", "add")
+    mixed = [replace(row, gpu="H100-SXM", seconds=row.seconds * float(np.exp(2 * abs(random.standard_normal())))) for row in rows]
+    (tmp_path / "table.csv").write_text(text(mixed))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
+    assert said.code == 2
+    assert "gemm bf16 any: no constants come nearer than" in said.err
+    assert "rowwise: no constants come nearer than" in said.err
+    assert "is time_us in microseconds" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.parametrize("probe", [Probe("gemm", "bf16", 8192, 8192, 8192), Probe("copy", "bf16", 1, 2**28, variant="d2d")])
+def test_one_row_that_cannot_be_is_named_and_left_out(tmp_path: Path, probe: Probe) -> None:
+    kernel = kernel_of(probe)
+    assert kernel is not None
+    gpu = kernel_fits.gpu("h100")
+    limit_s = max(
+        kernel.flop / gpu.peak_flop_per_s["bf16"], (kernel.traffic_bytes - 2 * gpu.cache_bytes) / gpu.memory_bytes_per_s
+    )
+    rows = [replace(row, gpu="H100-SXM") for row in table("gemm")]
+    rows += [Measured("H100-SXM", probe, limit_s / 1.04), Measured("H100-SXM", probe, limit_s / 1.06)]
+    (tmp_path / "table.csv").write_text(text(rows))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
+    assert said.code == 0
+    assert [line for line in said.err.splitlines() if "left out" in line and f"table.csv:{len(rows) + 1}: {probe}" in line]
+    assert f"table.csv:{len(rows)}:" not in said.err
+
+
+def test_a_profile_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    judged = made().fits[0]
+    broken = replace(judged, fit=replace(judged.fit, constants=replace(judged.fit.constants, launch_us=-1.0)))
+    with pytest.raises(UserError, match="launch_us"):
+        session.text(replace(made(), fits=(broken,)), "a profile")
+
+
 # The command, and runs ------------------------------------------------------------------------------------------------------
 
 
@@ -146,9 +264,9 @@ def test_kernels_that_a_profile_says_nothing_about_keep_their_constants(csv: Pat
     assert kernel_fits.shelf_for(sim.cluster("dgx-h100").gpu) == shipped
 
 
-@pytest.mark.parametrize(("whose", "provenance"), [("h100", "transferred"), ("my-h100", "measured")])
-def test_a_gpu_of_ones_own_takes_a_profile_too(csv: Path, tmp_path: Path, whose: str, provenance: str) -> None:
-    """Measured, if it was fitted for it; lent, if it was fitted for another."""
+@pytest.mark.parametrize("whose", ["h100", "my-h100"])
+def test_a_gpu_of_ones_own_takes_a_profile_too(csv: Path, tmp_path: Path, whose: str) -> None:
+    """Measured, if it was fitted for it; refused, if it was fitted for another."""
     mine = tmp_path / "my-h100.yaml"
     mine.write_text((kernel_fits.catalog.folder("gpus") / "h100.yaml").read_text())
     kernel_fits.gpu.cache_clear()
@@ -158,8 +276,13 @@ def test_a_gpu_of_ones_own_takes_a_profile_too(csv: Path, tmp_path: Path, whose:
     with mine.open("a") as file:
         file.write("profile: profile.yaml\n")
     kernel_fits.gpu.cache_clear()
-    found = trainsim("kernel", "gemm", "--gpu", mine, "-m", 4096, "-n", 4096, "-k", 4096, "--json").record
-    assert (found["provenance"], found["model"]) == (provenance, f"gemm: bf16 any of {whose}")
+    found = trainsim("kernel", "gemm", "--gpu", mine, "-m", 4096, "-n", 4096, "-k", 4096, "--json")
+    if whose == "h100":
+        assert found.code == 2
+        assert "my-h100.yaml:" in found.err
+        assert "holds kernels of h100, not of my-h100" in found.err
+    else:
+        assert (found.record["provenance"], found.record["model"]) == ("measured", f"gemm: bf16 any of {whose}")
 
 
 def test_a_table_of_several_gpus_asks_which(tmp_path: Path) -> None:

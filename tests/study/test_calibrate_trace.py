@@ -11,7 +11,7 @@ import pytest
 
 from simulator.errors import UserError
 from simulator.study.calibrate import trace
-from simulator.study.calibrate.table import Probe, rows_of
+from simulator.study.calibrate.table import Measured, Probe, rows_of
 from simulator.study.calibrate.trace import COLLECTIVE, UNMATCHED
 
 from ..commandline import trainsim
@@ -172,6 +172,7 @@ def shifted(events: list[dict[str, Any]], times: int) -> list[dict[str, Any]]:
             if key in event["args"]:
                 event["args"][key] += step * times
     found[0]["args"]["Input Dims"][1][0] *= times + 1
+    found[2]["dur"] *= times + 1
     return list(found)
 
 
@@ -189,6 +190,62 @@ def test_a_trace_without_a_gpu_has_its_operators_for_kernels(tmp_path: Path) -> 
         Probe("unknown", "unknown", variant="record_param_comms"): [5],
         Probe("unknown", "unknown", variant="mylib::frobnicate"): [20],
     }
+
+
+def test_a_call_of_several_operators_says_so(tmp_path: Path) -> None:
+    """A norm of two; a product whose parts a second kernel adds up is one operator still."""
+    found = trace.read(written(tmp_path / "trace.json"))
+    assert {entry.probe.op: entry.operators for entry in found.entries if entry.role == "fit"} == {
+        "gemm": 1, "attention_fwd": 1, "rmsnorm": 2,
+    }  # fmt: skip
+    rows = {row.probe.op: row for row in trace_rows(tmp_path)}
+    assert (rows["rmsnorm"].is_eager, rows["gemm"].is_eager, rows["unknown"].operators) == (True, False, None)
+
+
+def trace_rows(tmp_path: Path) -> list[Measured]:
+    trainsim("calibrate", "trace", tmp_path / "trace.json", "--out", tmp_path / "table.csv")
+    return rows_of(tmp_path / "table.csv")
+
+
+def test_times_in_quotes_are_numbers(tmp_path: Path) -> None:
+    """As some versions of the profiler write them."""
+    plain = trace.read(written(tmp_path / "plain.json"))
+    quoted = [{**e, **{key: str(e[key]) for key in ("ts", "dur") if key in e}} for e in EVENTS]
+    odd: list[Any] = ["soon", "nan", None, [], True]
+    strange = [{**EVENTS[0], "ts": value} for value in odd]
+    assert trace.read(written(tmp_path / "quoted.json", {**WHOLE, "traceEvents": quoted + strange})) == plain
+
+
+def process(events: list[dict[str, Any]], host: int, device: int, later_us: float) -> list[dict[str, Any]]:
+    """The events of another process, with the same numbers for its operators and launches."""
+    found: list[dict[str, Any]] = json.loads(json.dumps(events))
+    for event in found:
+        on_gpu = event["cat"].startswith(("kernel", "gpu"))
+        event["pid"], event["ts"] = device if on_gpu else host, event["ts"] + later_us
+        if on_gpu:
+            event["args"]["device"] = device
+    return found
+
+
+@pytest.mark.parametrize("devices", [(0, 0), (0, 1)])
+def test_processes_that_count_alike_are_told_apart(tmp_path: Path, devices: tuple[int, int]) -> None:
+    """The second runs another shape; whichever stands first in the file."""
+    first = process(EVENTS[1:4], 4000, devices[0], 0)
+    second = process(EVENTS[1:4], 4001, devices[1], 3000)
+    second[0]["args"]["Input Dims"][1] = [2048, 1024]
+    for events in (first + second, second + first):
+        found = trace.read(written(tmp_path / "trace.json", events))
+        assert {entry.probe.m: entry.times_us for entry in found.entries} == {1024: [30], 2048: [30]}
+
+
+def test_a_kernel_that_says_its_process_needs_no_time_to_tell(tmp_path: Path) -> None:
+    """Both at once."""
+    first, second = (process(EVENTS[1:4], host, 0, 0) for host in (4000, 4001))
+    second[0]["args"]["Input Dims"][1] = [2048, 1024]
+    first[2]["pid"], second[2]["pid"] = 4000, 4001
+    second[2]["dur"] = 60
+    found = trace.read(written(tmp_path / "trace.json", first + second))
+    assert {entry.probe.m: entry.times_us for entry in found.entries} == {1024: [30], 2048: [60]}
 
 
 @pytest.mark.parametrize(

@@ -8,29 +8,41 @@ models that these rows give, with their errors, and how every other operator sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...costs.measured import Estimator, Options
 from ...errors import UserError, did_you_mean
 from ...files import atomic
 from ...hardware.gpu import Gpu
-from ...units import US_PER_S
-from .. import api, catalog, kernel_fits
-from ..kernel_fits import number
+from .. import api, catalog, kernel_fits, source
+from ..findings import validated
 from ..measured_gpus import named
-from . import grid
+from . import grid, told
+from .doubt import Impossible, believable
 from .harness import Outcome, kept
-from .profile import Profile, profile, ratios
+from .profile import Profile, profile
 from .table import Measured, Probe, line, rows_of, rows_on
-from .words import kernel_of
 
 FOLDER = Path("results") / "calibration"
 RAW, MACHINE, FIT, PROFILE = "raw.csv", "machine.json", "fit.csv", "profile.yaml"
-FIT_COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+LEFT, SUGGESTED = "left", "suggested"
+"""In machine.json: how many kernels wait for more time, and options of a run that the measurements suggest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a table tells about a GPU."""
+
+    profile: Profile
+    gpu: Gpu
+    rows: tuple[Measured, ...]
+    impossible: tuple[Impossible, ...]
+    """Rows that were left out because nothing is as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +50,16 @@ class Written:
     """What became of the rows of a folder."""
 
     profile: Profile | None
-    why_not: str
+    why_not: str = ""
     """Why there is no profile; empty if there is."""
+    hint: str = ""
+    """What to do about that."""
+    suggested: tuple[str, ...] = ()
+    """Options of a run."""
+    slowdowns: dict[str, float] = field(default_factory=dict)
+    """What a copy beside them costs products."""
+    impossible: tuple[str, ...] = ()
+    """Rows that were left out because nothing is as fast, by file and line."""
 
 
 def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list[Probe]:
@@ -62,9 +82,16 @@ def rows_in(where: Path) -> int:
     return max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
 
 
-def folder(out: str | None, gpu: str, date: str) -> Path:
-    """Where a session writes: a folder for each GPU and day, unless another is named."""
-    return Path(out) if out else FOLDER / f"{plain(gpu)}-{date}"
+def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
+    """Where a session writes: the named folder; else the newest of this GPU as long as it is not complete; else a new one."""
+    if out:
+        return Path(out)
+    name = plain(gpu)
+    held = root.iterdir() if root.is_dir() else ()
+    days = sorted(path.name[len(name) + 1 :] for path in held if path.is_dir() and path.name.startswith(f"{name}-"))
+    days = [day for day in days if DATE.fullmatch(day)]
+    newest = root / f"{name}-{days[-1]}" if days else None
+    return newest if newest and _facts(newest).get(LEFT) != 0 else root / f"{name}-{date}"
 
 
 def plain(gpu: str) -> str:
@@ -78,33 +105,47 @@ def plain(gpu: str) -> str:
 def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
     """Writes what the machine is; the days of measuring are added up. A folder of another GPU is refused."""
     kept(where / RAW, gpu)
-    path = where / MACHINE
-    days: list[str] = []
-    if path.exists():
-        with suppress(ValueError, AttributeError):  # somebody wrote something else there
-            days = list(json.loads(path.read_text(encoding="utf-8")).get("measured", []))
-    with atomic(path) as temporary:
-        content = {**facts, "measured": list(dict.fromkeys([*days, date]))}
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    before = _facts(where).get("measured", [])
+    days = [*before, date] if isinstance(before, list) else [date]
+    _note(where, {**facts, "measured": list(dict.fromkeys(days))})
 
 
-def profile_of(path: Path, gpu: str = "") -> tuple[Profile, Gpu, list[Measured]]:
+def _facts(where: Path) -> dict[str, Any]:
+    """What stands in machine.json; nothing if somebody wrote something else there."""
+    with suppress(OSError, ValueError):
+        found = json.loads((where / MACHINE).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _note(where: Path, facts: dict[str, Any]) -> None:
+    with atomic(where / MACHINE) as temporary:
+        temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def profile_of(path: Path, gpu: str = "") -> Told:
     """The profile that a table gives, of which GPU, and its rows on that one. A GPU in a file of its own takes all rows."""
-    rows = rows_of(path)
-    given = kernel_fits.gpu(gpu) if gpu else None
-    if given and catalog.is_path(gpu):
-        found = dict.fromkeys(row.gpu for row in rows)
-        if len(found) > 1:
-            raise UserError(f"the table holds measurements of {len(found)} GPUs: {', '.join(found)}", hint="give it those of one")
-        return profile(rows, given, kernel_fits.shelf()), given, rows
-    name, own = rows_on(rows, given.name if given else "", named)
-    on = given or kernel_fits.gpu(name)
-    return profile(own, on, kernel_fits.shelf()), on, own
+    name, own = _own(rows_of(path), gpu)
+    on = kernel_fits.gpu(gpu or name)
+    rows, impossible = believable(own, on, path)
+    return Told(profile(rows, on, kernel_fits.shelf()), on, tuple(rows), tuple(impossible))
+
+
+def _own(rows: list[Measured], gpu: str) -> tuple[str, list[Measured]]:
+    """The GPU of a table, or the named one, and its rows."""
+    if not (gpu and catalog.is_path(gpu)):
+        return rows_on(rows, kernel_fits.gpu(gpu).name if gpu else "", named)
+    found = dict.fromkeys(row.gpu for row in rows)
+    if len(found) > 1:
+        raise UserError(f"the table holds measurements of {len(found)} GPUs: {', '.join(found)}", hint="give it those of one")
+    return gpu, rows
 
 
 def text(made: Profile, about: str) -> str:
-    """A profile as YAML."""
-    return kernel_fits.text(made.gpu, [judged.fit for judged in made.fits], about)
+    """A profile as YAML that can be read again."""
+    content = kernel_fits.text(made.gpu, [judged.fit for judged in made.fits], about)
+    validated(kernel_fits.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
+    return content
 
 
 def fits(made: Profile) -> list[dict[str, Any]]:
@@ -123,73 +164,62 @@ def fits(made: Profile) -> list[dict[str, Any]]:
     ]
 
 
+def ratios(made: Profile) -> list[dict[str, Any]]:
+    """How many times as long as pointwise kernels other memory-bound operators take."""
+    return [
+        {"op": ratio.op, "times": ratio.times, "error": ratio.error, "rows": ratio.rows}
+        for judged in made.fits
+        for ratio in judged.ratios
+    ]
+
+
 def record(outcome: Outcome, written: Written) -> dict[str, Any]:
     """How a session went, as JSON has it."""
-    counts = {"measured": outcome.measured, "kept": outcome.kept, "left": outcome.left, "refused": outcome.refused}
-    made = fits(written.profile) if written.profile else []
-    return {**counts, "fits": made, "why_no_profile": written.why_not or None}
+    made = written.profile
+    return {
+        "measured": outcome.measured,
+        "kept": outcome.kept,
+        "left": outcome.left,
+        "refused": outcome.refused,
+        "fits": fits(made) if made else [],
+        "ratios": ratios(made) if made else [],
+        "why_no_profile": written.why_not or None,
+        "hint": written.hint or None,
+        "suggested": list(written.suggested),
+        "slowdowns": written.slowdowns,
+        "impossible": list(written.impossible),
+    }
 
 
-def finish(where: Path) -> Written:
-    """Writes what the rows of a folder tell, as far as they do."""
+def finish(where: Path, left: int | None = None) -> Written:
+    """Writes what the rows of a folder tell, as far as they do, and how many kernels are `left`, if that is known."""
     if not rows_in(where):
         return Written(None, "nothing was measured")
-    rows = rows_of(where / RAW)
-    made, why_not, lines = None, "", list(_scalars(rows))
+    rows, found = rows_of(where / RAW), None
+    why_not, hint, lines = "", "", list(told.scalars(rows))
+    suggested = tuple(told.suggestions(rows))
     try:
-        made, on, own = profile_of(where / RAW)
-        lines = [*constants(made), *_ratios(made, on, own), *lines]
+        found = profile_of(where / RAW)
+        lines = [*told.constants(found.profile), *told.ratios(found.profile, found.gpu, found.rows), *lines]
+        comment = "".join(f"\n# The launches beside them suggest {option}" for option in suggested)
+        about = f"Kernels of {found.gpu.name}: constants fitted to {RAW} beside this file by trainsim calibrate gpu{comment}"
+        content = text(found.profile, about)
     except UserError as error:
-        why_not = error.faults[0].message
+        found, why_not, hint = None, error.faults[0].message, _next(where, rows[0].gpu, error.faults[0].hint)
     with atomic(where / FIT) as temporary:
-        temporary.write_text(line(FIT_COLUMNS) + "".join(map(line, lines)), encoding="utf-8")
-    if made:
+        temporary.write_text(line(told.COLUMNS) + "".join(map(line, lines)), encoding="utf-8")
+    if found:
         with atomic(where / PROFILE) as temporary:
-            about = f"Kernels of {made.gpu}: constants fitted to {RAW} beside this file by trainsim calibrate gpu"
-            temporary.write_text(text(made, about), encoding="utf-8")
-    return Written(made, why_not)
+            temporary.write_text(content, encoding="utf-8")
+    _note(where, {**_facts(where), LEFT: left, SUGGESTED: list(suggested)})
+    named_rows = tuple(f"{where / RAW}:{one.row.line}: {one.row.probe}: {one.why}" for one in (found.impossible if found else ()))
+    return Written(found.profile if found else None, why_not, hint, suggested, told.slowdowns(rows), named_rows)
 
 
-def constants(made: Profile) -> Iterable[list[str]]:
-    """The fitted constants, with the error of the fit that they belong to."""
-    for judged in made.fits:
-        fit = judged.fit
-        by = "held-out sizes" if judged.held_out else "its own rows"
-        for name, value in asdict(fit.constants).items():
-            words = [fit.family, fit.dtype, fit.library, name, number(value), f"{judged.error:.4f}"]
-            yield [*words, str(fit.rows), str(judged.held_out), by]
-
-
-def _ratios(made: Profile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
-    """How every operator stands to the models with these constants."""
-    shelf = kernel_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])
-    by_dtype: dict[str, list[Measured]] = {}
-    for row in rows:
-        by_dtype.setdefault(row.probe.dtype, []).append(row)
-    for dtype, some in by_dtype.items():
-        try:
-            estimator = Estimator(on, dtype, shelf, Options(tensor_cores=dtype != "fp32"))
-            found = ratios(some, lambda kernel, by=estimator: by.estimate(kernel).seconds)  # type: ignore[misc]
-        except UserError:
-            continue
-        for name, (ratio, count) in found.items():
-            yield ["measured over predicted", dtype, "", name, f"{ratio:.4g}", "", str(count), "0", "median"]
-
-
-def _scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
-    """What is no kernel of the workload: launches, and products beside a copy over the same products alone."""
-    alone = {_sizes(row.probe): row for row in rows if (row.probe.op, row.probe.variant) == ("gemm", "fwd")}
-    for row in rows:
-        probe, tail = row.probe, [f"{(row.high_s - row.low_s) / row.seconds / 2:.4f}", "1", "0", "spread of the runs"]
-        time_us, beside = f"{row.seconds * US_PER_S:.4g}", alone.get(_sizes(probe))
-        if probe.op == "launch":
-            yield ["launch", "", "", f"{probe.variant}_us", time_us, *tail]
-        elif probe.op == "copy" and kernel_of(probe) is None:
-            yield ["copy_us", probe.dtype, "", f"{probe.variant} n={probe.n}", time_us, *tail]
-        elif probe.op == "overlap" and beside is not None:
-            name = f"{probe.variant} m={probe.m} n={probe.n} k={probe.k}"
-            yield ["slowdown", probe.dtype, "", name, f"{row.seconds / beside.seconds:.4g}", *tail]
-
-
-def _sizes(probe: Probe) -> tuple[str, int, int, int]:
-    return probe.dtype, probe.m, probe.n, probe.k
+def _next(where: Path, gpu: str, hint: str) -> str:
+    """What to do where there is no profile: of a GPU that the catalog lacks, the command that makes one."""
+    try:
+        named(gpu)
+    except UserError:
+        return f"{hint}; then: trainsim calibrate fit {where / RAW} --gpu FILE.yaml --out {where / PROFILE}"
+    return hint

@@ -13,7 +13,7 @@ from ...errors import UserError, did_you_mean
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...workload.blocks.op import BlockOp
 from ...workload.model import Model
-from .table import Probe
+from .table import EAGER, Probe
 from .words import FLOP_PER_BYTE, kernel_of, probes_of, work
 
 DTYPES = ("bf16", "fp16", "fp8")
@@ -94,7 +94,8 @@ def _in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
             yield from probes_of(kernel, dtype)
         elif isinstance(kernel, Gemm) and kernel.batch == 1:
             yield from (probe for probe in probes_of(kernel, dtype) if "acc" not in probe.variant)
-            yield from (Probe(op, dtype, kernel.m, kernel.k) for op in ("cast", "quantise"))
+            yield Probe("cast", dtype, kernel.m, kernel.k)
+            yield Probe("quantise", dtype, kernel.m, kernel.k, variant=EAGER)
 
 
 def _sizes(width: int) -> Iterator[Kernel]:

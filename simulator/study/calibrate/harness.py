@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ...errors import UserError
 from .grid import queues
-from .table import Measured, Probe, append, mend, rows_of
+from .table import FIT, Measured, Probe, append, mend, rows_of
 from .timers import Sample
 from .torch_operands import Refused
 
@@ -88,8 +88,8 @@ def run(
 def row_of(bench: Measures, probe: Probe, sample: Sample) -> Measured:
     """A sample as a row."""
     low_s, high_s = sample.span_s
-    runs, told = len(sample.times_s), (sample.clock_mhz, sample.power_w)
-    return Measured(bench.name, probe, sample.median_s, low_s, high_s, runs, bench.source, "fit", *told)
+    seen = (sample.clock_mhz, sample.power_w, sample.throttle, sample.operators, sample.alone_s)
+    return Measured(bench.name, probe, sample.median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
 
 
 def kept(path: Path, name: str) -> list[Probe]:

@@ -1,21 +1,24 @@
 """PyTorch's traces (Kineto, in the format of Chrome's trace viewer), read: operators nested by thread, kernels, launches.
 
 A kernel of the GPU names the operator that launched it by `External id`, or by the `correlation` of its launch, which lies
-within an operator on the same thread. Times are microseconds, as they stand there.
+within an operator on the same thread. Both count within a process; in a trace of several a kernel, which bears the number of
+its device where others bear their process, belongs to the launch of that number that came last before it. Times are
+microseconds, as they stand there; some writers quote them.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import UserError
 from ...units import US_PER_S
@@ -24,6 +27,9 @@ from .trace_ops import Op
 HOST = ("cpu_op", "operator")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
+T = TypeVar("T")
+ByProcess = Mapping[str, Mapping[Any, T]]
+"""By number, then by process."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
 
 
@@ -79,12 +85,12 @@ def _sorted_out(events: Iterable[Any], gpu: str) -> Events:
     """Operators by thread and nested, kernels, and calls of the runtime."""
     found = Events(gpu)
     for event in events:
-        if not isinstance(event, dict) or event.get("ph") != "X" or not _is_number(event.get("ts"), event.get("dur", 0)):
+        if not isinstance(event, dict) or event.get("ph") != "X" or not _are_numbers(event.get("ts"), event.get("dur", 0)):
             continue
         kind, args = str(event.get("cat", "")).lower(), event.get("args")
         if kind in HOST:
             start, end = span_of(event)
-            op = Op(str(event.get("name")), start, end, args if isinstance(args, dict) else {})
+            op = Op(str(event.get("name")), start, end, args if isinstance(args, dict) else {}, process=event.get("pid"))
             found.ops.setdefault((event.get("pid"), event.get("tid")), []).append(op)
         elif kind in DEVICE:
             found.device.append(event)
@@ -95,8 +101,12 @@ def _sorted_out(events: Iterable[Any], gpu: str) -> Events:
     return found
 
 
-def _is_number(*values: Any) -> bool:
-    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+def _are_numbers(*values: Any) -> bool:
+    """Whether values are finite numbers, or words for such."""
+    try:
+        return all(not isinstance(value, bool) and math.isfinite(float(value)) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def span_of(event: Mapping[str, Any]) -> tuple[float, float]:
@@ -118,13 +128,34 @@ def _nest(ops: list[Op]) -> None:
         open_.append(op)
 
 
-def launcher(event: Mapping[str, Any], by_id: Mapping[Any, Op], launch: Mapping[Any, Any], events: Events) -> Op | None:
+def operators_by_id(events: Events) -> ByProcess[Op]:
+    """The operators of the host by their `External id`."""
+    found: dict[str, dict[Any, Op]] = {}
+    for op in (op for line in events.ops.values() for op in line if "External id" in op.args):
+        found.setdefault(str(op.args["External id"]), {})[op.process] = op
+    return found
+
+
+def launches_by_id(events: Events) -> ByProcess[Mapping[str, Any]]:
+    """The calls of the runtime by their `correlation`."""
+    found: dict[str, dict[Any, Mapping[str, Any]]] = {}
+    for event in (event for event in events.runtime if "correlation" in args_of(event)):
+        found.setdefault(str(args_of(event)["correlation"]), {})[event.get("pid")] = event
+    return found
+
+
+def launcher(event: Mapping[str, Any], by_id: ByProcess[Op], launch: ByProcess[Mapping[str, Any]], events: Events) -> Op | None:
     """The innermost operator that launched a kernel."""
-    args = args_of(event)
-    call = launch.get(args.get("correlation"))
+    args, own = args_of(event), _process(event)
+    start_us = span_of(event)[0]
+    call = _last(launch.get(str(args.get("correlation")), {}), own, start_us, lambda one: float(one["ts"]))
+    process = own if call is None else call.get("pid")
     for owner in (args, args_of(call or {})):
-        if owner.get("External id") in by_id:
-            return by_id[owner["External id"]]
+        held = by_id.get(str(owner.get("External id")), {})
+        if process in held or call is None:
+            found = _last(held, process, start_us, lambda op: op.start_us)
+            if found is not None:
+                return found
     if call is None:
         return None
     ops = events.ops.get((call.get("pid"), call.get("tid")), [])
@@ -133,6 +164,18 @@ def launcher(event: Mapping[str, Any], by_id: Mapping[Any, Op], launch: Mapping[
     while op is not None and op.end_us < float(call["ts"]):
         op = op.parent
     return op
+
+
+def _process(event: Mapping[str, Any]) -> Any:
+    """The process of a kernel, where it says so and not its device."""
+    return None if event.get("pid") == args_of(event).get("device", "") else event.get("pid")
+
+
+def _last(held: Mapping[Any, T], process: Any, before_us: float, start_us: Callable[[T], float]) -> T | None:
+    """What belongs to a process; else the only one; else what began last before some time."""
+    if process in held or len(held) < 2:
+        return held.get(process, next(iter(held.values()), None))
+    return max((one for one in held.values() if start_us(one) <= before_us), key=start_us, default=None)
 
 
 def args_of(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """A fabric of one's own from the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
 
 The start, and what the measurements do not tell, is a fabric that ships: the one whose rate is nearest to what was measured,
-or the one that is named. Runs inside a node give the links inside; runs over several nodes the network across them.
+or the one that is named. Runs inside a node give the links inside; runs over several nodes the network across them. Where a
+run was faster than the wire of that start, the wire is: its rates are raised until no measurement beats them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ...costs import theory
-from ...costs.curves import Curve
+from ...costs.curves import Curve, alone
 from ...costs.links import Across, Inside
 from ...costs.theory import Call
 from ...errors import UserError
@@ -24,16 +26,23 @@ from .nccl_tests import Table, read
 INSIDE_FREE = {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7}
 ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
 """What is fitted, and the sigma of the logarithm of its prior."""
+RATE_TOLERANCE = 1e-5
+"""By how much a rate stays above what a measurement needs: files hold six digits."""
 CANDIDATES_INSIDE = ("nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch", "pcie3", "pcie4", "pcie5")
 CANDIDATES_ACROSS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib", "efa", "slingshot-11", "tcp")
 
 
-def calibrated(paths: Sequence[Path], name: str, inside: str | None = None, across: str | None = None) -> Fabric:
-    """The fabric that files of nccl-tests describe. `inside` and `across` name the fabrics to start from."""
-    tables = [table for path in paths for table in read(path)]
+def calibrated(
+    paths: Sequence[Path], name: str, inside: str | None = None, across: str | None = None, kind: str | None = None
+) -> Fabric:
+    """The fabric that files of nccl-tests describe. `inside` and `across` name the fabrics to start from, `kind` the
+    collective of runs that do not say which they are of.
+    """
+    tables = [table for path in paths for table in read(path, kind)]
     within = _start(tables, CANDIDATES_INSIDE if inside is None else (inside,), "inside")
     many = [table for table in tables if table.nodes > 1]
     between = _start(many, CANDIDATES_ACROSS if across is None else (across,), "across", within) if many else None
+    within, between = _fast_enough(tables, within, between)
     start: dict[str, Any] = {"inside": replace(within, name=name)}
     free = _free("inside", INSIDE_FREE)
     if between is not None:
@@ -82,6 +91,34 @@ def _start(tables: Sequence[Table], names: Sequence[str], part: str, inside: Ins
     return min(held, key=misses)
 
 
+def _fast_enough(tables: Sequence[Table], inside: Inside, across: Across | None) -> tuple[Inside, Across | None]:
+    """The links at rates that no measurement beats: NICs first, then the links inside, then both."""
+    runs = [(_call(table, size), seconds) for table in tables for size, seconds in table.times.items()]
+    near, far = ([run for run in runs if (run[0].nodes > 1) == away] for away in (False, True))
+    inside = _faster(inside, max((theory.least(call, inside) / seconds for call, seconds in near), default=0.0))
+    if across is None:
+        return inside, None
+    unbound = _faster(inside, 1 / RATE_TOLERANCE)
+    network = _with_rate(across, max((theory.least(call, unbound, across) / seconds for call, seconds in far), default=0.0))
+    inside = _faster(inside, max((theory.least(call, inside, network) / seconds for call, seconds in far), default=0.0))
+    left = max((theory.least(call, inside, network) / seconds for call, seconds in far), default=0.0)
+    return _faster(inside, left), _with_rate(network, left)
+
+
+def _faster(inside: Inside, factor: float) -> Inside:
+    """The same links at so many times their rate, if that is more."""
+    if factor <= 1:
+        return inside
+    factor *= 1 + RATE_TOLERANCE
+    beyond = inside.beyond_bytes_per_s * factor
+    return replace(inside, bytes_per_s=inside.bytes_per_s * factor, beyond_bytes_per_s=beyond)
+
+
+def _with_rate(across: Across, factor: float) -> Across:
+    """The same network with NICs of so many times their rate, if that is more."""
+    return replace(across, nic_bytes_per_s=across.nic_bytes_per_s * factor * (1 + RATE_TOLERANCE)) if factor > 1 else across
+
+
 def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any]) -> Fabric:
     together: dict[tuple[str, int, int], list[Table]] = {}
     for table in tables:
@@ -93,13 +130,15 @@ def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any]) -> Fabr
 
 
 def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Curve:
-    """The runs of one collective over the same ranks and nodes, as one curve."""
+    """The runs of one collective over the same ranks and nodes, as one curve, with the error that its readers will see."""
     first = tables[0]
     times: dict[float, list[float]] = {}
     for table in tables:
         for size, seconds in table.times.items():
             times.setdefault(size, []).append(seconds)
-    points, error = knots(times, lambda size: theory.seconds(_call(first, size), inside, across))
+    points, _ = knots(times, lambda size: theory.seconds(_call(first, size), inside, across))
     versions = ", ".join(sorted({table.version for table in tables} - {""})) or "not stated"
     source = f"nccl-tests, NCCL {versions}; {sum(map(len, times.values()))} points of {len(times)} sizes"
-    return Curve(first.kind, "auto", first.ranks, first.nodes, points, error, inside, across, source)
+    made = Curve(first.kind, "auto", first.ranks, first.nodes, points, 0.0, inside, across, source)
+    predicted = {size: alone(_call(first, size), inside, across, [made]).seconds for size in times}
+    return replace(made, error=median(abs(predicted[size] / t - 1) for size, found in times.items() for t in found))

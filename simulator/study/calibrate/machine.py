@@ -1,66 +1,30 @@
-"""The machine that kernels are timed on: what it is, and how its clock and power stand meanwhile.
-
-`nvidia-smi` tells of clock and power; it runs beside the measurements and is read from time to time. Where there is none,
-nothing is said about them.
-"""
+"""The machine that kernels are timed on: what it is, and PyTorch's kernels measured on it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
-import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from ...errors import UserError
+from ...kernels import Rowwise
 from ...units import show_bytes
+from .gauge import NOTHING, PATIENCE_S, Gauge
 from .table import COLD, Probe
-from .timers import CpuWatch, CudaWatch, Sample, timed
+from .timers import CpuWatch, CudaWatch, Job, Sample, timed
 from .torch_kernels import Kernels
-from .torch_operands import Refused
+from .torch_operands import Refused, operators
+from .words import kernel_of
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
-PERIOD_MS = 100
-ASKED = ("clocks.sm", "power.draw")
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")
-PATIENCE_S = 10
 BROKEN = "CUDA error"
 """After one of those nothing runs any more."""
-
-
-class Gauge:
-    """The clock in MHz and the power in watts that nvidia-smi told last; None until it did."""
-
-    def __init__(self, which: str) -> None:
-        self.last: tuple[float | None, float | None] = (None, None)
-        query = [f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits", f"--loop-ms={PERIOD_MS}"]
-        command = ["nvidia-smi", "-i", which, *query]
-        try:
-            self.process: subprocess.Popen[str] | None = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-            )
-        except OSError:
-            self.process = None
-            return
-        threading.Thread(target=self._follow, args=(self.process,), daemon=True).start()
-
-    def _follow(self, process: subprocess.Popen[str]) -> None:
-        for told in process.stdout or ():
-            self.last = reading(told)
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
-
-
-def reading(told: str) -> tuple[float | None, float | None]:
-    """Clock and power of a line; None for what a GPU does not tell, which stands there as [N/A]."""
-    cells = [cell.strip() for cell in told.split(",")]
-    values = [float(cell) if cell.replace(".", "", 1).isdecimal() else None for cell in cells[: len(ASKED)]]
-    return (values[0], values[1]) if len(values) == len(ASKED) else (None, None)
 
 
 class Bench:
@@ -72,8 +36,8 @@ class Bench:
         self.torch = torch
         self.name = torch.cuda.get_device_name(0) if self.device == "cuda" else "cpu"
         self.source = f"{COLD}, torch {torch.__version__}"
-        self.kernels = Kernels(torch, self.device)
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
+        self.kernels = Kernels(torch, self.device, self.watch)
         self.gauge = Gauge(_identity(torch)) if self.device == "cuda" else None
 
     def measure(self, probe: Probe, effort_s: float) -> Sample:
@@ -81,7 +45,7 @@ class Bench:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch says at length which attention it cannot run
-                times_s = timed(self.watch, self.kernels.job(probe), effort_s)
+                return self._sample(probe, self.kernels.job(probe), effort_s)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
             if BROKEN in str(error) and "out of memory" not in str(error):
                 raise UserError(f"{probe}: {_words(error)}", hint="the rows so far are kept; --ops can leave this out") from None
@@ -89,7 +53,19 @@ class Bench:
         finally:
             if self.device == "cuda":
                 self.torch.cuda.empty_cache()
-        return Sample(times_s, *(self.gauge.last if self.gauge else (None, None)))
+
+    def _sample(self, probe: Probe, job: Job, effort_s: float) -> Sample:
+        """The times of a job, and what was seen meanwhile."""
+        began = perf_counter()
+        times_s = timed(self.watch, job, effort_s)
+        seen = self.gauge.during(began, perf_counter()) if self.gauge else NOTHING
+        return Sample(times_s, seen.clock_mhz, seen.power_w, seen.throttle, self._operators(probe, job), job.alone_s)
+
+    def _operators(self, probe: Probe, job: Job) -> int | None:
+        """How many operators of PyTorch a memory-bound kernel is; None where this version does not tell."""
+        with suppress(ImportError, AttributeError, RuntimeError, TypeError):
+            return operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
+        return None
 
     def facts(self) -> dict[str, Any]:
         """What the machine is."""

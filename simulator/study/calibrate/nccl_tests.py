@@ -2,7 +2,8 @@
 
 The table names the program (`all_reduce_perf`) in a comment or not at all, lists one `Rank` per line with host and device,
 and then gives size, count, type, redop, root and twice (out of place, in place) time, algbw, busbw and errors. The collective
-is found from the program's name, else from the ratio of bus to algorithm bandwidth; a file may hold several tables.
+is found from the program's name, else from the name of the file, else from redop and the ratio of bus to algorithm bandwidth
+where those leave one only; a file may hold several tables. What mpirun writes before each line is taken off.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import Fault, UserError, either, shown
+from ...errors import Fault, UserError, did_you_mean, either, shown
 from ...units import US_PER_S
 
 PROGRAMS = {
@@ -32,11 +33,18 @@ TIMES = 4
 """Columns of one measurement: time, algbw, busbw, errors; once out of place, once in place."""
 OPERANDS = (3, 5)
 """Columns before: size, count and type, in later versions redop and root too."""
+KINDS = tuple(dict.fromkeys(PROGRAMS.values()))
+PREFIX = re.compile(r"^(\[\d+,\d+\]<std\w+>:|\d+:(?=\s))", re.MULTILINE)
+"""Before each line: of mpirun --tag-output, and of srun --label."""
+FILE = re.compile(r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?all|sendrecv|broadcast)", re.IGNORECASE)
+"""The name of a collective in that of a file."""
 PROGRAM = re.compile(r"(all_?reduce|reduce_?scatter|all_?gather|alltoall|sendrecv|broadcast)_perf", re.IGNORECASE)
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
 """A line of the header of a run; its end may name the program too."""
 RANK = re.compile(r"#\s*Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device", re.IGNORECASE)
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
+MEASURED = re.compile(r"\s*\d+(\s|$)")
+"""How a line of measurements begins: with the size."""
 TOLERANCE = 0.02
 HUNDRED = 100
 MOST_BYTES = 2**26
@@ -60,10 +68,17 @@ class _Line:
     seconds: float
     factor: float
     """Bus bandwidth over algorithm bandwidth; 0 if the line gives none."""
+    redop: str = ""
+    """`sum` and the like, or `none`; nothing if the table has no such column."""
 
 
-def read(path: Path) -> list[Table]:
-    """The tables of a file. Raises with file:line for what is malformed."""
+def read(path: Path, kind: str | None = None) -> list[Table]:
+    """The tables of a file; `kind` is the collective of those that do not name their program. Raises with file:line for what
+    is malformed.
+    """
+    if kind is not None and kind.lower() not in PROGRAMS:
+        raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
+    told = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -75,18 +90,26 @@ def read(path: Path) -> list[Table]:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise UserError("not a text file", where=f"{path}:{line}") from None
-    return _of_json(text, str(path)) if text.lstrip()[:1] in ("{", "[") else _of_text(text, str(path))
+    if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
+        return _of_json(text, str(path))
+    return _of_text(PREFIX.sub("", text), str(path), told)
+
+
+def _of_file(name: str) -> str:
+    """The collective that a file is called after, or nothing."""
+    found = {re.sub("[_-]", "", match.lower()) for match in FILE.findall(name)}
+    return PROGRAMS[found.pop()] if len(found) == 1 else ""
 
 
 # The table of text ----------------------------------------------------------------------------------------------------------
 
 
-def _of_text(text: str, name: str) -> list[Table]:
+def _of_text(text: str, name: str, told: str) -> list[Table]:
     tables: list[Table] = []
     faults: list[Fault] = []
     for first, lines in _runs(text.splitlines()):
         try:
-            tables.append(_table(first, lines, name))
+            tables.append(_table(first, lines, name, told))
         except UserError as error:
             faults += error.faults
     if not tables and not faults:
@@ -104,12 +127,12 @@ def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         if opens and measured:
             yield start + 1, list(lines[start:i])
             start, measured = i, False
-        measured |= bool(re.match(r"\s*\d", line))
+        measured |= MEASURED.match(line) is not None
     if measured:
         yield start + 1, list(lines[start:])
 
 
-def _table(first: int, lines: Sequence[str], name: str) -> Table:
+def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
     hosts, kind, version, found, faults = dict[int, str](), "", "", list[_Line](), list[Fault]()
     for number, line in enumerate(lines, first):
         rank, program, library = RANK.search(line), PROGRAM.search(line), VERSION.search(line)
@@ -118,7 +141,7 @@ def _table(first: int, lines: Sequence[str], name: str) -> Table:
         version = version or (_version(library[1] or library[2]) if library else "")
         if rank:
             hosts[int(rank[1])] = rank[2]
-        elif re.match(r"\s*\d", line):
+        elif MEASURED.match(line):
             try:
                 found.append(_line(number, line.split()))
             except ValueError as error:
@@ -131,7 +154,7 @@ def _table(first: int, lines: Sequence[str], name: str) -> Table:
             "the run names fewer than two ranks", where=where, hint='lines like "#  Rank  0 ... on host device  0 ..."'
         )
     nodes = len(set(hosts.values()))
-    kind = kind or _kind(found, len(hosts), where)
+    kind = kind or _agreed(told, found[-1].factor, len(hosts), where) or _kind(found, len(hosts), where)
     return _checked(kind, len(hosts), nodes, {line.size: line.seconds for line in found if line.size}, version, where)
 
 
@@ -142,7 +165,8 @@ def _line(number: int, words: Sequence[str]) -> _Line:
         raise ValueError(f"{len(words)} columns: a line of the table has {most + 2 * TIMES}")
     size, _ = (_positive(word, allow_zero=True) for word in words[:2])
     time_us, algorithm, bus = (_positive(word, allow_zero=i > 0 or not size) for i, word in enumerate(words[skipped:][:3]))
-    return _Line(number, size, time_us / US_PER_S, bus / algorithm if algorithm else 0.0)
+    redop = words[least] if skipped > least else ""
+    return _Line(number, size, time_us / US_PER_S, bus / algorithm if algorithm else 0.0, redop)
 
 
 def _is_number(word: str) -> bool:
@@ -155,12 +179,25 @@ def _positive(word: str, *, allow_zero: bool = False) -> float:
     return float(word)
 
 
+def _agreed(told: str, factor: float, ranks: int, where: str) -> str:
+    """The collective that a file is said to be of, unless its bandwidths are those of another."""
+    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "sendrecv": 1.0}.get(told, (ranks - 1) / ranks)
+    if told and factor and abs(factor / share - 1) > TOLERANCE:
+        message = f"busbw is {factor:.3g} times algbw, and of {told} over {ranks} ranks it is {share:.3g} times"
+        raise UserError(message, where=where, hint="--kind says which collective it is")
+    return told
+
+
 def _kind(lines: Sequence[_Line], ranks: int, where: str) -> str:
-    """The collective whose bandwidths are in the ratio of the largest sizes."""
-    factor = lines[-1].factor
-    if abs(factor / (2 * (ranks - 1) / ranks) - 1) < TOLERANCE:
+    """The collective whose bandwidths are in the ratio of the largest sizes: that of a gather is that of an all-to-all too,
+    and of a scatter unless something is added up.
+    """
+    factor, adds = lines[-1].factor, lines[-1].redop.lower() not in ("", "none")
+    if abs(factor / (2 * (ranks - 1) / ranks) - 1) < TOLERANCE and (ranks > 2 or adds):
         return "all_reduce"
-    hint = "keep the line that names the program, such as all_gather_perf"
+    if adds and abs(factor / ((ranks - 1) / ranks) - 1) < TOLERANCE:
+        return "reduce_scatter"
+    hint = "say it by --kind, by the name of the file, or keep the line that names the program, such as all_gather_perf"
     raise UserError("the run does not say which collective it is", where=where, hint=hint)
 
 

@@ -1,6 +1,7 @@
 """A profile from a table: the constants of kernel models fitted to somebody's measurements of one GPU.
 
-Products and attention are fitted per dtype and library, what is bound by memory at once. Fitting starts from what the shelf
+Products and attention are fitted per dtype and library, pointwise kernels and look-ups at once; the rest of what is bound by
+memory is told by its ratios to those (ratios.py). Fitting starts from what the shelf
 knows of this GPU, or of the one most like it, and what a few rows do not tell stays there. The error of a fit is that of rows
 that it did not see: every fourth size is held out whole. Where there are too few sizes for that it is the error of the fitted
 rows themselves, and at least what lending from another GPU costs.
@@ -8,8 +9,7 @@ rows themselves, and at least what lending from another GPU costs.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,17 +17,20 @@ import numpy as np
 
 from ...costs.attention import AttentionConstants, Heads
 from ...costs.gemm import GemmConstants
-from ...costs.machine import Array, Machine, machine
-from ...costs.rowwise import LOOKUPS, POINTWISE, RowwiseConstants, lookup_s, rowwise_s, work_of
-from ...costs.shelf import ANY, FITTED_AS, LENT_SIGMA, SHORT, Constants, Family, Fit, Shelf, choose
+from ...costs.machine import Array
+from ...costs.rowwise import LOOKUPS, RowwiseConstants, lookup_s, rowwise_s
+from ...costs.shelf import LENT_SIGMA, Constants, Fit, Shelf, choose
 from ...errors import UserError
-from ...hardware.gpu import PEAK_OF, Gpu
-from ...kernels import Gemm, Kernel, Part, Rowwise
+from ...hardware.gpu import Gpu
+from ...kernels import Part
 from ..kernel import WIDTH
+from . import ratios
+from .doubt import HINT
+from .groups import RATIO, Group, groups
 from .kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
 from .predict import CAST_START, passes_s, products_s
-from .table import COLD, Measured
-from .words import adds, kernel_of
+from .table import Measured
+from .words import adds
 
 LEAST_ROWS = 4
 """Fewer rows than that are no fit."""
@@ -39,6 +42,8 @@ SURE = 0.68
 """The share of rows whose error stays below `sigma`."""
 LEAST_SIGMA = {"gemm": 0.01, "attention": 0.01, "rowwise": 0.05}
 """What the clock of a GPU varies by itself; and what is bound by memory is not all pointwise."""
+SIGMA_MOST = 0.5
+"""What fits no better than that was not measured as the columns say."""
 ROWWISE_PRIOR = {"launch_us": 1.0, "stream": 1.0}
 BACKWARD_SIGMA = 0.7
 
@@ -52,6 +57,8 @@ class Judged:
     """Rows that it was judged by and had not seen; 0 if there were too few."""
     error: float
     """Mean relative error of those rows, or of the fitted ones."""
+    ratios: tuple[ratios.Ratio, ...] = ()
+    """Of memory-bound operators to the pointwise kernels that the fit is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,96 +71,59 @@ class Profile:
     """Why rows were left out, and how many."""
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Rows of one fit, with their kernels."""
-
-    family: Family
-    dtype: str
-    library: str
-    rows: tuple[Measured, ...]
-    kernels: tuple[Any, ...]
-    on: Machine
-
-    @property
-    def seconds(self) -> Array:
-        return np.array([row.seconds for row in self.rows])
-
-    def part(self, which: Array) -> _Group:
-        """Some of the rows."""
-        chosen = [int(i) for i in np.flatnonzero(which)]
-        return replace(self, rows=tuple(self.rows[i] for i in chosen), kernels=tuple(self.kernels[i] for i in chosen))
-
-    @property
-    def casts(self) -> bool:
-        """Whether products were measured with the cast of their first operand, as inference libraries are in FP8."""
-        narrow = self.family == "gemm" and WIDTH[self.rows[0].probe.dtype] < WIDTH["bf16"]
-        return narrow and all(row.probe.variant.lower().startswith("tn fwd") for row in self.rows)
-
-    def column(self, name: str) -> Array:
-        return np.array([float(getattr(kernel, name)) for kernel in self.kernels])
-
-
 def profile(rows: Sequence[Measured], gpu: Gpu, shelf: Shelf) -> Profile:
     """The fits that a table of one GPU's kernels gives."""
     unused: dict[str, int] = {}
+    every = list(groups(rows, gpu, unused))
     fits = []
-    for group in _groups(rows, gpu, unused):
+    for group in (group for group in every if group.library != RATIO):
         if len(group.rows) < LEAST_ROWS:
             reason = f"fewer than {LEAST_ROWS} rows of {' '.join(filter(None, (group.family, group.dtype, group.library)))}"
             unused[reason] = unused.get(reason, 0) + len(group.rows)
             continue
         fits.append(_judged(group, gpu, shelf))
+    for group in (group for group in every if group.library == RATIO):
+        fits = _with_ratios(fits, group, unused)
     if not fits:
         told = "; ".join(f"{count} rows: {reason}" for reason, count in unused.items())
         raise UserError(
             f"nothing to fit in {len(rows)} rows ({told})", hint="a fit takes products, attention or pointwise kernels"
         )
+    _doubted(fits)
     return Profile(gpu.name, tuple(fits), unused)
 
 
-def _groups(rows: Iterable[Measured], gpu: Gpu, unused: dict[str, int]) -> Iterator[_Group]:
-    """The rows of each fit; what belongs to none is counted."""
-    found: dict[tuple[Family, str, str], list[tuple[Measured, Kernel]]] = {}
-    for row in rows:
-        key = _key(row, gpu)
-        if isinstance(key, str):
-            unused[key] = unused.get(key, 0) + 1
-        else:
-            found.setdefault(key[:3], []).append((row, key[3]))
-    for (family, dtype, library), pairs in found.items():
-        on = machine(gpu, "" if family == "rowwise" else PEAK_OF.get(pairs[0][0].probe.dtype, pairs[0][0].probe.dtype))
-        if family == "rowwise" and all(row.source.startswith(COLD) for row, _ in pairs):
-            on = replace(on, cache_bytes=0.0)
-        rows_of, kernels = zip(*pairs, strict=True)
-        yield _Group(family, dtype, library, rows_of, kernels, on)
+def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int]) -> list[Judged]:
+    """The fits, that to pointwise kernels with the ratios of other operators to those."""
+    place = next((i for i, judged in enumerate(fits) if judged.fit.family == "rowwise"), None)
+    if place is None:
+        reason = "no pointwise kernels such as add and mul to set others against"
+        unused[reason] = len(beside.rows)
+        return fits
+    judged, ops = fits[place], [kernel.op for kernel in beside.kernels]
+    c: Any = judged.fit.constants
+    found = ratios.found(beside.rows, beside.kernels, c, beside.on)
+    for op in dict.fromkeys(ops):
+        if op not in [ratio.op for ratio in found]:
+            unused[f"fewer than {ratios.LEAST_ROWS} large rows of {op}"] = ops.count(op)
+    pairs = {ratio.op: (ratio.times, ratio.error) for ratio in found}
+    told = replace(judged, fit=replace(judged.fit, ratios=pairs), ratios=found)
+    return [*fits[:place], told, *fits[place + 1 :]]
 
 
-def _key(row: Measured, gpu: Gpu) -> tuple[Family, str, str, Kernel] | str:
-    """The fit that a row belongs to and its kernel, or why it belongs to none."""
-    probe, kernel = row.probe, kernel_of(row.probe)
-    if not row.may_be_fitted:
-        return f"the role {row.role!r}"
-    if kernel is None:
-        return f"no model of {probe.op}"
-    if isinstance(kernel, Rowwise):
-        fits = kernel.op in LOOKUPS or (work_of(kernel.op) == POINTWISE and not probe.op.endswith("_bwd"))
-        return ("rowwise", "", "", kernel) if fits else f"{probe.op}: its ratio to pointwise kernels is the same for all GPUs"
-    if PEAK_OF.get(probe.dtype, probe.dtype) not in gpu.peak_flop_per_s:
-        return f"{gpu.name} has no peak in {probe.dtype}"
-    dtype = FITTED_AS.get(probe.dtype, probe.dtype)
-    if WIDTH[dtype] != WIDTH[probe.dtype]:
-        return f"{probe.dtype} takes the fit of {dtype}"
-    if isinstance(kernel, Gemm):
-        return "gemm", dtype, ANY, kernel
-    library = probe.variant.lower().replace("-", "_").replace(" ", "_")
-    return "attention", dtype, SHORT.get(library, library) or ANY, kernel
+def _doubted(fits: Sequence[Judged]) -> None:
+    """Refuses fits that tell nothing."""
+    bad = [judged.fit for judged in fits if judged.fit.sigma > SIGMA_MOST]
+    if bad:
+        named = (" ".join(filter(None, (fit.family, fit.dtype, fit.library))) for fit in bad)
+        words = [f"{name}: no constants come nearer than {fit.sigma:.0%}" for name, fit in zip(named, bad, strict=True)]
+        raise UserError("; ".join(words), hint=HINT)
 
 
 # Fitting --------------------------------------------------------------------------------------------------------------------
 
 
-def _judged(group: _Group, gpu: Gpu, shelf: Shelf) -> Judged:
+def _judged(group: Group, gpu: Gpu, shelf: Shelf) -> Judged:
     """A fit to all rows, judged by one to some of them."""
     start, prior = _start(group, gpu, shelf)
     held = _held_out(group)
@@ -173,7 +143,7 @@ def _judged(group: _Group, gpu: Gpu, shelf: Shelf) -> Judged:
     return Judged(fit, 0 if held is None else int(held.sum()), float(errors.mean()))
 
 
-def _start(group: _Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, float]]:
+def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, float]]:
     """Where a fit starts, and what of it is free."""
     usual: dict[str, Constants] = {"gemm": GemmConstants(), "attention": AttentionConstants(), "rowwise": RowwiseConstants()}
     library = group.library if group.library in shelf.libraries(group.family) else ""
@@ -189,13 +159,13 @@ def _start(group: _Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, 
     return start, ROWWISE_PRIOR | ({"lookup_cycles": 1.0} if looks_up else {})
 
 
-def _fit(group: _Group, start: Any, prior: Mapping[str, float]) -> tuple[Any, Array]:
+def _fit(group: Group, start: Any, prior: Mapping[str, float]) -> tuple[Any, Array]:
     """Constants, and those of the cast that the rows were measured with, if they were."""
     extra = np.array(CAST_START) if group.casts else None
     return fitted(start, prior, lambda c, cast: _predicted(c, group, cast), group.seconds, extra)
 
 
-def _predicted(c: Any, group: _Group, cast: Array) -> Array:
+def _predicted(c: Any, group: Group, cast: Array) -> Array:
     """Seconds of the rows of a group."""
     if isinstance(c, GemmConstants):
         sizes = [group.column(name) for name in ("m", "n", "k", "batch")]
@@ -211,7 +181,7 @@ def _predicted(c: Any, group: _Group, cast: Array) -> Array:
     return np.where(looked_up, lookup_s(c, group.on, elements, moved), rowwise_s(c, group.on, moved))
 
 
-def _ranges(group: _Group) -> dict[str, tuple[float, float]]:
+def _ranges(group: Group) -> dict[str, tuple[float, float]]:
     """Between which sizes the rows lie."""
     columns = {name: group.column(name) for name in _SIZES[group.family]}
     if group.family == "attention":
@@ -229,7 +199,7 @@ _HELD: Mapping[str, tuple[str, ...]] = {"gemm": ("n", "k"), "attention": ("seq",
 """Of which sizes every fourth value is held out."""
 
 
-def _held_out(group: _Group) -> Array | None:
+def _held_out(group: Group) -> Array | None:
     """The rows to judge a fit by: all that have one of the held-out sizes. None if too few are left on either side."""
     for names in (_HELD[group.family], *((name,) for name in _HELD[group.family])):
         held, every = np.zeros(len(group.rows), dtype=bool), EVERY * len(names)
@@ -239,14 +209,3 @@ def _held_out(group: _Group) -> Array | None:
         if held.sum() >= LEAST_HELD and (~held).sum() >= LEAST_KEPT:
             return held
     return None
-
-
-def ratios(rows: Iterable[Measured], seconds: Callable[[Kernel], float]) -> dict[str, tuple[float, int]]:
-    """Measured over predicted time, by operator and dtype: the median, and of how many rows."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        kernel = kernel_of(row.probe)
-        if kernel is not None and row.may_be_fitted:
-            words = filter(None, (row.probe.op, row.probe.variant, row.probe.dtype))
-            found.setdefault(" ".join(words), []).append(row.seconds / seconds(kernel))
-    return {name: (math.exp(float(np.median(np.log(values)))), len(values)) for name, values in found.items()}

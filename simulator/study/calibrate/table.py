@@ -1,8 +1,8 @@
 """Tables of measured kernels: one row a kernel, in the columns that `trainsim validate --kind kernels` reads.
 
 The harness appends to such a table row by row, a trace is turned into one, and a profile is fitted to one. What the words of
-a row mean stands in study/validate/kernels.py; beyond those there are the spread of the runs, and what the GPU's clock and
-power were.
+a row mean stands in study/validate/kernels.py; beyond those there are the spread of the runs, what the GPU's clock and power
+were and what held the clock down, how many operators of PyTorch the row is made of, and what a kernel beside others takes alone.
 """
 
 from __future__ import annotations
@@ -11,23 +11,29 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...units import US_PER_S
+from ..kernel import WIDTH
 from ..validate import number, read
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 WORDS = ("gpu", "op", "dtype")
 SPREAD = ("p10_us", "p90_us", "runs", "clock_mhz", "power_w")
-COLUMNS = (*WORDS, *SIZES, "causal", "variant", "time_us", "source", "role", *SPREAD)
+SEEN = ("throttle", "operators", "alone_us")
+COLUMNS = (*WORDS, *SIZES, "causal", "variant", "time_us", "source", "role", *SPREAD, *SEEN)
 NEEDED = (*WORDS, "time_us")
 FIT = "fit"
 """The role of rows that may be fitted; a row without a role may be as well."""
 COLD = "trainsim calibrate gpu"
 """How the source begins of rows that were measured with a cold cache."""
+EAGER = "eager"
+"""In the variant of what frameworks write out of several operators where a library may have one kernel."""
 DIGITS = 7
+DTYPE_WORDS = {"bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32", "float32": "fp32", "e4m3": "fp8"}
+"""What others call a dtype, for a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +75,22 @@ class Measured:
     role: str = FIT
     clock_mhz: float | None = None
     power_w: float | None = None
+    throttle: str = ""
+    operators: int | None = None
+    """Of a framework, that the row is made of; None if nothing is said."""
+    alone_s: float | None = None
+    """Of a kernel that ran beside others, without them."""
+    line: int = field(default=0, compare=False)
+    """Of its file; 0 if it comes from none."""
 
     @property
     def may_be_fitted(self) -> bool:
         return self.role in ("", FIT)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether it is made of several operators: it says so, or they were counted."""
+        return EAGER in self.probe.variant.lower().split() or (self.operators or 1) > 1
 
     def cells(self) -> list[str]:
         """The row as it is written, in the order of `COLUMNS`."""
@@ -80,7 +98,8 @@ class Measured:
         sizes = [str(size or "") for size in (getattr(probe, name) for name in SIZES)]
         spread = [_us(self.low_s), _us(self.high_s), str(self.runs or ""), _cell(self.clock_mhz), _cell(self.power_w)]
         words = [self.gpu, probe.op, probe.dtype, *sizes, causal, probe.variant, _us(self.seconds), self.source, self.role]
-        return [*words, *spread]
+        seen = [self.throttle, str(self.operators or ""), _us(self.alone_s or 0.0)]
+        return [*words, *spread, *seen]
 
 
 def _us(seconds: float) -> str:
@@ -139,7 +158,7 @@ def rows_of(path: Path) -> list[Measured]:
         wrong = list(_wrong(row))
         faults += [Fault(message, hint, f"{path}:{i + 2}") for message, hint in wrong]
         if not wrong:
-            found.append(_measured(row))
+            found.append(_measured(row, i + 2))
     if faults:
         raise UserError(faults=faults)
     return found
@@ -150,13 +169,16 @@ def _wrong(row: dict[str, str]) -> Iterable[tuple[str, str]]:
     for name in ("op", "dtype"):
         if not row[name].strip():
             yield f"{name} is empty", "such as gemm" if name == "op" else "such as bf16"
+    dtype, role = row["dtype"].strip().lower(), row.get("role", "").strip()
+    if dtype and dtype not in WIDTH and role in ("", FIT):
+        yield f"dtype: {shown(row['dtype'])} is not known", did_you_mean(DTYPE_WORDS.get(dtype, dtype), WIDTH)
     if not number(row["time_us"]) > 0:
         yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
-    for name in (*SIZES, "runs"):
+    for name in (*SIZES, "runs", "operators"):
         cell = row.get(name, "").strip()
         if cell and not (number(cell) >= 0 and number(cell) == int(number(cell))):
             yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
-    for name in ("p10_us", "p90_us", "clock_mhz", "power_w"):
+    for name in ("p10_us", "p90_us", "clock_mhz", "power_w", "alone_us"):
         cell = row.get(name, "").strip()
         if cell and not number(cell) >= 0:
             yield f"{name}: {shown(cell)} is no number", "a number, or nothing"
@@ -173,11 +195,14 @@ def probe_of(row: Mapping[str, str]) -> Probe:
     return Probe(row["op"].strip().lower(), row["dtype"].strip().lower(), **sizes, causal=seen, variant=variant)
 
 
-def _measured(row: Mapping[str, str]) -> Measured:
-    low_us, high_us, *told = (_optional(row, name) for name in SPREAD if name != "runs")
+def _measured(row: Mapping[str, str], line: int) -> Measured:
+    low_us, high_us, clock_mhz, power_w = (_optional(row, name) for name in SPREAD if name != "runs")
     spread = ((low_us or 0.0) / US_PER_S, (high_us or 0.0) / US_PER_S, _count(row, "runs"))
     words = (row.get("source", "").strip(), row.get("role", "").strip())
-    return Measured(row["gpu"].strip(), probe_of(row), number(row["time_us"]) / US_PER_S, *spread, *words, *told)
+    alone_us = _optional(row, "alone_us")
+    made = Measured(row["gpu"].strip(), probe_of(row), number(row["time_us"]) / US_PER_S, *spread, *words, clock_mhz, power_w)
+    held, alone_s = row.get("throttle", "").strip(), alone_us / US_PER_S if alone_us else None
+    return replace(made, throttle=held, operators=_count(row, "operators") or None, alone_s=alone_s, line=line)
 
 
 def _count(row: Mapping[str, str], name: str) -> int:

@@ -7,27 +7,32 @@ a device or a version of PyTorch cannot run is refused with its own words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
 from .table import Probe
-from .timers import Job
+from .timers import Job, Watch, timed
 from .torch_operands import DTYPES, Operands, Refused
 
 TABLE_ROWS = 2**15
 """Of an embedding whose vocabulary is not said."""
 ROPE_BASE = 500_000.0  # TOLERANCE: any base takes as long
 HEAD = 128
-COPY_TIMES = 8
-"""A concurrent copy lasts at least as long as the product, roughly: this often over its bytes."""
+COVER = 1.5
+"""Copies beside a product last so many times as long as the product alone: both are slower together."""
+TRIAL_S = 0.02
+"""Effort of finding that out."""
 BACKENDS = {"flash_attention": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "mem_efficient": "EFFICIENT_ATTENTION"}
 
 
 class Kernels(Operands):
     """Builds the kernels of rows on one device."""
 
-    def __init__(self, torch: Any, device: str) -> None:
+    def __init__(self, torch: Any, device: str, watch: Watch) -> None:
         super().__init__(torch, device)
+        self.watch = watch
         self.builders: Mapping[str, Callable[[Probe], Job]] = {
             "gemm": self.product, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
             "rmsnorm": self.rowwise, "layernorm": self.rowwise, "swiglu": self.rowwise, "rope": self.rowwise,
@@ -193,15 +198,18 @@ class Kernels(Operands):
         return Job(graph.replay, repeat=probe.m, ahead=False)
 
     def overlap(self, probe: Probe) -> Job:
-        """A product while another stream copies within the device's memory."""
+        """A product while another stream copies within the device's memory, for longer than the product alone takes."""
         self.needs_cuda("a second stream")
         product, cuda = self.product(Probe("gemm", probe.dtype, probe.m, probe.n, probe.k, variant="fwd")), self.torch.cuda
-        here = self.tensor(probe, COPY_TIMES * max(probe.m * probe.k, probe.n * probe.k, probe.m * probe.n))
+        here = self.tensor(probe, max(probe.m * probe.k, probe.n * probe.k, probe.m * probe.n))
         there, side = self.torch.empty_like(here), cuda.Stream()
+        alone_s = median(timed(self.watch, product, TRIAL_S))
+        count = math.ceil(COVER * alone_s / median(timed(self.watch, Job(lambda: there.copy_(here)), TRIAL_S)))
 
         def before() -> None:
             side.wait_stream(cuda.current_stream())
             with cuda.stream(side):
-                there.copy_(here)
+                for _ in range(count):
+                    there.copy_(here)
 
-        return Job(product.call, before, lambda: cuda.current_stream().wait_stream(side))
+        return Job(product.call, before, lambda: cuda.current_stream().wait_stream(side), alone_s=alone_s)

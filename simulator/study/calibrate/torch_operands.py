@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import UserError
@@ -47,3 +48,22 @@ class Operands:
         """Refuses what only CUDA has."""
         if self.device != "cuda":
             raise Refused(f"{what} needs CUDA")
+
+
+def operators(torch: Any, call: Callable[[], object]) -> int | None:
+    """How many operators of PyTorch a call runs, those on single numbers and those that move nothing left out; None if none."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    ran = []
+
+    class Counts(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            sizes = [leaf.numel() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            if max(sizes, default=0) > 1 and not func.is_view:
+                ran.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Counts():
+        call()
+    return len(ran) or None

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...units import NS_PER_S, US_PER_S
 from . import kineto
-from .kineto import Events, Launches, args_of, launcher, launches, span_of, union
+from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union
 from .table import COLUMNS, FIT, Measured, Probe, line
 from .timers import Sample
 from .trace_ops import Op, collective_of, family_of, found, is_composite, probe_of
@@ -42,6 +42,8 @@ class Entry:
     probe: Probe
     role: str
     times_us: list[float] = field(default_factory=list)
+    operators: int = 0
+    """That launched the kernels of a call; 0 where nothing is said."""
 
     @property
     def total_s(self) -> float:
@@ -51,7 +53,8 @@ class Entry:
         """The entry as a row."""
         sample = Sample(tuple(sorted(time / US_PER_S for time in self.times_us)))
         low_s, high_s = sample.span_s
-        return Measured(gpu, self.probe, max(sample.median_s, 1 / NS_PER_S), low_s, high_s, len(self.times_us), source, self.role)
+        spread = (max(sample.median_s, 1 / NS_PER_S), low_s, high_s, len(self.times_us))
+        return Measured(gpu, self.probe, *spread, source, self.role, operators=self.operators or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +95,14 @@ def read(path: Path, gpu: str = "") -> Trace:
 
 # Kernels --------------------------------------------------------------------------------------------------------------------
 
-Pair = tuple[tuple[str, Probe, str], float, int]
-"""(name, kernel, role) of a row, microseconds, and which call of an operator the time belongs to; -1 for a call of its own."""
+Pair = tuple[tuple[str, Probe, str], float, int, int]
+"""(name, kernel, role) of a row, microseconds, which call of an operator the time belongs to, -1 for a call of its own, and which
+operator within that launched it."""
 
 
 def _on_device(events: Events) -> Iterator[Pair]:
     """Every kernel of the GPU with the row that it belongs to."""
-    by_id = {op.args["External id"]: op for ops in events.ops.values() for op in ops if "External id" in op.args}
-    launch = {args_of(event).get("correlation"): event for event in events.runtime}
+    by_id, launch = operators_by_id(events), launches_by_id(events)
     calls: dict[int, int] = {}
     for event in events.device:
         name, (start, end) = str(event.get("name")), span_of(event)
@@ -107,12 +110,12 @@ def _on_device(events: Events) -> Iterator[Pair]:
         whole = found(op) if op else None
         if NCCL.match(name) or "Collective name" in args_of(event):
             recorded = next((outer.args for outer in (op.chain if op else []) if "Collective name" in outer.args), {})
-            yield _collective(name, {**recorded, **args_of(event)}), end - start, -1
+            yield _collective(name, {**recorded, **args_of(event)}), end - start, -1, 0
         elif whole is None:
-            yield _stray(name, event), end - start, -1
+            yield _stray(name, event), end - start, -1, 0
         else:
             outer, probe = whole
-            yield _row(outer.name, probe), end - start, calls.setdefault(id(outer), len(calls))
+            yield _row(outer.name, probe), end - start, calls.setdefault(id(outer), len(calls)), id(op)
 
 
 def _on_host(events: Events) -> Iterator[Pair]:
@@ -124,11 +127,11 @@ def _on_host(events: Events) -> Iterator[Pair]:
             probe = probe_of(op)
             within = any(probe_of(inner) for inner in _below(op))
             if probe is not None and (is_composite(op) or not within):
-                yield _row(op.name, probe), op.end_us - op.start_us, -1
+                yield _row(op.name, probe), op.end_us - op.start_us, -1, 0
             elif op.inner:
                 waiting += reversed(op.inner)
             else:
-                yield (op.name, Probe(UNKNOWN, UNKNOWN, variant=op.name), UNMATCHED), op.end_us - op.start_us, -1
+                yield (op.name, Probe(UNKNOWN, UNKNOWN, variant=op.name), UNMATCHED), op.end_us - op.start_us, -1, 0
 
 
 def _below(op: Op) -> Iterator[Op]:
@@ -165,8 +168,12 @@ def _gathered(pairs: Sequence[Pair]) -> list[Entry]:
     """Rows with the times of their calls; the kernels of one call are one time."""
     entries: dict[tuple[Probe, str], Entry] = {}
     calls: dict[tuple[Probe, int], int] = {}
-    for (name, probe, role), time_us, call in pairs:
+    parts: dict[tuple[Probe, int], set[int]] = {}
+    for (name, probe, role), time_us, call, part in pairs:
         entry = entries.setdefault((probe, role), Entry(name, probe, role))
+        if call >= 0:
+            parts.setdefault((probe, call), set()).add(part)
+            entry.operators = max(entry.operators, len(parts[probe, call]))
         if call >= 0 and (probe, call) in calls:
             entry.times_us[calls[probe, call]] += time_us
             continue

@@ -78,6 +78,7 @@ class Op:
     args: Mapping[str, Any]
     parent: Op | None = None
     inner: list[Op] = field(default_factory=list)
+    process: Any = None
 
     def dims(self, place: int) -> list[int]:
         """The shape of an argument; nothing for what is no tensor."""

@@ -2,7 +2,7 @@
 
 A matrix product is told by its shape and, in `variant`, by the part of training it belongs to; what is added to an fp32
 gradient says `acc=true`. Attention has a row for each library that may run it. Not every row is a kernel of the workload:
-launches and copies to the host are measured for their own sake.
+launches and copies to the host are measured for their own sake. What is written out of several operators says `eager`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..kernel import OTHER, PASSES, WIDTH
-from .table import Probe
+from .table import EAGER, Probe
 
 PRODUCTS = ("gemm", "bmm", "grouped_gemm")
 VARIANTS = {
@@ -27,6 +27,8 @@ LIBRARIES = ("flash_attention", "cudnn", "mem_efficient")
 ELEMENTWISE = ("add", "mul", "relu", "gelu", "dropout", "silu")
 """Operators that a table calls elementwise, and names in `variant`."""
 TABLE_OP = {"silu_gated": "swiglu", "gelu_gated": "geglu"}
+WRITTEN_OUT = ("swiglu", "rope", "cross_entropy", "quantise")
+"""What PyTorch has no one operator for, that takes what a model gives: the rows say that they are several."""
 BACK = "_bwd"
 FUSED_ADAM_PASSES = 7
 """Of the fused optimizer of PyTorch in one precision: parameter, gradient and two moments read, all but the gradient written."""
@@ -47,7 +49,8 @@ def probes_of(kernel: Kernel, dtype: str, libraries: Iterable[str] = LIBRARIES) 
     if name in ELEMENTWISE:
         # the gradients of a sum are passed on, not computed
         return [] if back and name == "add" else [Probe(f"elementwise{back}", dtype, kernel.rows, kernel.columns, variant=name)]
-    return [Probe(f"{TABLE_OP.get(name, name)}{back}", dtype, kernel.rows, kernel.columns)]
+    ours = TABLE_OP.get(name, name)
+    return [Probe(f"{ours}{back}", dtype, kernel.rows, kernel.columns, variant=EAGER * (ours in WRITTEN_OUT))]
 
 
 def kernel_of(probe: Probe) -> Kernel | None:

@@ -1,0 +1,112 @@
+"""What a GPU's driver tells while kernels run: clock, power, and what holds the clock down.
+
+`nvidia-smi` runs beside the measurements and tells every so often; what it told within the time of a measurement is that
+measurement's, and if it told nothing then, nothing is said. Drivers differ in the fields that they know: the newest ones are
+asked for first. Where there is no nvidia-smi nothing is said at all.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+PERIOD_MS = 50
+PATIENCE_S = 10
+MOST_KEPT = 2**14
+"""Readings."""
+ASKED = (
+    ("clocks.sm", "power.draw.instant", "clocks_event_reasons.active"),
+    ("clocks.sm", "power.draw.instant", "clocks_throttle_reasons.active"),
+    ("clocks.sm", "power.draw", "clocks_throttle_reasons.active"),
+    ("clocks.sm", "power.draw"),
+)
+"""`power.draw` is an average over a second on newer GPUs; the reasons had another name before."""
+REASONS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "hot", 0x40: "hot", 0x80: "power brake"}
+"""Bits of why a clock is low, as NVML's header has them; that nothing runs, or that somebody set a clock, is none of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A clock in MHz, a power in watts, and what held the clock down; None and nothing for what a GPU does not tell."""
+
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    throttle: str = ""
+
+
+NOTHING = Reading()
+
+
+class Gauge:
+    """Follows nvidia-smi."""
+
+    def __init__(self, which: str, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock, self.told = clock, deque[tuple[float, Reading]](maxlen=MOST_KEPT)
+        self.process: subprocess.Popen[str] | None = None
+        command = accepted(which)
+        if command is None:
+            return
+        command = [*command, f"--loop-ms={PERIOD_MS}"]
+        try:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+            )
+        except OSError:
+            return
+        threading.Thread(target=self._follow, args=(self.process,), daemon=True).start()
+
+    def _follow(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self.told.append((self.clock(), reading(line)))
+
+    def during(self, start_s: float, end_s: float) -> Reading:
+        """What was told between two times of the clock: the medians, and every reason."""
+        return together(found for at_s, found in self.told.copy() if start_s <= at_s <= end_s)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+
+
+def accepted(which: str) -> list[str] | None:
+    """The question to nvidia-smi with the fields that it knows; None if it knows none, or is not there."""
+    for fields in ASKED:
+        command = ["nvidia-smi", "-i", which, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        if done.returncode == 0:
+            return command
+    return None
+
+
+def reading(told: str) -> Reading:
+    """A line of nvidia-smi; what a GPU does not tell stands there as [N/A]."""
+    cells = [cell.strip() for cell in told.split(",")]
+    numbers = [float(cell) if cell.replace(".", "", 1).isdecimal() else None for cell in cells[:2]]
+    return Reading(numbers[0], numbers[1], _reasons(cells[2] if len(cells) > 2 else "")) if len(numbers) == 2 else NOTHING
+
+
+def _reasons(mask: str) -> str:
+    """The words of a mask such as 0x0000000000000004."""
+    try:
+        bits = int(mask, 16)
+    except ValueError:
+        return ""
+    return ", ".join(dict.fromkeys(word for bit, word in REASONS.items() if bits & bit))
+
+
+def together(readings: Iterable[Reading]) -> Reading:
+    """Some readings as one."""
+    found = list(readings)
+    clocks = [one.clock_mhz for one in found if one.clock_mhz is not None]
+    powers = [one.power_w for one in found if one.power_w is not None]
+    words = dict.fromkeys(word for one in found for word in one.throttle.split(", ") if word)
+    return Reading(median(clocks) if clocks else None, median(powers) if powers else None, ", ".join(words))

@@ -1,0 +1,68 @@
+"""How memory-bound operators that are not plain pointwise ones stand to those that are, as somebody measured both.
+
+A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. That is told by rows
+which are one operator of the framework, so large that they hardly wait for their launch: their median, and as its error what
+most of them stay within. Rows of several operators say nothing about one kernel; a run has those operators one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...costs.machine import Array, Machine
+from ...costs.rowwise import RowwiseConstants, rowwise_s
+from ...kernels import Kernel, Rowwise
+from ...units import US_PER_S
+from .table import Measured
+from .words import kernel_of
+
+LEAST_ROWS = 3
+LARGE = 5.0
+"""A pointwise kernel of the bytes of a large row takes so many times as long as its launch."""
+SURE = 0.68
+"""The share of rows whose error stays below that of a ratio."""
+LEAST_ERROR = 0.05
+"""As of every fit to what is bound by memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as long as a pointwise kernel an operator takes."""
+
+    op: str
+    times: float
+    error: float
+    """Relative error that 68% of the rows stay below."""
+    rows: int
+
+
+def found(rows: Sequence[Measured], kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine) -> tuple[Ratio, ...]:
+    """The ratios that rows tell, beside what the constants of pointwise kernels say; of operators with enough large rows."""
+    moved = np.array([float(kernel.traffic_bytes) for kernel in kernels])
+    pointwise_s = rowwise_s(c, on, moved)
+    large = pointwise_s >= LARGE * c.launch_us / US_PER_S
+    times = np.array([row.seconds for row in rows]) / pointwise_s
+    ops = np.array([kernel.op for kernel in kernels])
+    chosen = [(str(op), times[large & (ops == op)]) for op in dict.fromkeys(ops.tolist())]
+    return tuple(_ratio(op, some) for op, some in chosen if len(some) >= LEAST_ROWS)
+
+
+def _ratio(op: str, times: Array) -> Ratio:
+    middle = float(np.median(times))
+    return Ratio(op, middle, max(LEAST_ERROR, float(np.quantile(np.abs(middle / times - 1), SURE))), len(times))
+
+
+def against(rows: Iterable[Measured], seconds: Callable[[Kernel, bool], float]) -> dict[str, tuple[float, int]]:
+    """Measured over predicted time, by operator and dtype: the median, and of how many rows. Rows of several operators are
+    compared with what is predicted of those, which `seconds` is told."""
+    told: dict[str, list[float]] = {}
+    for row in rows:
+        kernel = kernel_of(row.probe)
+        if kernel is not None and row.may_be_fitted:
+            words = filter(None, (row.probe.op, row.probe.variant, row.probe.dtype))
+            told.setdefault(" ".join(words), []).append(row.seconds / seconds(kernel, row.is_eager))
+    return {name: (math.exp(float(np.median(np.log(values)))), len(values)) for name, values in told.items()}

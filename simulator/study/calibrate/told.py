@@ -1,0 +1,83 @@
+"""What measured rows tell, as lines of fit.csv: constants with their errors, ratios, launches, and products beside a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+from ...costs.measured import Estimator, Options
+from ...errors import UserError
+from ...hardware.gpu import Gpu
+from ...kernels import Kernel
+from ...units import US_PER_S
+from .. import kernel_fits
+from ..kernel_fits import number
+from .profile import Profile
+from .ratios import against
+from .table import Measured, Probe
+from .words import kernel_of
+
+COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
+CPU = "cpu"
+
+
+def constants(made: Profile) -> Iterable[list[str]]:
+    """The fitted constants and ratios, with the error of the fit that they belong to."""
+    for judged in made.fits:
+        fit = judged.fit
+        by = "held-out sizes" if judged.held_out else "its own rows"
+        for name, value in asdict(fit.constants).items():
+            words = [fit.family, fit.dtype, fit.library, name, number(value), f"{judged.error:.4f}"]
+            yield [*words, str(fit.rows), str(judged.held_out), by]
+        for ratio in judged.ratios:
+            words = ["times a pointwise kernel", "", "", ratio.op, f"{ratio.times:.4g}", f"{ratio.error:.4f}"]
+            yield [*words, str(ratio.rows), "0", "median of large rows"]
+
+
+def ratios(made: Profile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
+    """How every operator stands to the models with these constants; one of several operators to what those would take."""
+    shelf = kernel_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])
+    by_dtype: dict[str, list[Measured]] = {}
+    for row in rows:
+        by_dtype.setdefault(row.probe.dtype, []).append(row)
+    for dtype, some in by_dtype.items():
+        by = {eager: Estimator(on, dtype, shelf, Options("", eager, dtype != "fp32")) for eager in (True, False)}
+
+        def seconds(kernel: Kernel, eager: bool, by: dict[bool, Estimator] = by) -> float:
+            return by[eager].estimate(kernel).seconds
+
+        try:
+            found = against(some, seconds)
+        except UserError:
+            continue
+        for name, (ratio, count) in found.items():
+            yield ["measured over predicted", dtype, "", name, f"{ratio:.4g}", "", str(count), "0", "median"]
+
+
+def scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
+    """What is no kernel of the workload: launches, copies to the host, and products beside a copy over the same alone."""
+    for row in rows:
+        probe, tail = row.probe, [f"{(row.high_s - row.low_s) / row.seconds / 2:.4f}", "1", "0", "spread of the runs"]
+        time_us = f"{row.seconds * US_PER_S:.4g}"
+        if probe.op == "launch":
+            yield ["launch", "", "", f"{probe.variant}_us", time_us, *tail]
+        elif probe.op == "copy" and kernel_of(probe) is None:
+            yield ["copy_us", probe.dtype, "", f"{probe.variant} n={probe.n}", time_us, *tail]
+        elif probe.op == "overlap" and row.alone_s:
+            yield ["slowdown", probe.dtype, "", _name(probe), f"{row.seconds / row.alone_s:.4g}", *tail]
+
+
+def slowdowns(rows: Iterable[Measured]) -> dict[str, float]:
+    """How many times as long as alone products take beside a copy."""
+    return {_name(row.probe): row.seconds / row.alone_s for row in rows if row.probe.op == "overlap" and row.alone_s}
+
+
+def suggestions(rows: Iterable[Measured]) -> Iterable[str]:
+    """Options of a run that launches suggest: what PyTorch takes for one after another. A CPU launches nothing."""
+    for row in rows:
+        if row.probe.op == "launch" and row.probe.variant == "eager" and row.gpu != CPU:
+            yield f"--set framework.host.kernel={row.seconds * US_PER_S:.3g}us"
+
+
+def _name(probe: Probe) -> str:
+    return f"{probe.variant} m={probe.m} n={probe.n} k={probe.k}"
