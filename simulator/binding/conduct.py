@@ -41,7 +41,7 @@ class Conduct:
 
     def candidates(self, kind: str, nodes: Array) -> dict[str, ModuleType]:
         """The algorithms that may serve a kind for a group whose members sit in these nodes. Raises if there is none."""
-        able = {name: module for name, module in self.algorithms.items() if kind in module.KINDS and _takes(module, kind, nodes)}
+        able = serving(self.algorithms, kind, nodes)
         wanted = [self.algorithm] if self.algorithm in able else self.choices.get(kind, ())
         chosen = {name: able[name] for name in wanted if name in able}
         if not chosen:
@@ -49,5 +49,11 @@ class Conduct:
         return chosen
 
 
-def _takes(module: ModuleType, kind: str, nodes: Array) -> bool:
+def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:
+    """Those of some algorithms that can serve a kind for a group whose members sit in these nodes."""
+    return {name: module for name, module in algorithms.items() if kind in module.KINDS and takes(module, kind, nodes)}
+
+
+def takes(module: ModuleType, kind: str, nodes: Array) -> bool:
+    """Whether an algorithm that knows a kind can serve such a group."""
     return bool(module.takes(kind, nodes)) if hasattr(module, "takes") else True

@@ -4,7 +4,8 @@ A message leaves when both its ends have done their part of the step before; mes
 another. The collective's task becomes its end, and a new task, its start, holds its streams before it. Where an algorithm is
 pipelined an empty message goes ahead through all rounds and takes their latencies. Then the bytes move in lock step: in each
 tick those of all pieces under way, or, cut infinitely fine, all at once. Nothing measured enters: it is the algorithm on
-bare links.
+bare links. The clock of such a graph ticks 1024 times in a nanosecond, where its numbers leave room: a step ends at a whole
+tick, and hundreds of steps in a row would add up to hundreds of nanoseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..collectives import Round, windows
 from ..engine.expand import Expansion
-from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, TaskGraph, offsets
+from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, offsets
 from ..engine.timeline import Times
 from ..errors import UserError
 from ..program.op import Compute, Transfer
@@ -25,6 +26,8 @@ from .bind import Bound, Site
 from .rings import Plans
 
 MOST_MESSAGES = 2_000_000
+FINEST, MOST_BITS = 10, 61
+"""Bits of a nanosecond that the clock may have, and of a number that a compiled engine adds up."""
 
 Edge = tuple[int, int]
 """From one GPU to another."""
@@ -38,13 +41,20 @@ class Stepwise:
     tasks: int
     """Of the graph before: they come first."""
     starter: Mapping[int, int]
+    bits: int
+    """A tick of the graph's clock is 2^-bits ns."""
 
     def times(self, found: Times) -> Times:
-        """The times of the tasks of the graph before: a collective lasts from its start to its end."""
+        """The times of the tasks of the graph before, in nanoseconds: a collective lasts from its start to its end."""
         start = found.start_ns[: self.tasks].copy()
         for task, starter in self.starter.items():
             start[task] = found.start_ns[starter]
-        return Times(start, found.end_ns[: self.tasks])
+        return Times(self._ns(start), self._ns(found.end_ns[: self.tasks]))
+
+    def _ns(self, ticks: Array) -> Array:
+        """Rounded up, once, as the end of a fluid is."""
+        rounded: Array = -(-ticks >> self.bits)
+        return rounded
 
 
 def stepwise(bound: Bound, site: Site, expansion: Expansion) -> Stepwise:
@@ -106,7 +116,8 @@ class _Messages:
             before.profiles,
             before.holds,
         )
-        return Stepwise(graph, n, starter)
+        bits = _room(graph)
+        return Stepwise(_finer(graph, bits), n, starter, bits)
 
     def _task(self, solo_ns: int, work: int, foot: int, preds: list[int]) -> int:
         self.solo_ns.append(solo_ns)
@@ -190,6 +201,19 @@ class _Messages:
             for row in map(self.before.streams.row, range(len(self.before.streams)))
         ]
         return Csr.from_lists([*rows, *self.streams])
+
+
+def _room(graph: TaskGraph) -> int:
+    """By how many bits the clock of a graph can be finer."""
+    longest_ns = int(graph.solo_ns.max(initial=0)), max(since for profile in graph.profiles for since in profile.since_ns)
+    used = max(int(graph.work.max(initial=0)).bit_length(), max(longest_ns).bit_length() + SPEED_BITS)
+    return max(0, min(FINEST, MOST_BITS - used))
+
+
+def _finer(graph: TaskGraph, bits: int) -> TaskGraph:
+    """The same graph with 2^bits ticks to a nanosecond: times and work grow, rates stay, for they are counted per nanosecond."""
+    profiles = tuple(Profile(tuple(since << bits for since in profile.since_ns), profile.value) for profile in graph.profiles)
+    return graph.with_columns(solo_ns=graph.solo_ns << bits, work=graph.work << bits, profiles=profiles)
 
 
 def _messages(collective: _Collective, r: Round, payload_bytes: float) -> Iterator[tuple[int, int, int]]:

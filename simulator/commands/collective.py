@@ -13,6 +13,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 2**40
 MOST_ROWS = 4096
+FACE_VALUE = "note: stepwise takes links at their face value; nothing that was measured on this fabric enters"
 FIDELITIES = ("fluid", "closed", "stepwise")
 
 
@@ -58,7 +59,9 @@ def command(
         chosen, sizes = spread(found, gpus, nodes), _sizes(first, last, factor)
         how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
         rows = time_collective(kind.replace("-", "_"), found, sizes, gpus=chosen, **how)
-        used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
+    if fidelity == "stepwise" and found.fabric != "ideal":
+        click.echo(FACE_VALUE, err=True)
+    used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
         head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}
         print_json({**head, "rows": [row.as_dict() for row in rows]})

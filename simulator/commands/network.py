@@ -9,6 +9,7 @@ import click
 from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
+    from ..study.jobs import Tenancy
     from ..study.network import LinkUse, Network
 
 
@@ -25,11 +26,18 @@ def command(
     scenario: str, settings: tuple[str, ...], top: int, name: str | None, bins: int, plot: str | None, allow_oom: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Simulate a training step of SCENARIO and show what every class of links, and each of the busiest, carried in it."""
-    from ..study.load import load_one
+    """Simulate a training step of SCENARIO and show what every class of links, and each of the busiest, carried in it.
+
+    Of several jobs on one cluster, show the links that more than one of them uses, and what each job sends over them.
+    """
+    from ..study.jobs import Tenancy
+    from ..study.load import load
 
     with progress("simulating"):
-        found = load_one(scenario, settings)
+        found = load(scenario, settings)
+        if isinstance(found, Tenancy):
+            _tell_jobs(found, top, {"--link": name, "--plot": plot}, allow_oom=allow_oom, as_json=as_json)
+            return
         link = found.cluster.link_named(name) if name else None
         network = found.simulate(allow_oom=allow_oom).network
         busiest = network.busiest(top)
@@ -39,6 +47,29 @@ def command(
         print_json(_record(network, busiest, link, bins))
     else:
         _tell(network, busiest, link, bins, plot)
+
+
+def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow_oom: bool, as_json: bool) -> None:
+    """Who shares which link; raises `UserError` for what only one job can be asked."""
+    from dataclasses import asdict
+
+    from ..errors import UserError
+    from ..units import show_bytes
+
+    for option, value in refused.items():
+        if value is not None:
+            raise UserError(f"{option} shows the step of one job, and these are {len(jobs.tenants)}", hint="leave it out")
+    run = jobs.simulate(allow_oom=allow_oom)
+    links = jobs.shared(run, top)
+    if as_json:
+        print_json({**run.as_dict(), "shared_links": [asdict(link) for link in links]})
+        return
+    print_pairs(run.summary)
+    if not links:
+        click.echo("no two jobs share a link")
+        return
+    rows = [[u.name, f"{u.utilisation:.2%}", ", ".join(f"{job.name} {show_bytes(job.bytes)}" for job in u.jobs)] for u in links]
+    print_table(["links of several jobs", "use", "bytes per step"], rows, right=(1,))
 
 
 def _record(network: Network, busiest: list[LinkUse], link: int | None, bins: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,7 +42,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, as_json: bool) ->
 
 def _print_record(cluster: Cluster) -> None:
     from ..errors import UserError
-    from ..hardware.measure import bisection, diameter, link_classes, ways
+    from ..hardware.measure import bisection, diameter, link_classes, switches, ways
 
     wiring = cluster.wiring
     if wiring.links > MOST_LINKS:
@@ -55,6 +56,7 @@ def _print_record(cluster: Cluster) -> None:
         "gpu": cluster.gpu.name,
         "gpus": cluster.gpus,
         "nodes": cluster.nodes,
+        "switches": switches(cluster),
         "vertices": _vertices(wiring),
         "bisection_bytes_per_s": cut.bytes_per_s,
         "bisection_method": cut.method,
@@ -101,18 +103,21 @@ def _link(wiring: Wiring, link: int) -> dict[str, Any]:
 
 
 def _print_tables(cluster: Cluster) -> None:
-    from ..hardware.measure import bisection, diameter, link_classes, ways
+    from ..hardware.measure import bisection, diameter, link_classes, switches, ways
     from ..units import show_bytes, show_rate, show_s
 
     gpu, wiring = cluster.gpu, cluster.wiring
     size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
     cut, across, found = bisection(cluster), diameter(cluster), ways(cluster)
+    bought, vertices = switches(cluster), _vertices(wiring)
+    pooled = " (switches that look alike to sprayed traffic are one)" if _pooled(bought, vertices) else ""
     print_pairs(
         [
             ("cluster", f"{cluster.name}: {size}"),
             ("shape", _shape(cluster)),
             ("GPU", f"{show_bytes(gpu.memory_bytes)}, {show_rate(gpu.memory_bytes_per_s)}"),
-            ("vertices", ", ".join(f"{count:,} {kind}" for kind, count in _vertices(wiring).items())),
+            *([("switches", _counted(bought))] if bought else []),
+            ("vertices", _counted(vertices) + pooled),
             ("bisection", cut.method if cut.bytes_per_s is None else f"{show_rate(cut.bytes_per_s)} each way ({cut.method})"),
             ("diameter", f"{across.hops} links" + ("" if across.exact else f" (from {across.sources} GPUs)")),
             *((name, _reach([w for w in found if w.inside == inside])) for name, inside in _NEAR_AND_FAR),
@@ -126,6 +131,16 @@ def _print_tables(cluster: Cluster) -> None:
         print_table(["links from gpu0", "to GPUs", "alone", "latency", "by way of"], rows, right=(0, 1, 2, 3))
     rows = [[c.name, f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)] for c in link_classes(wiring)]
     print_table(["class of links", "count", "each", "latency"], rows, right=(1, 2, 3))
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+
+
+def _pooled(bought: Mapping[str, int], vertices: Mapping[str, int]) -> bool:
+    """Whether the graph has other counts of switches than one buys."""
+    in_nodes = ("gpu", "nic", "cpu", "pcie", "nvswitch")
+    return bool(bought) and sorted(bought.values()) != sorted(n for kind, n in vertices.items() if kind not in in_nodes)
 
 
 _NEAR_AND_FAR = (("in a node", True), ("across", False))

@@ -1,8 +1,11 @@
-"""A cluster too large to draw: a bar for every kind of vertex with a count, and what joins them with counts and rates."""
+"""A cluster too large to draw: a bar for every kind of vertex with a count, and what joins them with counts and rates.
+
+Links stand together in groups, by where they begin; in a heat map each group has the colour of its mean use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +27,8 @@ class Outline:
     """Bars from the bottom up, and what joins them."""
 
     WIDTH, STEP, TALL = 11.0, 2.1, 0.9
+    STRANDS = 24
+    """Lines, or arches, that stand for all links between two kinds."""
 
     def __init__(self, cluster: Cluster, load: Array | None) -> None:
         self.cluster, self.load = cluster, load
@@ -64,33 +69,39 @@ class Outline:
             axes.text(self.WIDTH / 2, y, what, ha="center", va="center_baseline", color="white", fontsize=10, zorder=3)
 
     def _links(self, axes: Axes) -> None:
-        """A line per pair of kinds, labelled with how many links there are and what each carries."""
-        joined = _joined(self.cluster)
-        lanes: dict[int, int] = {}
-        for (a, b), (name, links) in joined.items():
+        """What joins each pair of kinds, labelled with how many links there are and what each carries."""
+        lanes = 0
+        for (a, b), (name, links) in _joined(self.cluster).items():
             low, high = sorted((self.at[a], self.at[b]))
-            colour = self._shade(links, name)
-            span = round((high - low) / self.STEP)
-            lane = lanes.get(span, 0)
-            lanes[span] = lane + (span != 1)
-            text = self._label(name, links)
-            if span == 1:
-                for x in np.linspace(0.8, self.WIDTH - 0.8, 24):
-                    axes.plot([x, x], [low + self.TALL / 2, high - self.TALL / 2], color=colour, linewidth=1.6, zorder=1)
-                axes.text(self.WIDTH + 0.4, (low + high) / 2, text, va="center", fontsize=8.5, color="#333333")
+            span, text = round((high - low) / self.STEP), self._label(name, links)
+            if span < 2:
+                self._strands(axes, low, self._shades(links, name, self.STRANDS), across=span == 1)
+                height = (low + high) / 2 + (0 if span else 0.6 * self.TALL)
+                axes.text(self.WIDTH + 0.4, height, text, va="center", fontsize=8.5, color="#333333")
                 continue
-            side = self.WIDTH + 0.12 + 0.12 * lane
-            if span == 0:
-                axes.text(self.WIDTH + 0.4, low, text, va="center", fontsize=8.5, color=colour)
-                continue
+            side, colour = self.WIDTH + 0.12 + 0.12 * lanes, self._shades(links, name, 1)[0]
+            lanes += 1
             axes.plot([self.WIDTH, side, side, self.WIDTH], [low, low, high, high], color=colour, linewidth=2.0, zorder=1)
             axes.text(side + 0.28, low + 0.02, text, va="center", fontsize=8.5, color="#333333")
 
-    def _shade(self, links: Array, name: str) -> Any:
+    def _strands(self, axes: Axes, low: float, colours: Sequence[Any], *, across: bool) -> None:
+        """A line up to the next bar for each group of links, or an arch over the bar itself where links join its own kind."""
+        top, turn = low + self.TALL / 2, np.linspace(0, np.pi, 17)
+        ends = np.linspace(0.8, self.WIDTH - 0.8, len(colours) + (not across))
+        for i, colour in enumerate(colours):
+            if across:
+                axes.plot([ends[i]] * 2, [top, low + self.STEP - self.TALL / 2], color=colour, linewidth=1.6, zorder=1)
+            else:
+                middle, half = (ends[i] + ends[i + 1]) / 2, (ends[i + 1] - ends[i]) / 2
+                axes.plot(middle - half * np.cos(turn), top + 0.45 * np.sin(turn), color=colour, linewidth=2.0, zorder=1)
+
+    def _shades(self, links: Array, name: str, most: int) -> list[Any]:
+        """The colours of at most so many groups of links, which follow one another by where links begin."""
         if self.load is None:
-            return colour_of(name, CLASSES, 0)
-        used = self.load[links]
-        return heat(np.array([np.nan if np.isnan(used).all() else np.nanmean(used)]))[0]
+            return [colour_of(name, CLASSES, 0)] * most
+        ordered = links[np.argsort(self.cluster.wiring.source[links], kind="stable")]
+        used = [self.load[group] for group in np.array_split(ordered, min(most, len(links)))]
+        return heat(np.array([np.nan if np.isnan(of).all() else np.nanmean(of) for of in used]))
 
     def _label(self, name: str, links: Array) -> str:
         wiring = self.cluster.wiring

@@ -42,6 +42,10 @@ class Gpu:
     kernels: KernelConstants
     profile: str = ""
     """A file of kernel fits that go before those of the catalog; none if empty."""
+    profile_hash: str = ""
+    """Of what stands in it."""
+    site_scalar: float = 1.0
+    """How much longer every kernel takes on this machine than its models say."""
     architecture: str = ""
     """What kernels are compiled for, such as sm_90; nothing where that is not known."""
     clock_hz: float = 0.0

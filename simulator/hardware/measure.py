@@ -1,7 +1,8 @@
 """What a topology is worth: its classes of links, the ways between its GPUs, its bisection bandwidth, its diameter.
 
 The bisection is the maximal flow from the GPUs of the first half of the nodes to those of the other half (of a single
-node: from half of its GPUs to the others), exact by the theorem of maximal flow and minimal cut. Where the graph is large it
+node: from half of its GPUs to the others), exact by the theorem of maximal flow and minimal cut. A torus is cut across each
+of its sides, and the least counts: so the order of the sides does not. Where the graph is large it
 is found among the switches alone, each NIC at the rate that it can be fed with. It is a property of the cables: routing that
 hashes flows may get less out of them.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MOST_CUT, MOST_CUT_AMONG_SWITCHES = 3_000, 40_000
 """Links up to which a maximal flow is looked for in the whole graph, and among switches."""
 MOST_SOURCES = 16
+WORDS = {"agg": "aggregation"}
+"""Kinds of switches that vertices have a short name for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,22 @@ def link_classes(wiring: Wiring) -> list[LinkClass]:
     found, first, counts = np.unique(columns, axis=0, return_index=True, return_counts=True)
     rows = [(found[i], int(counts[i])) for i in np.argsort(first)]
     return [LinkClass(wiring.link_classes[int(c)], n, float(rate), float(latency)) for (c, rate, latency), n in rows]
+
+
+def switches(cluster: Cluster) -> dict[str, int]:
+    """Switches between the nodes by kind, as one buys them: where traffic is sprayed the graph pools some that look alike.
+
+    Spines are as many as a full leaf has uplinks, unless they are given. Nothing for a single node, and for a drawn graph.
+    """
+    shape: Any = cluster.shape
+    if cluster.nodes == 1 or not hasattr(shape, "fabric"):
+        return {}
+    apart = replace(cluster, options=replace(cluster.options, routing=Routing("ecmp")))
+    counts: dict[str, int] = {}
+    for part in shape.fabric(apart).switches:
+        kind = WORDS.get(part.kind, part.kind)
+        counts[kind] = counts.get(kind, 0) + part.count
+    return counts
 
 
 def ways(cluster: Cluster) -> list[Way]:
@@ -131,13 +150,15 @@ def _eccentricity(gpus: int, source: int, target: Array, ends: Array) -> int:
 
 
 def bisection(cluster: Cluster) -> Bisection:
-    """Between the first half of the nodes and the others, or between the halves of a single node."""
+    """Between the first half of the nodes and the others, or between the halves of a single node; the least of all `halves`."""
     if cluster.gpus == 1:
         return Bisection(None, "a single GPU has no halves")
-    half = cluster.gpus // 2 if cluster.nodes == 1 else cluster.nodes // 2 * cluster.gpus_per_node
+    halves = _halves(cluster)
     if cluster.wiring.links <= MOST_CUT:
-        gpus = np.arange(cluster.gpus)
-        return Bisection(_cut(_edges(cluster.wiring), gpus[:half], gpus[half:]), "maximal flow through the whole graph")
+        gpus, edges = np.arange(cluster.gpus), list(_edges(cluster.wiring))
+        in_half = [half if cluster.nodes == 1 else np.repeat(half, cluster.gpus_per_node) for half in halves]
+        least = min(_cut(edges, gpus[first], gpus[~first]) for first in in_half)
+        return Bisection(least, "maximal flow through the whole graph")
     plain = replace(cluster, options=replace(cluster.options, routing=Routing()))
     _ = plain.wiring
     assembly = plain.memo.get("assembly")
@@ -145,7 +166,15 @@ def bisection(cluster: Cluster) -> Bisection:
         return Bisection(None, f"not found: {cluster.wiring.links:,} links are too many for a maximal flow")
     if sum(map(len, assembly.fabric.runs)) > MOST_CUT_AMONG_SWITCHES:
         return Bisection(None, "not found: too many links between switches for a maximal flow")
-    return Bisection(_cut_among_switches(assembly, cluster.nodes // 2), "maximal flow among the switches, NICs at their rates")
+    least = min(_cut_among_switches(assembly, half) for half in halves)
+    return Bisection(least, "maximal flow among the switches, NICs at their rates")
+
+
+def _halves(cluster: Cluster) -> list[Array]:
+    """Which nodes (of a single node: which GPUs) stand on one side of each cut: those of the shape, or the first half."""
+    shape, points = (cluster.inside, cluster.gpus_per_node) if cluster.nodes == 1 else (cluster.shape, cluster.nodes)
+    cuts: list[Array] = shape.halves(cluster) if hasattr(shape, "halves") else [np.arange(points) < points // 2]
+    return cuts
 
 
 def _edges(wiring: Wiring) -> Iterable[tuple[int, int, int]]:
@@ -177,13 +206,13 @@ def _flow(graph: nx.DiGraph[int]) -> float:
     return float(nx.maximum_flow_value(graph, -1, -2))
 
 
-def _cut_among_switches(assembly: Assembly, half: int) -> float:
+def _cut_among_switches(assembly: Assembly, half: Array) -> float:
     """Every NIC goes straight to its switch, at the rate of its link or at that at which its node can feed it."""
     fabric, rails = assembly.fabric, assembly.rails
     if fabric is None:
         return 0.0
     fed = np.minimum(_fed(assembly), assembly.cluster.rail_bytes_per_s)
-    rate, first = np.tile(fed, assembly.cluster.nodes), np.arange(assembly.nics) < half * rails
+    rate, first = np.tile(fed, assembly.cluster.nodes), np.repeat(half, rails)
     graph = _graph(
         (a, b, round(capacity))
         for run in fabric.runs

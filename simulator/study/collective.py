@@ -25,7 +25,7 @@ from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
 from ..units import GB, US_PER_S, seconds
 from . import engines
-from .library import conduct_on
+from .library import conduct_on, must_serve
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -104,14 +104,15 @@ def time_collective(
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
     site = Site(cluster, no_kernels, replace(conduct_on(cluster, algorithm), pieces=pieces))
     members = np.arange(cluster.gpus) if gpus is None else gpus
-    bound = bound_collective(EXCHANGE if kind == "sendrecv" else kind, site, sizes_bytes, members)
+    nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
+    must_serve(site.conduct, bound_as, nodes)
+    bound = bound_collective(bound_as, site, sizes_bytes, members)
     timeline = _run(bound, site, fidelity).rank_times(0)
     labels = bound.labels[0]
     charges = bound.skeleton.templates[0].charge
     lasted_ns = (timeline.end_ns - timeline.start_ns).tolist()
     served = [bound.algorithms.get((GROUP.name, int(charge)), "") for charge in charges]
     size_of = [labels.ops[op].payload_bytes for op in labels.op.tolist()]
-    nodes = members // cluster.gpus_per_node
     known = [site.conduct.alone(kind, name, nodes, size) for size, name in zip(size_of, served, strict=True)]
     origin = [alone.provenance if alone and fidelity != "stepwise" else "theoretical" for alone in known]
     rows = zip(size_of, lasted_ns, served, origin, strict=True)

@@ -29,6 +29,7 @@ from ..units import seconds, show_s
 from . import feasible
 from .assemble import program_of, site_of
 from .document import Document, Place
+from .network import SharedLink, Traffic, shared_links
 from .scenario import Perturb, Scenario
 
 KEYS = ("name", "model", "plan", "job", "gpus")
@@ -113,6 +114,12 @@ class Tenancy:
         ]
         return SharedRun(tuple(runs), self.cluster.gpus, perf_counter() - began)
 
+    def shared(self, run: SharedRun, count: int = 10) -> list[SharedLink]:
+        """The links that several jobs use, those first that are fullest at the pace which jobs have among the others."""
+        carried = [Traffic(self.cluster, self._bound(t, LEAST_STEPS, every_link=True), 1).bytes for t in self.tenants]
+        users = [(job.name, job.step_time_s, of) for job, of in zip(run.jobs, carried, strict=True)]
+        return shared_links(self.cluster, users, count)
+
     def _ends_ns(self, who: Sequence[tuple[Tenant, int]]) -> list[Array]:
         """When each job's steps end, for so many steps of each, on the whole cluster."""
         bounds = [self._bound(tenant, steps) for tenant, steps in who]
@@ -126,10 +133,10 @@ class Tenancy:
             first += bound.skeleton.ranks
         return found
 
-    def _bound(self, tenant: Tenant, steps: int) -> Bound:
+    def _bound(self, tenant: Tenant, steps: int, *, every_link: bool = False) -> Bound:
         of = replace(tenant.scenario, cluster=self.cluster, perturb=self.perturb)
         program = program_of(tenant.scenario, steps)
-        return bind(program, feasible.mesh_of(tenant.scenario), site_of(of), gpus=np.array(tenant.gpus))
+        return bind(program, feasible.mesh_of(tenant.scenario), site_of(of), gpus=np.array(tenant.gpus), every_link=every_link)
 
 
 def _ends_ns(timeline: Timeline, bound: Bound, first: int) -> Array:

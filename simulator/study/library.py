@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from ..binding.conduct import AUTO, Conduct
-from ..errors import UserError, did_you_mean
+import numpy as np
+
+from ..binding.conduct import AUTO, Conduct, serving, takes
+from ..engine.task import Array
+from ..errors import OutsideDomain, UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from . import catalog
 from .timing import switch_abilities, timing_on
 
 LIBRARY = {
-    "all_reduce": ("ring", "tree", "hierarchical"),
-    "reduce_scatter": ("ring", "hierarchical"),
-    "all_gather": ("ring", "hierarchical"),
+    "all_reduce": ("ring", "tree", "hierarchical_pipelined"),
+    "reduce_scatter": ("ring", "hierarchical_pipelined"),
+    "all_gather": ("ring", "hierarchical_pipelined"),
     "alltoall": ("direct",),
     "broadcast": ("ring", "tree"),
     "sendrecv": ("point_to_point",),
@@ -31,3 +34,20 @@ def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
     choices = {**LIBRARY, "all_reduce": (*LIBRARY["all_reduce"], *able)}
     used = {wanted, *(name for names in choices.values() for name in names)} - {AUTO}
     return Conduct({name: catalog.module("collectives", name) for name in sorted(used)}, choices, wanted, timing_on(cluster))
+
+
+def must_serve(conduct: Conduct, kind: str, nodes: Array) -> None:
+    """Raises `OutsideDomain` if an algorithm was asked for that cannot do a kind for a group over these nodes."""
+    name = conduct.algorithm
+    if name == AUTO or len(nodes) < 2:
+        return
+    every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
+    able = serving(every, kind, nodes)
+    if name in able:
+        return
+    knows = kind in every[name].KINDS
+    counts = [n for n in range(2, 2 * len(nodes)) if knows and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
+    near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)
+    reason = f"{name} does no {kind}" + (f" over {len(nodes)} ranks" if knows else "")
+    hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
+    raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)

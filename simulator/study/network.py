@@ -6,7 +6,7 @@ collective are spread evenly between the end of its latency and its own end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -38,16 +38,13 @@ class LinkUse:
 
 
 @dataclass(frozen=True)
-class Network:
-    """The traffic of the observed step of a run, on the links of its cluster."""
+class Traffic:
+    """The bytes of one step on the links of a cluster, whenever they move."""
 
     cluster: Cluster
     bound: Bound
     """With every link in its footprints."""
-    timeline: Timeline
     iteration: int
-    begin_ns: int
-    end_ns: int
 
     @cached_property
     def bytes(self) -> Array:
@@ -60,6 +57,45 @@ class Network:
             np.add.at(carried, communicator * skeleton.patterns + pattern, work / (1 << RATE_BITS))
         each = carried[skeleton.feet.row_of] * skeleton.foot_weight / (1 << WEIGHT_BITS)
         return np.bincount(skeleton.feet.idx, weights=each, minlength=self.cluster.wiring.links)
+
+    def kind_of(self, link: int) -> str:
+        """What a link joins: `nic > leaf`."""
+        wiring = self.cluster.wiring
+        return f"{wiring.vertex_kind(int(wiring.source[link]))} > {wiring.vertex_kind(int(wiring.target[link]))}"
+
+    @cached_property
+    def _first(self) -> tuple[Array, Array, Array]:
+        """Of every communicator in use: its number, and the slot of it at its first member, and that rank."""
+        communicator, slot, rank = self.bound.skeleton.members
+        number, at = np.unique(communicator, return_index=True)
+        return number, slot[at], rank[at]
+
+    @cached_property
+    def _first_rank(self) -> dict[int, int]:
+        number, _, rank = self._first
+        return dict(zip(number.tolist(), rank.tolist(), strict=True))
+
+    def _turns(self, wanted: set[int] | None = None) -> Iterator[tuple[int, int, Array]]:
+        """(communicator, its first member's program, the rows of that program that are its turns in the observed step)."""
+        skeleton = self.bound.skeleton
+        rows_of: dict[tuple[int, int], Array] = {}
+        for communicator, slot, rank in zip(*(column.tolist() for column in self._first), strict=True):
+            if wanted is not None and communicator not in wanted:
+                continue
+            program = int(skeleton.program[rank])
+            if (program, slot) not in rows_of:
+                rows = skeleton.templates[program].rows_of(slot)
+                rows_of[program, slot] = rows[self.bound.labels[program].iteration[rows] == self.iteration]
+            yield communicator, program, rows_of[program, slot]
+
+
+@dataclass(frozen=True)
+class Network(Traffic):
+    """The traffic of the observed step of a run, over time."""
+
+    timeline: Timeline
+    begin_ns: int
+    end_ns: int
 
     @property
     def step_s(self) -> float:
@@ -86,11 +122,6 @@ class Network:
             self.busy_s(link),
             float(self.utilisation[link]),
         )
-
-    def kind_of(self, link: int) -> str:
-        """What a link joins: `nic > leaf`."""
-        wiring = self.cluster.wiring
-        return f"{wiring.vertex_kind(int(wiring.source[link]))} > {wiring.vertex_kind(int(wiring.target[link]))}"
 
     @cached_property
     def classes(self) -> list[dict[str, Any]]:
@@ -147,30 +178,42 @@ class Network:
                 if share and tariff.work[kind, of]:
                     yield begin, end, share * float(tariff.work[kind, of]) / (1 << RATE_BITS)
 
-    @cached_property
-    def _first(self) -> tuple[Array, Array, Array]:
-        """Of every communicator in use: its number, and the slot of it at its first member, and that rank."""
-        communicator, slot, rank = self.bound.skeleton.members
-        number, at = np.unique(communicator, return_index=True)
-        return number, slot[at], rank[at]
 
-    @cached_property
-    def _first_rank(self) -> dict[int, int]:
-        number, _, rank = self._first
-        return dict(zip(number.tolist(), rank.tolist(), strict=True))
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a job sends over a link in one of its steps."""
 
-    def _turns(self, wanted: set[int] | None = None) -> Iterator[tuple[int, int, Array]]:
-        """(communicator, its first member's program, the rows of that program that are its turns in the observed step)."""
-        skeleton = self.bound.skeleton
-        rows_of: dict[tuple[int, int], Array] = {}
-        for communicator, slot, rank in zip(*(column.tolist() for column in self._first), strict=True):
-            if wanted is not None and communicator not in wanted:
-                continue
-            program = int(skeleton.program[rank])
-            if (program, slot) not in rows_of:
-                rows = skeleton.templates[program].rows_of(slot)
-                rows_of[program, slot] = rows[self.bound.labels[program].iteration[rows] == self.iteration]
-            yield communicator, program, rows_of[program, slot]
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLink:
+    """A link that several jobs use."""
+
+    name: str
+    capacity_bytes_per_s: float
+    utilisation: float
+    """By all jobs together, step after step."""
+    jobs: tuple[Share, ...]
+
+
+def shared_links(cluster: Cluster, users: Sequence[tuple[str, float, Array]], count: int) -> list[SharedLink]:
+    """The fullest of the links that several users share; of each user its name, seconds per step and bytes on every link."""
+    wiring = cluster.wiring
+    rate = sum((carried / step_s for _, step_s, carried in users if step_s), np.zeros(wiring.links))
+    used = rate / wiring.capacity_bytes_per_s
+    several = np.sum([carried > 0 for _, _, carried in users], axis=0) > 1
+    order = np.argsort(-np.round(used, 12), kind="stable")
+    return [
+        SharedLink(
+            wiring.link_name(link),
+            float(wiring.capacity_bytes_per_s[link]),
+            float(used[link]),
+            tuple(Share(name, float(carried[link])) for name, _, carried in users if carried[link] > 0),
+        )
+        for link in order[several[order]][:count].tolist()
+    ]
 
 
 def network(run: Run) -> Network:
@@ -179,4 +222,4 @@ def network(run: Run) -> Network:
 
     seen = run.observation
     bound = bound_of(run.scenario, run.program, every_link=True)
-    return Network(run.scenario.cluster, bound, run.engine_timeline, seen.iteration, seen.begin_ns, seen.end_ns)
+    return Network(run.scenario.cluster, bound, seen.iteration, run.engine_timeline, seen.begin_ns, seen.end_ns)

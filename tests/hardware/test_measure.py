@@ -13,11 +13,11 @@ import pytest
 import simulator as sim
 from simulator.figures.topology import draw
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.measure import bisection, diameter, link_classes, ways
+from simulator.hardware.measure import bisection, diameter, link_classes, switches, ways
 from simulator.study import catalog
 from simulator.units import GB
 from tests.commandline import trainsim
-from tests.hardware.shapes import INSIDES, PROPORTIONS, SHAPES, build, nodes_of
+from tests.hardware.shapes import INSIDES, PROPORTIONS, SHAPES, SMALL_ROUTERS, build, nodes_of
 
 
 def test_ways_of_a_dgx() -> None:
@@ -48,6 +48,68 @@ def test_a_single_gpu_has_no_bisection() -> None:
     assert ways(cluster) == []
     assert diameter(cluster).hops == 0
     assert "no other GPU" in trainsim("topology", "dgx-h100", "--nodes", 1).out
+
+
+@pytest.mark.parametrize("dims", [[4, 8], [8, 4], [2, 4, 4], [4, 2, 4], [4, 4, 2], [3, 4], [4, 3]], ids=str)
+@pytest.mark.parametrize("inside", [True, False], ids=["GPUs", "nodes"])
+def test_the_bisection_of_a_torus_does_not_depend_on_the_order_of_its_sides(dims: list[int], inside: bool) -> None:
+    """Cut across its longest even side k, a torus of n points has 2n/k links each way on the cut."""
+    points = int(np.prod(dims))
+    each = 120 * GB / (2 * len(dims))
+    cluster = {
+        "gpu": "h100",
+        "gpus_per_node": points,
+        "nodes": 1,
+        "intra_node": "torus 120 GB/s",
+        "shape": "torus",
+        "node_dims": dims,
+    }
+    if not inside:
+        cluster = {
+            "gpu": "h100", "gpus_per_node": 1, "nodes": points, "intra_node": "NVSwitch 450 GB/s",
+            "inter_node": "960 Gbit/s", "shape": "torus", "dims": dims,
+        }  # fmt: skip
+    longest = max(side for side in dims if side % 2 == 0)
+    assert bisection(sim.cluster(cluster)).bytes_per_s == pytest.approx(2 * points / longest * each)
+
+
+COUNTED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "a fat tree of four ports": ({"shape": "fat-tree", "radix": 4, "nodes": 16}, {"edge": 8, "aggregation": 8, "core": 4}),
+    "a fat tree of eight ports": ({"shape": "fat-tree", "radix": 8, "nodes": 128}, {"edge": 32, "aggregation": 32, "core": 16}),
+    "a dragonfly": (
+        {"shape": "dragonfly", "nodes": 72, "dragonfly": {"nics_per_router": 2, "routers_per_group": 4, "global_links": 2}},
+        {"router": 36},
+    ),
+    "leaves and spines": ({"shape": "leaf-spine", "nodes": 32, "nodes_per_pod": 8}, {"leaf": 4, "spine": 8}),
+    "as many spines as told": (
+        {"shape": "leaf-spine", "nodes": 32, "nodes_per_pod": 8, "spines": 2, "routing": "ecmp"},
+        {"leaf": 4, "spine": 2},
+    ),
+    "a torus": ({"shape": "torus", "nodes": 12, "dims": [4, 3]}, {"router": 12}),
+}
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_switches_are_counted_as_textbooks_count_them(what: str) -> None:
+    """However traffic is routed; where it is sprayed the graph has fewer vertices."""
+    written, expected = COUNTED[what]
+    box = {"gpu": "h100", "gpus_per_node": 1, "intra_node": "NVSwitch 450 GB/s", "inter_node": "400 Gbit/s"}
+    for routing in [{}] if {"routing", "dims"} & set(written) else [{}, {"routing": "ecmp"}]:
+        assert switches(sim.cluster({**box, **written, **routing})) == expected
+
+
+def test_the_command_tells_switches_from_the_vertices_of_the_graph(tmp_path: Path) -> None:
+    file = tmp_path / "tree.yaml"
+    file.write_text(
+        "gpu: h100\ngpus_per_node: 1\nnodes: 16\nintra_node: NVSwitch 450 GB/s\n"
+        "inter_node: 400 Gbit/s\nshape: fat-tree\nradix: 4\n"
+    )
+    record = trainsim("topology", file, "--json").record
+    assert record["switches"] == {"edge": 8, "aggregation": 8, "core": 4}
+    assert (record["vertices"]["agg"], record["vertices"]["core"]) == (4, 1)
+    assert "8 edge, 8 aggregation, 4 core" in trainsim("topology", file).out
+    assert "are one" in trainsim("topology", file).out
+    assert "are one" not in trainsim("topology", "dgx-h100", "--nodes", 2).out
 
 
 def test_classes_of_links_are_counted_by_rate() -> None:
@@ -131,6 +193,23 @@ def test_a_heat_map_takes_numbers_or_names() -> None:
     assert pixels(draw(cluster, load)) == drawn
     assert by_number.axes[1].get_xlabel() == "utilisation of a link (%)"
     assert pixels(draw(sim.cluster("dgx-h100", nodes=64), {0: 0.5})) != pixels(draw(sim.cluster("dgx-h100", nodes=64)))
+
+
+@pytest.mark.parametrize("shape", ["torus", "dragonfly"])
+def test_links_between_switches_of_one_kind_are_coloured_in_large_pictures_too(shape: str) -> None:
+    """Arches over their bar, as hot as what they stand for: half of the nodes talk, the other half does not."""
+    proportions = {"nodes": 64, "gpus_per_node": 1, "inter_node": "400 Gbit/s"}
+    cluster = build(shape, proportions, **({"dragonfly": SMALL_ROUTERS} if shape == "dragonfly" else {}))
+    first = [run for run in cluster.wiring.vertices if run.kind in ("router", "hub")][-1]
+    own = (cluster.wiring.source >= first.first) & (cluster.wiring.target >= first.first)
+    assert own.any()
+    load = np.where(own & (cluster.wiring.source < first.first + first.count // 2), 1.0, 0.0)
+    arches = [line for line in draw(cluster, load).axes[0].lines if len(line.get_xdata()) == 17]
+    colours = [line.get_color() for line in arches]
+    assert len(colours) == 24
+    assert len(set(colours[:10])) == len(set(colours[-10:])) == 1
+    assert colours[0] != colours[-1]
+    assert len({line.get_color() for line in draw(cluster).axes[0].lines if len(line.get_xdata()) == 17}) == 1
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from simulator.collectives import Edges, Round, direct, joined
-from simulator.errors import UserError
+from simulator.errors import OutsideDomain, UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import catalog
+from simulator.study.collective import time_collective
 
+from ..commandline import trainsim
 from .alone import BANDWIDTH, LATENCY, makespan_s, many_nodes, one_node, seconds_alone
 
 MODULES: dict[str, ModuleType] = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
@@ -64,6 +66,9 @@ FORMS: dict[tuple[str, str], Form] = {
     ("hierarchical", "reduce_scatter"): lambda n, a, t: (n - 1) * (a + t / n),
     ("hierarchical", "all_gather"): lambda n, a, t: (n - 1) * (a + t / n),
     ("hierarchical", "alltoall"): lambda n, a, t: a + (n - 1) / n * t,
+    ("hierarchical_pipelined", "all_reduce"): lambda n, a, t: 2 * (n - 1) * (a + t / n),
+    ("hierarchical_pipelined", "reduce_scatter"): lambda n, a, t: (n - 1) * (a + t / n),
+    ("hierarchical_pipelined", "all_gather"): lambda n, a, t: (n - 1) * (a + t / n),
     ("nvls", "all_reduce"): lambda n, a, t: 2 * a + (n + 1) / n * t,
     ("nvls", "reduce_scatter"): lambda n, a, t: a + t,
     ("nvls", "all_gather"): lambda n, a, t: a + t,
@@ -132,11 +137,19 @@ def in_two_layers(m: int, k: int) -> float:
     return (k - 1) * (LATENCY + T / k) + (m - 1) * (NIC_LATENCY + T_NIC / (k * m))
 
 
+def layers_at_once(m: int, k: int) -> float:
+    """The same, both layers at once."""
+    return (k - 1) * LATENCY + (m - 1) * NIC_LATENCY + max((k - 1) / k * T, (m - 1) / (k * m) * T_NIC)
+
+
 OVER_NODES: dict[tuple[str, str], Callable[[int, int], float]] = {
     ("hierarchical", "all_reduce"): lambda m, k: 2 * in_two_layers(m, k),
     ("hierarchical", "reduce_scatter"): in_two_layers,
     ("hierarchical", "all_gather"): in_two_layers,
     ("hierarchical", "alltoall"): lambda m, k: (LATENCY if k > 1 else 0) + (k - 1) / k * T + NIC_LATENCY + (m - 1) / m * T_NIC,
+    ("hierarchical_pipelined", "all_reduce"): lambda m, k: 2 * layers_at_once(m, k),
+    ("hierarchical_pipelined", "reduce_scatter"): layers_at_once,
+    ("hierarchical_pipelined", "all_gather"): layers_at_once,
     ("direct", "alltoall"): lambda m, k: NIC_LATENCY + (LATENCY if k > 1 else 0) + (m - 1) / m * T_NIC,
     ("ring", "all_reduce"): lambda m, k: (
         2 * (m * k - 1) * ((LATENCY if k > 1 else 0) + NIC_LATENCY / k) + 2 * (m * k - 1) / (m * k) * max(T * (k > 1), T_NIC / k)
@@ -381,3 +394,31 @@ def test_halves_need_a_power_of_two() -> None:
     module = MODULES["halving_doubling"]
     assert [taken(module, kind, [0] * 6) for kind in module.KINDS] == [True, False, False]
     assert all(taken(module, kind, [0] * 8) for kind in module.KINDS)
+
+
+class TestRefusals:
+    """An algorithm that was asked for is the one that runs, or none is."""
+
+    @pytest.mark.parametrize(
+        "kind, name, gpus, hint",
+        [
+            ("alltoall", "tree", 8, "bruck, direct, hierarchical, pairwise"),
+            ("reduce_scatter", "halving-doubling", 12, "--gpus 8"),
+            ("all_gather", "halving_doubling", 12, "ring"),
+            ("broadcast", "nvls", 8, "binomial, ring, tree"),
+            ("sendrecv", "ring", 8, "point_to_point"),
+        ],
+    )
+    def test_what_cannot_serve_a_kind_is_refused(self, kind: str, name: str, gpus: int, hint: str) -> None:
+        nodes = 2 if gpus > 8 else 1
+        ran = trainsim("collective", kind, "--cluster", "dgx-h100", "--gpus", gpus, "--nodes", nodes, "--algorithm", name)
+        assert ran.code == 2
+        assert hint in ran.err
+        assert name.replace("-", "_") in ran.err
+
+    def test_a_number_of_ranks_that_it_can_serve_is_named(self) -> None:
+        with pytest.raises(OutsideDomain) as caught:
+            time_collective("all_gather", one_node(12), [S], algorithm="halving_doubling")
+        assert caught.value.nearest == {"gpus": 8}
+        assert time_collective("all_gather", one_node(8), [S], algorithm="halving_doubling")[0].algorithm == "halving_doubling"
+        assert time_collective("all_reduce", one_node(12), [S], algorithm="halving_doubling")[0].algorithm == "halving_doubling"

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.collectives import steps
 from simulator.errors import OutsideDomain, UserError
+from simulator.study import catalog
+from simulator.study.cluster_links import links_of
 from simulator.study.collective import spread, time_collective
 from simulator.study.jobs import SharedRun, Tenancy
 from simulator.study.run import Run
@@ -99,6 +102,25 @@ def test_jobs_that_share_uplinks_slow_each_other_down() -> None:
     assert [job.slowdown for job in wide.jobs] == pytest.approx([1.0, 1.0], rel=1e-3)
 
 
+def test_who_shares_which_link() -> None:
+    """The uplinks of both leaves, and nothing else; by each job the bytes that it sends over them when it is alone."""
+    tenancy = jobs(THIN, FIRST, SECOND)
+    run = tenancy.simulate()
+    links = tenancy.shared(run, 100)
+    assert {link.name for link in links} == {
+        f"{a}>{b}" for leaf in ("leaf0", "leaf1") for a, b in [(leaf, "spine"), ("spine", leaf)]
+    }
+    for link in links:
+        assert [share.name for share in link.jobs] == ["j0", "j1"]
+        assert link.jobs[0].bytes == link.jobs[1].bytes > 0
+        rates = [share.bytes / job.step_time_s for share, job in zip(link.jobs, run.jobs, strict=True)]
+        assert link.utilisation == pytest.approx(sum(rates) / link.capacity_bytes_per_s)
+        assert 0 < link.utilisation <= 1
+    assert len(tenancy.shared(run, 3)) == 3
+    apart = jobs(THIN, 8, 8)
+    assert apart.shared(apart.simulate()) == []
+
+
 def test_a_job_by_itself_is_what_it_is_alone() -> None:
     run = jobs(THIN, 16, plan={"tp": 2, "dp": 8}).simulate()
     assert run.jobs[0].slowdown == 1.0
@@ -127,11 +149,24 @@ def test_jobs_on_the_command_line(tmp_path: Path) -> None:
     assert [job["name"] for job in said.record["jobs"]] == ["a", "b"]
     assert {"step_time_s", "alone_s", "slowdown"} <= set(said.record["jobs"][0])
     assert trainsim("run", file, "--steps", "2").code == 2
+    assert trainsim("network", file, "--json").record["shared_links"] == []
+    assert "no two jobs share a link" in trainsim("network", file).out
+    assert trainsim("network", file, "--link", "leaf0>spine").code == 2
+    entries = [{**entry, "gpus": gpus} for entry, gpus in zip(entries, (FIRST, SECOND), strict=True)]
+    file.write_text(json.dumps({"cluster": THIN, "jobs": entries}))
+    first = trainsim("network", file, "--json").record["shared_links"][0]
+    assert [share["name"] for share in first["jobs"]] == ["a", "b"]
+    assert first["name"] in trainsim("network", file, "--top", 1).out
     assert trainsim("memory", file).code == 2
     file.write_text(json.dumps({"cluster": THIN, "jobs": [{**entries[0], "model": "lama3-8b"}]}))
     wrong = trainsim("run", file)
     assert wrong.code == 2
     assert "did you mean 'llama3-8b'" in wrong.err
+
+
+def test_a_stepwise_run_says_that_it_takes_links_at_their_face_value() -> None:
+    run = scenario(plan=sim.Plan(tp=4), cluster=small_cluster(1), fidelity=sim.Fidelity(collectives="stepwise")).simulate()
+    assert "links at their face value" in run.engine_reason
 
 
 def test_stepwise_and_fluid_agree_within_latencies() -> None:
@@ -211,10 +246,69 @@ def test_t7_2_auto_takes_what_needs_least() -> None:
     cluster = sim.cluster("dgx-h100", nodes=8, fabric="ideal")
     sizes = [8, 2**16, 2**30]
     chosen = time_collective("all_reduce", cluster, sizes)
-    each = {a: time_collective("all_reduce", cluster, sizes, algorithm=a) for a in ("ring", "tree", "hierarchical")}
+    each = {a: time_collective("all_reduce", cluster, sizes, algorithm=a) for a in ("ring", "tree", "hierarchical_pipelined")}
     for i, row in enumerate(chosen):
         assert row.time_s == min(rows[i].time_s for rows in each.values())
         assert row.algorithm == min(each, key=lambda name: each[name][i].time_s)
+
+
+@pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather"])
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-b200"])
+def test_over_two_nodes_layers_are_taken_and_a_measured_time_stays_what_it_was(name: str, kind: str) -> None:
+    """As for TP 16 with sequence parallelism: less goes through the NICs than with flat rings."""
+    cluster, sizes, nodes = sim.cluster(name, nodes=2), [2**20, 2**28], np.arange(16) // 8
+    bare = replace(cluster, fabric="ideal")
+    timing = timing_on(cluster)
+    assert timing
+    for row in time_collective(kind, cluster, sizes):
+        known = timing(kind, "auto", nodes, row.size_bytes)
+        assert known
+        assert row.algorithm == "hierarchical_pipelined"
+        assert row.time_s == pytest.approx(known.seconds, rel=1e-5, abs=2e-9)
+    layered, flat = (time_collective(kind, bare, sizes, algorithm=a) for a in ("auto", "ring"))
+    for one, other in zip(layered, flat, strict=True):
+        assert one.algorithm == "hierarchical_pipelined"
+        assert one.time_s < other.time_s
+    inside = replace(cluster, nodes=1)
+    assert {row.algorithm for row in time_collective(kind, inside, sizes)} == {"ring"}
+
+
+WITHOUT_A_THEORY = [
+    (name, kind)
+    for name in (
+        "halving_doubling",
+        "recursive_doubling",
+        "hierarchical",
+        "hierarchical_pipelined",
+        "bruck",
+        "pairwise",
+        "binomial",
+    )
+    for kind in catalog.module("collectives", name).KINDS
+]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name, kind", WITHOUT_A_THEORY)
+def test_what_nobody_measured_pays_what_the_fabric_charges(name: str, kind: str, nodes: int) -> None:
+    """A launch, a step or a crossing per round, and rates that links reach: never the bare links, never called measured."""
+    cluster, sizes = sim.cluster("dgx-h100", nodes=nodes), [8, 2**20, 2**30]
+    inside, across, _ = links_of(cluster, curves=False)
+    rounds = steps(catalog.module("collectives", name).rounds(kind, np.arange(8 * nodes) // 8))
+    bare = time_collective(kind, replace(cluster, fabric="ideal"), sizes, algorithm=name)
+    for row, least in zip(time_collective(kind, cluster, sizes, algorithm=name), bare, strict=True):
+        assert row.provenance == "theoretical"
+        assert row.time_s >= least.time_s
+        assert row.time_s >= inside.launch_s + rounds * inside.step_s * (across is None)
+    assert time_collective(kind, cluster, [2**30], algorithm=name)[0].time_s > bare[-1].time_s * 1.05
+
+
+def test_a_layered_ring_of_one_node_takes_what_a_ring_takes() -> None:
+    """Its rounds are a ring's: a check of the constants against what was measured."""
+    cluster, sizes = sim.cluster("dgx-h100", nodes=1), [2**k for k in range(3, 31, 3)]
+    ours, measured = (time_collective("all_reduce", cluster, sizes, algorithm=a) for a in ("hierarchical", "ring"))
+    for one, other in zip(ours, measured, strict=True):
+        assert one.time_s == pytest.approx(other.time_s, rel=0.25)
 
 
 def test_t7_3_and_4_in_company_links_are_shared_and_closed_leaves_that_out() -> None:

@@ -21,6 +21,7 @@ from ..source import ROOT
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
 KEYS = ["id", "source_key", "measured", "predicted", "error", "unit", "interval", "memory_gb", "measured_memory_gb", "skipped"]
+KEYS.append("provenance")
 HIDDEN = ("id", "title", "locator", "notes", "source_key", "tier", "source", "role", "system", "algbw_GBps", "busbw_GBps")
 COLUMNS = ("system", "fabric", "gpu", "gpus", "nodes", "gpus_per_node", "collective", "algorithm", "nccl", "dtype", "bytes")
 ROWS = (
@@ -120,11 +121,58 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     assert trainsim("validate", "--kind", "collectives").code == 2
 
 
-def test_a_time_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = table(tmp_path / "rows.csv", [ROWS[0], (*ROWS[1][:-1], "fast")])
-    said = trainsim("validate", "--kind", "collectives", path)
-    assert said.code == 2
-    assert f"{path}:3: time_us: 'fast'" in said.err
+@pytest.mark.parametrize("time", ["", "0", "-3", "nan", "inf", "1e400", "1e-320", "fast"])
+def test_what_was_not_measured_is_predicted_all_the_same(time: str, tmp_path: Path) -> None:
+    """Blanking what was measured changes no prediction, and no row goes missing."""
+    before = trainsim("validate", "--kind", "collectives", table(tmp_path / "rows.csv"), "--json").record["rows"]
+    path = table(tmp_path / "blank.csv", [ROWS[0], *((*row[:-1], time) for row in ROWS[1:])])
+    said = trainsim("validate", "--kind", "collectives", path, "--json")
+    assert said.code == 0
+    rows = said.record["rows"]
+    assert [row["predicted"] for row in rows] == [row["predicted"] for row in before]
+    assert [(row["measured"], row["error"]) for row in rows[1:]] == [(None, None)] * (len(ROWS) - 1)
+    assert said.record["overall"]["n"] == 1
+    assert said.record["overall"]["skipped"] == 2
+
+
+def test_kernels_without_a_time_are_predicted_too(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv"
+    head = "gpu,op,dtype,m,n,k,batch,seq,heads,kv_heads,head_dim,causal,variant,time_us\n"
+    path.write_text(head + "".join(f"H100-SXM,gemm,bf16,4096,4096,4096,1,,,,,,,{t}\n" for t in ("", "0", "nan", "1e400", "200")))
+    rows = trainsim("validate", "--kind", "kernels", path, "--json").record["rows"]
+    assert len({row["predicted"] for row in rows}) == 1
+    assert [row["error"] is None for row in rows] == [True] * 4 + [False]
+
+
+def test_columns_of_what_was_measured_may_be_missing(tmp_path: Path) -> None:
+    rows = [row[1:-1] for row in ROWS]
+    said = trainsim("validate", "--kind", "collectives", table(tmp_path / "rows.csv", rows, COLUMNS[1:]), "--json")
+    assert said.code == 0
+    assert [row["source_key"] for row in said.record["rows"]] == [f"+{row[6]}" for row in ROWS]
+    assert said.record["overall"]["n"] == 0
+
+
+def test_rows_tell_how_they_are_known(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv")
+    rows = trainsim("validate", "--kind", "collectives", path, "--json").record["rows"]
+    found = ["interpolated", "interpolated", "theoretical", "theoretical", None, "theoretical", None]
+    assert [row["provenance"] for row in rows] == found
+    assert "known by: 3 theoretical, 2 interpolated" in trainsim("validate", "--kind", "collectives", path).out
+
+
+def test_few_rows_are_listed_and_many_when_asked_for(tmp_path: Path) -> None:
+    few, many = table(tmp_path / "few.csv"), table(tmp_path / "many.csv", ROWS * 4)
+    said = [
+        trainsim("validate", "--kind", "collectives", few).out,
+        trainsim("validate", "--kind", "collectives", many).out,
+        trainsim("validate", "--kind", "collectives", many, "--rows").out,
+    ]
+    assert ["predicted (us)" in out for out in said] == [True, False, True]
+    line = next(line for line in said[2].splitlines() if line.startswith("8 ") or line.lstrip().startswith("8 "))
+    assert "370.00" in line
+    assert "%" in line
+    assert "skipped 1: the GPU is not named, line 6" in said[0]
+    assert "skipped 4: the GPU is not named, lines 6, 13, 20, 27" in said[1]
 
 
 # Words ----------------------------------------------------------------------------------------------------------------------
@@ -172,6 +220,64 @@ def test_words_for_networks(fabric: str, name: str, nics: int, gbit: int) -> Non
     assert (across.name, across.nics, across.nic_bytes_per_s * 8 / 10**9) == (name, nics, gbit)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "fabric", "place", "nics", "gbit"),
+    [
+        ("GB200", "NVL72 + NDR IB 400Gb/GPU", (144, 36), 72, 400),
+        ("GB200", "NVL72 + XDR IB", (144, 36), 72, 800),
+        ("GB200", "NVL72 + RoCE 4x400Gb/s", (144, 36), 72, 400),
+        ("H100-SXM", "NVLink4 NVSwitch + NDR IB 400Gb/GPU", (16, 2), 8, 400),
+        ("H100-SXM", "NVLink4 NVSwitch + EFA 32x100Gb/s", (16, 2), 8, 400),
+        ("H100-SXM", "NVLink4 NVSwitch + NDR 50GB/s/GPU", (16, 2), 8, 400),
+        ("H100-SXM", "NVLink4 NVSwitch + NDR 50Gb/s/GPU", (16, 2), 8, 50),
+        ("H100-SXM", "NVLink4 NVSwitch + NDR 400GB/s", (16, 2), 8, 400),
+        ("A100-SXM-40", "NVLink3 + 2x Slingshot-11 200Gb/s", (8, 2), 2, 200),
+        ("A100-PCIe-80", "PCIe4 x16, HDR IB 200Gb/s", (2, 2), 8, 200),
+    ],
+)
+def test_words_for_nics(gpu: str, fabric: str, place: tuple[int, int], nics: int, gbit: int) -> None:
+    """A NIC for each GPU of a rack; more of them than GPUs are pooled; GB is bytes and Gb bits."""
+    across = machine(gpu, fabric, *place).across
+    assert across
+    assert (across.nics, across.nic_bytes_per_s * 8 / 10**9) == (nics, gbit)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fabric", "name", "rate", "mesh"),
+    [
+        ("V100", "NVLink2 NVSwitch", "nvlink2-mesh", 150, 0),
+        ("V100", "NVLink2", "nvlink2-mesh", 150, 4),
+        ("P100-SXM2", "NVLink1", "nvlink2-mesh", 80, 4),
+        ("MI300X", "xGMI 64GB/s", "xgmi-mi300", 448, 8),
+        ("MI300X", "xGMI 128GB/s", "xgmi-mi300", 448, 8),
+        ("GH200", "NVLink pair", "nvlink4-nvswitch", 450, 0),
+        ("GB200 NVL", "NVL72", "nvlink5-nvswitch", 900, 0),
+        ("H800", "NVLink4 NVSwitch", "nvlink4-nvswitch", 200, 0),
+        ("something new", "NVLink4 NVSwitch", "nvlink4-nvswitch", 450, 0),
+        ("something new", "PCIe4 x16", "pcie4", 31.5, 0),
+        ("RTX 4090", "none but the slots", "pcie4", 31.5, 0),
+    ],
+)
+def test_words_for_rates_inside(gpu: str, fabric: str, name: str, rate: float, mesh: int) -> None:
+    inside = machine(gpu, fabric, 2, 1).inside
+    assert (inside.name, inside.bytes_per_s / 10**9, inside.mesh) == (name, rate, mesh)
+
+
+def test_a_node_of_none_and_a_rate_of_nothing_are_no_crash() -> None:
+    assert machine("GB200", "NVL0 NVLink5", 4, 1).nodes == 1
+    for fabric in ("NVLink4 NVSwitch 0 GB/s", "NVLink4 NVSwitch + NDR 8x0Gb/s"):
+        with pytest.raises(UserError, match="is no rate"):
+            machine("H100-SXM", fabric, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fabric"), [("MI250X", "Infinity Fabric + Slingshot-11"), ("Gaudi3", "RoCE"), ("Max 1550", "Xe Link")]
+)
+def test_links_that_nobody_knows_are_not_guessed(gpu: str, fabric: str) -> None:
+    with pytest.raises(UserError, match=f"no links known inside a node of {gpu.lower()}"):
+        machine(gpu, fabric, 8, 2)
+
+
 def test_a_rack_is_one_node() -> None:
     assert machine("GB200", "NVLink5 NVL72", 72, 18).nodes == 1
     assert machine("GB200", "NVLink5 NVL72 + XDR IB", 144, 36).nodes == 2
@@ -205,9 +311,10 @@ def test_words_for_algorithms(words: str, dtype: str, name: str) -> None:
 
 
 def test_every_name_in_the_words_is_a_fabric() -> None:
-    from simulator.study import describe
+    from simulator.study import describe, described_networks
 
-    named = {name for _, name in (*describe.INSIDES, *describe.ACROSSES) if name}
+    words = (*describe.INSIDES, *describe.GENERATIONS, *described_networks.ACROSSES)
+    named = {name for _, name in words if name}
     assert named <= set(fabrics.names())
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Wiring
@@ -32,6 +34,15 @@ def _sides(name: str, dims: tuple[int, ...], points: int) -> tuple[int, ...]:
     if dims and math.prod(dims) != points:
         raise UserError(f"{name}: {list(dims)} is a torus of {math.prod(dims)}, not of {points}", hint=f"{name}: {list(near)}")
     return dims or near
+
+
+def halves(cluster: Cluster) -> list[Array]:
+    """For each side, which nodes (of a single node: which GPUs) lie in its lower half: the cuts that a bisection may be."""
+    one, options = cluster.nodes == 1, cluster.options
+    points = cluster.gpus_per_node if one else cluster.nodes
+    sides = _sides("node_dims", options.node_dims, points) if one else _sides("dims", options.dims, points)
+    point, strides = np.arange(points), [math.prod(sides[:d]) for d in range(len(sides))]
+    return [point // stride % side < side // 2 for stride, side in zip(strides, sides, strict=True) if side > 1]
 
 
 def wire(cluster: Cluster) -> Wiring:

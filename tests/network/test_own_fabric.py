@@ -1,0 +1,247 @@
+"""A fabric of one's own: calibrated, named by a cluster, and its measured times come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from simulator.costs import theory
+from simulator.costs.curves import Curve, alone
+from simulator.costs.theory import Call
+from simulator.errors import UserError
+from simulator.study import fabrics
+from simulator.study.api import cluster as find
+from simulator.study.calibrate.links import calibrated
+from simulator.study.calibrate.nccl_tests import read
+from simulator.study.cluster_links import links_of
+from simulator.units import GB, US_PER_S
+
+from ..commandline import trainsim
+
+FACTORS = {"all_reduce": 2.0, "sendrecv": 0.0, "broadcast": 0.0}
+SIZES = tuple(2**octave for octave in range(12, 33, 2))
+
+
+def run(kind: str, ranks: int, nodes: int, gb_per_s: float, *, names: bool = True, redop: str = "sum", tag: str = "") -> str:
+    """What nccl-tests prints where every message takes 30 us and its bytes at a rate, counted as algorithm bandwidth."""
+    head = [f"# nccl-tests version 2.17.1 nccl-library=22703\n# Collective test starting: {kind}_perf"] if names else []
+    hosts = [f"#  Rank {r:2} Group  0 Pid {r} on host{r * nodes // ranks} device {r} [0000:00] NVIDIA H100" for r in range(ranks)]
+    share = FACTORS.get(kind, 1.0)
+    bus = share * (ranks - 1) / ranks if share else 1.0
+    rows = []
+    for size in SIZES:
+        time_us = time_s(size, gb_per_s) * US_PER_S
+        rate = size / time_us / 1000
+        one = f"{time_us:.2f} {rate:.4f} {rate * bus:.4f} 0"
+        rows.append(f"  {size} {size // 4} float {redop} -1 {one} {one}")
+    return "".join(f"{tag}{line}\n" for text in (*head, "# nThread 1 nGpus 1", *hosts, *rows) for line in text.split("\n"))
+
+
+def time_s(size: float, gb_per_s: float) -> float:
+    return 30e-6 + size / (gb_per_s * GB)
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# Named by a cluster ---------------------------------------------------------------------------------------------------------
+
+CLUSTER = """gpu: h100
+gpus_per_node: 8
+nodes: 2
+intra_node: NVSwitch 450 GB/s
+inter_node: 8x400 Gbit/s
+fabric: {fabric}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with a calibrated fabric."""
+    runs = run("all_reduce", 8, 1, 200) + run("all_gather", 16, 2, 90)
+    logs = written(tmp_path / "runs.txt", runs)
+    assert trainsim("calibrate", "links", logs, "--out", tmp_path / "mine.yaml").code == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "./mine.yaml", "{folder}/mine.yaml"])
+def test_the_measured_times_come_back(name: str, own: Path) -> None:
+    """The path is looked for beside the file that names it."""
+    path = written(own / "ours.yaml", CLUSTER.format(fabric=name.format(folder=own)))
+    for kind, gpus, gb_per_s in (("all_reduce", 8, 200), ("all_gather", 16, 90)):
+        said = trainsim("collective", kind, "--cluster", path, "--gpus", gpus, "-b", "4K", "-e", "4G", "-f", 4, "--json")
+        assert said.code == 0, said.err
+        for row in said.record["rows"]:
+            assert row["provenance"] == "interpolated"
+            assert row["time_us"] == pytest.approx(time_s(row["size_bytes"], gb_per_s) * US_PER_S, rel=0.06)
+
+
+def test_a_run_takes_it_by_set(own: Path) -> None:
+    scenario = "model: llama3-8b\ncluster: {name: hgx-h100, nodes: 1}\nplan: {tp: 8}\n"
+    path = written(own / "scenario.yaml", scenario + "job: {sequence_length: 128, global_batch: 8}\n")
+    said = [trainsim("run", path, *more, "--json") for more in ((), ("--set", f"cluster.fabric={own / 'mine.yaml'}"))]
+    assert [s.code for s in said] == [0, 0], said[1].err
+    usual, mine = (s.record["step_time_s"] for s in said)
+    assert mine != usual
+
+
+def test_one_that_is_not_there_is_refused_with_the_place_of_its_name(own: Path) -> None:
+    path = written(own / "ours.yaml", CLUSTER.format(fabric="none.yaml"))
+    said = trainsim("collective", "all_reduce", "--cluster", path)
+    assert said.code == 2
+    assert f"{path}:6:" in said.err
+    assert "cluster.fabric: no file" in said.err
+    assert "holds mine.yaml" in said.err
+    written(own / "bad.yaml", "about: x\nprovenance: guessed\nsource: y\ninside: {}\n")
+    said = trainsim("collective", "all_reduce", "--cluster", written(path, CLUSTER.format(fabric="bad.yaml")))
+    assert said.code == 2
+    assert f"{own / 'bad.yaml'}:" in said.err
+
+
+def test_a_file_brings_its_rates_and_a_name_takes_the_clusters(own: Path) -> None:
+    mine = str(own / "mine.yaml")
+    cluster = find("hgx-h100", nodes=2)
+    inside, across, curves = links_of(replace(cluster, nvlink=replace(cluster.nvlink, bytes_per_s=1e9)), mine)
+    fabric = fabrics.load(mine)
+    assert (inside, across, curves) == (fabric.inside, fabric.across, fabric.curves)
+    shipped = links_of(cluster, "nvlink3-nvswitch")[0]
+    assert (shipped.name, shipped.bytes_per_s) == ("nvlink3-nvswitch", cluster.nvlink.bytes_per_s)
+
+
+def test_amd_gpus_and_switches_of_old_find_their_links() -> None:
+    amd = find("hgx-h100", nodes=1, gpu="mi300x", intra_node="fully-connected 448 GB/s", shape="fully-connected")
+    assert (links_of(amd)[0].name, links_of(amd)[0].mesh) == ("xgmi-mi300", 8)
+    dgx2 = find("hgx-h100", nodes=1, gpu="v100-32gb", intra_node="NVSwitch 150 GB/s")
+    assert (links_of(dgx2)[0].name, links_of(dgx2)[0].mesh) == ("nvlink2-mesh", 0)
+
+
+# How it is known ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("factor", "provenance"), [(1.0, "interpolated"), (1.005, "interpolated"), (1.05, "extrapolated")])
+def test_on_links_that_were_not_measured_a_curve_extrapolates(factor: float, provenance: str) -> None:
+    fabric = fabrics.load("nvlink4-nvswitch")
+    assert fabric.inside
+    call = Call("all_gather", 2.0**24, 8)
+    here = alone(call, fabric.inside, None, fabric.curves)
+    there = alone(call, replace(fabric.inside, bytes_per_s=factor * fabric.inside.bytes_per_s), None, fabric.curves)
+    assert there.provenance == provenance
+    assert (there.uncertainty > here.uncertainty) == (provenance == "extrapolated")
+
+
+@pytest.mark.parametrize(("factor", "provenance"), [(1, "interpolated"), (0.5, "extrapolated")])
+def test_so_it_does_on_another_network(factor: float, provenance: str) -> None:
+    curve = next(c for c in fabrics.load("hdr-ib").curves if c.nodes > 1)
+    call = Call(curve.kind, curve.knots[0][0], curve.ranks, curve.nodes, curve.algorithm)
+    assert curve.across
+    across = replace(curve.across, nic_bytes_per_s=factor * curve.across.nic_bytes_per_s)
+    assert alone(call, curve.inside, across, [curve]).provenance == provenance
+
+
+# A switch for a rack --------------------------------------------------------------------------------------------------------
+
+
+def test_a_switch_adds_up_for_a_rack_in_as_many_steps_as_for_eight() -> None:
+    """Reasoned, not measured."""
+    inside = fabrics.load("nvlink5-nvswitch").inside
+    assert inside
+    small = [theory.seconds(Call("all_reduce", 8, n, 1, "nvls"), inside) for n in (2, 4, 8, 9, 16, 72)]
+    steps = [(b - a) / inside.step_s for a, b in pairwise(small)]
+    assert steps == pytest.approx([4, 8, 0, 0, 0], abs=1e-2)
+
+
+# Calibration ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runs", "start"),
+    [
+        ([("all_gather", 8, 1, 1500)], ("pcie3", None)),
+        ([("all_gather", 16, 2, 900)], ("nvlink4-nvswitch", "edr-ib")),
+        ([("all_reduce", 8, 1, 900), ("all_reduce", 16, 2, 500), ("sendrecv", 16, 2, 70)], ("pcie4", "tcp")),
+    ],
+)
+def test_no_measurement_beats_the_wire_of_a_calibrated_fabric(
+    runs: list[tuple[str, int, int, float]], start: tuple[str, str | None], tmp_path: Path
+) -> None:
+    logs = written(tmp_path / "runs.txt", "".join(run(*one) for one in runs))
+    out = tmp_path / "own.yaml"
+    out.write_text(fabrics.text(calibrated([logs], "own", *start)), encoding="utf-8")
+    made = fabrics.load(str(out))
+    assert made.inside
+    for kind, ranks, nodes, gb_per_s in runs:
+        for size in SIZES:
+            call = Call(kind, size, ranks, nodes)
+            assert theory.least(call, made.inside, made.across) <= time_s(size, gb_per_s) * 1.001
+
+
+def test_links_that_are_fast_enough_keep_their_rates(tmp_path: Path) -> None:
+    logs = written(tmp_path / "runs.txt", run("all_reduce", 8, 1, 200))
+    inside = calibrated([logs], "own", "nvlink4-nvswitch").inside
+    assert inside
+    assert inside.bytes_per_s == 450 * GB
+
+
+def test_the_error_of_a_curve_is_that_of_its_predictions(own: Path) -> None:
+    made = fabrics.load(str(own / "mine.yaml"))
+    for curve, gb_per_s in zip(made.curves, (200, 90), strict=True):
+        assert curve.error == pytest.approx(error(curve, gb_per_s), abs=2e-3)
+
+
+def error(curve: Curve, gb_per_s: float) -> float:
+    calls = [Call(curve.kind, size, curve.ranks, curve.nodes) for size in SIZES]
+    times = [alone(call, curve.inside, curve.across, [curve]).seconds for call in calls]
+    return median(abs(t / time_s(size, gb_per_s) - 1) for t, size in zip(times, SIZES, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "redop", "option"),
+    [
+        ("alltoall_perf_8gpus.log", "alltoall", "none", ""),
+        ("all-gather.txt", "all_gather", "none", ""),
+        ("log.txt", "all_reduce", "sum", ""),
+        ("log.txt", "reduce_scatter", "sum", ""),
+        ("log.txt", "alltoall", "none", "alltoall"),
+        ("all_gather.txt", "alltoall", "none", "alltoall"),
+    ],
+)
+def test_a_log_without_its_program_is_told_by_file_operation_or_option(
+    file: str, kind: str, redop: str, option: str, tmp_path: Path
+) -> None:
+    logs = written(tmp_path / file, run(kind, 8, 1, 100, names=False, redop=redop))
+    more = ("--kind", option) if option else ()
+    said = trainsim("calibrate", "links", logs, *more, "--out", tmp_path / "own.yaml", "--json")
+    assert said.code == 0, said.err
+    assert [curve["kind"] for curve in said.record["curves"]] == [kind]
+
+
+def test_a_log_that_could_be_of_two_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    logs = written(tmp_path / "log.txt", run("alltoall", 8, 1, 100, names=False, redop="none"))
+    said = trainsim("calibrate", "links", logs)
+    assert said.code == 2
+    assert "--kind" in said.err
+    wrong = trainsim("calibrate", "links", logs, "--kind", "all_reduce")
+    assert wrong.code == 2
+    assert "busbw is 0.875 times algbw" in wrong.err
+    assert trainsim("calibrate", "links", logs, "--kind", "all_redoce").code == 2
+
+
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: "])
+def test_what_launchers_write_before_each_line_is_taken_off(tag: str, tmp_path: Path) -> None:
+    plain, tagged = (
+        read(written(tmp_path / f"{i}.txt", run("all_gather", 8, 1, 100, tag=t)))[0] for i, t in enumerate(("", tag))
+    )
+    assert plain == tagged
+
+
+def test_an_address_at_the_start_of_a_line_is_no_measurement(tmp_path: Path) -> None:
+    text = "10.0.0.1 slots=8\n" + run("all_gather", 8, 1, 100)
+    assert read(written(tmp_path / "a.txt", text))[0].ranks == 8
+    with pytest.raises(UserError, match="columns"):
+        read(written(tmp_path / "b.txt", text + "  4096 1024 float\n"))
