@@ -110,6 +110,18 @@ class Duration(click.types.FloatParamType):
         return number
 
 
+class Positive(click.types.FloatParamType):
+    """A number above zero."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not 0 < number <= LONGEST:
+            self.fail(f"{value!r} should be a number above 0", param, ctx)
+        return number
+
+
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
     """A callback that refuses a file name with an ending that we cannot write, before any work is done."""
 

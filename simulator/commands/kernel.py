@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ._show import Count, json_option, print_json, print_pairs
+from ._show import Count, Positive, json_option, print_json, print_pairs
 
 MOST_SIZE = 2**31
 
@@ -22,16 +22,19 @@ MOST_SIZE = 2**31
 @click.option("--seq", type=Count(1, MOST_SIZE), help="Tokens of a sequence.")
 @click.option("--heads", type=Count(1, MOST_SIZE), help="Query heads.")
 @click.option("--kv-heads", type=Count(1, MOST_SIZE), help="Key heads.  [default: as many as query heads]")
-@click.option("--head-dim", type=Count(1, MOST_SIZE), default=128, show_default=True, help="Width of a head.")
-@click.option("--causal/--full", default=True, help="Whether a token sees only those before it.  [default: causal]")
+@click.option("--head-dim", type=Count(1, MOST_SIZE), help="Width of a head.  [default: 128]")
+@click.option("--causal/--full", default=None, help="Whether a token sees only those before it.  [default: causal]")
 @click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, vllm ...  [default: the usual]")
 @click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
+@click.option("--site-scalar", type=Positive(), help="How much longer every kernel takes on this machine.")
 @json_option
 def command(
     op: str, gpu: str, dtype: str, m: int | None, n: int | None, k: int | None, batch: int, seq: int | None,
-    heads: int | None, kv_heads: int | None, head_dim: int, causal: bool, library: str, eager: bool, as_json: bool,
+    heads: int | None, kv_heads: int | None, head_dim: int | None, causal: bool | None, library: str, eager: bool,
+    site_scalar: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.
+    Names as tables of measurements write them, such as gemm_bwd and elementwise, are understood too.
 
     A product takes -m -n -k (and --batch), attention --batch --seq --heads, any other operator -m rows of -n columns; the
     backward pass of an operator ends in _backward. The answer says which measurements it comes from, its relative standard
@@ -40,7 +43,7 @@ def command(
     from ..study.kernel import Asked, time_kernel
 
     asked = Asked(op, gpu, dtype, (m, n, k), batch, (seq, heads, kv_heads, head_dim), causal)
-    record: dict[str, Any] = time_kernel(asked, library=library, eager=eager)
+    record: dict[str, Any] = time_kernel(asked, library=library, eager=eager, site_scalar=site_scalar)
     if as_json:
         print_json(record)
         return
@@ -50,6 +53,7 @@ def command(
             ("time", f"{record['time_us']:,.2f} us, give or take {record['sigma']:.0%}"),
             ("model", record["model"]),
             ("provenance", record["provenance"] + (", beyond the measured sizes" if record["extrapolated"] else "")),
+            *([("site", f"every kernel takes {record['site_scalar']:g} times as long")] if "site_scalar" in record else []),
             ("rate", f"{record['tflop_per_s']:,.1f} TFLOP/s, {record['gb_per_s']:,.0f} GB/s"),
         ]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
-@click.option("--costs", is_flag=True, help="List kernels and collectives: time, model, provenance, error.")
+@click.option("--costs", is_flag=True, help="List kernels and collectives (of each job alone): time, model, provenance, error.")
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, costs: bool, as_json: bool, **options: Any
@@ -42,32 +43,46 @@ def command(
     with progress("simulating"):
         found = load(scenario, settings)
         if isinstance(found, Tenancy):
-            _refuse_extras({**options, "gantt": gantt, "trace": trace, "costs": costs or None})
+            _refuse_extras({**options, "gantt": gantt, "trace": trace})
             shared = found.simulate(allow_oom=options["allow_oom"])
             record, summary, wall_s = shared.as_dict(), shared.summary, shared.wall_s
+            listed = [(t.name, t.scenario.simulate(allow_oom=options["allow_oom"])) for t in found.tenants if costs]
         else:
             run = found.simulate(**options)
             record, summary, wall_s = run.as_dict(), run.summary, run.wall_s
+            listed = [("", run)] if costs else []
     if not isinstance(found, Tenancy):
         with progress("drawing"):
             summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
-        if costs:
-            record = {**record, "costs": [asdict(cost) for cost in (*run.kernel_costs, *run.collective_costs)]}
-    print_json(record) if as_json else print_pairs(summary)
-    if costs and not as_json and not isinstance(found, Tenancy):
-        _list_costs(run)
+    if as_json:
+        print_json(_with_costs(record, listed))
+        return
+    print_pairs(summary)
+    for name, one in listed:
+        _list_costs(one, name)
 
 
-def _list_costs(run: Run) -> None:
+def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> dict[str, Any]:
+    """A record with the costs of its run, or of each of its jobs alone."""
+    costs = [{"costs": [asdict(cost) for cost in (*run.kernel_costs, *run.collective_costs)]} for _, run in listed]
+    if not costs:
+        return record
+    if "jobs" not in record:
+        return {**record, **costs[0]}
+    return {**record, "jobs": [{**job, **own} for job, own in zip(record["jobs"], costs, strict=True)]}
+
+
+def _list_costs(run: Run, title: str) -> None:
     from ..units import US_PER_S
 
     rows = [
-        [c.name, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}", f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", c.model,
+        [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}",
+         f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", c.model,
          c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
         for c in (*run.kernel_costs, *run.collective_costs)
     ]  # fmt: skip
-    headers = ["op", "calls", "us each", "us per rank", "model", "known by", "error"]
-    print_table(headers, rows, right=(1, 2, 3, 6))
+    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "known by", "error"]
+    print_table(headers, rows, right=(3, 4, 5, 8), title=title)
 
 
 def _refuse_extras(options: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Fault, OutsideDomain, UserError
-from ._show import LONGEST, Count, Duration, checked_path, json_option, print_json, print_pairs, print_table, progress
+from ._show import Count, Duration, Positive, checked_path, json_option, print_json, print_pairs, print_table, progress
 
 if TYPE_CHECKING:
     from ..program.slot import Shape
@@ -31,18 +31,6 @@ class Durations(click.types.FloatParamType):
             return one.convert(value, param, ctx)
         numbers = tuple(one.convert(part, param, ctx) for part in value.split(","))
         return numbers if len(numbers) > 1 else numbers[0]
-
-
-class Positive(click.types.FloatParamType):
-    """A number above zero."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not 0 < number <= LONGEST:
-            self.fail(f"{value!r} should be a number above 0", param, ctx)
-        return number
 
 
 @click.command("schedule", short_help="Evaluate a pipeline schedule: order, bubble, memory.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,36 +12,69 @@ import click
 from ._show import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from ..study.validate import Report
+    from ..study.validate import Judged, Report
+
+FEW_ROWS = 20
+"""Tables of no more rows are shown row by row."""
+MOST_RUNS = 8
 
 
 @click.command("validate", short_help="Compare predictions with a table of measurements.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--kind", required=True, help="What the rows are: collectives or kernels.")
+@click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
 @json_option
-def command(file: Path | None, kind: str, as_json: bool) -> None:
+def command(file: Path | None, kind: str, with_rows: bool, as_json: bool) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
-    Rows that cannot be predicted are listed with the reason. The prediction of a row never sees what was measured.
+    Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured.
     """
     from ..study.validate import validate
 
     with progress("predicting"):
         report = validate(kind.lower(), file)
         record = report.as_dict()
-    print_json(record) if as_json else _tell(report, record)
+    print_json(record) if as_json else _tell(report, record, with_rows=with_rows)
 
 
-def _tell(report: Report, record: dict[str, Any]) -> None:
-    reasons: dict[str, int] = {}
-    for row in report.rows:
-        if row.skipped:
-            reasons[row.skipped] = reasons.get(row.skipped, 0) + 1
+def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
+    if with_rows or len(report.rows) <= FEW_ROWS:
+        cells = [[str(row.id), row.source_key, *_compared(row), row.provenance or ""] for row in report.rows if not row.skipped]
+        unit = report.rows[0].unit
+        headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "known by"]
+        print_table(headers, cells, right=(2, 3, 4))
+        click.echo()
     lines = [*record["sources"].items(), ("all", record["overall"])]
     cells = [[name, f"{s['n']:,}", *map(_percent, (s["median"], s["p90"], s["bias"]))] for name, s in lines]
     print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
-    for reason, count in reasons.items():
-        click.echo(f"skipped {count:,}: {reason}")
+    known = Counter(row.provenance for row in report.rows if row.provenance)
+    if known:
+        click.echo(f"known by: {', '.join(f'{count:,} {how}' for how, count in known.most_common())}")
+    alone = [i for i, row in enumerate(report.rows) if row.measured is None]
+    if alone:
+        click.echo(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")
+    for reason in dict.fromkeys(row.skipped for row in report.rows if row.skipped):
+        skipped = [i for i, row in enumerate(report.rows) if row.skipped == reason]
+        click.echo(f"skipped {len(skipped):,}: {reason}, {_lines(skipped)}")
+
+
+def _compared(row: Judged) -> tuple[str, str, str]:
+    """Measured, predicted and error of a row; nothing for what there is not."""
+    measured, predicted = ("" if value is None else f"{value:,.2f}" for value in (row.measured, row.predicted))
+    return measured, predicted, _percent(row.error)
+
+
+def _lines(rows: Sequence[int]) -> str:
+    """The lines of a table that hold these rows, neighbours together; the header is line 1."""
+    runs: list[list[int]] = []
+    for line in (row + 2 for row in rows):
+        if runs and line == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], line]
+        else:
+            runs.append([line])
+    shown = [f"{run[0]:,}-{run[-1]:,}" if len(run) > 1 else f"{run[0]:,}" for run in runs]
+    more = f" and {len(shown) - MOST_RUNS:,} more" if len(shown) > MOST_RUNS else ""
+    return f"line{'s' * (len(rows) > 1)} {', '.join(shown[:MOST_RUNS])}{more}"
 
 
 def _percent(value: float | None) -> str:

@@ -2,8 +2,9 @@
 
 A measured curve is kept as a few knots (bytes, seconds) with the links that it was measured on. It is used as a correction
 of the theory: the ratio of the two, which varies slowly with the size, with the number of ranks and of nodes, and from one
-machine to a similar one. Between measured numbers of ranks the ratio is interpolated, beyond them it fades; below the
-smallest size and above the largest it stays, so that latency and bandwidth are those of the theory there. By construction
+machine to a similar one: on links other than its own a curve only extrapolates. Between measured numbers of ranks the
+ratio is interpolated, beyond them it fades; below the smallest size and above the largest it stays, so that latency and
+bandwidth are those of the theory there. By construction
 the time never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that changes
 its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted.
 """
@@ -31,6 +32,8 @@ THEORY_SIGMA_INSIDE, THEORY_SIGMA_ACROSS = 0.22, 0.3
 """Relative error of the theory on machines that it has not seen: results/collectives/report.md."""
 SIGMA_OF_MEDIAN = 1.48
 """Standard error over median error, of a bell curve."""
+SAME_RATE = 0.01
+"""Links whose rates differ by no more are the same."""
 DIRECT_MOST_BYTES = 8 * 2**20
 """Direct kernels hand over to the library above this size: the workspace that frameworks give them."""
 
@@ -55,6 +58,11 @@ class Curve:
         calls = (Call(self.kind, size, self.ranks, self.nodes, self.algorithm) for size, _ in self.knots)
         theories = (theory.seconds(call, self.inside, self.across, laws) for call in calls)
         return tuple((size, math.log(time / base)) for (size, time), base in zip(self.knots, theories, strict=True))
+
+    def is_of(self, call: Call, inside: Inside, across: Across | None) -> bool:
+        """Whether it was measured on the links that a call has, as far as the rates tell."""
+        pairs = zip(_rates(call, self.inside, self.across), _rates(call, inside, across), strict=True)
+        return all(math.isclose(own, other, rel_tol=SAME_RATE) for own, other in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,8 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
         at_end = theory.seconds(_at(call, end[0]), inside, across, laws)
         time = theory.seconds(call, inside, across, laws) * end[1] / at_end
     say = min(1.0, sum(weight for _, weight in near))
-    within = say > 1 - 1 / 64 and low <= size <= high
+    at_home = all(curve.is_of(call, inside, across) for curve, _ in near)
+    within = at_home and say > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
     return Alone(
         max(time, theory.least(call, inside, across)),
@@ -116,6 +125,14 @@ def rising(knots: Iterable[tuple[float, float]]) -> Knots:
     points = sorted(knots)
     times = list(accumulate((time for _, time in points), max))
     return tuple((size, time) for (size, _), time in zip(points, times, strict=True))
+
+
+def _rates(call: Call, inside: Inside, across: Across | None) -> tuple[float, ...]:
+    """What tells the links of a call from others: the rates that it has there, bytes/s, and whether the switch adds up."""
+    within = inside.bytes_per_s, inside.rate(call.per_node), float(inside.nvls_efficiency > 0)
+    if across is None or call.nodes < 2:
+        return (*within, 0.0)
+    return (*within, across.nic_bytes_per_s * min(across.nics, math.ceil(call.per_node)))
 
 
 def _at(call: Call, size: float) -> Call:

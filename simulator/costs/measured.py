@@ -8,7 +8,7 @@ roofline with a launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TypeVar
@@ -21,7 +21,7 @@ from .gemm import GemmConstants, accumulation_s, gemm_s
 from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
-from .rowwise import LOOKUPS, RowwiseConstants, is_timed, lookup_s, pace_of, rowwise_s
+from .rowwise import LOOKUPS, RowwiseConstants, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
 from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
@@ -101,71 +101,94 @@ class Estimator:
         """A fused feed-forward of experts of `expert` channels: `routing` is how many there are, and to how many a token goes."""
         chosen, c = self._constants("moe", GemmConstants())
         time = float(moe_s(c, self.machine, tokens, hidden, expert, routing, width=width))
-        return _said(time, "moe", chosen, {"m": tokens, "n": expert, "k": hidden})
+        return self._said(time, "moe", chosen, {"m": tokens, "n": expert, "k": hidden})
 
     def cast_s(self, m: int, k: int, width: float) -> float:
         """What casting the first operand from 16 bits apart takes, as measured beside FP8 products."""
         chosen, _ = self._constants("gemm", GemmConstants())
         launch_us, passes = (chosen and chosen.fit.cast) or (0.0, 0.0)
-        return launch_us / US_PER_S + passes * m * k * (2 + width) / self.gpu.memory_bytes_per_s
+        return self.gpu.site_scalar * (launch_us / US_PER_S + passes * m * k * (2 + width) / self.gpu.memory_bytes_per_s)
 
     def product(self, kernel: Gemm, width: float) -> Estimate:
         """A matrix product of elements that may be narrower than a byte."""
-        chosen, c = self._constants("gemm", GemmConstants())
-        time = float(gemm_s(c, self.machine, kernel.m, kernel.n, kernel.k, kernel.batch, width=width))
-        if kernel.part is Part.WEIGHT_GRADIENT and self.options.accumulate:
-            time += float(accumulation_s(c, self.machine, kernel.m, kernel.n)) * kernel.batch
-        return _said(time, "gemm", chosen, {"m": kernel.m, "n": kernel.n, "k": kernel.k})
+        on, adds = self.machine, kernel.part is Part.WEIGHT_GRADIENT and self.options.accumulate
+
+        def took_s(c: GemmConstants) -> float:
+            time_s = float(gemm_s(c, on, kernel.m, kernel.n, kernel.k, kernel.batch, width=width))
+            return time_s + float(accumulation_s(c, on, kernel.m, kernel.n)) * kernel.batch if adds else time_s
+
+        chosen, c = self._constants("gemm", GemmConstants(), took_s)
+        return self._said(took_s(c), "gemm", chosen, {"m": kernel.m, "n": kernel.n, "k": kernel.k})
 
     def _attention(self, kernel: Attention) -> Estimate:
-        chosen, c = self._constants("attention", AttentionConstants())
+        on, backward = self.machine, kernel.part is not Part.FORWARD
         what = Heads(
             kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, float(kernel.causal), kernel.prefix
         )
-        backward = kernel.part is not Part.FORWARD
-        time = float(attention_s(c, self.machine, what, width=kernel.element_bytes, backward=backward))
+
+        def took_s(c: AttentionConstants, *, back: bool) -> float:
+            return float(attention_s(c, on, what, width=kernel.element_bytes, backward=back))
+
+        chosen, c = self._constants("attention", AttentionConstants(), lambda c: took_s(c, back=False) + took_s(c, back=True))
         sizes = {"seq": kernel.seq, "lines": kernel.batch * kernel.heads, "head_dim": kernel.head_dim}
-        said = _said(time, "attention backward" if backward else "attention", chosen, sizes)
+        said = self._said(took_s(c, back=backward), "attention backward" if backward else "attention", chosen, sizes)
         return replace(said, sigma=math.hypot(said.sigma, BACKWARD_SIGMA)) if backward else said
 
     def _unfused(self, kernel: Attention) -> Estimate:
-        parts = [self.estimate(part) for part in unfused(kernel)]
-        total_s = sum(part.seconds for part in parts)
-        sigma = sum(part.seconds * part.sigma for part in parts) / total_s
-        worst = max(parts, key=lambda part: PROVENANCES.index(part.provenance))
-        return Estimate(total_s, "attention: unfused", worst.provenance, sigma, any(part.extrapolated for part in parts))
+        return together("attention: unfused", [self.estimate(part) for part in unfused(kernel)])
 
     def _rowwise(self, kernel: Rowwise) -> Estimate:
         chosen, c = self._constants("rowwise", RowwiseConstants())
+        ratio = chosen.fit.ratios.get(kernel.op) if chosen and not self.options.eager else None
+        if chosen and ratio:
+            time = float(ratio_s(c, machine(self.gpu), kernel.traffic_bytes, ratio[0]))
+            known = replace(chosen, sigma=math.hypot(chosen.lent_sigma, ratio[1]))
+            return self._said(time, kernel.op, known, {"bytes": kernel.traffic_bytes})
         wide = WIDE if self.dtype in ("fp32", "tf32") else NARROW
         on, pace = machine(self.gpu), pace_of(kernel.op, eager=self.options.eager, width=wide)
         if kernel.op in LOOKUPS:
             time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, pace.kernels))
         else:
             time = float(rowwise_s(c, on, kernel.traffic_bytes, pace, kernel.columns))
-        said = _said(time, kernel.op, chosen, {"bytes": kernel.traffic_bytes})
+        said = self._said(time, kernel.op, chosen, {"bytes": kernel.traffic_bytes})
         measured = said.provenance == "measured" and chosen is not None and chosen.fit.rows > 0 and is_timed(kernel.op)
         return said if measured or chosen is None else replace(said, provenance="transferred")
 
-    def _constants(self, family: Family, usual: C) -> tuple[Chosen | None, C]:
-        """The constants for a family of kernels, from a fit if there is one; a library only where it has such kernels."""
+    def _constants(self, family: Family, usual: C, takes_s: Callable[[C], float] | None = None) -> tuple[Chosen | None, C]:
+        """The constants for a family of kernels, from a fit if there is one; a library only where it has such kernels.
+
+        Where nobody names a library, it is the fastest, by `takes_s`, of those that a profile of this GPU has.
+        """
         dtype = "" if family == "rowwise" else self.product_dtype
         library = SHORT.get(self.options.library, self.options.library)
         if library not in (*self.shelf.libraries(family), *(SLOWER if family == "attention" else ())):
             library = ""
+        rivals = self.shelf.rivals(family, dtype) if takes_s and not library else []
+        if len(rivals) > 1:
+            best = min(rivals, key=lambda fit: takes_s(fit.constants))  # type: ignore[arg-type, misc]
+            return Chosen(best, self.gpu.name, "measured", best.sigma), best.constants  # type: ignore[return-value]
         chosen = choose(self.gpu, self.shelf, family, dtype, library)
         found = chosen.fit.constants if chosen else usual
         return chosen, found if isinstance(found, type(usual)) else usual
 
+    def _said(self, time_s: float, what: str, chosen: Chosen | None, sizes: Mapping[str, float]) -> Estimate:
+        """A time by some constants as it is on this machine, with whose word it is."""
+        time_s *= self.gpu.site_scalar
+        if chosen is None:
+            return Estimate(time_s, f"{what}: usual constants", "roofline", ROOFLINE_SIGMA, True)
+        fit = chosen.fit
+        spans = ((sizes[name], low, high) for name, (low, high) in fit.ranges.items())
+        beyond = any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
+        name = " ".join(word for word in (f"{what}:", fit.dtype, fit.library, f"of {chosen.owner}") if word)
+        return Estimate(time_s, name, chosen.provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
 
-def _said(time: float, what: str, chosen: Chosen | None, sizes: Mapping[str, float]) -> Estimate:
-    if chosen is None:
-        return Estimate(time, f"{what}: usual constants", "roofline", ROOFLINE_SIGMA, True)
-    fit = chosen.fit
-    spans = ((sizes[name], low, high) for name, (low, high) in fit.ranges.items())
-    beyond = any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
-    name = " ".join(word for word in (f"{what}:", fit.dtype, fit.library, f"of {chosen.owner}") if word)
-    return Estimate(time, name, chosen.provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
+
+def together(what: str, parts: Sequence[Estimate]) -> Estimate:
+    """Kernels that run one after the other as one: known as badly as the worst known of them."""
+    total_s = sum(part.seconds for part in parts)
+    sigma = sum(part.seconds * part.sigma for part in parts) / total_s
+    worst = max(parts, key=lambda part: PROVENANCES.index(part.provenance))
+    return Estimate(total_s, what, worst.provenance, sigma, any(part.extrapolated for part in parts))
 
 
 def measured_cost(gpu: Gpu, dtype: str, shelf: Shelf, options: Options | None = None) -> KernelCost:

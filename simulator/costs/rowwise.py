@@ -126,6 +126,14 @@ def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, pace: Pa
     return took_s
 
 
+def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: float) -> Array:
+    """Seconds of an operator that was measured to take so many times as long as a pointwise kernel; never less than its bytes."""
+    moved = np.asarray(bytes_moved, dtype=np.float64)
+    least_s = moved / on.bytes_per_s / _sooner(on, moved)
+    took_s: Array = np.maximum(times * rowwise_s(c, on, moved), least_s)
+    return took_s
+
+
 def _sooner(on: Machine, moved: Array) -> Array:
     """How much faster bytes come that the cache holds: all of them up to half of it, none beyond it."""
     if not on.cache_bytes:

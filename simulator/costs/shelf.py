@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..errors import UserError, did_you_mean
@@ -81,6 +81,9 @@ class Fit:
     source: str = ""
     cast: tuple[float, float] | None = None
     """What an unfused cast of the first operand added to the measured products: microseconds, and passes over its bytes."""
+    ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
+    relative error of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,12 @@ class Shelf:
 
     fits: Mapping[str, Sequence[Fit]]
     gpus: Mapping[str, Gpu]
+    profile: Sequence[Fit] = ()
+    """Those of them that come from the profile of the GPU that is asked about: what its owner measured."""
+
+    def rivals(self, family: Family, dtype: str) -> list[Fit]:
+        """The fits of the profile among which nobody has chosen: one for each library."""
+        return [fit for fit in self.profile if fit.family == family and fit.dtype in ("", FITTED_AS.get(dtype, dtype))]
 
     def libraries(self, family: Family) -> tuple[str, ...]:
         """The libraries of which kernels of a family were measured."""
@@ -104,6 +113,8 @@ class Chosen:
     owner: str
     provenance: Provenance
     sigma: float
+    lent_sigma: float = 0.0
+    """Of that, what lending added."""
 
 
 def likeness(gpu: Gpu) -> float:
@@ -115,7 +126,8 @@ def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str
     """The fit that speaks for a family of kernels on a GPU: its own, or that of the GPU most like it; None without any."""
     library, times = SLOWER.get(library, (SHORT.get(library, library), 1.0))
     wanted = FITTED_AS.get(dtype, dtype)
-    library = "" if _runs_others(gpu, shelf, family, library) else library
+    another = _runs_others(gpu, shelf, family, library)
+    library = "" if another else library
     usable = [
         (owner, fit)
         for owner, fits in shelf.fits.items()
@@ -139,9 +151,10 @@ def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str
     lent = replace(lent, constants=_slower(lent.constants, slower))
     if owner != gpu.name and family == "gemm":
         lent = replace(lent, cast=_cast(gpu, shelf, owner, wanted))
-    if owner == gpu.name and slower == 1:
+    if owner == gpu.name and slower == 1 and not another:
         return Chosen(lent, owner, "measured", fit.sigma)
-    return Chosen(lent, owner, "transferred", math.hypot(fit.sigma, _doubt(gpu, shelf.gpus[owner], family)))
+    doubt = _doubt(gpu, shelf.gpus[owner], family)
+    return Chosen(lent, owner, "transferred", math.hypot(fit.sigma, doubt), doubt)
 
 
 def akin(one: Gpu, other: Gpu) -> bool:

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from .links import LAWS, Across, Inside, Laws
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv")
+MOST_SWITCH_STEPS = 14
+"""Of a switch that adds up: 2(n - 1), fitted to 2 to 8 GPUs, and no more however many it joins, for all reach it at once.
+That is reasoned, not measured: no table holds a switch of more than eight."""
 ALGORITHMS = ("auto", "plain", "ring", "tree", "nvls", "sharp", "direct")
 """`plain` is the best of ring and tree: what is left of `auto` where the switch cannot add up, as for integers of a byte."""
 
@@ -133,7 +136,8 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
     return ("ring", "tree", *adds_up * ("nvls",), *shared * ("sharp",), *kernels * ("one_shot", "two_shot"))
 
 
-def _efficiency(call: Call, inside: Inside) -> float:
+def reached(call: Call, inside: Inside) -> float:
+    """Of the rate of a GPU's links, what a call's ranks in a node reach."""
     if inside.split(call.per_node):
         return inside.beyond_efficiency
     return inside.efficiency * (inside.pair_efficiency if call.per_node == 2 else 1.0)
@@ -148,7 +152,7 @@ def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
     inside_share = 1 - nodes / n
     crowd = (call.nodes / 2) ** -laws.crowd if nodes and across and not across.adaptive else 1.0
     late, far = steps * inside_share, steps * nodes / n
-    return Way(late, far, carried, carried, _efficiency(call, inside), across=crowd, depth=2.0, overlaps=True)
+    return Way(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
 
 
 def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
@@ -159,7 +163,7 @@ def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
         crossings=2 * math.log2(nodes),
         gpu_bytes=2 * (n - 1) / n * size,
         node_bytes=2 * (nodes - 1) / nodes * size,
-        efficiency=_efficiency(call, inside),
+        efficiency=reached(call, inside),
         across=laws.tree_efficiency,
         depth=2 * math.log2(nodes),
     )
@@ -168,7 +172,7 @@ def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes."""
     n, nodes, size = call.per_node, call.nodes, call.payload_bytes
-    steps, crossings = 2 * (n - 1), 2 * math.log2(nodes)
+    steps, crossings = min(2 * (n - 1), MOST_SWITCH_STEPS), 2 * math.log2(nodes)
     branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
     sent, left = (n + 1) / n * size, 2 * (nodes - 1) / nodes * size
     return Way(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
@@ -177,20 +181,21 @@ def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The network's switches add up: the tensor leaves each node once, and comes back once."""
     n, size = call.per_node, call.payload_bytes
-    efficiency = inside.nvls_efficiency or _efficiency(call, inside)
-    return Way(2 * (n - 1), 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
+    efficiency = inside.nvls_efficiency or reached(call, inside)
+    steps = min(2 * (n - 1), MOST_SWITCH_STEPS)
+    return Way(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
 
 
 def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """One kernel reads its peers' memory, all of it in one go."""
-    efficiency = laws.direct_efficiency * _efficiency(call, inside)
+    efficiency = laws.direct_efficiency * reached(call, inside)
     others = call.ranks - 1
     return Way(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
 
 
 def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """One kernel reads its peers' memory: each its share of it, and then the others' sums."""
-    efficiency = laws.direct_efficiency * _efficiency(call, inside)
+    efficiency = laws.direct_efficiency * reached(call, inside)
     others = call.ranks - 1
     read = 2 * others / call.ranks * call.payload_bytes
     return Way(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
@@ -204,7 +209,7 @@ def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
         crossings=1.0 if call.nodes > 1 else 0.0,
         gpu_bytes=(g - 1) / n * size,
         node_bytes=g * (n - g) / n * size,
-        efficiency=laws.alltoall_efficiency * _efficiency(call, inside),
+        efficiency=laws.alltoall_efficiency * reached(call, inside),
         launch=laws.alltoall_launch,
         extra_s=laws.peer_s * (n - g) if call.nodes > 1 else 0.0,
         depth=1.0,

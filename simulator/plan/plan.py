@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from ..workload.framework import Overlaps
+if TYPE_CHECKING:
+    from ..workload.framework import Overlaps
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 

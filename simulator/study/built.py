@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..hardware.cluster import Cluster
 from ..hardware.gpu import Gpu, KernelConstants
 from ..hardware.options import Box, Dragonfly, Drawn, LinkSpec, Options, Routing, Wan
 from ..units import GB
-from . import catalog
+from . import catalog, kernel_fits
 from .grammar import Inside, Nics
 
 if TYPE_CHECKING:
@@ -24,17 +25,19 @@ def gpu(schema: GpuSchema) -> Gpu:
         k.fixed, k.compute_fraction, k.memory_fraction, k.attention_forward_fraction, k.attention_backward_fraction, k.provenance
     )
     return Gpu(
-        schema.name,
-        schema.memory,
-        schema.memory_bandwidth,
-        schema.peak,
-        schema.sms,
-        schema.tdp,
-        constants,
-        schema.profile,
-        schema.architecture,
-        schema.clock,
-        schema.cache,
+        name=schema.name,
+        memory_bytes=schema.memory,
+        memory_bytes_per_s=schema.memory_bandwidth,
+        peak_flop_per_s=schema.peak,
+        sms=schema.sms,
+        tdp_w=schema.tdp,
+        kernels=constants,
+        profile=schema.profile,
+        profile_hash=kernel_fits.fingerprint(Path(schema.profile)) if schema.profile else "",
+        site_scalar=schema.site_scalar,
+        architecture=schema.architecture,
+        clock_hz=schema.clock,
+        cache_bytes=schema.cache,
     )
 
 

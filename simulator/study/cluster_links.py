@@ -1,8 +1,10 @@
-"""The fabrics that ship and that a described cluster is made of: by the rates of its links, which are kept.
+"""The fabrics that a described cluster is made of: by the rates of its links, which are kept, or by name.
 
 A cluster says how fast its links are, not what they are called. Inside a node the fabric with the nearest rate tells how a
 library fares on such links, and only an NVSwitch adds up; between nodes it is the InfiniBand of the nearest generation,
-unless a network is named. NICs that a GPU has several of are pooled.
+unless a fabric is named. One that is named counts for what it describes: the network, the links inside, or both. One in a
+file of one's own brings its rates along, for they belong to what was measured; of one that ships the cluster's rates are
+kept. NICs that a GPU has several of are pooled.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from functools import cache
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
 from ..hardware.cluster import Cluster
-from . import fabrics
+from . import catalog, fabrics
 from .describe import without_switch
 from .fabrics import Fabric
 
 PCIE = ("pcie3", "pcie4", "pcie5")
 NVLINK = ("nvlink2-mesh", "nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch")
+XGMI = ("xgmi-mi300",)
+AMD = "gfx"
+"""How the architectures of GPUs with Infinity Fabric begin."""
 SWITCH = "nvswitch"
 NETWORKS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib")
 
@@ -38,27 +43,45 @@ def outlined(name: str) -> Fabric:
 
 
 def links_of(
-    cluster: Cluster, network: str | None = None, *, curves: bool = True
+    cluster: Cluster, name: str | None = None, *, curves: bool = True
 ) -> tuple[Inside, Across | None, tuple[Curve, ...]]:
     """What `alone` takes for a cluster: the links of its nodes, the network between them, and the curves that speak of both.
 
-    Without `curves` these are not read, which takes a while.
+    `name` is that of a fabric, or the path of its file. Without `curves` these are not read, which takes a while.
     """
     get = shipped if curves else outlined
-    within = get(_nearest(PCIE if cluster.inside_name.startswith("pcie") else NVLINK, cluster.nvlink.bytes_per_s))
-    within = within if cluster.inside_name == SWITCH else without_switch(within)
-    inside = within.inside
-    if inside is None:
-        raise LookupError(within.name)
-    inside = replace(inside, bytes_per_s=cluster.nvlink.bytes_per_s)
+    named = None if not name else fabrics.load(name) if catalog.is_path(name) else get(name)
+    own = catalog.is_path(name or "")
+    within = named if named and named.inside else _within(cluster, curves=curves)
+    inside = _inside(cluster, within, keep=own and within is named)
     if cluster.nodes < 2:
         return inside, None, within.curves
-    between = get(network or _nearest(NETWORKS, cluster.rail_bytes_per_s))
-    across = between.across
-    if across is None:
-        raise LookupError(between.name)
-    across = replace(across, nic_bytes_per_s=cluster.rail_bytes_per_s, nics=cluster.rails)
-    return inside, across, within.curves + between.curves
+    between = named if named and named.across else get(_nearest(NETWORKS, cluster.rail_bytes_per_s))
+    across = _across(cluster, between, keep=own and between is named)
+    return inside, across, within.curves if within is between else within.curves + between.curves
+
+
+def _within(cluster: Cluster, *, curves: bool) -> Fabric:
+    """The fabric that ships and is most like the links inside a node."""
+    own = XGMI if cluster.gpu.architecture.startswith(AMD) else NVLINK
+    names = PCIE if cluster.inside_name.startswith("pcie") else own
+    found = (shipped if curves else outlined)(_nearest(names, cluster.nvlink.bytes_per_s))
+    if cluster.inside_name != SWITCH:
+        return without_switch(found)
+    return replace(found, inside=replace(found.inside, mesh=0)) if found.inside else found
+
+
+def _inside(cluster: Cluster, fabric: Fabric, *, keep: bool) -> Inside:
+    if fabric.inside is None:
+        raise LookupError(fabric.name)
+    return fabric.inside if keep else replace(fabric.inside, bytes_per_s=cluster.nvlink.bytes_per_s)
+
+
+def _across(cluster: Cluster, fabric: Fabric, *, keep: bool) -> Across:
+    if fabric.across is None:
+        raise LookupError(fabric.name)
+    across = fabric.across
+    return across if keep else replace(across, nic_bytes_per_s=cluster.rail_bytes_per_s, nics=cluster.rails)
 
 
 def _nearest(names: Sequence[str], bytes_per_s: float) -> str:

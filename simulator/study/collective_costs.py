@@ -38,7 +38,7 @@ def _cost(what: tuple[str, str, int, int, int], calls: int, known: Alone) -> OpC
     axis, kind, payload_bytes, ranks, nodes = what
     return OpCost(
         f"{axis} {kind}",
-        f"{show_bytes(payload_bytes)} over {ranks} ranks on {nodes} nodes",
+        f"{show_bytes(payload_bytes)} over {ranks} ranks on {nodes} node{'s' * (nodes > 1)}",
         calls,
         known.seconds,
         known.seconds * calls,

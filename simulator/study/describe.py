@@ -3,15 +3,14 @@
 This is the one place where tables of measurements, whose machines are described in free text, meet the fabrics of
 topologies/fabrics. The rules, in order:
 
-- **Inside a node** the GPU decides (`INSIDES`). "bridge" or "pairs" in the fabric means NVLink between two GPUs and PCIe
-  between pairs; "PCIe4" without NVLink means PCIe alone, where the GPU's clock scales the launch; a rate such as "200GB/s"
-  replaces that of the GPU if it is lower.
-  GH200 has no NVSwitch unless the fabric names one: nothing adds up on the way.
+- **Inside a node** the GPU decides (`INSIDES`), and for one that is not known the generation of NVLink in the fabric.
+  "bridge" or "pairs" in the fabric means NVLink between two GPUs and PCIe between pairs; "PCIe4" without NVLink, or a GPU
+  that is sold as a card (`CARDS`), means PCIe alone, where the GPU's clock scales the launch; a rate such as "200GB/s"
+  replaces that of the GPU if it is lower. Of Infinity Fabric a small rate is that of one link of seven, one way or both.
+  GH200 has no NVSwitch unless the fabric names one: nothing adds up on the way. V100 has none either; in a DGX-2 it has,
+  and no GPU is wired to another. Anything else is not guessed.
 - **A node is an NVLink domain**: "NVL72" makes one of 72 GPUs, however many trays they sit in.
-- **Across nodes** the text after the first "+" decides, or all of it if there is none: the first of `ACROSSES` that it
-  matches. A rate is that of a NIC ("8x400Gb", "400Gb/GPU", "400Gb/s"), but that of all NICs of a node where the family is
-  sold so (EFA, TCPX) or where no NIC is as fast ("3200Gb/s"). No rate: that of the fabric's file. InfiniBand without a
-  generation is that of the GPU's years.
+- **Across nodes** the text after the first "+" decides, or all of it if there is none: `described_networks`.
 - **Algorithms**: "nvls", "collnet" and "sharp", "tree" and "ring" mean themselves; "custom" a kernel that reads its peers'
   memory (`direct`); "int8" and "no NVLS" whatever the library picks without the switch's help (`plain`), for switches do
   not add up integers of a byte; anything else, such as "auto", "ofi-tuner" or "median of 131 runs", what the library picks.
@@ -22,25 +21,45 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
 from ..errors import UserError
-from ..units import BITS_PER_BYTE, GB
+from ..units import GB
 from . import fabrics
-from .fabrics import Fabric
+from .described_networks import USUAL_GPUS, network, node_of, positive
+from .fabrics import Fabric, Loader
 
 INSIDES = (
+    (r"gb[23]00", "nvlink5-nvswitch"),
     (r"pcie|pci-e|nvl\b", ""),
-    (r"gb[23]00|b[23]00", "nvlink5-nvswitch"),
+    (r"b[23]00", "nvlink5-nvswitch"),
     (r"gh200|h[128]00|h20\b", "nvlink4-nvswitch"),
     (r"a[18]00", "nvlink3-nvswitch"),
     (r"v100", "nvlink2-mesh"),
     (r"mi3\d\d", "xgmi-mi300"),
 )
 """What stands in the name of a GPU, and the fabric inside its nodes; nothing: PCIe."""
+CARDS = (
+    r"rtx|geforce|gtx|quadro|titan|\b[2345]0[5-9]0(d|ti)?\b|\b6000\b|\bl(2|4|20|40s?)\b|\ba(2|10g?|16|30|40)\b|\bb40\b"
+    r"|\ba[2456][05]00\b|\bt4g?\b|\bp(4|40|100)\b|\bk80\b|\bm60\b|\bmi(50|60|100|210)\b"
+)
+"""GPUs that sit in a PCIe slot and have no other links, unless a bridge is named."""
+GENERATIONS = (
+    (r"nvlink\s*-?v?5", "nvlink5-nvswitch"),
+    (r"nvlink\s*-?v?4", "nvlink4-nvswitch"),
+    (r"nvlink\s*-?v?3", "nvlink3-nvswitch"),
+    (r"nvlink\s*-?v?[12]", "nvlink2-mesh"),
+)
+"""What stands in the fabric of a GPU that is not known."""
+LOWER_GB_PER_S = ((r"h800|a800", 200.0), (r"p100", 80.0))
+"""What is in the name of a GPU whose links are slower than those of its generation, GB/s per direction: half of the 400 GB/s
+and 160 GB/s both ways of NVIDIA's data sheets."""
+XGMI_LINK_GB_PER_S, XGMI_LINKS = (80.0, 160.0), 7
+"""No link between two MI300X or MI355X carries more per direction, none more both ways (64 and 128, 76.8 and 153.6 in the
+data sheets of AMD); the links of each."""
+SWITCH = r"nv-?(link)?\s*switch|dgx-?2\b"
 SWITCHLESS = r"gh200"
 SWITCHLESS_MESH = 4
 """GPUs that sit in fours, each wired to each, without an NVSwitch, unless the fabric says otherwise."""
@@ -62,26 +81,6 @@ BRIDGE_GB_PER_S = ((r"h100|h200", 300.0), (r"a100|a800", 300.0), (r"a40|a6000|a3
 ONE_WAY = 0.8
 """What PCIe carries when data goes one way only, over its label: headers, acknowledgements and credits take the rest
 (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018)."""
-ACROSSES = (
-    (r"slow p2p|staged", "ndr-ib-slow-p2p"),
-    (r"efa", "efa"),
-    (r"slingshot[- ]?10", "slingshot-10"),
-    (r"slingshot|cassini|\bcxi\b", "slingshot-11"),
-    (r"tcpxo|fastrak", "tcpxo"),
-    (r"tcpx", "tcpx"),
-    (r"roce|rdma over|spectrum|gpudirect-rdma|mrdma|cx-?[678]|connectx", "roce"),
-    (r"xdr|quantum-?3", "xdr-ib"),
-    (r"ndr|quantum-?2", "ndr-ib"),
-    (r"hdr", "hdr-ib"),
-    (r"edr|fdr", "edr-ib"),
-    (r"\bib\b|infiniband|rail", ""),
-    (r"tcp|ethernet|socket|gvnic|\bena\b|gbe|gige", "tcp"),
-)
-"""What stands in the name of a network, and the fabric; nothing: InfiniBand of the GPU's years."""
-SOLD_BY_NODE = ("efa", "tcpx", "tcpxo")
-FASTEST_NIC_GBIT = 800
-NODE_GBIT_OF_FOUR_NICS = 400
-"""EFA of this rate has four NICs."""
 UNNAMED = r"\s*|unnamed|unknown|see source|n/?a|\?"
 
 
@@ -96,23 +95,21 @@ class Machine:
     curves: tuple[Curve, ...]
 
 
-Loader = Callable[[str], Fabric]
-
-
 def machine(gpu: str, fabric: str, gpus: int, nodes: int, load: Loader = fabrics.load) -> Machine:
     """The links of a GPU and a fabric in words. Raises `UserError`, with the reason, for what says too little."""
     if re.fullmatch(UNNAMED, gpu, re.IGNORECASE):
         raise UserError("the GPU is not named")
     if re.fullmatch(UNNAMED, fabric, re.IGNORECASE):
         raise UserError("the fabric is not named")
-    gpu, fabric = gpu.lower(), fabric.lower()
+    words, gpu, fabric = fabric, gpu.lower(), fabric.lower()
     within = _inside(gpu, fabric, load)
-    domain = re.search(r"nvl-?(\d+)", fabric)
+    domain = re.search(r"nvl-?([1-9]\d*)", fabric)
     nodes = min(gpus, -(-gpus // int(domain[1])) if domain else nodes)
     if nodes < 2:
         return Machine(_found(within), None, 1, within.curves)
-    between = _across(gpu, fabric, load)
-    return Machine(_found(within), between.across, nodes, within.curves + between.curves)
+    node = node_of(gpu, -(-gpus // nodes), rack=domain is not None and int(domain[1]) > USUAL_GPUS)
+    across, curves = network(gpu, words, node, load)
+    return Machine(_found(within), across, nodes, within.curves + curves)
 
 
 def algorithm(words: str, dtype: str = "") -> str:
@@ -132,21 +129,45 @@ def _found(fabric: Fabric) -> Inside:
 
 def _inside(gpu: str, text: str, load: Loader) -> Fabric:
     near = text.partition("+")[0]
-    bridged = re.search(r"bridge|pair", text)
+    bridged = re.search(r"bridge|pair", text) and not re.search(SWITCHLESS, gpu)
     if bridged or ("pcie" in near and "nvlink" not in near):
         return _bridged(gpu, _pcie(gpu, text, load), load) if bridged else _pcie(gpu, near, load)
-    name = next((fabric for pattern, fabric in INSIDES if re.search(pattern, gpu)), "")
+    name = _family(gpu, near)
     if not name:
         return _pcie(gpu, text, load)
     found = load(name)
-    if re.search(SWITCHLESS, gpu) and "switch" not in near:
+    inside = _found(found)
+    if re.search(SWITCH, near):
+        found = replace(found, inside=replace(inside, mesh=0))
+    elif re.search(SWITCHLESS, gpu):
         found = without_switch(found)
-        found = replace(found, inside=replace(_found(found), mesh=SWITCHLESS_MESH))
-    rate = re.search(r"(\d+(?:\.\d+)?)\s*gb/s", near)
-    if rate and found.inside and float(rate[1]) * GB < found.inside.bytes_per_s:
-        slower = replace(found.inside, bytes_per_s=float(rate[1]) * GB)
-        return replace(found, inside=slower)
-    return found
+        pair = re.search(r"pair|nvl-?2\b", near)
+        found = replace(found, inside=replace(_found(found), mesh=0 if pair else SWITCHLESS_MESH))
+    return _slowed(found, gpu, near)
+
+
+def _family(gpu: str, near: str) -> str:
+    """The fabric inside the nodes of a GPU; nothing for PCIe. Raises where neither the GPU nor the words tell."""
+    if "p100" in gpu and ("nvlink" in near or "sxm" in gpu):
+        return "nvlink2-mesh"
+    known = next((fabric for pattern, fabric in (*INSIDES, (CARDS, "")) if re.search(pattern, gpu)), None)
+    known = next((fabric for pattern, fabric in GENERATIONS if re.search(pattern, near)), None) if known is None else known
+    if known is None:
+        raise UserError(f"no links known inside a node of {gpu}: name PCIe4, NVLink4 NVSwitch or the like")
+    return known
+
+
+def _slowed(fabric: Fabric, gpu: str, near: str) -> Fabric:
+    """The fabric at the rate of its GPU, or that in the words, if it is lower."""
+    inside = _found(fabric)
+    rates = [rate for pattern, rate in LOWER_GB_PER_S if re.search(pattern, gpu)]
+    said = re.search(r"(\d+(?:\.\d+)?)\s*gb/s", near)
+    if said:
+        rate = positive(float(said[1]), said[0])
+        if inside.name.startswith("xgmi") and rate <= XGMI_LINK_GB_PER_S[1]:
+            rate *= XGMI_LINKS if rate <= XGMI_LINK_GB_PER_S[0] else XGMI_LINKS / 2
+        rates.append(rate)
+    return replace(fabric, inside=replace(inside, bytes_per_s=min([inside.bytes_per_s, *(rate * GB for rate in rates)])))
 
 
 def without_switch(fabric: Fabric) -> Fabric:
@@ -182,37 +203,3 @@ def _bridged(gpu: str, pcie: Fabric, load: Loader) -> Fabric:
         beyond_efficiency=ONE_WAY,
     )
     return replace(pcie, inside=inside, curves=())
-
-
-def _across(gpu: str, text: str, load: Loader) -> Fabric:
-    far = text.partition("+")[2] or text
-    name = next((fabric for pattern, fabric in ACROSSES if re.search(pattern, far)), None)
-    if name is None:
-        raise UserError("the fabric names no network between the nodes")
-    found = load(name or _infiniband_of(gpu))
-    if found.across is None:
-        raise UserError(f"{found.name} describes no network")
-    return replace(found, across=_rated(found.across, far))
-
-
-def _infiniband_of(gpu: str) -> str:
-    years = ((r"v100|p100", "edr-ib"), (r"a100|a800|a40", "hdr-ib"), (r"b300|gb300", "xdr-ib"))
-    return next((name for pattern, name in years if re.search(pattern, gpu)), "ndr-ib")
-
-
-def _rated(across: Across, text: str) -> Across:
-    """The network with the NICs and the rate that the text gives."""
-    several = re.search(r"(\d+)\s*[x×]\s*(\d+)\s*gb", text)
-    if several:
-        return _with_nics(across, int(several[1]), int(several[2]))
-    rate = re.search(r"(\d+)\s*gb(?!/s)(?:it|ps)?(?:/s)?|(\d+)\s*gb/s", text)
-    if not rate:
-        return across
-    gbit = int(rate[1] or rate[2])
-    whole = not re.search(r"gb\S*\s*/\s*(gpu|nic|port)", text) and (across.name in SOLD_BY_NODE or gbit > FASTEST_NIC_GBIT)
-    nics = 4 if gbit == NODE_GBIT_OF_FOUR_NICS and across.name == "efa" else across.nics
-    return _with_nics(across, nics, gbit / nics) if whole else _with_nics(across, across.nics, gbit)
-
-
-def _with_nics(across: Across, nics: float, gbit: float) -> Across:
-    return replace(across, nics=nics, nic_bytes_per_s=gbit * GB / BITS_PER_BYTE)

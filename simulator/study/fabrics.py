@@ -6,7 +6,7 @@ that was inside. `results/collectives/make.py` writes those that ship, `trainsim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -121,6 +121,9 @@ class Fabric:
     inside: Inside | None = None
     across: Across | None = None
     curves: tuple[Curve, ...] = ()
+
+
+Loader = Callable[[str], Fabric]
 
 
 def folder() -> Path:

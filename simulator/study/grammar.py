@@ -168,11 +168,25 @@ def nearest_divisor(whole: int, wanted: int) -> int:
 
 
 def fabric(text: Any) -> str:
-    """A measured fabric by name, or `ideal`; nothing for the usual one."""
+    """A measured fabric by name, or the path of its file, or `ideal`; nothing for the usual one."""
     from . import fabrics
 
+    if isinstance(text, str) and catalog.is_path(text):
+        return _fabric_file(text)
     name = catalog.plain(text) if isinstance(text, str) else None
-    if name in ("", "ideal") or (name in fabrics.names() and fabrics.load(str(name)).across):
+    if name in ("", "ideal") or name in fabrics.names():
         return str(name)
-    known = ("ideal", *(name for name in fabrics.names() if fabrics.load(name).across))
-    raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), known))
+    raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), ("ideal", *fabrics.names())))
+
+
+def _fabric_file(path: str) -> str:
+    """A file that holds a fabric; what is wrong with it is told with its place."""
+    from . import fabrics
+
+    try:
+        fabrics.load(path)
+    except UserError as error:
+        fault = error.faults[0]
+        message = f"{fault.where}: {fault.message}" if fault.where else fault.message
+        raise UserError(message, hint=fault.hint or "`trainsim calibrate links` writes one") from None
+    return path

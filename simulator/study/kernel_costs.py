@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..costs.measured import Estimate, Estimator
-from ..kernels import Kernel
+from ..kernels import Gemm, Kernel, Rowwise
 from ..program.op import Compute
 from . import kernel_fits
 from .assemble import options_of
@@ -33,6 +34,8 @@ class OpCost:
     extrapolated: bool
     axis: str = ""
     """Of a collective; kernels have none."""
+    ranks: str = ""
+    """The pipeline ranks that run a kernel, such as 0-6."""
 
 
 def kernel_costs(run: Run) -> list[OpCost]:
@@ -40,19 +43,45 @@ def kernel_costs(run: Run) -> list[OpCost]:
     job, gpu = run.scenario.job, run.scenario.cluster.gpu
     estimator = Estimator(gpu, job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(run.scenario.framework))
     calls: Counter[tuple[str, Kernel]] = Counter()
-    for order in run.program.orders:
+    ranks: dict[tuple[str, Kernel], set[int]] = {}
+    for rank, order in enumerate(run.program.orders):
         for step in (step for step in order if step.iteration == run.observation.iteration):
             for op in run.program.bodies[step.body].ops:
                 if isinstance(op, Compute):
-                    calls[op.name.partition(".")[2] if op.layer >= 0 else op.name, op.kernel] += 1
-    rows = [_cost(name, kernel, count, estimator.estimate(kernel)) for (name, kernel), count in calls.items()]
+                    what = op.name.partition(".")[2] if op.layer >= 0 else op.name, op.kernel
+                    calls[what] += 1
+                    ranks.setdefault(what, set()).add(rank)
+    rows = [_cost(*what, count, estimator.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
     return sorted(rows, key=lambda row: -row.seconds)
 
 
-def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate) -> OpCost:
+def shape_of(kernel: Kernel) -> str:
+    """The sizes of a kernel in words: m x n x k of a product, rows x columns of a memory-bound operator."""
+    if isinstance(kernel, Gemm):
+        times = f"{kernel.batch} times " if kernel.batch > 1 else ""
+        return f"{times}{kernel.m} x {kernel.n} x {kernel.k}{f' in {kernel.dtype}' if kernel.dtype else ''}"
+    if isinstance(kernel, Rowwise):
+        return f"{kernel.rows} x {kernel.columns}, {kernel.bytes_per_element:g} bytes each"
+    keys = f", {kernel.kv_heads} of keys" if kernel.kv_heads != kernel.heads else ""
+    tokens = f"{kernel.batch} x {kernel.seq} tokens" + (f" after {kernel.prefix}" if kernel.prefix else "")
+    return f"{tokens}, {kernel.heads} heads of {kernel.head_dim}{keys}, {'causal' if kernel.causal else 'full'}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers as people list them: 0-2, 5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate, ranks: str) -> OpCost:
     return OpCost(
         name,
-        str(kernel),
+        shape_of(kernel),
         calls,
         estimate.seconds,
         estimate.seconds * calls,
@@ -60,4 +89,5 @@ def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate) -> OpCost:
         estimate.provenance,
         estimate.sigma,
         estimate.extrapolated,
+        ranks=ranks,
     )

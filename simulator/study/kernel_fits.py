@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,10 +32,11 @@ CONSTANTS: Mapping[str, type[Constants]] = {
     "attention": AttentionConstants,
     "rowwise": RowwiseConstants,
 }
-DIGITS = 4
+DIGITS, HASH_DIGITS = 4, 12
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
+Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Pair
 
 
 class FitSchema(Strict):
@@ -49,6 +51,7 @@ class FitSchema(Strict):
     rows: Annotated[int, Field(ge=0)] = 0
     source: str = ""
     cast: Pair | None = None
+    ratios: Annotated[dict[str, Ratio], Field(default_factory=dict)]
 
     def contradictions(self) -> Iterator[Contradiction]:
         known = {f.name for f in fields(CONSTANTS[self.family])}
@@ -58,6 +61,11 @@ class FitSchema(Strict):
                 f": {name} is {'missing' if name in known else 'none of them'}",
                 f"they are {', '.join(sorted(known))}",
             )
+        if self.ratios and self.family != "rowwise":
+            yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"
+        for name, ratio in self.ratios.items():
+            if isinstance(ratio, list) and not ratio[0]:
+                yield f"ratios.{name}", ": nothing takes no time", "how many times as long as a pointwise kernel it takes"
 
 
 class FitsSchema(Strict):
@@ -78,12 +86,18 @@ def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
     return schema.gpu, tuple(_fit(entry) for entry in schema.fits)
 
 
+def fingerprint(path: Path) -> str:
+    """What tells a file from others of its name: some digits of a hash of its bytes."""
+    return sha256(path.read_bytes()).hexdigest()[:HASH_DIGITS]
+
+
 def _fit(entry: FitSchema) -> Fit:
     values: Any = entry.constants
     constants = CONSTANTS[entry.family](**values)
     ranges = {name: (low, high) for name, (low, high) in entry.ranges.items()}
     cast = (entry.cast[0], entry.cast[1]) if entry.cast else None
-    return Fit(entry.family, entry.dtype, entry.library, constants, entry.sigma, ranges, entry.rows, entry.source, cast)
+    ratios = {op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()}
+    return Fit(entry.family, entry.dtype, entry.library, constants, entry.sigma, ranges, entry.rows, entry.source, cast, ratios)
 
 
 @cache
@@ -96,16 +110,16 @@ def shelf_for(owner: Gpu) -> Shelf:
     """Every fit that ships, behind those of a GPU's own profile, which speak for the kernels that they are of."""
     if not owner.profile:
         return shelf()
-    measured, fits = load(Path(owner.profile))
-    return overlaid(owner, measured, fits)
+    return overlaid(owner, owner.name, load(Path(owner.profile))[1])
 
 
 def overlaid(owner: Gpu, measured: str, fits: Sequence[Fit]) -> Shelf:
     """Every fit that ships, behind fits of a GPU of the name `measured`, which may be `owner` itself."""
     shipped, kinds = shelf(), [(fit.family, fit.dtype) for fit in fits]
     rest = [fit for fit in shipped.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
-    on = owner if measured == owner.name else gpu(measured)
-    return Shelf({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: on})
+    own = measured == owner.name
+    on = owner if own else gpu(measured)
+    return Shelf({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: on}, tuple(fits) if own else ())
 
 
 def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> Shelf:
@@ -134,6 +148,9 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
             lines += [f"    ranges: {{{spans}}}"]
         if fit.cast:
             lines += [f"    cast: [{number(fit.cast[0])}, {number(fit.cast[1])}]"]
+        if fit.ratios:
+            pairs = (f"{op}: [{number(times)}, {number(sigma)}]" for op, (times, sigma) in fit.ratios.items())
+            lines += [f"    ratios: {{{', '.join(pairs)}}}"]
         lines += [f'    source: "{fit.source}"', "    constants:"]
         lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items()]
     return "\n".join(lines) + "\n"

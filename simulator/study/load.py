@@ -31,6 +31,7 @@ NAMED: tuple[tuple[Place, str], ...] = (
 )
 """What may be a name in a scenario, and of which kind. A cluster's file may name its GPU: so the order matters."""
 PROFILE: Place = ("cluster", "gpu", "profile")
+FABRIC: Place = ("cluster", "fabric")
 PYTHON: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
 """What may be `file.py:name`."""
 
@@ -156,14 +157,39 @@ def _reading_order(fault: Fault) -> list[tuple[int, str]]:
 
 
 def profiled(document: Document) -> Document:
-    """The document with the path of its GPU's profile as seen from where trainsim runs; a file that is not there is refused."""
+    """The document with the path of its GPU's profile as seen from where trainsim runs; a file that is not there is refused,
+    and one of another GPU: its kernels would be taken for this one's."""
+    document = _with_fabric(document)
     name, mark = document.at(PROFILE), document.mark(PROFILE)
     if not isinstance(name, str) or not mark:
         return document
     path = _beside(name, mark)
     if not catalog.is_file(path):
         raise UserError(f"no file {shown(name)}", where=document.where(PROFILE), hint="`trainsim calibrate fit` writes one")
+    _same_gpu(document, path)
     return document.changed(PROFILE, path, mark)
+
+
+def _with_fabric(document: Document) -> Document:
+    """The document with the path of its fabric as seen from where trainsim runs."""
+    name, mark = document.at(FABRIC), document.mark(FABRIC)
+    if not isinstance(name, str) or not catalog.is_path(name) or not mark:
+        return document
+    return document.changed(FABRIC, _beside(name, mark), mark)
+
+
+def _same_gpu(document: Document, path: str) -> None:
+    """Refuses a profile whose GPU has another name."""
+    from . import kernel_fits
+
+    (measured, _), name = kernel_fits.load(Path(path)), document.at((*PROFILE[:-1], "name"))
+    if name is None:
+        whose, hint = "a GPU without a name", f"call it what it is: gpu: {{name: {measured}, ...}}"
+    else:
+        whose = shown(str(name)).strip("'")
+        hint = f"give it a profile of {whose}: `trainsim calibrate fit TABLE.csv --gpu {whose}`"
+    if name is None or catalog.plain(measured) != catalog.plain(str(name)):
+        raise UserError(f"{shown(path)} holds kernels of {measured}, not of {whose}", where=document.where(PROFILE), hint=hint)
 
 
 def _located(document: Document) -> Document:

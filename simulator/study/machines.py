@@ -18,6 +18,7 @@ from .strict import Contradiction, Strict, Text, quantity
 MOST_GPUS = 2**20
 MOST_DRAWN = 20_000
 LEAST_FACTOR = 0.001
+MOST_SCALAR = 1000
 SOMETIMES = (
     "dims",
     "node_dims",
@@ -72,7 +73,8 @@ class GpuSchema(Strict):
     clock: Annotated[Hertz, Field(description="the highest, such as 1980 MHz")] = 0.0
     cache: Annotated[Bytes, Field(description="of the last level, such as 50 MiB")] = 0.0
     kernels: KernelSchema
-    profile: Annotated[str, Field(description="a file that `trainsim calibrate fit` wrote")] = ""
+    profile: Annotated[str, Field(description="a file that `trainsim calibrate fit` wrote for this GPU")] = ""
+    site_scalar: Annotated[float, Field(gt=0, le=MOST_SCALAR, allow_inf_nan=False, description="times every kernel's time")] = 1.0
     sources: Annotated[dict[str, str], Field(default_factory=dict)]
 
 

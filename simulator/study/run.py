@@ -141,6 +141,20 @@ class Run:
 
         return collective_costs(self)
 
+    @cached_property
+    def cost_provenance(self) -> dict[str, float]:
+        """Shares of the kernels' time by whose word it is: measured, transferred, roofline; and of sizes beyond the measured."""
+        from .known_by import of_kernels
+
+        return of_kernels(self.kernel_costs)
+
+    @cached_property
+    def collective_provenance(self) -> dict[str, float]:
+        """The same of the collectives: interpolated, extrapolated, theoretical."""
+        from .known_by import of_collectives
+
+        return of_collectives(self.collective_costs)
+
     @property
     def step_time_interval_s(self) -> tuple[float, float]:
         """The step time, two standard errors of its kernels and collectives below and above."""
@@ -160,6 +174,8 @@ class Run:
         return {
             **asdict(self.metrics),
             "step_time_interval_s": list(self.step_time_interval_s),
+            "cost_provenance": self.cost_provenance,
+            "collective_provenance": self.collective_provenance,
             "peak_memory_bytes": self.peak_memory_bytes,
             "memory_by_stage": [memory_record(rank) for rank in self.memory],
             "fits": self.fits,

@@ -56,15 +56,30 @@ class Scenario:
 
     def as_dict(self) -> dict[str, Any]:
         """The scenario as plain data, for records of results."""
-        cluster = self.cluster
         return {
             "model": self.model.name,
-            "cluster": {"name": cluster.name, "gpu": cluster.gpu.name, "nodes": cluster.nodes, "gpus": cluster.gpus},
+            "cluster": self._cluster(),
             "plan": {**asdict(replace(self.plan, schedule=catalog.called(self.plan.schedule))), "overlap": self._overlap()},
             "job": asdict(self.job),
             "framework": asdict(self.framework),
             "fidelity": asdict(self.fidelity),
             "perturb": [asdict(p) for p in self.perturb],
+        }
+
+    def _cluster(self) -> dict[str, Any]:
+        """The cluster, and whatever makes its links, or the kernels of its GPU, other than those of the catalog."""
+        cluster, gpu = self.cluster, self.cluster.gpu
+        of_profile = {"profile": gpu.profile, "profile_hash": gpu.profile_hash} if gpu.profile else {}
+        of_site = {"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}
+        links = {"fabric": cluster.fabric} if cluster.fabric else {}
+        return {
+            "name": cluster.name,
+            "gpu": gpu.name,
+            "nodes": cluster.nodes,
+            "gpus": cluster.gpus,
+            **links,
+            **of_profile,
+            **of_site,
         }
 
     def _overlap(self) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def simulate_scenario(
     except Deadlock as deadlock:
         raise explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
-    why_whole = "every message is simulated" if messages else "folding was switched off"
+    why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
     reason = f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
     measured = -2 if overlapping else -1
     return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began, measured)

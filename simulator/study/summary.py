@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..units import show_bytes, show_count, show_s
 from ..workload.framework import Framework
 from . import catalog
+from .known_by import known_by
 
 if TYPE_CHECKING:
     from .run import Run
@@ -23,7 +24,10 @@ def _asked(run: Run) -> list[tuple[str, str]]:
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
     sharding = "" if plan.sharding == "none" else f", {plan.sharding}"
     batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
+    gpu = s.cluster.gpu
     software = [("framework", s.framework.name)] if s.framework != Framework() else []
+    software += [("profile", f"{gpu.profile} ({gpu.profile_hash}) for the kernels of {gpu.name}")] if gpu.profile else []
+    software += [("site", f"every kernel takes {gpu.site_scalar:g} times as long")] if gpu.site_scalar != 1 else []
     return [
         ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters"),
         ("batch", batch),
@@ -39,6 +43,7 @@ def _found(run: Run) -> list[tuple[str, str]]:
     have, fits = show_bytes(run.scenario.cluster.gpu.memory_bytes), "" if run.fits else ": DOES NOT FIT"
     return [
         ("step time", f"{show_s(m.step_time_s)}, {_between(run)} by the errors of what it is made of"),
+        *known_by(run.cost_provenance, run.collective_provenance),
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
         ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step computing, on average"),

@@ -13,11 +13,14 @@ from ..costs.links import Across, Inside
 from ..costs.theory import Call
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
+from . import by_rounds, catalog
 from .cluster_links import links_of
 
 IDEAL = "ideal"
 """The fabric of a cluster whose links are taken at their face value."""
 MEASURED_AS = {"exchange": "sendrecv"}
+KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": theory.ALGORITHMS[0]}
+"""What the measurements and the theory of some algorithms are called."""
 
 Timing = Callable[[str, str, Array, int], Alone | None]
 """By kind, algorithm, the nodes of a group's members and payload bytes; None if nothing is known."""
@@ -38,8 +41,17 @@ def timing_on(cluster: Cluster) -> Timing | None:
             return None
         return alone(Call(kind, payload_bytes, ranks, nodes, algorithm), *links())
 
+    @cache
+    def walked(kind: str, algorithm: str, nodes: tuple[int, ...]) -> by_rounds.Walk:
+        return by_rounds.walk(catalog.module("collectives", algorithm), kind, np.array(nodes))
+
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
-        return timed(MEASURED_AS.get(kind, kind), algorithm, len(nodes), len(np.unique(nodes)), payload_bytes)
+        known = KNOWN_AS.get(algorithm, algorithm)
+        if known not in theory.ALGORITHMS and payload_bytes:
+            how = walked(kind, algorithm, tuple(nodes.tolist()))
+            call = Call(kind, payload_bytes, len(nodes), len(np.unique(nodes)), algorithm)
+            return by_rounds.alone(call, how, *links()[:2])
+        return timed(MEASURED_AS.get(kind, kind), known, len(nodes), len(np.unique(nodes)), payload_bytes)
 
     return timing
 

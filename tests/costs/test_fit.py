@@ -79,6 +79,25 @@ def test_other_held_out_sizes(name: str) -> None:
     assert large < (LONG_ATTENTION if own.family == "attention" else LARGE[own.gpu][0])
 
 
+def test_marks_say_what_is_met_and_what_is_missed_by_how_much() -> None:
+    judge, marks = make().judge, {"all": 10.0, "large": 6.0, "large, p90": 14.0}
+    found = {"all": 10.0, "large": 6.004, "large, p90": 14.2}
+    assert judge.verdict(marks, {"all": 10.0}) == "all 10: met"
+    assert judge.verdict(marks, found) == "all 10; large 6; large, p90 14: **missed** (large; large, p90)"
+    assert judge.verdict({}, found) == "nothing"
+    lines = list(judge.misses([("one", marks, found)]))
+    assert lines[1:] == ["- one: large 6.00 where 6 was asked", "- one: large, p90 14.20 where 14 was asked"]
+    assert list(judge.misses([("one", marks, {})])) == ["\nNothing is missed."]
+
+
+def test_the_report_lists_every_miss_of_its_tables() -> None:
+    text = (ROOT / "results" / "kernels" / "report.md").read_text(encoding="utf-8")
+    cells = [line.split(" | ") for line in text.splitlines() if "**missed**" in line]
+    listed = {line[2:].partition(": ")[0] for line in text.splitlines() if line.startswith("- ")}
+    assert {" ".join(cell.strip("| ") for cell in row[:4]) for row in cells} == listed
+    assert "b200 gemm nvfp4 any" in listed
+
+
 @pytest.mark.parametrize("gpu", ["a100-80gb", "h100"])
 def test_layers_on_another_machine_after_one_scalar(gpu: str) -> None:
     rows = table()

@@ -60,6 +60,41 @@ def test_memory_bound_operators(op: str) -> None:
     assert record["gb_per_s"] < 3350
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("rmsnorm_bwd", "rmsnorm_backward"), ("cross_entropy_bwd", "cross_entropy_backward"), ("elementwise", "add"),
+     ("elementwise_bwd", "add_backward"), ("swiglu_bwd", "silu_gated_backward"), ("Layer-Norm", "layernorm")],
+)  # fmt: skip
+def test_names_as_tables_write_them(theirs: str, ours: str) -> None:
+    records = [trainsim("kernel", op, "--gpu", "h100", "-m", 4096, "-n", 8192, "--json").record for op in (theirs, ours)]
+    assert {**records[0], "op": ""} == {**records[1], "op": ""}
+
+
+def test_backward_of_a_product_is_both_of_its_products() -> None:
+    def time_us(op: str, m: int, n: int, k: int) -> float:
+        said = trainsim("kernel", op, "--gpu", "h100", "-m", m, "-n", n, "-k", k, "--json")
+        return float(said.record["time_us"])
+
+    whole = time_us("gemm_bwd", 8192, 4096, 2048)
+    assert whole == pytest.approx(time_us("gemm", 8192, 2048, 4096) + time_us("gemm", 2048, 4096, 8192))
+    assert whole == time_us("gemm_backward", 8192, 4096, 2048)
+
+
+def test_attention_forward_and_backward_together() -> None:
+    times = {
+        op: trainsim("kernel", op, *ATTENTION[1:], "--json").record["time_us"]
+        for op in ("attention_fwd", "attention_bwd", "attention_fwd_bwd")
+    }
+    assert times["attention_fwd_bwd"] == pytest.approx(times["attention_fwd"] + times["attention_bwd"])
+
+
+def test_the_scalar_of_a_site() -> None:
+    plain, site = (trainsim("kernel", *PRODUCT, *more, "--json").record for more in ((), ("--site-scalar", 1.5)))
+    assert site == {**plain, **{name: site[name] for name in ("time_us", "tflop_per_s", "gb_per_s")}, "site_scalar": 1.5}
+    assert site["time_us"] == pytest.approx(1.5 * plain["time_us"])
+    assert "every kernel takes 1.5 times as long" in trainsim("kernel", *PRODUCT, "--site-scalar", 1.5).out
+
+
 def test_formats() -> None:
     times = {}
     for dtype in ("bf16", "fp8", "fp8-block", "tf32", "fp32"):
@@ -86,6 +121,18 @@ def test_libraries_differ() -> None:
         ((*PRODUCT, "--library", "fa33"), "did you mean 'fa3'?"),
         (("gemm", "--gpu", "v100-32gb", "--dtype", "bf16", "-m", 1, "-n", 1, "-k", 1), "has no bf16 peak"),
         (("gemm", "--gpu", "h100", "-m", 0, "-n", 1, "-k", 1), "-m"),
+        ((*PRODUCT, "--seq", 4, "--full"), "--seq, --causal/--full: says nothing about gemm"),
+        ((*PRODUCT, "--eager"), "--eager: says nothing about gemm"),
+        ((*PRODUCT, "--library", "fa3"), "fa3 has no gemm that was measured"),
+        ((*ATTENTION, "-k", 8), "-k: says nothing about attention"),
+        ((*ATTENTION, "--eager"), "--eager: says nothing about attention"),
+        ((*ATTENTION, "--library", "sglang"), "sglang has no attention that was measured"),
+        (("add", "--gpu", "h100", "-m", 1, "-n", 1, "-k", 1), "-k: says nothing about add"),
+        (("rmsnorm_bwd", "--gpu", "h100", "-m", 1, "-n", 1, "--head-dim", 64), "--head-dim: says nothing about rmsnorm_bwd"),
+        (("add", "--gpu", "h100", "-m", 1, "-n", 1, "--library", "fa3"), "--library: says nothing about add"),
+        (("gemm_bwd", "--gpu", "h100", "-m", 1, "-n", 1), "-k is missing"),
+        ((*PRODUCT, "--site-scalar", "nan"), "should be a number above 0"),
+        ((*PRODUCT, "--site-scalar", 0), "should be a number above 0"),
     ],
 )
 def test_what_is_wrong_is_said(args: tuple[object, ...], says: str) -> None:

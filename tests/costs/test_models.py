@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from simulator.costs.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.gemm import TILES, GemmConstants, accumulation_s, gemm_s
 from simulator.costs.machine import Machine, clock_per_s, machine
-from simulator.costs.measured import Estimator, Options, measured_cost
+from simulator.costs.measured import Estimate, Estimator, Options, measured_cost
 from simulator.costs.moe import moe_s
 from simulator.costs.roofline import roofline
 from simulator.costs.rowwise import TRIP_CYCLES, WORK, Pace, RowwiseConstants, lookup_s, pace_of, rowwise_s
-from simulator.costs.shelf import choose, known_library
+from simulator.costs.shelf import Fit, choose, known_library
 from simulator.errors import UserError
 from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Gemm, Kernel, Part, Rowwise
@@ -262,6 +262,7 @@ class TestNames:
             ("A100-PCIE-40", "a100-pcie-40gb"),
             ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
             ("NVIDIA H100 80GB HBM3", "h100"),
+            ("GB300 NVL72", "gb300"),
             ("H100 PCIe", "h100-pcie"),
             ("h200_sxm", "h200"),
             ("B300-SXM", "b300"),
@@ -285,6 +286,12 @@ class TestNames:
     def test_others_are_refused(self, words: str) -> None:
         with pytest.raises(UserError, match="no GPU"):
             named(words)
+
+    @pytest.mark.parametrize(("words", "near"), [("NVIDIA H100 NVL", "h100"), ("H200-NVL", "h200"), ("H100 NVL 94GB", "h100")])
+    def test_a_board_is_not_taken_for_the_module(self, words: str, near: str) -> None:
+        with pytest.raises(UserError, match="no GPU") as caught:
+            named(words)
+        assert near in caught.value.hint
 
 
 class TestChoosing:
@@ -380,6 +387,14 @@ class TestChoosing:
         assert times == sorted(times, reverse=True)
         assert 1.4 < times[2] / times[3] < 2.2
 
+    def test_a_library_that_does_not_run_here_is_not_called_measured(self) -> None:
+        """FlashAttention 3 on an A100: what was measured there is FlashAttention 2."""
+        estimator = Estimator(kernel_fits.gpu("a100-80gb"), "bf16", SHELF)
+        own, asked = (replace(estimator, options=Options(name)).estimate(LONG) for name in ("fa2", "fa3"))
+        assert (own.provenance, asked.provenance) == ("measured", "transferred")
+        assert asked.seconds == own.seconds
+        assert asked.sigma > own.sigma
+
     def test_fp8_without_its_cast_is_nearly_twice_as_fast(self) -> None:
         h100 = kernel_fits.gpu("h100")
         half, byte = Estimator(h100, "bf16", SHELF), Estimator(h100, "fp8", SHELF)
@@ -439,12 +454,121 @@ class TestFiles:
                 values = {f.name: getattr(fit.constants, f.name) for f in fields(fit.constants)}
                 assert all(0 < values[name] <= 1 for name in ("compute", "memory", "quantum", "stream") if name in values), fit
 
+    def test_ratios_of_operators_come_back(self, tmp_path: Path) -> None:
+        """A pair has an error of its own; a bare number has that of the fit."""
+        file = tmp_path / "mine.yaml"
+        fit = replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04), "silu_gated_backward": (1.1, 0.02)})
+        file.write_text(kernel_fits.text("h100", [fit], "mine"))
+        assert kernel_fits.load(file) == ("h100", (fit,))
+        file.write_text(file.read_text().replace("rmsnorm: [1.3, 0.04]", "rmsnorm: 1.3"))
+        ((again,),) = [fits for _, fits in (kernel_fits.load(file),)]
+        assert again.ratios["rmsnorm"] == (1.3, fit.sigma)
+
+    @pytest.mark.parametrize("old, new", [("rowwise", "moe"), ("[1.3, 0.04]", "0"), ("[1.3, 0.04]", "[0, 1]"), ("1.3", "much")])
+    def test_ratios_that_make_no_sense_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
+        file = tmp_path / "mine.yaml"
+        file.write_text(kernel_fits.text("h100", [replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04)})], "mine"))
+        file.write_text(file.read_text().replace(old, new, 1))
+        with pytest.raises(UserError, match="ratios"):
+            kernel_fits.load(file)
+
     def test_a_wrong_constant_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "x.yaml"
         text = (kernel_fits.folder() / "h100.yaml").read_text().replace("ramp:", "rampe:", 1)
         file.write_text(text)
         with pytest.raises(UserError, match="rampe"):
             kernel_fits.load(file)
+
+
+def rowwise_fit() -> Fit:
+    return next(fit for fit in SHELF.fits["a100-pcie-80gb"] if fit.family == "rowwise")
+
+
+class TestRatios:
+    """Operators that a profile measured themselves."""
+
+    OP = Rowwise("rmsnorm", 8192, 8192, 2, 4)
+
+    def estimate(self, gpu: str, times: float, kernel: Rowwise = OP, *, eager: bool = False) -> Estimate:
+        fit = replace(rowwise_fit(), rows=0, ratios={"rmsnorm": (times, 0.03)})
+        shelf = kernel_fits.overlaid(kernel_fits.gpu("h100"), "h100", [fit])
+        return Estimator(kernel_fits.gpu(gpu), "bf16", shelf, Options(eager=eager)).estimate(kernel)
+
+    def test_the_ratio_is_of_the_whole_time_of_a_pointwise_kernel(self) -> None:
+        plain = self.estimate("h100", 1.7, replace(self.OP, op="add"))
+        made = self.estimate("h100", 1.7)
+        assert made.seconds == pytest.approx(1.7 * plain.seconds)
+        assert (made.provenance, made.sigma) == ("measured", 0.03)
+        assert self.estimate("h100", 1e-6).seconds == pytest.approx(self.OP.traffic_bytes / 3350e9)
+
+    def test_another_gpu_borrows_it(self) -> None:
+        made = self.estimate("h200", 1.7)
+        assert made.provenance == "transferred"
+        assert 0.03 < made.sigma < 0.2
+        assert made.seconds == pytest.approx(1.7 * self.estimate("h200", 1.7, replace(self.OP, op="add")).seconds)
+
+    def test_other_operators_and_eager_ones_keep_theirs(self) -> None:
+        for kernel, eager in ((replace(self.OP, op="layernorm"), False), (self.OP, True)):
+            made = self.estimate("h100", 1.7, kernel, eager=eager)
+            assert made.provenance == "transferred"
+            assert made == self.estimate("h100", 3.0, kernel, eager=eager)
+
+
+class TestRivals:
+    """Two libraries in one profile, of which neither is always the faster."""
+
+    @staticmethod
+    def fits() -> list[Fit]:
+        (fa3,) = [f for f in SHELF.fits["h100"] if f.library == "fa3"]
+        c = fa3.constants
+        assert isinstance(c, AttentionConstants)
+        slow_start = replace(c, launch_us=400.0)
+        slow_work = replace(c, compute=c.compute / 3, exponential=3 * c.exponential)
+        return [replace(fa3, library="flash_attention", constants=slow_work), replace(fa3, library="cudnn", constants=slow_start)]
+
+    @given(st.integers(6, 14), st.booleans())
+    def test_it_is_the_fastest_of_the_profile(self, power: int, backward: bool) -> None:
+        """Forward and backward together: a step takes both from one library."""
+        gpu = kernel_fits.gpu("h100")
+        shelf = kernel_fits.overlaid(gpu, "h100", self.fits())
+        kernel = replace(LONG, seq=2**power)
+        by = Estimator(gpu, "bf16", shelf)
+        whole = {}
+        for library in ("flash_attention", "cudnn"):
+            alone = kernel_fits.overlaid(gpu, "h100", [f for f in self.fits() if f.library == library])
+            own = Estimator(gpu, "bf16", alone)
+            whole[library] = sum(own.estimate(replace(kernel, part=p)).seconds for p in (Part.FORWARD, Part.INPUT_GRADIENT))
+        made = by.estimate(replace(kernel, part=Part.INPUT_GRADIENT) if backward else kernel)
+        assert made.provenance == "measured"
+        assert min(whole, key=whole.__getitem__) in made.model
+
+    def test_both_win_somewhere_and_a_name_decides(self) -> None:
+        gpu = kernel_fits.gpu("h100")
+        shelf = kernel_fits.overlaid(gpu, "h100", self.fits())
+        models = [Estimator(gpu, "bf16", shelf).estimate(replace(LONG, seq=seq)).model for seq in (64, 2**14)]
+        assert ["flash_attention" in models[0], "cudnn" in models[1]] == [True, True]
+        named = Estimator(gpu, "bf16", shelf, Options("fa2")).estimate(replace(LONG, seq=2**14))
+        assert "flash_attention" in named.model
+
+    def test_what_ships_keeps_its_order(self) -> None:
+        """Fits that ship are of inference libraries too: a training run takes the usual one, faster or not."""
+        gpu = kernel_fits.gpu("h100")
+        for kernel in (LONG, replace(LONG, seq=128), replace(LONG, head_dim=64)):
+            plain, named = (Estimator(gpu, "bf16", SHELF, Options(name)).estimate(kernel) for name in ("", "fa3"))
+            assert plain == named
+
+
+class TestSite:
+    @given(st.sampled_from([LARGE, LONG, Rowwise("rmsnorm", 8192, 8192, 2, 4), Rowwise("embedding", 8192, 8192, 2, 4)]),
+           st.floats(0.01, 100), st.sampled_from(["", "unfused"]))  # fmt: skip
+    def test_one_scalar_multiplies_every_kernel(self, kernel: Kernel, times: float, library: str) -> None:
+        gpu = kernel_fits.gpu("h100")
+        plain, site = (Estimator(g, "bf16", SHELF, Options(library)) for g in (gpu, replace(gpu, site_scalar=times)))
+        first, second = plain.estimate(kernel), site.estimate(kernel)
+        assert second.seconds == pytest.approx(times * first.seconds)
+        assert (second.provenance, second.model) == (first.provenance, first.model)
+        assert second.sigma == pytest.approx(first.sigma)
+        assert site.cast_s(64, 64, 1) == times * plain.cast_s(64, 64, 1)
 
 
 @pytest.mark.parametrize(

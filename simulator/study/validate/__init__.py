@@ -3,6 +3,7 @@
 A kind is a module with `UNIT`, `READS` (the columns that its predictor may see: what describes the machine and the work, and
 nothing that was measured or says where), `measured(row)`, `source_key(row)` and `predictor()`, which gives a function from
 such a row to a prediction. The predictor raises `UserError` for a row that it cannot predict; its message is the reason.
+What was measured may be blank or unusable: the row is predicted all the same and compared with nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from ...errors import Fault, UserError, did_you_mean, shown
 Row = Mapping[str, str]
 LATER = {"training": "it comes with the published results"}
 """Kinds of the contract whose time has not come."""
+LEAST_US = 1e-6
+"""Nothing on a GPU takes less: a smaller number is no measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Predicted:
     value: float
     sigma: float = 0.0
     memory_gb: float | None = None
+    provenance: str | None = None
+    """Interpolated, extrapolated or theoretical, where the kind tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Judged:
 
     id: str | int
     source_key: str
-    measured: float
+    measured: float | None
     predicted: float | None
     error: float | None
     unit: str
@@ -46,6 +51,7 @@ class Judged:
     memory_gb: float | None
     measured_memory_gb: float | None
     skipped: str | None
+    provenance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +104,34 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def judged(kind: Any, rows: Sequence[Row], name: str) -> Report:
     """The predictions of a kind for rows, beside what was measured."""
-    missing = [column for column in (*kind.READS, *kind.MEASURES) if column not in rows[0]]
+    missing = [column for column in kind.READS if column not in rows[0]]
     if missing:
         raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
     predict = kind.predictor()
-    found, faults = [], []
-    for i, row in enumerate(rows):
-        try:
-            measured = kind.measured(row)
-        except ValueError as error:
-            faults.append(Fault(str(error), where=f"{name}:{i + 2}"))
-            continue
-        found.append(_judge(kind, row, row.get("id") or i, measured, predict))
-    if faults:
-        raise UserError(faults=faults)
-    return Report(tuple(found))
+    return Report(tuple(_judge(kind, row, row.get("id") or i, predict) for i, row in enumerate(rows)))
 
 
-def _judge(kind: Any, row: Row, name: str | int, measured: float, predict: Callable[[Row], Predicted]) -> Judged:
-    key = kind.source_key(row)
+def _judge(kind: Any, row: Row, name: str | int, predict: Callable[[Row], Predicted]) -> Judged:
+    key, measured = kind.source_key(row), kind.measured(row)
     try:
         made = predict({column: row[column] for column in kind.READS})
     except UserError as error:
         return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, error.faults[0].message)
     spread = math.exp(2 * made.sigma)
     interval = (made.value / spread, made.value * spread) if made.sigma else None
-    return Judged(name, key, measured, made.value, made.value / measured - 1, kind.UNIT, interval, made.memory_gb, None, None)
+    off = None if measured is None else made.value / measured - 1
+    return Judged(name, key, measured, made.value, off, kind.UNIT, interval, made.memory_gb, None, None, made.provenance)
 
 
 def scores(rows: Iterable[Judged]) -> dict[str, Any]:
-    """n, median and 90th percentile of |error|, and the median error, of the rows that were predicted; skipped ones counted."""
+    """n, median and 90th percentile of |error|, and the median error, of the rows that were predicted and measured; skipped ones
+    counted."""
     rows = list(rows)
     errors = [row.error for row in rows if row.error is not None]
     sizes = sorted(map(abs, errors))
     return {
         "n": len(errors),
-        "skipped": len(rows) - len(errors),
+        "skipped": sum(row.skipped is not None for row in rows),
         "median": median(sizes) if sizes else None,
         "p90": (quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]) if sizes else None,
         "bias": median(errors) if errors else None,
@@ -146,6 +144,12 @@ def count(row: Row, column: str) -> int:
     if not (value >= 1 and value == int(value)):
         raise UserError(f"{column}: {shown(row[column])} is no count")
     return int(value)
+
+
+def time_us(row: Row) -> float | None:
+    """The microseconds that a row says were measured, or None if that is no time."""
+    value = number(row.get("time_us", ""))
+    return value if value >= LEAST_US else None
 
 
 def number(text: str) -> float:

@@ -5,7 +5,6 @@ What the words of a row mean stands in `simulator/study/describe.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 
@@ -15,24 +14,21 @@ from ...errors import UserError, either, shown
 from ...units import US_PER_S
 from .. import fabrics
 from ..describe import algorithm, machine
-from . import Predicted, Row, count, number
+from . import Predicted, Row, count, number, time_us
 
 UNIT = "us"
 READS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
-MEASURES = ("system", "time_us")
+MOST_BYTES = 2.0**60
 
 
 def source_key(row: Row) -> str:
     """Rows are judged by system and collective."""
-    return f"{row['system']}+{row['collective']}"
+    return f"{row.get('system', '')}+{row['collective']}"
 
 
-def measured(row: Row) -> float:
+def measured(row: Row) -> float | None:
     """Microseconds."""
-    value = number(row["time_us"])
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"time_us: {shown(row['time_us'])} is no positive number")
-    return value
+    return time_us(row)
 
 
 def predictor() -> Callable[[Row], Predicted]:
@@ -44,12 +40,12 @@ def predictor() -> Callable[[Row], Predicted]:
         gpus, nodes = count(row, "gpus"), count(row, "nodes")
         found = machine_of(row["gpu"], row["fabric"], gpus, nodes)
         call = Call(_kind(row), number(row["bytes"]), gpus, found.nodes, algorithm(row["algorithm"], row["dtype"]))
-        if not (call.payload_bytes > 0 and math.isfinite(call.payload_bytes)):
-            raise UserError(f"bytes: {shown(row['bytes'])} is no positive number")
+        if not 0 < call.payload_bytes <= MOST_BYTES:
+            raise UserError(f"bytes: {shown(row['bytes'])} is no number of bytes")
         if gpus < 2:
             raise UserError("one GPU alone has nobody to talk to")
         time = alone(call, found.inside, found.across, found.curves)
-        return Predicted(time.seconds * US_PER_S, time.uncertainty)
+        return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance)
 
     return predict
 

@@ -22,11 +22,10 @@ from ...units import US_PER_S
 from .. import kernel_fits
 from ..kernel import WIDTH
 from ..measured_gpus import named
-from . import Predicted, Row, count, number
+from . import Predicted, Row, count, number, time_us
 
 UNIT = "us"
 READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant")
-MEASURES = ("time_us",)
 
 LIBRARIES = (
     (r"fa_?3|flash_?attention[-_ ]?v?3", "fa3"),
@@ -60,12 +59,9 @@ def source_key(row: Row) -> str:
     return f"{row['gpu']}+{row['op']}"
 
 
-def measured(row: Row) -> float:
+def measured(row: Row) -> float | None:
     """Microseconds."""
-    value = number(row["time_us"])
-    if not value > 0:
-        raise ValueError(f"time_us: {shown(row['time_us'])} is no positive number")
-    return value
+    return time_us(row)
 
 
 def predictor() -> Callable[[Row], Predicted]:
