@@ -6,6 +6,7 @@ error too is one JSON object on stdout.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ from .errors import Infeasible, InvariantBroken, OutsideDomain, SimulatorError, 
 
 INTERRUPTED = 130
 COMMANDS = Path(__file__).parent / "commands"
+MOST_NEW_OBJECTS = 100_000
+"""Between two looks for garbage."""
 
 
 class Commands(click.Group):
@@ -61,6 +64,8 @@ def cli(context: click.Context) -> None:
 def main() -> None:
     """Runs the command line and exits with its code."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking for them takes a while
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and threads take a while to start
+    gc.set_threshold(MOST_NEW_OBJECTS, 50, 50)  # a run makes many objects and little garbage
     sys.exit(run(sys.argv[1:]))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..costs.measured import Estimate, Estimator
 from ..kernels import Gemm, Kernel, Rowwise
-from ..program.op import Compute
+from ..program.op import AnyOp, Compute
 from . import kernel_fits
 from .assemble import options_of
 
@@ -38,21 +38,30 @@ class OpCost:
     """The pipeline ranks that run a kernel, such as 0-6."""
 
 
+What = tuple[str, Kernel]
+"""An operator of any layer, and its kernel."""
+
+
 def kernel_costs(run: Run) -> list[OpCost]:
     """Every kernel of the measured step, the dearest first."""
     job, gpu = run.scenario.job, run.scenario.cluster.gpu
     estimator = Estimator(gpu, job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(run.scenario.framework))
-    calls: Counter[tuple[str, Kernel]] = Counter()
-    ranks: dict[tuple[str, Kernel], set[int]] = {}
-    for rank, order in enumerate(run.program.orders):
-        for step in (step for step in order if step.iteration == run.observation.iteration):
-            for op in run.program.bodies[step.body].ops:
-                if isinstance(op, Compute):
-                    what = op.name.partition(".")[2] if op.layer >= 0 else op.name, op.kernel
-                    calls[what] += 1
-                    ranks.setdefault(what, set()).add(rank)
+    used = [Counter(step.body for step in order if step.iteration == run.observation.iteration) for order in run.program.orders]
+    contents = {body: _kernels(run.program.bodies[body].ops) for bodies in used for body in bodies}
+    calls: Counter[What] = Counter()
+    ranks: dict[What, set[int]] = {}
+    for rank, bodies in enumerate(used):
+        for body, times in bodies.items():
+            for what, count in contents[body].items():
+                calls[what] += times * count
+                ranks.setdefault(what, set()).add(rank)
     rows = [_cost(*what, count, estimator.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
     return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _kernels(ops: Iterable[AnyOp]) -> Counter[What]:
+    """How often a body runs each kernel."""
+    return Counter((op.name.partition(".")[2] if op.layer >= 0 else op.name, op.kernel) for op in ops if isinstance(op, Compute))
 
 
 def shape_of(kernel: Kernel) -> str:
