@@ -75,30 +75,30 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     """
     from datetime import date
 
-    from ..study.calibrate import gpu as session
+    from ..study.calibrate import gpu as survey
     from ..study.calibrate.harness import run
     from ..study.calibrate.machine import Bench
     from ..units import SECONDS, parse
 
     budget_s, today = parse(budget, SECONDS), date.today().isoformat()
-    wanted = session.wanted(model, _words(dtype, "--dtype"), [] if ops is None else _words(ops, "--ops"))
+    wanted = survey.wanted(model, _words(dtype, "--dtype"), [] if ops is None else _words(ops, "--ops"))
     bench = Bench(device)
-    where = session.folder(out, bench.name, today)
+    where = survey.folder(out, bench.name, today)
     try:
-        wanted = session.possible(wanted, bench.device)
-        session.begin(where, bench.name, bench.facts(), today)
+        wanted = survey.possible(wanted, bench.device)
+        survey.begin(where, bench.name, bench.facts(), today)
         with _progress() as report:
-            outcome = run(bench, wanted, where / session.RAW, budget_s, report)
+            outcome = run(bench, wanted, where / survey.RAW, budget_s, report)
     except KeyboardInterrupt:
         click.echo(
-            f"{session.rows_in(where)} rows are kept in {where / session.RAW}; the same command goes on from there", err=True
+            f"{survey.rows_in(where)} rows are kept in {where / survey.RAW}; the same command goes on from there", err=True
         )
         raise
     finally:
         bench.close()
-    written = session.finish(where, outcome.left)
+    written = survey.finish(where, outcome.left)
     if as_json:
-        print_json({"folder": str(where), **session.record(outcome, written)})
+        print_json({"folder": str(where), **survey.record(outcome, written)})
         return
     click.echo(f"{outcome.measured} kernels measured, {outcome.kept} were there, {outcome.left} wait for more time: {where}")
     for reason, count in outcome.refused.items():
@@ -110,7 +110,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     for row in written.impossible:
         click.echo(f"left out: {row}", err=True)
     if written.profile:
-        _print_fits(session.fits(written.profile), session.ratios(written.profile))
+        _print_fits(survey.fits(written.profile), survey.ratios(written.profile))
     else:
         click.echo(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
@@ -127,23 +127,23 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     `gpu: {name: h100, profile: FILE.yaml}`. Kernels that the table says nothing about keep the constants that ship.
     """
     from ..files import atomic
-    from ..study.calibrate import gpu as session
+    from ..study.calibrate import gpu as survey
 
-    found = session.profile_of(table, gpu_name)
+    found = survey.profile_of(table, gpu_name)
     made = found.profile
-    content = session.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
+    content = survey.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
     if out:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")
     for one in found.impossible:
         click.echo(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
     if as_json:
-        told = {"fits": session.fits(made), "ratios": session.ratios(made), "unused": dict(made.unused)}
+        told = {"fits": survey.fits(made), "ratios": survey.ratios(made), "unused": dict(made.unused)}
         print_json({"gpu": made.gpu, "file": out, **told, "impossible": len(found.impossible), "yaml": content})
     elif out is None:
         click.echo(content, nl=False)
     else:
-        _print_fits(session.fits(made), session.ratios(made))
+        _print_fits(survey.fits(made), survey.ratios(made))
         for reason, count in made.unused.items():
             click.echo(f"{count} rows not used: {reason}")
 

@@ -18,7 +18,7 @@ import pytest
 from simulator.costs.measured import Estimator
 from simulator.errors import UserError
 from simulator.study import kernel_fits
-from simulator.study.calibrate import gpu as session
+from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.machine import Bench
 from simulator.study.calibrate.table import COLUMNS, Probe, rows_of, text
@@ -58,11 +58,11 @@ TINY = [
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that is done in a moment."""
-    monkeypatch.setattr(session, "wanted", lambda *_: list(TINY))
+    monkeypatch.setattr(survey, "wanted", lambda *_: list(TINY))
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_session_writes_what_it_measured_on_what_and_what_it_tells(tmp_path: Path) -> None:
+def test_a_survey_writes_what_it_measured_on_what_and_what_it_tells(tmp_path: Path) -> None:
     said = trainsim(*measure(tmp_path, "--budget", "5 min", "--json"))
     assert said.code == 0
     rows = rows_of(tmp_path / "raw.csv")
@@ -99,7 +99,7 @@ def test_rows_of_a_gpu_in_the_catalog_give_a_profile(tmp_path: Path) -> None:
     machine = (tmp_path / "machine.json").read_bytes()
     assert trainsim(*measure(tmp_path)).code == 2, "and this machine adds nothing to them"
     assert (tmp_path / "machine.json").read_bytes() == machine
-    made = session.finish(tmp_path).profile
+    made = survey.finish(tmp_path).profile
     assert made is not None
     assert {judged.fit.family for judged in made.fits} == {"gemm", "rowwise"}
     assert (tmp_path / "profile.yaml").read_text().splitlines()[2] == "gpu: h100"

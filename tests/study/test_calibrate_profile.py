@@ -19,7 +19,7 @@ from simulator.costs.shelf import Fit, Shelf
 from simulator.errors import UserError
 from simulator.kernels import Gemm, Rowwise
 from simulator.study import kernel_fits
-from simulator.study.calibrate import gpu as session
+from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
@@ -226,7 +226,7 @@ def test_a_profile_that_could_not_be_read_is_not_written(tmp_path: Path) -> None
     judged = made().fits[0]
     broken = replace(judged, fit=replace(judged.fit, constants=replace(judged.fit.constants, launch_us=-1.0)))
     with pytest.raises(UserError, match="launch_us"):
-        session.text(replace(made(), fits=(broken,)), "a profile")
+        survey.text(replace(made(), fits=(broken,)), "a profile")
 
 
 # The command, and runs ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A session of measuring one GPU: where it writes, what it measures, and what is made of the rows.
+"""A survey of one GPU: where it writes, what it measures, and what is made of the rows.
 
 `raw.csv` has a row for every kernel, as measured; `machine.json` says on what; `fit.csv` has the constants of the kernel
 models that these rows give, with their errors, and how every other operator stands to what the models say of it;
@@ -83,7 +83,7 @@ def rows_in(where: Path) -> int:
 
 
 def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
-    """Where a session writes: the named folder; else the newest of this GPU as long as it is not complete; else a new one."""
+    """Where a survey writes: the named folder; else the newest of this GPU as long as it is not complete; else a new one."""
     if out:
         return Path(out)
     name = plain(gpu)
@@ -174,7 +174,7 @@ def ratios(made: Profile) -> list[dict[str, Any]]:
 
 
 def record(outcome: Outcome, written: Written) -> dict[str, Any]:
-    """How a session went, as JSON has it."""
+    """How a survey went, as JSON has it."""
     made = written.profile
     return {
         "measured": outcome.measured,

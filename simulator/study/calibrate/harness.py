@@ -34,7 +34,7 @@ class Measures(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """How far a session came."""
+    """How far a survey came."""
 
     wanted: int
     kept: int
