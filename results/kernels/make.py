@@ -59,6 +59,8 @@ TE_VALUES = 128
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 """Bytes of an operand's element; nvfp4 has a scale for each 16."""
 RESULT_BYTES = 2
+TILES_OF = {"fp8": "blocks", "fp8_block": "blocks", "nvfp4": "block"}
+"""Which tiles the kernels of a narrow format have."""
 HOPPER: dict[str, Any] = {
     "constants": RowwiseConstants(stream=0.93),
     "sigma": 0.15,
@@ -195,7 +197,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
             own = rows if library == ANY else rows[rows.library == library]
             prior = WITHOUT_QUANTUM if library == ANY else GEMM_PRIOR
             recent = architecture(kernel_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
-            start = GemmConstants(warpgroups=recent)
+            start = GemmConstants(tiles=TILES_OF.get(dtype, "warpgroups" if recent else "any"))
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, extra)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):

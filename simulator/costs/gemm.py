@@ -20,8 +20,10 @@ from .machine import Array, Machine, columns, in_blocks
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
-OF_WARPGROUPS = ((192, 128), (128, 192), *TILES)
-"""The same where tiles are of three warpgroups too: on Hopper and later."""
+BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
+TILE_SETS = {"any": TILES, "warpgroups": ((192, 128), (128, 192), *TILES), "blocks": BLOCKS, "block": BLOCKS[:1]}
+"""Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
+eight bits; or one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Powers of two, so that a whole number of waves is one in floats as well."""
 PARTIAL_BYTES = 4
@@ -33,8 +35,8 @@ ACCUMULATED_BYTES = 8
 BLOCK = 4096
 
 _SIDES = {
-    warpgroups: tuple(np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*tiles, strict=True))
-    for warpgroups, tiles in ((False, TILES), (True, OF_WARPGROUPS))
+    name: tuple(np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*tiles, strict=True))
+    for name, tiles in TILE_SETS.items()
 }
 _S = np.array(SPLITS, dtype=np.float64)[:, None]
 
@@ -70,8 +72,8 @@ class GemmConstants:
     throttle_us: float = 1024.0
     accumulate: float = 0.5
     """Of the traffic of adding to an fp32 gradient, that is not hidden."""
-    warpgroups: bool = False
-    """Whether there are tiles of three warpgroups."""
+    tiles: str = "any"
+    """Which of TILE_SETS."""
 
 
 def gemm_s(
@@ -109,7 +111,7 @@ def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
 
 def _tiled(c: GemmConstants, on: Machine, m: Array, n: Array, k: Array, batch: Array) -> Array:
     """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, products."""
-    rows, across = _SIDES[c.warpgroups]
+    rows, across = _SIDES[c.tiles]
     reuse = 2 * rows * across / (rows + across)
     rate = c.compute * reuse / (reuse + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
     per_depth_s = 2 * rows * across / rate

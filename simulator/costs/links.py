@@ -37,12 +37,21 @@ class Inside:
     """Of that rate, in a ring over all of the node."""
     mesh: int = 0
     """GPUs that are wired each to each without a switch, so that fewer of them have fewer links to use; 0 with a switch."""
+    flags: float = 1.0
+    """How much longer a small message is on the wire: every word travels with a flag, for a handshake would take longer still."""
+    flags_bytes: float = 256.0 * KIB
+    """Where half of that is gone."""
 
     def rate(self, ranks: float) -> float:
         """What a group of so many GPUs of a node has."""
         if self.split(ranks):
             return self.beyond_bytes_per_s
         return self.bytes_per_s * min(1.0, (ranks - 1) / (self.mesh - 1)) if 1 < ranks < self.mesh else self.bytes_per_s
+
+    def flagged(self, size: float, ranks: float) -> float:
+        """What a message of so many bytes puts on the wire of a group of so many GPUs, over those bytes."""
+        flags = self.flags if not self.island or self.split(ranks) else 1.0
+        return 1 + (flags - 1) * self.flags_bytes / (size + self.flags_bytes)
 
     def split(self, ranks: float) -> bool:
         """Whether so many GPUs sit on more than one island."""

@@ -88,7 +88,7 @@ def least(call: Call, inside: Inside, across: Across | None = None) -> float:
 
 def _time(call: Call, way: Way, inside: Inside, across: Across | None, laws: Laws) -> float:
     on_gpu, on_nics = _wire(call, way, inside, across)
-    on_gpu /= way.efficiency
+    on_gpu *= inside.flagged(call.payload_bytes, call.per_node) / way.efficiency
     crossing = deep = 0.0
     if across is not None and call.nodes > 1:
         on_nics /= across.efficiency * way.across

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ..costs.attention import AttentionConstants
-from ..costs.gemm import GemmConstants
+from ..costs.gemm import TILE_SETS, GemmConstants
 from ..costs.rowwise import RowwiseConstants
 from ..costs.shelf import Constants, Fit, Shelf
+from ..errors import did_you_mean
 from ..hardware.gpu import Gpu
 from . import catalog
 from .findings import validated
@@ -45,7 +46,7 @@ class FitSchema(Strict):
     family: Literal["gemm", "moe", "attention", "rowwise"]
     dtype: str = ""
     library: str = ""
-    constants: dict[str, Number | bool]
+    constants: dict[str, Number | bool | str]
     sigma: Annotated[float, Field(gt=0, le=2)]
     ranges: Annotated[dict[str, Pair], Field(default_factory=dict)]
     rows: Annotated[int, Field(ge=0)] = 0
@@ -61,6 +62,12 @@ class FitSchema(Strict):
                 f": {name} is {'missing' if name in known else 'none of them'}",
                 f"they are {', '.join(sorted(known))}",
             )
+        for name, value in self.constants.items():
+            if (name == "tiles") != isinstance(value, str):
+                yield f"constants.{name}", f": {value!r} is no {'word' if name == 'tiles' else 'number'}", ""
+        tiles = self.constants.get("tiles", "any")
+        if isinstance(tiles, str) and tiles not in TILE_SETS:
+            yield "constants.tiles", f": {tiles!r} is no set of tiles", did_you_mean(tiles, TILE_SETS)
         if self.ratios and self.family != "rowwise":
             yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"
         for name, ratio in self.ratios.items():
@@ -158,7 +165,7 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
 
 def number(value: Any) -> str:
     """A number with a few digits; whole numbers as they are."""
-    if isinstance(value, bool):
+    if isinstance(value, bool | str):
         return str(value).lower()
     if value == int(value):
         return str(int(value))

@@ -95,7 +95,7 @@ def test_the_report_lists_every_miss_of_its_tables() -> None:
     cells = [line.split(" | ") for line in text.splitlines() if "**missed**" in line]
     listed = {line[2:].partition(": ")[0] for line in text.splitlines() if line.startswith("- ")}
     assert {" ".join(cell.strip("| ") for cell in row[:4]) for row in cells} == listed
-    assert "b200 gemm nvfp4 any" in listed
+    assert "h100 gemm fp8_block any" in listed
 
 
 @pytest.mark.parametrize("gpu", ["a100-80gb", "h100"])

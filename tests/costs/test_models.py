@@ -82,6 +82,17 @@ class TestProducts:
         assert {on.sms, 2 * on.sms} <= set(steps)
         assert took[on.sms - 1] == pytest.approx(took[on.sms - 8])
 
+    def test_nvfp4_has_one_tile(self) -> None:
+        """As measured on a B200: 64 tiles of 128 x 256 take as long as one, and one more than the multiprocessors twice that."""
+        (fit,) = [fit for fit in SHELF.fits["b200"] if fit.dtype == "nvfp4"]
+        b200 = machine(SHELF.gpus["b200"], "nvfp4")
+        on = replace(b200, bytes_per_s=b200.bytes_per_s * 2**20)
+        tiles = np.array([1, 64, on.sms, on.sms + 1])
+        one, many, full, more = gemm_s(fit.constants, on, 128, 256 * tiles, 2**16, width=0.5625)
+        assert one <= many <= 1.05 * one
+        assert many <= full <= 1.1 * one
+        assert 1.8 * full < more < 2.1 * full
+
     def test_a_quantum_of_nothing_spreads_the_last_wave(self) -> None:
         on, c = MACHINES[1], GemmConstants(quantum=1e-12)
         took = gemm_s(c, on, 256 * np.arange(2 * on.sms, 4 * on.sms), 2048, 4096)
@@ -463,6 +474,14 @@ class TestFiles:
         file.write_text(file.read_text().replace("rmsnorm: [1.3, 0.04]", "rmsnorm: 1.3"))
         ((again,),) = [fits for _, fits in (kernel_fits.load(file),)]
         assert again.ratios["rmsnorm"] == (1.3, fit.sigma)
+
+    @pytest.mark.parametrize("old, new", [("tiles: any", "tiles: sny"), ("tiles: any", "tiles: 3"), ("ramp: ", "ramp: some")])
+    def test_words_that_are_no_constants_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
+        file = tmp_path / "mine.yaml"
+        text = (kernel_fits.folder() / "l4.yaml").read_text()
+        file.write_text(text.replace(old, new, 1))
+        with pytest.raises(UserError, match=new.partition(":")[0]):
+            kernel_fits.load(file)
 
     @pytest.mark.parametrize("old, new", [("rowwise", "moe"), ("[1.3, 0.04]", "0"), ("[1.3, 0.04]", "[0, 1]"), ("1.3", "much")])
     def test_ratios_that_make_no_sense_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
