@@ -131,12 +131,19 @@ CLOCK_GHZ = {
 }
 """Boost clocks of the GPUs that sit on these links, from their data sheets: half of launching is
 work of the GPU and goes with them, half is memory and does not: so it goes with their root."""
+ONE_DIE = ("nvlink3-nvswitch", "nvlink4-nvswitch")
+"""Fabrics of GPUs of one die, as cards are. A100 and H100 launch in about as many cycles (11 and 10 thousand as fitted), B200, of
+two dies, in half as many again."""
 RDMA = ("edr-ib", "hdr-ib", "ndr-ib", SLOW_FABRIC, "xdr-ib", "roce", "slingshot-10", "slingshot-11")
 """NICs that do the whole transport themselves: their proxy threads are alike."""
 PCIE_STEP_S = 0.4 * US
 """A PCIe hop goes through a root complex or a switch, an NVLink hop through neither: the usual difference of their latencies."""
-PCIE_EFFICIENCY, PCIE_PAIR = 0.5, 1.3
-"""PCIe boxes share root complexes: half of the label's rate in a ring, two thirds between two GPUs."""
+PCIE = {"efficiency": 0.45, "pair_efficiency": 1.4, "fill_s": 1 * US, "flags": 3.0}
+"""PCIe boxes share root complexes and, where peers do not reach each other, the host's memory. Set by hand: users of NCCL report
+18, 22 and 26 of 31.5 GB/s for four RTX 4090 (nccl issue 1603, open-gpu-kernel-modules issue 36 of tinygrad), 35 and 28 of 63
+for four and eight RTX 5090 (nccl issue 1639); the two servers in the table, whose rows are not fitted, 5.1 and 1.5 of 31.5 and 26
+and 25 of 63. 0.45 is the mean of their logarithms without the 1.5; two GPUs reach 20 of 31.5 and 38 of 63 there. One or two
+channels fill such a link, so the others hide what a piece waits for: the ramp is short, as those two servers show."""
 
 INSIDE_FREE = {"launch_s": 0.3, "step_s": 0.3, "efficiency": 0.05, "fill_s": 0.4, "pair_efficiency": 0.1}
 ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.1, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
@@ -263,6 +270,9 @@ def fit_inside(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool)
     many = [name for name in seen if sum(p.inside == name for p in points) >= FEW_POINTS]
     usual = {field: geometric_mean([getattr(first[name], field) for name in many]) for field in INSIDE_FREE}
     usual["launch_s"] = geometric_mean([first[name].launch_s * math.sqrt(CLOCK_GHZ[name]) for name in many])
+    usual["card_s"] = (
+        geometric_mean([first[name].launch_s * CLOCK_GHZ[name] for name in many if name in ONE_DIE]) / PCIE_CLOCK_GHZ
+    )
     generic = {name: described_as(name, held, usual) for name, held in start.items() if isinstance(held, Inside)}
     few = [name for name in seen if name not in many]
     if not few:
@@ -272,11 +282,10 @@ def fit_inside(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool)
 
 def described_as(name: str, held: Inside, usual: Mapping[str, float]) -> Inside:
     """Links that nobody measured, after those that somebody did."""
-    usual = {**usual, "launch_s": usual["launch_s"] / math.sqrt(CLOCK_GHZ[name])}
+    own = {field: usual[field] for field in INSIDE_FREE}
     if name.startswith("pcie"):
-        step = usual["step_s"] + PCIE_STEP_S
-        return replace(held, **{**usual, "step_s": step, "efficiency": PCIE_EFFICIENCY, "pair_efficiency": PCIE_PAIR})
-    return replace(held, **usual)
+        return replace(held, **{**own, **PCIE, "launch_s": usual["card_s"], "step_s": own["step_s"] + PCIE_STEP_S})
+    return replace(held, **{**own, "launch_s": usual["launch_s"] / math.sqrt(CLOCK_GHZ[name])})
 
 
 def fit_across(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool) -> dict[str, Any]:

@@ -72,7 +72,7 @@ POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh",
 BINARY = ("add", "mul", "div", "pow")
 WITHOUT_QUANTUM = {name: sigma for name, sigma in GEMM_PRIOR.items() if name != "quantum"}
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
-2025); independent products on an H100 of 2024 ask for .5. What speaks for all of them keeps that, and has no tiles of three
+2025); independent products on an H100 of 2024 ask for .5. What speaks for several of them keeps that, and has no tiles of three
 warpgroups, which make builds of 2025 better predicted and those products worse."""
 SOME_PRIOR = {name: GEMM_PRIOR[name] / 2 for name in GEMM_PRIOR}
 SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR}
@@ -195,7 +195,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         libraries = dict.fromkeys(rows.library)
         for library in (ANY, *(libraries if len(libraries) > 1 else ())):
             own = rows if library == ANY else rows[rows.library == library]
-            prior = WITHOUT_QUANTUM if library == ANY else GEMM_PRIOR
+            prior = WITHOUT_QUANTUM if library == ANY and len(libraries) > 1 else GEMM_PRIOR
             recent = architecture(kernel_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
             start = GemmConstants(tiles=TILES_OF.get(dtype, "warpgroups" if recent else "any"))
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, extra)
