@@ -204,8 +204,8 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         start = GemmConstants(launch_us=10.0)
         yield Task("gemm", gpu, "fp32", ANY, rows, start, {**SOME_PRIOR, "launch_us": 1.0, "compute": 0.6}, gemm)
     for gpu, rows in graphs[graphs.op == "moe_ffn"].groupby("owner"):
-        start = GemmConstants(launch_us=20.0, compute=0.6)
-        yield Task("moe", gpu, "bf16", ANY, rows, start, GEMM_PRIOR, moe)
+        start = GemmConstants(launch_us=20.0, compute=0.6, odd=1.5)
+        yield Task("moe", gpu, "bf16", ANY, rows, start, {**GEMM_PRIOR, "odd": 1.0}, moe)
     forward = graphs[(graphs.op == "attention_fwd") & (graphs.seq >= LEAST_SEQ)]
     for (gpu, library), rows in forward.groupby(["owner", "variant"]):
         even = rows[rows.head_dim % HEAD_MULTIPLE == 0]

@@ -72,6 +72,8 @@ class GemmConstants:
     throttle_us: float = 1024.0
     accumulate: float = 0.5
     """Of the traffic of adding to an fp32 gradient, that is not hidden."""
+    odd: float = 1.0
+    """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
     tiles: str = "any"
     """Which of TILE_SETS."""
 

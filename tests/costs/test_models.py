@@ -113,6 +113,14 @@ class TestProducts:
         large = gemm_s(c, on, 1, 2**17, 2**14, width=width) - launch_s
         assert large == pytest.approx(width * 2**31 / (c.memory * on.bytes_per_s), rel=0.4)
 
+    def test_experts_of_odd_channels_take_longer(self) -> None:
+        """By what was fitted, in their products: Triton loads sixteen at a time."""
+        c, on = GemmConstants(odd=1.5), MACHINES[1]
+        plain, odd = (moe_s(replace(c, odd=x), on, 512, 4096, 168, (128, 8)) for x in (1.0, 1.5))
+        assert 1.4 < odd / plain < 1.5
+        assert moe_s(c, on, 512, 4096, 176, (128, 8)) < odd
+        assert all(1.2 < fitted.odd < 2 for fitted in of_family["moe"])
+
     def test_many_at_once_are_each(self) -> None:
         rng = np.random.default_rng(0)
         m, n, k, batch = (rng.integers(1, 9000, 100) for _ in range(4))

@@ -23,7 +23,7 @@ C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
 SHARES = ("compute", "memory", "quantum", "hidden", "split_traffic", "stream")
 """Constants between 0 and 1."""
-NORMS = ("norm", "overlap")
+NORMS = ("norm", "overlap", "odd")
 """Constants above 1."""
 ROUNDS = 30
 MOST_TRIALS = 8
