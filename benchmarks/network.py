@@ -196,7 +196,8 @@ def flows(quick: bool) -> None:
             continue
         load = fat_tree(hosts, at_once + FLOWS)
         ends = FLOWS if hosts > at_once else 600_000 // at_once
-        few, some, more = (Load(load.routes[: at_once + n], load.work[: at_once + n], load.capacity) for n in (anew, ends, 2000))
+        many = FLOWS if at_once < 2000 else 2000
+        few, some, more = (Load(load.routes[: at_once + n], load.work[: at_once + n], load.capacity) for n in (anew, ends, many))
         rates = {
             "full": max(flows_per_s(few, Anew(load.routes, load.capacity), at_once) for _ in range(3)),
             "incremental": max(flows_per_s(some, Fabric(load.routes, load.capacity), at_once) for _ in range(3)),

@@ -66,7 +66,9 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking for them takes a while
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and threads take a while to start
     gc.set_threshold(MOST_NEW_OBJECTS, 50, 50)  # a run makes many objects and little garbage
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # and all of them end with the process: looking through them once more takes a while
+    sys.exit(code)
 
 
 def run(args: list[str]) -> int:

@@ -10,12 +10,14 @@ import pytest
 from simulator.cli import cli
 
 HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "simpy", "pydantic", "pydantic_core", "rich", "yaml"}
-LOADED = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+UNUSED = {"networkx", "pandas", "matplotlib", "simpy", "rich", "numpy.ma", "numpy.random", "simulator.study.kernel_fits"}
+"""What a collective does without; each takes a while to load."""
+LOADED = "import sys; print(*sorted(sys.modules), file=sys.stderr)"
 COMMANDS = cli.list_commands(None)  # type: ignore[attr-defined]
 
 
 def loaded(code: str) -> set[str]:
-    """The top-level modules that are loaded after some code, in a fresh process."""
+    """The modules that are loaded after some code, in a fresh process."""
     done = subprocess.run([sys.executable, "-c", f"{code}\n{LOADED}"], capture_output=True, text=True, check=True)
     return set(done.stderr.split())
 
@@ -32,3 +34,10 @@ def test_using_loads_what_it_needs() -> None:
 @pytest.mark.parametrize("args", [["--help"], ["--version"], [], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     assert not loaded(f"from simulator.cli import run\nassert run({args!r}) == 0") & HEAVY
+
+
+def test_a_collective_loads_no_more_than_it_needs() -> None:
+    args = ["collective", "all_reduce", "--cluster", "dgx-h100", "-b", "1G", "-e", "1G", "--algorithm", "ring", "--json"]
+    found = loaded(f"from simulator.cli import run\nassert run({args!r}) == 0")
+    assert {"numpy", "simulator.study.collective"} <= found
+    assert not found & UNUSED

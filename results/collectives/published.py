@@ -1,7 +1,10 @@
 """What published logs of systems outside the table say as a whole, beside what the theory says: numbers quoted one by one.
 
 GH200 on Slingshot 11 (boeschf/nccl-benchmark-on-alps-2025), TCPXO (GoogleCloudPlatform/cluster-toolkit), H100 on NDR
-(xxrjun/nccl-tests-cluster), B200 on NDR (togethercomputer/together-nccl-tests), pairs of GPUs (microsoft/vidur).
+(xxrjun/nccl-tests-cluster), B200 on NDR (togethercomputer/together-nccl-tests), pairs of GPUs (microsoft/vidur). What users of
+NCCL report of servers: H200, H800 and H100 (issues 272 and 212 of NVIDIA/nccl-tests, 1374 of NVIDIA/nccl), RTX 4090 with and
+without peers and RTX 5090 on PCIe (1603 and 1639 of NVIDIA/nccl, 36 of tinygrad/open-gpu-kernel-modules), three A100 of which
+two share a bridge (178 of NVIDIA/nccl-tests). Where they name no size, 8 GiB are taken.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ TCPXO = ("H100-SXM", "NVLink4 NVSwitch + GPUDirect-TCPXO 1600Gb/s")
 H100 = ("H100-SXM", "NVLink4 NVSwitch + NDR IB 400Gb/GPU")
 B200 = ("B200", "NVLink5 NVSwitch + NDR IB 400Gb/GPU")
 A100 = ("A100-SXM", "NVLink3 NVSwitch 300GB/s")
+RTX4090, RTX5090 = ("RTX 4090", "PCIe4 x16"), ("RTX 5090", "PCIe5 x16")
+BRIDGED = ("A100-PCIe", "NVLink bridge pairs + PCIe")
 BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "alltoall": 1.0}
 
 
@@ -91,6 +96,12 @@ FACTS = (
     Fact(*H100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=7.7),
     Fact(*H100, _call(64 * MIB, 2, 2, kind="sendrecv"), us=1882, used=True),
     Fact(*H100, _call(2 * KIB, 2, 2, kind="sendrecv"), us=18.3),
+    *(Fact(*H100, _call(8 * GIB, 8, 1, name), gb_per_s=v) for name, v in (("auto", 480), ("ring", 370))),
+    Fact("H200", H100[1], _call(4 * GIB, 8, 1), gb_per_s=475),
+    Fact("H800", H100[1], _call(8 * GIB, 8, 1), gb_per_s=215),
+    *(Fact(*RTX4090, _call(8 * GIB, 4, 1), gb_per_s=v, used=True) for v in (18, 22, 26)),
+    *(Fact(*RTX5090, _call(8 * GIB, n, 1), gb_per_s=v, used=True) for n, v in ((4, 35), (8, 28))),
+    *(Fact(*BRIDGED, _call(8 * GIB, n, 1), gb_per_s=v) for n, v in ((2, 208), (3, 20))),
 )
 
 

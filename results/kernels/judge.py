@@ -79,7 +79,7 @@ def _percent(value: float) -> str:
 
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: Shelf, raw: Path) -> None:
     """Writes report.md and the pictures."""
-    fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf)]
+    fitted = [*held_out(scores), *by_library(scores), *again(task for task, _ in scores), *left_out(scores, shelf)]
     parts = [INTRODUCTION, *fitted, *sites(table, shelf), *casts(shelf), *validated(raw)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
@@ -128,7 +128,7 @@ def held_out(scores: Sequence[tuple[Task, Score]]) -> Iterator[str]:
     yield "Whole values are held out: n and k of 1536, 3584, 5120 and 10240; 5, 12, 24 and 40 heads; top 6 and 10;"
     yield "where those are rare, every fourth n. *Asked* is at most what is asked of a fit, in percent: of large products 6 on"
     yield "average and 14 for nine of ten on A100 and H100, 8 and 18 on B200; of products of all sizes 10; of attention over"
-    yield "1,024 tokens or more 8. It is read to hold in every format, those included that training hardly uses.\n"
+    yield "1,024 tokens or more 8. It is read here to hold in every format by itself.\n"
     yield from _markdown(
         ["GPU", "family", "dtype", "library", "rows", "held out", "all", "large", "bias", "asked"],
         [
@@ -137,6 +137,26 @@ def held_out(scores: Sequence[tuple[Task, Score]]) -> Iterator[str]:
         ],
     )
     yield from misses((_called(t), asked(t), s.percents) for t, s in scores)
+
+
+def by_library(scores: Sequence[tuple[Task, Score]]) -> Iterator[str]:
+    """Products of a GPU and a library, all its formats together."""
+    yield "\n## By library\n"
+    yield "The same products, held out in the same way, by GPU and library with all formats of that library together.\n"
+    found: dict[tuple[str, str], list[tuple[Task, Score]]] = {}
+    for task, made in scores:
+        if task.family == "gemm" and task.rows.library.nunique() == 1:
+            library = task.rows.library.iloc[0] or f"of {task.rows.source.iloc[0].partition('@')[0]}"
+            found.setdefault((task.gpu, library), []).append((task, made))
+    rows, judged = [], []
+    for (gpu, library), parts in found.items():
+        every = Score(*(np.concatenate([getattr(s, name) for _, s in parts]) for name in ("errors", "large")))
+        marks = asked(parts[0][0])
+        formats = ", ".join(dict.fromkeys(task.dtype for task, _ in parts))
+        rows.append([gpu, library, formats, str(len(every.errors)), *every.cells, verdict(marks, every.percents)])
+        judged.append((f"{gpu} {library}", marks, every.percents))
+    yield from _markdown(["GPU", "library", "formats", "held out", "all", "large", "bias", "asked"], rows)
+    yield from misses(judged)
 
 
 def again(tasks: Iterable[Task]) -> Iterator[str]:

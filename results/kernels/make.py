@@ -53,7 +53,7 @@ BACKWARD = {"h100": 2.8, "b200": 2.3}
 2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192). Both as the reference notes on measured kernels give them."""
 BLOCKS = {"hopper": {"narrow_rows": 192.0}, "blackwell": {"narrow_rows": 256.0, "rows": 256.0}}
 """Query rows of a block where they are not 128: those of FlashAttention 3, and two tiles of 128 to a block on Blackwell."""
-LEAST_SEQ = 16
+LEAST_SEQ, ODD_START = 16, 1.2
 TE_VALUES = 128
 """The width of values in rows of Transformer Engine whose heads are wider."""
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
@@ -231,9 +231,11 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
 def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> AttentionConstants:
     """With what the other rows of a GPU tell: of odd heads, and of the backward pass."""
     fit = table[(table.role == "fit") & table.op.str.startswith("attention")]
-    odd = fit[(fit.owner == task.gpu) & (fit.variant == task.library) & (fit.head_dim % HEAD_MULTIPLE != 0) & (fit.seq >= 1024)]
+    odd = fit[(fit.owner == task.gpu) & (fit.variant == task.library) & (fit.head_dim % HEAD_MULTIPLE != 0)]
+    odd = odd[odd.seq >= LEAST_SEQ]
     if len(odd):
-        c = replace(c, odd=max(1.0, float(np.median(odd.seconds / attention(c, task.machine, odd)))))
+        on, start = task.machine, replace(c, odd=ODD_START)
+        c, _ = fitted(start, {"odd": 1.0, "odd_ramp": 1.0}, lambda c, _: attention(c, on, odd), odd.seconds.to_numpy())
     back = fit[fit.op.isin(["attention_bwd", "attention_fwd_bwd"]) & fit.owner.isin([task.gpu, task.gpu.replace("-", "-pcie-")])]
     if len(back) and task.library in USUAL:
         one, two = (attention(replace(c, backward=b), task.machine, back) for b in (1.0, 2.0))

@@ -26,7 +26,7 @@ from .rings import Plans
 from .template import Written
 
 MOST_WORK = (1 << 63) - 1
-MOST_EDGES = 1 << 16
+MOST_EDGES = 1 << 14
 """As many edges are routed at a time."""
 DIGITS = 12
 """Significant digits in which the speed of groups is compared: alike groups must come out alike."""
@@ -136,7 +136,7 @@ class _Layer:
         self.entries: list[tuple[Array, Array, Array, Array]] = []
 
     def family(self, name: str) -> _Family:
-        widest = max(self.examples.tolist(), key=lambda row: len(np.unique(self.nodes[row])))
+        widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
         done: dict[tuple[str, str], _Way] = {}
         ways: dict[int, _Way] = {}
         for charge, (kind, payload_bytes) in self.charges.items():
@@ -204,9 +204,9 @@ class _Layer:
             some = slice(begin, begin + MOST_EDGES)
             route = cluster.route(source[some], target[some])
             edge_s[some] = latency_s[route].sum(axis=1)
-            crosses = np.flatnonzero(route.ravel() >= 0)
-            edge = crosses // route.shape[1] + begin
-            entries.append(_summed(edge // n, route.ravel()[crosses], edges.share[edge % n], cluster.wiring.links))
+            edge, crosses = np.arange(begin, begin + len(route)), route >= 0
+            group, share = (np.broadcast_to(of[:, None], route.shape)[crosses] for of in (edge // n, edges.share[edge % n]))
+            entries.append(_summed(group, route[crosses], share, cluster.wiring.links))
         if len(entries) == 1:
             summed = entries[0]
         else:

@@ -67,7 +67,9 @@ class AttentionConstants:
     backward: float = 2.8
     """Time of the backward pass over that of the forward pass, without launches."""
     odd: float = 1.0
-    """How much slower a head is whose width is no multiple of HEAD_MULTIPLE."""
+    """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
+    odd_ramp: float = 1.0
+    """And how much slower its blocks begin and end."""
     packed: bool = False
     """Whether heads that share keys share a block."""
     narrow_rows: float = 128
@@ -98,7 +100,6 @@ def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float
         what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
     )
     working_s = _working(c, on, Heads(batch, seq, heads, kv_heads, head_dim, causal, prefix))
-    working_s = working_s * np.where(head_dim % HEAD_MULTIPLE, c.odd, 1.0)
     working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))
     moved = 2 * batch * head_dim * (seq * heads + c.keys * (seq + prefix) * kv_heads)
     moving_s = width * moved / (c.memory * on.bytes_per_s)
@@ -138,7 +139,8 @@ def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array
         found: Array = (products_s**c.overlap + exponential_s**c.overlap) ** (1 / c.overlap)
         return found
 
-    return both(product_s), c.walk * both(c.walk_products * product_s), c.ramp * exponential_s * np.ones_like(head_dim)
+    slower, ramps = (np.where(head_dim % HEAD_MULTIPLE, odd, 1.0) for odd in (c.odd, c.odd_ramp))
+    return slower * both(product_s), slower * c.walk * both(c.walk_products * product_s), ramps * c.ramp * exponential_s
 
 
 def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:

@@ -3,8 +3,9 @@
 t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y is the time on the wire: the p-norm of what a
 GPU's own links and a node's NICs need. The square root is what a pipeline of pieces costs whose best size grows with the
 message. In a ring, where every GPU always has a piece to send, latency and wire overlap: the root of the sum of their squares
-stands for their sum. All algorithms are written in this form and differ only in how many steps, crossings and bytes they take;
-"auto" is the best of those that a library would pick from. References: Hockney, "The communication challenge for MPP", 1994;
+stands for their sum. On links where small messages go as words with flags, these are on the wire as well. All algorithms are
+written in this form and differ only in how many steps, crossings and bytes they take; "auto" is the best of those that a
+library would pick from. References: Hockney, "The communication challenge for MPP", 1994;
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 """
@@ -88,7 +89,8 @@ def least(call: Call, inside: Inside, across: Across | None = None) -> float:
 
 def _time(call: Call, way: Way, inside: Inside, across: Across | None, laws: Laws) -> float:
     on_gpu, on_nics = _wire(call, way, inside, across)
-    on_gpu *= inside.flagged(call.payload_bytes, call.per_node) / way.efficiency
+    on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
+    on_gpu /= way.efficiency
     crossing = deep = 0.0
     if across is not None and call.nodes > 1:
         on_nics /= across.efficiency * way.across

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import UserError
 from . import des
-from .fast_fluid import FREE, NEW, NOTHING, SETTLED, Fluid, fluid_of, join, leave, resize, solve, solve_anew
+from .fast_anew import Whole, solve_anew, whole_of
+from .fast_fluid import FREE, NEW, NOTHING, SETTLED, Fluid, fluid_of, join, leave, resize, solve
 from .machine import compiled, heap, numba, put, records, take
 from .stuck import stuck
 from .task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph
@@ -51,7 +52,8 @@ def simulate(graph: TaskGraph, *, anew: bool = False) -> Times:
         for since, value in zip(profile.since_ns[1:], profile.value[1:], strict=True)
     )
     plan = _plan(graph)
-    if not _run(plan, fluid_of(graph), np.array(changes, dtype=np.int64).reshape(-1, 3), anew):
+    fluid = fluid_of(graph)
+    if not _run(plan, fluid, whole_of(fluid, anew), np.array(changes, dtype=np.int64).reshape(-1, 3)):
         return des.simulate(graph)
     start, end = (plan.tasks[name][:-1].copy() for name in ("start", "end"))
     if (end < 0).any():
@@ -106,7 +108,7 @@ def _plan(graph: TaskGraph) -> Plan:
 
 
 @compiled
-def _run(plan: Plan, fluid: Fluid, changes: Array, anew: bool) -> bool:
+def _run(plan: Plan, fluid: Fluid, whole: Whole, changes: Array) -> bool:
     """Runs to the end, instant by instant. False if times grow too long for 64 bits."""
     clock, ready, changed, now = plan.clock, 0, 0, 0
     for stream in range(len(plan.streams) - 1):
@@ -130,7 +132,7 @@ def _run(plan: Plan, fluid: Fluid, changes: Array, anew: bool) -> bool:
             resize(fluid, changes[changed, 1], changes[changed, 2])
             changed += 1
         if not ready:
-            _settle(plan, fluid, now, anew)
+            _settle(plan, fluid, whole, now)
             if not clock[0].item and changed == len(changes):
                 return True
             now = clock[clock[1].item].key if clock[0].item else FREE
@@ -178,12 +180,12 @@ def _go_on(plan: Plan, fluid: Fluid, stream: int, now: int, ready: int) -> int:
 
 
 @compiled
-def _settle(plan: Plan, fluid: Fluid, now: int, anew: bool) -> None:
+def _settle(plan: Plan, fluid: Fluid, whole: Whole, now: int) -> None:
     """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
-    if anew and (fluid.due[0].item or fluid.scratch[0].changed):
-        solve_anew(fluid)
-    elif not anew:
+    if not len(whole.heights):
         solve(fluid)
+    elif fluid.due[0].item or fluid.scratch[0].changed:
+        solve_anew(fluid, whole)
     for i in range(1, fluid.scratch[0].changed + 1):
         stream = fluid.scratch[i].changed
         flow = fluid.flows[stream]

@@ -1,4 +1,4 @@
-"""The flows of the compiled engine: the levels of `fabric.py` over records of integers, and all rates solved anew.
+"""The flows of the compiled engine: the levels of `fabric.py` over records of integers.
 
 A flow lives where the first stream of its task is, as that runs nothing else meanwhile. It crosses links; the crossings
 of a link are a list, each with its neighbours.
@@ -11,14 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from .machine import compiled, heap, put, records, take
-from .task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph, offsets
+from .task import WEIGHT_BITS, Array, TaskGraph, offsets
 
 FREE = 2**63 - 1
 """The level of a link that slows no flow."""
 NOTHING, NEW, SETTLED = -1, -1, -2
 """In place of an index; in place of the rate before this instant, of a flow that had none, or still has it."""
-RISING = -1
-"""In place of the rate of a flow that is still to be solved."""
 
 
 class Fluid(NamedTuple):
@@ -49,7 +47,7 @@ def fluid_of(graph: TaskGraph) -> Fluid:
         records(int(first[-1]), flow=np.repeat(np.arange(streams), most), link=0, weight=0, previous=0, following=0),
         records(links, room=room, spare=room, weight=0, slack=0, level=FREE, first=NOTHING),
         heap(links),
-        records(max(streams, links) + 1, changed=0, crossing=0, asked=0, limit=0),
+        records(max(streams, links) + 1, changed=0, crossing=0, asked=0),
     )
 
 
@@ -126,107 +124,6 @@ def solve(fluid: Fluid) -> None:
         link = fluid.due[1].item
         take(fluid.due, link)
         _set_level(fluid, link)
-
-
-@compiled
-def solve_anew(fluid: Fluid) -> None:
-    """The same rates from nothing, as `fabric.fill` finds them: everything at the lowest level freezes together."""
-    rising, limited = _melt(fluid)
-    while rising:
-        level, limited = _lowest_limit(fluid, limited)
-        while fluid.due[0].item and _is_stale(fluid, fluid.due[1].item):
-            continue
-        if fluid.due[0].item:
-            level = min(level, fluid.due[fluid.due[1].item].key)
-        full = 0
-        while fluid.due[0].item and fluid.due[fluid.due[1].item].key == level:
-            link = fluid.due[1].item
-            if not _is_stale(fluid, link):
-                take(fluid.due, link)
-                fluid.scratch[full].crossing = link
-                full += 1
-        for i in range(full):
-            at = fluid.links[fluid.scratch[i].crossing].first
-            while at >= 0:
-                rising -= _freeze(fluid, fluid.crossings[at].flow, level)
-                at = fluid.crossings[at].following
-        for i in range(limited):
-            if fluid.scratch[i].limit == level:
-                rising -= _freeze(fluid, fluid.scratch[i].asked, level)
-
-
-@compiled
-def _melt(fluid: Fluid) -> tuple[int, int]:
-    """Every flow rises, and every link that several cross is due with all its room; a link of its own only limits a flow.
-
-    Returns how many flows there are, and how many are limited. What is left of a link's room, and of the weight on it,
-    stands in `spare` and `slack`. Its level is not free: it is looked at again when a flow leaves.
-    """
-    for i in range(1, fluid.due[0].item + 1):
-        fluid.due[fluid.due[i].item].place = 0
-    fluid.due[0].item = 0
-    rising, limited = 0, 0
-    for stream in range(len(fluid.flows)):
-        flow = fluid.flows[stream]
-        if flow.end < 0:
-            continue
-        note(fluid, stream, flow.rate)
-        flow.rate = RISING
-        rising += 1
-        limit = flow.cap
-        for at in range(flow.first, flow.end):
-            number = fluid.crossings[at].link
-            link = fluid.links[number]
-            link.level = 0
-            if fluid.crossings[link.first].following < 0:
-                limit = min(limit, link.room // link.weight)
-            elif not fluid.due[number].place:
-                link.spare, link.slack = link.room, link.weight
-                put(fluid.due, number, link.room // link.weight)
-        if limit < UNCAPPED or flow.end == flow.first:
-            fluid.scratch[limited].asked, fluid.scratch[limited].limit = stream, limit
-            limited += 1
-    return rising, limited
-
-
-@compiled
-def _lowest_limit(fluid: Fluid, limited: int) -> tuple[int, int]:
-    """The lowest limit of a flow that still rises, and how many such flows are limited: they move up in the table."""
-    scratch, lowest, kept = fluid.scratch, FREE, 0
-    for i in range(limited):
-        if fluid.flows[scratch[i].asked].rate == RISING:
-            scratch[kept].asked, scratch[kept].limit = scratch[i].asked, scratch[i].limit
-            lowest = min(lowest, scratch[kept].limit)
-            kept += 1
-    return lowest, kept
-
-
-@compiled
-def _is_stale(fluid: Fluid, number: int) -> bool:
-    """Whether a link's level has risen since it was put on the heap; moves it to where it belongs."""
-    link = fluid.links[number]
-    if not link.slack:
-        take(fluid.due, number)
-        return True
-    level = link.spare // link.slack
-    if level == fluid.due[number].key:
-        return False
-    put(fluid.due, number, level)
-    return True
-
-
-@compiled
-def _freeze(fluid: Fluid, stream: int, level: int) -> int:
-    """Gives a flow its rate, unless it has one; returns how many flows that were."""
-    flow = fluid.flows[stream]
-    if flow.rate != RISING:
-        return 0
-    flow.rate = level
-    for at in range(flow.first, flow.end):
-        link, weight = fluid.links[fluid.crossings[at].link], fluid.crossings[at].weight
-        link.spare -= weight * level
-        link.slack -= weight
-    return 1
 
 
 @compiled

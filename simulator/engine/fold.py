@@ -206,7 +206,7 @@ def _labels(colours: Array) -> Array:
 
 
 def _count(colours: Array) -> int:
-    return len(np.unique(colours))
+    return len(_run_starts(np.sort(colours)))
 
 
 def _run_starts(ordered: Array) -> Array:

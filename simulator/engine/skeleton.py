@@ -53,8 +53,8 @@ class Template:
 
     def private(self, slot: int) -> bool:
         """Whether the lanes that this slot stands on carry nothing else, so that its own FIFO says all they say."""
-        lanes = np.unique(self.lanes.row_of[self.slot[self.lanes.idx] == slot])
-        return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes.tolist())
+        lanes = sorted(set(self.lanes.row_of[self.slot[self.lanes.idx] == slot].tolist()))
+        return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -9,7 +9,7 @@ from ..hardware.cluster import Cluster
 from ..hardware.gpu import Gpu, KernelConstants
 from ..hardware.options import Box, Dragonfly, Drawn, LinkSpec, Options, Routing, Wan
 from ..units import GB
-from . import catalog, kernel_fits
+from . import catalog
 from .grammar import Inside, Nics
 
 if TYPE_CHECKING:
@@ -33,12 +33,18 @@ def gpu(schema: GpuSchema) -> Gpu:
         tdp_w=schema.tdp,
         kernels=constants,
         profile=schema.profile,
-        profile_hash=kernel_fits.fingerprint(Path(schema.profile)) if schema.profile else "",
+        profile_hash=_fingerprint(schema.profile) if schema.profile else "",
         site_scalar=schema.site_scalar,
         architecture=schema.architecture,
         clock_hz=schema.clock,
         cache_bytes=schema.cache,
     )
+
+
+def _fingerprint(profile: str) -> str:
+    from . import kernel_fits
+
+    return kernel_fits.fingerprint(Path(profile))
 
 
 def cluster(schema: ClusterSchema) -> Cluster:

@@ -89,6 +89,7 @@ def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:
     """Of one window: the p-norm of what GPUs and nodes need, as in the theory."""
     on_gpu = load.inside * call.payload_bytes / inside.rate(call.per_node) / theory.reached(call, inside)
+    on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
     if across is None or not load.over_nics:
         return on_gpu
     nics = min(across.nics, math.ceil(call.per_node))

@@ -18,7 +18,6 @@ from ..costs.curves import Curve
 from ..costs.links import Across, Inside
 from ..hardware.cluster import Cluster
 from . import catalog, fabrics
-from .describe import without_switch
 from .fabrics import Fabric
 
 PCIE = ("pcie3", "pcie4", "pcie5")
@@ -69,6 +68,13 @@ def _within(cluster: Cluster, *, curves: bool) -> Fabric:
     if cluster.inside_name != SWITCH:
         return without_switch(found)
     return replace(found, inside=replace(found.inside, mesh=0)) if found.inside else found
+
+
+def without_switch(fabric: Fabric) -> Fabric:
+    """The same links from GPU to GPU: nothing adds up on the way, so the library does what is left to it."""
+    curves = [curve for curve in fabric.curves if (curve.kind, curve.algorithm) != ("all_reduce", "auto")]
+    plain = tuple(replace(curve, algorithm="auto") if curve.algorithm == "plain" else curve for curve in curves)
+    return replace(fabric, inside=replace(fabric.inside, nvls_efficiency=0.0) if fabric.inside else None, curves=plain)
 
 
 def _inside(cluster: Cluster, fabric: Fabric, *, keep: bool) -> Inside:

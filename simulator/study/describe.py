@@ -7,19 +7,21 @@ topologies/fabrics. The rules, in order:
   "bridge" or "pairs" in the fabric means NVLink between two GPUs and PCIe between pairs; "PCIe4" without NVLink, or a GPU
   that is sold as a card (`CARDS`), means PCIe alone, where the GPU's clock scales the launch; a rate such as "200GB/s"
   replaces that of the GPU if it is lower. Of Infinity Fabric a small rate is that of one link of seven, one way or both.
-  GH200 has no NVSwitch unless the fabric names one: nothing adds up on the way. V100 has none either; in a DGX-2 it has,
-  and no GPU is wired to another. Anything else is not guessed.
-- **A node is an NVLink domain**: "NVL72" makes one of 72 GPUs, however many trays they sit in.
-- **Across nodes** the text after the first "+" decides, or all of it if there is none: `described_networks`.
-- **Algorithms**: "nvls", "collnet" and "sharp", "tree" and "ring" mean themselves; "custom" a kernel that reads its peers'
-  memory (`direct`); "int8" and "no NVLS" whatever the library picks without the switch's help (`plain`), for switches do
-  not add up integers of a byte; anything else, such as "auto", "ofi-tuner" or "median of 131 runs", what the library picks.
+  GH200 has no NVSwitch unless the fabric names one: nothing adds up on the way; nor has another GPU whose fabric says "mesh",
+  "all-to-all" or "no NVSwitch". V100 has none either; in a DGX-2 it has, and no GPU is wired to another. Lanes ("x8") count.
+  Anything else is not guessed.
+- **A node is an NVLink domain**: "NVL72" makes one of 72 GPUs, however many trays they sit in, and so does a GB200 or GB300
+  whose fabric names no network.
+- **Across nodes** the text after the first "+" decides, or the clauses that name a network: `described_networks`.
+- **Algorithms**: "nvls", "collnet" and "sharp", "tree" and "ring" mean themselves; "custom", "one-shot" and the like a kernel
+  that reads its peers' memory (`direct`); "int8", "no NVLS" and NVLS_ENABLE=0 whatever the library picks without the switch's
+  help (`plain`), for switches do not add up integers of a byte; anything else, such as "auto", "ofi-tuner" or "median of 131
+  runs", what the library picks.
 - A machine that is not named ("unnamed", an empty GPU, "see source") is not guessed.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, replace
 
@@ -28,7 +30,8 @@ from ..costs.links import Across, Inside
 from ..errors import UserError
 from ..units import GB
 from . import fabrics
-from .described_networks import USUAL_GPUS, network, node_of, positive
+from .cluster_links import without_switch
+from .described_networks import USUAL_GPUS, halves, network, node_of, positive
 from .fabrics import Fabric, Loader
 
 INSIDES = (
@@ -47,10 +50,10 @@ CARDS = (
 )
 """GPUs that sit in a PCIe slot and have no other links, unless a bridge is named."""
 GENERATIONS = (
-    (r"nvlink\s*-?v?5", "nvlink5-nvswitch"),
-    (r"nvlink\s*-?v?4", "nvlink4-nvswitch"),
-    (r"nvlink\s*-?v?3", "nvlink3-nvswitch"),
-    (r"nvlink\s*-?v?[12]", "nvlink2-mesh"),
+    (r"nvlink\s*-?(?:v|gen)?\s*5", "nvlink5-nvswitch"),
+    (r"nvlink\s*-?(?:v|gen)?\s*4", "nvlink4-nvswitch"),
+    (r"nvlink\s*-?(?:v|gen)?\s*3", "nvlink3-nvswitch"),
+    (r"nvlink\s*-?(?:v|gen)?\s*[12]", "nvlink2-mesh"),
 )
 """What stands in the fabric of a GPU that is not known."""
 LOWER_GB_PER_S = ((r"h800|a800", 200.0), (r"p100", 80.0))
@@ -59,18 +62,23 @@ and 160 GB/s both ways of NVIDIA's data sheets."""
 XGMI_LINK_GB_PER_S, XGMI_LINKS = (80.0, 160.0), 7
 """No link between two MI300X or MI355X carries more per direction, none more both ways (64 and 128, 76.8 and 153.6 in the
 data sheets of AMD); the links of each."""
-SWITCH = r"nv-?(link)?\s*switch|dgx-?2\b"
+SWITCH = r"(?<!no )(?<!without )nv-?(link)?\s*switch|dgx-?2\b|nvl-?(?!2\b|4\b)\d"
 SWITCHLESS = r"gh200"
+MESH = r"(?<!cube )(?<!cube-)mesh|all-to-all|fully connected|(no|without) nv-?(link)?\s*switch"
 SWITCHLESS_MESH = 4
 """GPUs that sit in fours, each wired to each, without an NVSwitch, unless the fabric says otherwise."""
-PCIE5 = r"h100|h200|rtx ?pro|b40|rtxpro"
-PCIE3 = r"v100|p100|\bt4\b|\bp4\b|rtx ?20"
+RACK, RACK_GPUS = (r"gb[23]00", r"mnnvl|multi-?node nvlink"), 72
+"""What is in the name of a GPU, or in its fabric, if its nodes are trays of one NVLink domain, and how many GPUs that joins."""
+PCIE5 = r"h100|h200|rtx ?pro|b40|\b50[5-9]0"
+PCIE3 = r"v100|p100|\bt4g?\b|\bp40?\b|\b[km][68]0\b|rtx ?20|gtx"
+LANES = 16
 PCIE_CLOCK_GHZ = 1.75
-"""Of the GPU that the launch time of a PCIe fabric is meant for; others launch as much faster as the root of
-their clock is."""
+"""Of the GPU that the launch time of a PCIe fabric is meant for; others launch in as many cycles."""
 CLOCKS_GHZ = (
     (r"rtx ?pro|blackwell", 2.6),
-    (r"l40|l4\b|40[89]0|6000 ?ada|ada", 2.5),
+    (r"l40|l20|40[89]0|6000 ?ada|ada", 2.5),
+    (r"\b50[89]0", 2.4),
+    (r"\bl4\b", 2.0),
     (r"a100|a800|a30", 1.41),
     (r"a40|a6000|3090|a10", 1.75),
     (r"v100|p100|t4|p4\b", 1.5),
@@ -101,20 +109,25 @@ def machine(gpu: str, fabric: str, gpus: int, nodes: int, load: Loader = fabrics
         raise UserError("the GPU is not named")
     if re.fullmatch(UNNAMED, fabric, re.IGNORECASE):
         raise UserError("the fabric is not named")
-    words, gpu, fabric = fabric, gpu.lower(), fabric.lower()
+    words, gpu, fabric = fabric, gpu.lower(), re.sub(r"pci(-e\b|[- ]express)", "pcie", fabric.lower())
     within = _inside(gpu, fabric, load)
-    domain = re.search(r"nvl-?([1-9]\d*)", fabric)
-    nodes = min(gpus, -(-gpus // int(domain[1])) if domain else nodes)
+    domain = _domain(gpu, fabric)
+    nodes = min(gpus, -(-gpus // domain) if domain else nodes)
     if nodes < 2:
         return Machine(_found(within), None, 1, within.curves)
-    node = node_of(gpu, -(-gpus // nodes), rack=domain is not None and int(domain[1]) > USUAL_GPUS)
+    node = node_of(gpu, -(-gpus // nodes), rack=domain > USUAL_GPUS)
     across, curves = network(gpu, words, node, load)
     return Machine(_found(within), across, nodes, within.curves + curves)
 
 
 def algorithm(words: str, dtype: str = "") -> str:
     """The algorithm that a table's words mean."""
-    known = (("custom", "direct"), (r"no nvls|int8", "plain"), ("nvls", "nvls"), ("collnet|sharp", "sharp"))
+    known = (
+        (r"custom|(one|two)-?_?shot|symmetric|msccl", "direct"),
+        (r"(no|without)[- ]nvls|nvls\w*[ :=]+(0|off|disabled)|int8", "plain"),
+        ("nvls", "nvls"),
+        (r"(?<!no )(?<!without )(collnet|sharp)", "sharp"),
+    )
     for pattern, name in (*known, (r"\btree", "tree"), (r"\bring", "ring")):
         if re.search(pattern, words.lower()):
             return name
@@ -127,11 +140,20 @@ def _found(fabric: Fabric) -> Inside:
     return fabric.inside
 
 
+def _domain(gpu: str, text: str) -> int:
+    """GPUs of an NVLink domain, if the words name one; 0 where it is a node. Two half racks are one."""
+    said = re.search(r"nvl-?([1-9]\d*)", text)
+    if said and not re.search(r"nvl-?36x2", text):
+        return int(said[1])
+    joined = re.search(RACK[1], text) or (re.search(RACK[0], gpu) and not halves(text)[1])
+    return RACK_GPUS if said or joined else 0
+
+
 def _inside(gpu: str, text: str, load: Loader) -> Fabric:
-    near = text.partition("+")[0]
+    near = halves(text)[0]
     bridged = re.search(r"bridge|pair", text) and not re.search(SWITCHLESS, gpu)
     if bridged or ("pcie" in near and "nvlink" not in near):
-        return _bridged(gpu, _pcie(gpu, text, load), load) if bridged else _pcie(gpu, near, load)
+        return _bridged(gpu, text, _pcie(gpu, text, load), load) if bridged else _pcie(gpu, near, load)
     name = _family(gpu, near)
     if not name:
         return _pcie(gpu, text, load)
@@ -143,6 +165,8 @@ def _inside(gpu: str, text: str, load: Loader) -> Fabric:
         found = without_switch(found)
         pair = re.search(r"pair|nvl-?2\b", near)
         found = replace(found, inside=replace(_found(found), mesh=0 if pair else SWITCHLESS_MESH))
+    elif re.search(MESH, near) and not name.startswith("xgmi"):
+        found = without_switch(replace(found, inside=replace(inside, mesh=SWITCHLESS_MESH)))
     return _slowed(found, gpu, near)
 
 
@@ -170,27 +194,25 @@ def _slowed(fabric: Fabric, gpu: str, near: str) -> Fabric:
     return replace(fabric, inside=replace(inside, bytes_per_s=min([inside.bytes_per_s, *(rate * GB for rate in rates)])))
 
 
-def without_switch(fabric: Fabric) -> Fabric:
-    """The same links from GPU to GPU: nothing adds up on the way, so the library does what is left to it."""
-    curves = [curve for curve in fabric.curves if (curve.kind, curve.algorithm) != ("all_reduce", "auto")]
-    plain = tuple(replace(curve, algorithm="auto") if curve.algorithm == "plain" else curve for curve in curves)
-    return replace(fabric, inside=replace(_found(fabric), nvls_efficiency=0.0), curves=plain)
-
-
 def _pcie(gpu: str, text: str, load: Loader) -> Fabric:
-    said = re.search(r"pcie\s*(?:gen)?\s*([345])", text)
+    said = re.search(r"(?:pcie|gen)\s*-?(?:gen|v)?\s*-?([345])", text)
+    lanes = re.search(r"(?<![\w.])x\s?(16|8|4)\b", text)
     generation = said[1] if said else "5" if re.search(PCIE5, gpu) else "3" if re.search(PCIE3, gpu) else "4"
     found = load(f"pcie{generation}")
     clock = next((ghz for pattern, ghz in CLOCKS_GHZ if re.search(pattern, gpu)), PCIE_CLOCK_GHZ)
     inside = _found(found)
-    return replace(found, inside=replace(inside, launch_s=inside.launch_s * math.sqrt(PCIE_CLOCK_GHZ / clock)))
+    rate = inside.bytes_per_s * (int(lanes[1]) / LANES if lanes else 1.0)
+    return replace(found, inside=replace(inside, bytes_per_s=rate, launch_s=inside.launch_s * PCIE_CLOCK_GHZ / clock))
 
 
-def _bridged(gpu: str, pcie: Fabric, load: Loader) -> Fabric:
-    """Islands of two on NVLink, joined by PCIe: every second edge of a ring is a bridge, so a PCIe link carries one way only."""
+def _bridged(gpu: str, text: str, pcie: Fabric, load: Loader) -> Fabric:
+    """Islands of two, or as the words say, on NVLink, joined by PCIe: every second edge of a ring is a bridge, so a PCIe link
+    carries one way only.
+    """
     rate = next((rate for pattern, rate in BRIDGE_GB_PER_S if re.search(pattern, gpu)), 0.0) * GB
     if not rate:
         raise UserError(f"no rate known of an NVLink bridge between {gpu}")
+    ways = re.search(r"([2-8])-?way", text)
     pair, bridge = _found(pcie), _found(load("nvlink4-nvswitch" if re.search(PCIE5, gpu) else "nvlink3-nvswitch"))
     inside = replace(
         pair,
@@ -198,7 +220,7 @@ def _bridged(gpu: str, pcie: Fabric, load: Loader) -> Fabric:
         efficiency=bridge.efficiency,
         pair_efficiency=bridge.pair_efficiency,
         fill_s=bridge.fill_s,
-        island=2,
+        island=int(ways[1]) if ways else 2,
         beyond_bytes_per_s=pair.bytes_per_s,
         beyond_efficiency=ONE_WAY,
     )

@@ -46,6 +46,8 @@ class InsideSchema(Strict):
     beyond: Rate | None = None
     beyond_efficiency: Share = 1.0
     mesh: Annotated[int, Field(ge=0, le=1024)] = 0
+    flags: Annotated[float, Field(ge=1, le=100)] = 1.0
+    flags_size: Annotated[float, quantity(BYTES)] = 256.0 * KIB
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.island and self.beyond is None:
@@ -181,6 +183,8 @@ def _inside(name: str, schema: InsideSchema) -> Inside:
         schema.beyond or 0.0,
         schema.beyond_efficiency,
         schema.mesh,
+        schema.flags,
+        schema.flags_size,
     )
 
 
@@ -226,6 +230,8 @@ def _inside_lines(inside: Inside) -> list[str]:
         lines.append(f"beyond_efficiency: {inside.beyond_efficiency:.4g}")
     if inside.mesh:
         lines.append(f"mesh: {inside.mesh}")
+    if inside.flags != 1:
+        lines += [f"flags: {inside.flags:.4g}", f"flags_size: {_size(round(inside.flags_bytes))}"]
     return lines
 
 

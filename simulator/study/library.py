@@ -39,12 +39,10 @@ def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
 def must_serve(conduct: Conduct, kind: str, nodes: Array) -> None:
     """Raises `OutsideDomain` if an algorithm was asked for that cannot do a kind for a group over these nodes."""
     name = conduct.algorithm
-    if name == AUTO or len(nodes) < 2:
+    if name == AUTO or len(nodes) < 2 or serving({name: conduct.algorithms[name]}, kind, nodes):
         return
     every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
     able = serving(every, kind, nodes)
-    if name in able:
-        return
     knows = kind in every[name].KINDS
     counts = [n for n in range(2, 2 * len(nodes)) if knows and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
     near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)

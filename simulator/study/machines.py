@@ -142,7 +142,7 @@ class ClusterSchema(Strict):
     nodes_per_pod: Degree = 32
     oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
     pcie: BytesPerSecond | None = None
-    latency: LatencySchema = LatencySchema()
+    latency: LatencySchema = LatencySchema.model_construct()
     fabric: Annotated[str, Text(grammar.fabric, "how its links were measured", "ndr-ib")] = ""
     routing: Literal["spray", "ecmp"] = "spray"
     routing_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -150,8 +150,8 @@ class ClusterSchema(Strict):
     node_dims: Dims | None = None
     radix: Degree | None = None
     spines: Degree | None = None
-    dragonfly: DragonflySchema = DragonflySchema()
-    box: BoxSchema = BoxSchema()
+    dragonfly: DragonflySchema = DragonflySchema.model_construct()
+    box: BoxSchema = BoxSchema.model_construct()
     wan: WanSchema | None = None
     vertices: Annotated[list[VertexSchema], Field(max_length=MOST_DRAWN)] | None = None
     links: Annotated[list[EdgeSchema], Field(max_length=MOST_DRAWN)] | None = None

@@ -85,7 +85,7 @@ class PlanSchema(Strict):
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"], SoFar(("none", "zero1"))] = "none"
     recompute: Annotated[Literal["none", "selective", "full"], SoFar(("none",))] = "none"
     rank_order: Annotated[str, Text(grammar.rank_order, "axes, fastest first", "tp-cp-ep-dp-pp")] = "tp-cp-ep-dp-pp"
-    overlap: OverlapSchema = OverlapSchema()
+    overlap: OverlapSchema = OverlapSchema.model_construct()
 
 
 class JobSchema(Strict):
@@ -136,10 +136,10 @@ class PerturbSchema(Strict):
 class SettingsSchema(Strict):
     """The part of a scenario that Python writes as dataclasses."""
 
-    plan: PlanSchema = PlanSchema()
-    job: JobSchema = JobSchema()
-    framework: FrameworkSchema = FrameworkSchema()
-    fidelity: FidelitySchema = FidelitySchema()
+    plan: PlanSchema = PlanSchema.model_construct()
+    job: JobSchema = JobSchema.model_construct()
+    framework: FrameworkSchema = FrameworkSchema.model_construct()
+    fidelity: FidelitySchema = FidelitySchema.model_construct()
     perturb: Annotated[list[PerturbSchema], Field(default_factory=list)]
 
 

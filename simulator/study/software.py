@@ -68,10 +68,10 @@ class FrameworkSchema(Strict):
     compile: bool = False
     cuda_graphs: bool = False
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
-    fusion: FusionSchema = FusionSchema()
-    host: HostSchema = HostSchema()
-    low_precision: LowPrecisionSchema = LowPrecisionSchema()
-    overlap: OverlapsSchema = OverlapsSchema()
+    fusion: FusionSchema = FusionSchema.model_construct()
+    host: HostSchema = HostSchema.model_construct()
+    low_precision: LowPrecisionSchema = LowPrecisionSchema.model_construct()
+    overlap: OverlapsSchema = OverlapsSchema.model_construct()
     sources: dict[str, str] = Field(default_factory=dict)
 
     def contradictions(self) -> Iterator[Contradiction]:

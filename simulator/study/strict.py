@@ -21,6 +21,7 @@ class Strict(BaseModel):
     """Unknown keys, wrong types and numbers in quotes are faults."""
 
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=(), defer_build=True)
+    """Checks are built when they are first used, which takes a while: so defaults are made by `model_construct`, without any."""
     not_yet: ClassVar[dict[str, str]] = {}
     """Keys of the contract whose time has not come: refused with a reason instead of a guess at a typo."""
 

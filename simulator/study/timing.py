@@ -46,12 +46,12 @@ def timing_on(cluster: Cluster) -> Timing | None:
         return by_rounds.walk(catalog.module("collectives", algorithm), kind, np.array(nodes))
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
-        known = KNOWN_AS.get(algorithm, algorithm)
+        known, over = KNOWN_AS.get(algorithm, algorithm), len(set(nodes.tolist()))
         if known not in theory.ALGORITHMS and payload_bytes:
             how = walked(kind, algorithm, tuple(nodes.tolist()))
-            call = Call(kind, payload_bytes, len(nodes), len(np.unique(nodes)), algorithm)
+            call = Call(kind, payload_bytes, len(nodes), over, algorithm)
             return by_rounds.alone(call, how, *links()[:2])
-        return timed(MEASURED_AS.get(kind, kind), known, len(nodes), len(np.unique(nodes)), payload_bytes)
+        return timed(MEASURED_AS.get(kind, kind), known, len(nodes), over, payload_bytes)
 
     return timing
 

@@ -154,6 +154,28 @@ def test_between_bridged_pairs_it_is_pcie_at_its_one_way_rate() -> None:
     assert 2.0**34 / 2 / two > 150e9
 
 
+@given(st.sampled_from(theory.KINDS), st.integers(2, 8), st.floats(1, 2.0**34))
+def test_words_with_flags_take_longer_where_messages_are_small(kind: str, ranks: int, size: float) -> None:
+    """On PCIe: as many times longer as words are with their flags, at most, and no more than that of one message of 256 KiB."""
+    plain = replace(TRUE, fill_s=0.0, nvls_efficiency=0.0)
+    without, flagged = (theory.seconds(Call(kind, size, ranks), replace(plain, flags=flags)) for flags in (1.0, 3.0))
+    limit = theory.seconds(Call(kind, 2.0 * 256 * 1024, ranks, algorithm="ring"), replace(plain, launch_s=0.0, step_s=0.0))
+    assert without < flagged <= 3 * without * (1 + 1e-9)
+    assert flagged - without <= limit * (1 + 1e-6)
+
+
+def test_nothing_is_flagged_on_a_bridge() -> None:
+    bridged = replace(TRUE, island=2, beyond_bytes_per_s=3e10, flags=3.0)
+    times = [[theory.seconds(Call("all_gather", 2.0**12, n), i) for i in (bridged, replace(bridged, flags=1.0))] for n in (2, 4)]
+    assert times[0][0] == times[0][1]
+    assert times[1][0] > times[1][1]
+
+
+def test_cards_launch_in_as_many_cycles_as_one_another() -> None:
+    launches = [machine(gpu, "PCIe4 x16", 2, 1).inside.launch_s * ghz for gpu, ghz in (("L40S", 2.5), ("A100-PCIe", 1.41))]
+    assert launches[0] == pytest.approx(launches[1])
+
+
 def test_no_nvls_where_the_transport_is_run_without() -> None:
     inside, across = INSIDE["nvlink4-nvswitch"], ACROSS["tcpxo"]
     assert inside

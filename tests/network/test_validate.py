@@ -212,6 +212,15 @@ def test_words_for_links_inside(gpu: str, fabric: str, inside: str) -> None:
         ("NVLink4 NVSwitch + GPUDirect-TCPXO 1600Gb/s", "tcpxo", 8, 200),
         ("NVLink4 NVSwitch + GPUDirect-TCPX 800Gb/s", "tcpx", 4, 200),
         ("NVLink4 NVSwitch + 100GbE", "tcp", 1, 100),
+        ("NVLink4 NVSwitch + EFA 100Gb/s", "efa", 1, 100),
+        ("NVLink4 NVSwitch + RDMA 16x200Gb/s", "roce", 8, 400),
+        ("NVLink4 NVSwitch + RoCE 8x2x200Gb/s", "roce", 8, 400),
+        ("NVLink3 NVSwitch + HDR100 IB", "hdr-ib", 8, 100),
+        ("NVLink4 NVSwitch + 4x IB NDR400", "ndr-ib", 4, 400),
+        ("NVLink5 NVSwitch 900GB/s, ConnectX-7 400Gb/s", "roce", 8, 400),
+        ("NVLink5 NVSwitch 900GB/s RoCE 400Gb/s", "roce", 8, 400),
+        ("NVLink4 NVSwitch and 8x400Gb/s InfiniBand", "hdr-ib", 8, 400),
+        ("NDR InfiniBand 8x400G", "ndr-ib", 8, 400),
     ],
 )
 def test_words_for_networks(fabric: str, name: str, nics: int, gbit: int) -> None:
@@ -246,8 +255,14 @@ def test_words_for_nics(gpu: str, fabric: str, place: tuple[int, int], nics: int
     ("gpu", "fabric", "name", "rate", "mesh"),
     [
         ("V100", "NVLink2 NVSwitch", "nvlink2-mesh", 150, 0),
-        ("V100", "NVLink2", "nvlink2-mesh", 150, 4),
-        ("P100-SXM2", "NVLink1", "nvlink2-mesh", 80, 4),
+        ("V100", "NVLink2", "nvlink2-mesh", 150, 5),
+        ("P100-SXM2", "NVLink1", "nvlink2-mesh", 80, 5),
+        ("A100-SXM", "NVLink3 4-GPU mesh", "nvlink3-nvswitch", 300, 4),
+        ("H100-SXM", "NVLink4, no NVSwitch", "nvlink4-nvswitch", 450, 4),
+        ("A10G", "PCIe4 x8", "pcie4", 15.75, 0),
+        ("L40S", "PCI Express 4.0 x16, dual socket", "pcie4", 31.5, 0),
+        ("RTX 5090", "PCIe", "pcie5", 63, 0),
+        ("H100-SXM", "NVLink4 NVSwitch, NDR 50GB/s per GPU", "nvlink4-nvswitch", 450, 0),
         ("MI300X", "xGMI 64GB/s", "xgmi-mi300", 448, 8),
         ("MI300X", "xGMI 128GB/s", "xgmi-mi300", 448, 8),
         ("GH200", "NVLink pair", "nvlink4-nvswitch", 450, 0),
@@ -281,6 +296,19 @@ def test_links_that_nobody_knows_are_not_guessed(gpu: str, fabric: str) -> None:
 def test_a_rack_is_one_node() -> None:
     assert machine("GB200", "NVLink5 NVL72", 72, 18).nodes == 1
     assert machine("GB200", "NVLink5 NVL72 + XDR IB", 144, 36).nodes == 2
+    assert machine("GB200", "NVL36x2", 72, 18).nodes == 1
+    assert machine("GB300", "NVLink5", 8, 2).nodes == 1
+    assert machine("B200", "NVLink5 MNNVL", 16, 4).nodes == 1
+    assert machine("GB300", "NVLink5 + XDR IB", 8, 2).nodes == 2
+
+
+def test_sharp_in_the_words_of_a_network_adds_up() -> None:
+    said = ("NDR IB with SHARP", "NDR IB, no SHARP", "NDR IB")
+    assert [machine("B200", f"NVLink5 NVSwitch + {words}", 16, 2).across.sharp for words in said] == [True, False, False]  # type: ignore[union-attr]
+
+
+def test_a_bridge_of_four_is_an_island_of_four() -> None:
+    assert machine("H200 NVL", "4-way NVLink bridge + PCIe5", 8, 1).inside.island == 4
 
 
 @pytest.mark.parametrize("words", [("", "NVLink"), ("unnamed", "NVLink"), ("H100-SXM", "see source"), ("H100-SXM", "")])
@@ -303,6 +331,9 @@ def test_a_machine_that_is_not_named_is_not_guessed(words: tuple[str, str]) -> N
         ("ring", "", "ring"),
         ("auto median of 131 runs", "fp64", "auto"),
         ("auto ofi-tuner", "fp32", "auto"),
+        ("auto NCCL_NVLS_ENABLE=0", "", "plain"),
+        ("auto, no SHARP", "", "auto"),
+        ("one-shot", "", "direct"),
     ],
 )
 def test_words_for_algorithms(words: str, dtype: str, name: str) -> None:

@@ -136,36 +136,41 @@ class Assembly:
         node, near = source // per_node, source // per_node == target // per_node
         relay = source
         if self.fabric and self.fabric.relays:
-            out, into = self._nic(source), self._nic(target)
-            relay = np.where(self.fabric.relays(out, into), node * per_node + target % per_node, source)
+            nic = self._gates[0]
+            relay = np.where(self.fabric.relays(nic[source], nic[target]), node * per_node + target % per_node, source)
         stop = np.where(near, target, relay)
         inside = self.link.at(node, self.node.between(source % per_node, stop % per_node))
         if not self.fabric:
             return inside
         far = np.flatnonzero(~near)
         outside = self._outside(relay[far], target[far], flow_hash(self.cluster.options.routing.seed, source[far], target[far]))
-        whole = np.full((len(source), inside.shape[1] + outside.shape[1]), -1, dtype=np.int64)
-        whole[:, : inside.shape[1]] = inside
-        whole[far, inside.shape[1] :] = outside
-        return whole
+        hops = inside.shape[1]
+        whole = np.full((hops + outside.shape[1], len(source)), -1, dtype=np.int64)  # hop by hop: most of a route is one pass
+        whole[:hops], whole[hops:, far] = inside.T, outside.T
+        return whole.T
 
-    def _nic(self, gpu: Array) -> Array:
-        nic: Array = gpu // self.cluster.gpus_per_node * self.rails + rail_of(self.cluster, gpu)
-        return nic
+    @cached_property
+    def _gates(self) -> tuple[Array, Array, Array]:
+        """Of every GPU its NIC, and the links there and from there."""
+        gpu = np.arange(self.cluster.gpus)
+        node, local = np.divmod(gpu, self.cluster.gpus_per_node)
+        nic = node * self.rails + rail_of(self.cluster, gpu)
+        return nic, self.link.at(node, self.node.leave(local)), self.link.at(node, self.node.arrive(local))
 
     def _outside(self, source: Array, target: Array, flow: Array) -> Array:
         """From GPU to GPU of another node."""
-        per_node, fabric = self.cluster.gpus_per_node, self.fabric
+        fabric = self.fabric
         if fabric is None:
             return np.zeros((len(source), 0), dtype=np.int64)
-        out, into = self._nic(source), self._nic(target)
+        nic, leave, arrive = self._gates
+        out, into = nic[source], nic[target]
         between = fabric.between(fabric.port[out], fabric.port[into], flow)
         columns = [
-            self.link.at(source // per_node, self.node.leave(source % per_node)),
+            leave[source],
             (self.nic_up + out)[:, None],
             np.where(between < 0, -1, between + self.first_fabric),
             (self.nic_down + into)[:, None],
-            self.link.at(target // per_node, self.node.arrive(target % per_node)),
+            arrive[target],
         ]
         return np.concatenate(columns, axis=1)
 

@@ -51,7 +51,7 @@ def predictor() -> Callable[[Row], Predicted]:
 
 
 def _kind(row: Row) -> str:
-    kind = row["collective"].strip().lower().replace("-", "_")
+    kind = row["collective"].strip().lower().replace("-", "_").removesuffix("_perf")
     names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "all_to_all": "alltoall"}
     kind = names.get(kind, kind)
     if kind not in KINDS:
