@@ -218,18 +218,19 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     """A fit to all rows of a task, and how well one to some of them predicts the others."""
     judged = task.judged(task.held_out())
     constants, extra = task.fit(task.rows)
+    back = 0
     if isinstance(constants, AttentionConstants):
-        constants = finished(constants, task, table)
+        constants, back = finished(constants, task, table)
     cast = (float(extra[0]), float(extra[1])) if len(extra) else None
-    names = {"gemm": ("m", "n", "k"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
+    names = {"gemm": ("m", "n", "k", "batch"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
     rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
     ranges = {name: (float(rows[name].min()), float(rows[name].max())) for name in names}
     source = ", ".join(sorted({text.partition(":")[0] for text in task.rows.source}))
-    return Fit(task.family, task.dtype, task.library, constants, judged.sigma, ranges, len(rows), source, cast), judged
+    return Fit(task.family, task.dtype, task.library, constants, judged.sigma, ranges, len(rows), source, cast, back), judged
 
 
-def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> AttentionConstants:
-    """With what the other rows of a GPU tell: of odd heads, and of the backward pass."""
+def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, int]:
+    """With what the other rows of a GPU tell, of odd heads and of the backward pass, and how many tell of that."""
     fit = table[(table.role == "fit") & table.op.str.startswith("attention")]
     odd = fit[(fit.owner == task.gpu) & (fit.variant == task.library) & (fit.head_dim % HEAD_MULTIPLE != 0)]
     odd = odd[odd.seq >= LEAST_SEQ]
@@ -240,7 +241,7 @@ def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> Attentio
     if len(back) and task.library in USUAL:
         one, two = (attention(replace(c, backward=b), task.machine, back) for b in (1.0, 2.0))
         c = replace(c, backward=float(np.median(1 + (back.seconds - one) / (two - one))))
-    return c
+    return c, len(back)
 
 
 def sisters(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[Task]:

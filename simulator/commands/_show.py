@@ -93,8 +93,9 @@ class Count(click.IntRange):
         number = int(click.INT.convert(value, param, ctx))
         legal = int(min(max(number, self.min or 0), number if self.max is None else self.max))
         if legal != number:
-            name = str(param.name) if param else "number"
-            raise OutsideDomain(f"--{name} {number} is out of range", nearest={name: legal})
+            option, name = (param.opts[0], str(param.name)) if param else ("the number", "number")
+            hint = f"nearest legal: {option} {legal}"
+            raise OutsideDomain(f"{option} {number} is out of range", nearest={name: legal}, hint=hint)
         return number
 
 
@@ -111,14 +112,17 @@ class Duration(click.types.FloatParamType):
 
 
 class Positive(click.types.FloatParamType):
-    """A number above zero."""
+    """A number above zero, and not above the most."""
 
     name = "number"
 
+    def __init__(self, most: float = LONGEST) -> None:
+        self.most = most
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
-        if not 0 < number <= LONGEST:
-            self.fail(f"{value!r} should be a number above 0", param, ctx)
+        if not 0 < number <= self.most:
+            self.fail(f"{value!r} should be a number above 0, and at most {self.most:,}", param, ctx)
         return number
 
 

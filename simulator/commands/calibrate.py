@@ -81,11 +81,11 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     from ..units import SECONDS, parse
 
     budget_s, today = parse(budget, SECONDS), date.today().isoformat()
-    wanted = survey.wanted(model, _words(dtype, "--dtype"), [] if ops is None else _words(ops, "--ops"))
+    asked = survey.wanted(model, _words(dtype, "--dtype"), [] if ops is None else _words(ops, "--ops"))
     bench = Bench(device)
     where = survey.folder(out, bench.name, today)
     try:
-        wanted = survey.possible(wanted, bench.device)
+        wanted = survey.possible(asked, bench.device)
         survey.begin(where, bench.name, bench.facts(), today)
         with _progress() as report:
             outcome = run(bench, wanted, where / survey.RAW, budget_s, report)
@@ -98,9 +98,11 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
         bench.close()
     written = survey.finish(where, outcome.left)
     if as_json:
-        print_json({"folder": str(where), **survey.record(outcome, written)})
+        print_json({"folder": str(where), "too_large": len(set(asked) - set(wanted)), **survey.record(outcome, written)})
         return
     click.echo(f"{outcome.measured} kernels measured, {outcome.kept} were there, {outcome.left} wait for more time: {where}")
+    if too_large := len(set(asked) - set(wanted)):
+        click.echo(f"{too_large} sizes are too large for a CPU; of what is too large in every size one was made smaller")
     for reason, count in outcome.refused.items():
         click.echo(f"{count} not run here: {reason}")
     for name, times in written.slowdowns.items():
@@ -110,7 +112,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     for row in written.impossible:
         click.echo(f"left out: {row}", err=True)
     if written.profile:
-        _print_fits(survey.fits(written.profile), survey.ratios(written.profile))
+        _print_profile(written.profile)
     else:
         click.echo(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
@@ -138,14 +140,15 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     for one in found.impossible:
         click.echo(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
     if as_json:
-        told = {"fits": survey.fits(made), "ratios": survey.ratios(made), "unused": dict(made.unused)}
+        told = {"fits": survey.fits(made), "ratios": survey.ratios(made), "unused": dict(made.unused), "missing": made.missing}
         print_json({"gpu": made.gpu, "file": out, **told, "impossible": len(found.impossible), "yaml": content})
     elif out is None:
         click.echo(content, nl=False)
     else:
-        _print_fits(survey.fits(made), survey.ratios(made))
+        _print_profile(made)
         for reason, count in made.unused.items():
             click.echo(f"{count} rows not used: {reason}")
+        click.echo(f"written: {Path(out).resolve()}")
 
 
 @command.command("trace", short_help="A table of kernels from a PyTorch trace.")
@@ -199,12 +202,26 @@ def _words(text: str, option: str) -> list[str]:
     return found
 
 
-def _print_fits(fits: list[dict[str, Any]], ratios: list[dict[str, Any]]) -> None:
-    rows = [[e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}"] for e in fits]
-    print_table(["kernels", "dtype", "library", "rows", "held out", "mean error"], rows, right=(3, 4, 5))
+def _print_profile(made: Any) -> None:
+    """The fits of a profile, what was scaled for want of rows, and what the profile does not speak of."""
+    from ..study.calibrate import gpu as survey
+
+    fits, ratios = survey.fits(made), survey.ratios(made)
+    rows = [
+        [e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}", f"{e['sigma']:.1%}"]
+        for e in fits
+    ]
+    columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "claimed"]
+    print_table(columns, rows, right=(3, 4, 5, 6))
     if ratios:
         rows = [[e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}"] for e in ratios]
         print_table(["operator", "times a pointwise kernel", "rows", "error"], rows, right=(1, 2, 3))
+    for e in fits:
+        if e["scaled"]:
+            name = " ".join(filter(None, (e["family"], e["dtype"], e["library"])))
+            click.echo(f"{name}: too few rows for a fit; {e['scaled']['times']:.3g} times {e['scaled']['of']}")
+    for words in made.missing:
+        click.echo(f"not measured: {words}, as it ships")
 
 
 @contextmanager

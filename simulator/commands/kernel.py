@@ -8,42 +8,45 @@ import click
 
 from ._show import Count, Positive, json_option, print_json, print_pairs
 
-MOST_SIZE = 2**31
+MOST_SIZE, MOST_SCALAR = 2**31, 1000
 
 
 @click.command("kernel", short_help="Time one kernel on a GPU: a matrix product, attention, a norm.")
 @click.argument("op")
-@click.option("--gpu", required=True, help="A name that `trainsim catalog gpus` lists, or a YAML file.")
+@click.option("--gpu", required=True, help="A GPU that `trainsim catalog gpus` lists, by any of its names, or a YAML file.")
 @click.option("--dtype", default="bf16", show_default=True, help="A dtype that the GPU has; fp32 is fp32, not tf32.")
 @click.option("-m", "m", type=Count(1, MOST_SIZE), help="Rows of the product, or of a row-wise operator.")
 @click.option("-n", "n", type=Count(1, MOST_SIZE), help="Columns.")
 @click.option("-k", "k", type=Count(1, MOST_SIZE), help="The inner dimension of a product.")
-@click.option("--batch", type=Count(1, MOST_SIZE), default=1, show_default=True, help="How many products, groups or sequences.")
+@click.option("--batch", type=Count(1, MOST_SIZE), default=1, show_default=True, help="Products, groups, experts or sequences.")
 @click.option("--seq", type=Count(1, MOST_SIZE), help="Tokens of a sequence.")
 @click.option("--heads", type=Count(1, MOST_SIZE), help="Query heads.")
 @click.option("--kv-heads", type=Count(1, MOST_SIZE), help="Key heads.  [default: as many as query heads]")
 @click.option("--head-dim", type=Count(1, MOST_SIZE), help="Width of a head.  [default: 128]")
 @click.option("--causal/--full", default=None, help="Whether a token sees only those before it.  [default: causal]")
+@click.option("--top-k", type=Count(1, MOST_SIZE), help="To how many of the experts of moe_ffn a token goes.")
 @click.option("--library", default="", help="Whose kernels: fa1, fa2, fa3, cudnn, unfused, vllm ...  [default: the usual]")
 @click.option("--eager", is_flag=True, help="Memory-bound operators as an eager framework runs them, unfused.")
-@click.option("--site-scalar", type=Positive(), help="How much longer every kernel takes on this machine.")
+@click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")
+@click.option("--site-scalar", type=Positive(MOST_SCALAR), help="How much longer every kernel takes on this machine.")
 @json_option
 def command(
     op: str, gpu: str, dtype: str, m: int | None, n: int | None, k: int | None, batch: int, seq: int | None,
-    heads: int | None, kv_heads: int | None, head_dim: int | None, causal: bool | None, library: str, eager: bool,
-    site_scalar: float | None, as_json: bool,
+    heads: int | None, kv_heads: int | None, head_dim: int | None, causal: bool | None, top_k: int | None,
+    library: str, eager: bool, profile: str, site_scalar: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.
     Names as tables of measurements write them, such as gemm_bwd and elementwise, are understood too.
 
-    A product takes -m -n -k (and --batch), attention --batch --seq --heads, any other operator -m rows of -n columns; the
-    backward pass of an operator ends in _backward. The answer says which measurements it comes from, its relative standard
-    error, and whether it lies beyond what was measured.
+    A product takes -m -n -k (and --batch), attention --batch --seq --heads, moe_ffn -m tokens of -k channels through --top-k of
+    --batch experts of -n channels, any other operator -m rows of -n columns; the backward pass of an operator ends in
+    _backward. A cast reads 16 bits and writes DTYPE, once; the state of Adam is in fp32 whatever DTYPE is. The answer says
+    which measurements it comes from, its relative standard error, and whether it lies beyond what was measured.
     """
-    from ..study.kernel import Asked, time_kernel
+    from ..study.kernel import Asked, Software, time_kernel
 
-    asked = Asked(op, gpu, dtype, (m, n, k), batch, (seq, heads, kv_heads, head_dim), causal)
-    record: dict[str, Any] = time_kernel(asked, library=library, eager=eager, site_scalar=site_scalar)
+    asked = Asked(op, gpu, dtype, (m, n, k), batch, (seq, heads, kv_heads, head_dim), causal, top_k)
+    record: dict[str, Any] = time_kernel(asked, Software(library, eager, profile, site_scalar))
     if as_json:
         print_json(record)
         return

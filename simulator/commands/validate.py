@@ -17,29 +17,32 @@ if TYPE_CHECKING:
 FEW_ROWS = 20
 """Tables of no more rows are shown row by row."""
 MOST_RUNS = 8
+BEYOND = "beyond the measured sizes"
 
 
 @click.command("validate", short_help="Compare predictions with a table of measurements.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--kind", required=True, help="What the rows are: collectives or kernels.")
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
+@click.option("--gpu", default="", help="A GPU of your own, a YAML file: that of kernels whose GPU is in no catalog.")
+@click.option("--profile", default="", help="What `trainsim calibrate fit` wrote: kernels of that GPU are predicted by it.")
 @json_option
-def command(file: Path | None, kind: str, with_rows: bool, as_json: bool) -> None:
+def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, as_json: bool) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
     Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured.
     """
-    from ..study.validate import validate
+    from ..study.validate import Own, validate
 
     with progress("predicting"):
-        report = validate(kind.lower(), file)
+        report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None)
         record = report.as_dict()
     print_json(record) if as_json else _tell(report, record, with_rows=with_rows)
 
 
 def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if with_rows or len(report.rows) <= FEW_ROWS:
-        cells = [[str(row.id), row.source_key, *_compared(row), row.provenance or ""] for row in report.rows if not row.skipped]
+        cells = [[str(row.id), row.source_key, *_compared(row), _known(row)] for row in report.rows if not row.skipped]
         unit = report.rows[0].unit
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "known by"]
         print_table(headers, cells, right=(2, 3, 4))
@@ -49,13 +52,21 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
     known = Counter(row.provenance for row in report.rows if row.provenance)
     if known:
-        click.echo(f"known by: {', '.join(f'{count:,} {how}' for how, count in known.most_common())}")
+        beyond = sum(BEYOND in _known(row) for row in report.rows)
+        said = [f"{count:,} {how}" for how, count in known.most_common()]
+        click.echo(f"known by: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
     alone = [i for i, row in enumerate(report.rows) if row.measured is None]
     if alone:
         click.echo(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")
     for reason in dict.fromkeys(row.skipped for row in report.rows if row.skipped):
         skipped = [i for i, row in enumerate(report.rows) if row.skipped == reason]
         click.echo(f"skipped {len(skipped):,}: {reason}, {_lines(skipped)}")
+
+
+def _known(row: Judged) -> str:
+    """Whose word a prediction is; of a collective that says itself that it is extrapolated."""
+    says = row.provenance or ""
+    return f"{says}, {BEYOND}" if row.extrapolated and says != "extrapolated" else says
 
 
 def _compared(row: Judged) -> tuple[str, str, str]:

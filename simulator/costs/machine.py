@@ -22,6 +22,8 @@ from ..units import GB
 
 Array = NDArray[Any]
 
+HALVES = ("fp16", "bf16")
+
 USUAL_CLOCK = 1.85 * GB
 """Between which and its double or half the clock is looked for, where nobody states it."""
 
@@ -82,7 +84,7 @@ def architecture(gpu: Gpu) -> Architecture:
 
 def tensor_peak(gpu: Gpu) -> float:
     """Flop/s in 16 bits, or in 32 where there is nothing narrower."""
-    return gpu.peak("fp16" if "fp16" in gpu.peak_flop_per_s else "fp32")
+    return gpu.peak(next((dtype for dtype in HALVES if dtype in gpu.peak_flop_per_s), "fp32"))
 
 
 def clock_per_s(gpu: Gpu) -> float:

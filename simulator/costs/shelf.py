@@ -29,6 +29,8 @@ ANY = "any"
 """The library of a fit to the rows of all of them."""
 FITTED_AS = {"fp16": "bf16", "tf32": "bf16", "mxfp8": "fp8"}
 """Dtypes whose kernels are those of another, at a peak of their own."""
+SAME_SPEED = ("fp16", "bf16")
+"""Those of them that are timed as one."""
 USUAL = (ANY, "flash_attention", "fa3", "torch_flow")
 """Libraries in the order in which they are taken, nobody naming one: FlashAttention's design on Ampere, FlashAttention 3 on
 Hopper, TensorRT-LLM's attention on Blackwell."""
@@ -81,6 +83,8 @@ class Fit:
     source: str = ""
     cast: tuple[float, float] | None = None
     """What an unfused cast of the first operand added to the measured products: microseconds, and passes over its bytes."""
+    backward_rows: int = 0
+    """Rows of attention's backward pass among those that were fitted."""
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
     relative error of that."""
@@ -132,16 +136,17 @@ def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str
         (owner, fit)
         for owner, fits in shelf.fits.items()
         for fit in fits
-        if fit.family == family and _fits_format(fit.dtype, wanted, gpu, shelf.gpus[owner]) and library in ("", fit.library)
+        if fit.family == family and _fits_format(fit, wanted, gpu, shelf.gpus[owner]) and library in ("", fit.library)
     ]
     if not usable:
         return None
 
-    def order(found: tuple[str, Fit]) -> tuple[bool, bool, bool, float, int]:
+    def order(found: tuple[str, Fit]) -> tuple[float, ...]:
         owner, fit = found
         place = USUAL.index(fit.library) if fit.library in USUAL else len(USUAL)
-        far = abs(likeness(shelf.gpus[owner]) - likeness(gpu))
-        return owner != gpu.name, not akin(gpu, shelf.gpus[owner]), fit.dtype not in ("", wanted), far, place
+        other, others = shelf.gpus[owner], fit.dtype not in ("", wanted)
+        far = abs(likeness(other) - likeness(gpu))
+        return owner != gpu.name, not akin(gpu, other), others, other.architecture != gpu.architecture, far, place
 
     owner, fit = min(usable, key=order)
     newer = likeness(gpu) - likeness(shelf.gpus[owner])
@@ -151,7 +156,8 @@ def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str
     lent = replace(lent, constants=_slower(lent.constants, slower))
     if owner != gpu.name and family == "gemm":
         lent = replace(lent, cast=_cast(gpu, shelf, owner, wanted))
-    if owner == gpu.name and slower == 1 and not another:
+    same = fit.dtype in ("", dtype) or (dtype in SAME_SPEED and fit.dtype in SAME_SPEED)
+    if owner == gpu.name and slower == 1 and same and not another:
         return Chosen(lent, owner, "measured", fit.sigma)
     doubt = _doubt(gpu, shelf.gpus[owner], family)
     return Chosen(lent, owner, "transferred", math.hypot(fit.sigma, doubt), doubt)
@@ -174,10 +180,13 @@ def _runs_others(gpu: Gpu, shelf: Shelf, family: Family, library: str) -> bool:
     return bool(found) and library not in found
 
 
-def _fits_format(dtype: str, wanted: str, gpu: Gpu, owner: Gpu) -> bool:
-    """Whether a fit to one format speaks for another: its own, and 16 bits for narrower ones where kernels are portable."""
+def _fits_format(fit: Fit, wanted: str, gpu: Gpu, owner: Gpu) -> bool:
+    """Whether a fit to one format speaks for another: its own, and 16 bits for narrower ones where kernels are portable, or
+    those of experts.
+    """
     narrower = PEAK_OF.get(wanted, wanted) in gpu.peak_flop_per_s and wanted not in WIDER
-    return dtype in ("", wanted) or (dtype == PLAIN and narrower and _portable(gpu, owner))
+    others = fit.dtype == PLAIN and narrower and (fit.family == "moe" or _portable(gpu, owner))
+    return fit.dtype in ("", wanted) or others
 
 
 def _portable(gpu: Gpu, owner: Gpu) -> bool:
@@ -220,10 +229,8 @@ def _lent(fit: Fit, owner: Gpu, gpu: Gpu, dtype: str, *, ported: bool) -> Fit:
 
 
 def _sustained(gpu: Gpu, owner: Gpu) -> tuple[float, float]:
-    """How much of its peaks of arithmetic and of memory a GPU sustains for what another does: 1 where that is not known."""
+    """How much of its peaks of arithmetic and of memory a GPU sustains for what another does."""
     mine, others = gpu.kernels, owner.kernels
-    if mine.provenance == "measured":
-        return 1.0, 1.0
     return mine.compute_fraction / others.compute_fraction, mine.memory_fraction / others.memory_fraction
 
 

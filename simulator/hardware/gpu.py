@@ -29,6 +29,10 @@ class KernelConstants:
     """`measured` on this GPU, or `transferred` from another."""
 
 
+AT_PEAK = KernelConstants(0.0, 1.0, 1.0, 1.0, 1.0, "unknown")
+"""Of nothing but the peaks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """Peak rates are dense, without sparsity; memory is what the driver reports, half a GiB of which it keeps for itself."""
@@ -39,7 +43,8 @@ class Gpu:
     peak_flop_per_s: Mapping[str, float]
     sms: int
     tdp_w: float
-    kernels: KernelConstants
+    """0 where it is not known."""
+    kernels: KernelConstants = AT_PEAK
     profile: str = ""
     """A file of kernel fits that go before those of the catalog; none if empty."""
     profile_hash: str = ""

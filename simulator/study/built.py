@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,31 +14,38 @@ from . import catalog
 from .grammar import Inside, Nics
 
 if TYPE_CHECKING:
-    from .machines import ClusterSchema, GpuSchema
+    from .machines import ClusterSchema, GpuSchema, KernelSchema
 
 PCIE_BYTES_PER_S = 63.0 * GB
 """GPU to NIC where a cluster does not say: PCIe 5.0 x16."""
 
 
 def gpu(schema: GpuSchema) -> Gpu:
-    k = schema.kernels
-    constants = KernelConstants(
-        k.fixed, k.compute_fraction, k.memory_fraction, k.attention_forward_fraction, k.attention_backward_fraction, k.provenance
-    )
-    return Gpu(
+    """A GPU; what is not known of its kernels is taken from the measured one that is most like it."""
+    made = Gpu(
         name=schema.name,
         memory_bytes=schema.memory,
         memory_bytes_per_s=schema.memory_bandwidth,
         peak_flop_per_s=schema.peak,
         sms=schema.sms,
         tdp_w=schema.tdp,
-        kernels=constants,
         profile=schema.profile,
         profile_hash=_fingerprint(schema.profile) if schema.profile else "",
         site_scalar=schema.site_scalar,
         architecture=schema.architecture,
         clock_hz=schema.clock,
         cache_bytes=schema.cache,
+    )
+    return replace(made, kernels=_efficiencies(schema.kernels, made))
+
+
+def _efficiencies(k: KernelSchema | None, of: Gpu) -> KernelConstants:
+    if k is None:
+        from . import kernel_fits
+
+        return replace(kernel_fits.like(of).kernels, provenance="transferred")
+    return KernelConstants(
+        k.fixed, k.compute_fraction, k.memory_fraction, k.attention_forward_fraction, k.attention_backward_fraction, k.provenance
     )
 
 

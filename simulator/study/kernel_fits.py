@@ -18,11 +18,12 @@ from pydantic import Field
 from ..costs.attention import AttentionConstants
 from ..costs.gemm import TILE_SETS, GemmConstants
 from ..costs.rowwise import RowwiseConstants
-from ..costs.shelf import Constants, Fit, Shelf
+from ..costs.shelf import Constants, Fit, Shelf, akin, likeness
 from ..errors import did_you_mean
 from ..hardware.gpu import Gpu
 from . import catalog
 from .findings import validated
+from .measured_gpus import named
 from .source import read
 from .strict import Contradiction, Strict
 
@@ -33,6 +34,14 @@ CONSTANTS: Mapping[str, type[Constants]] = {
     "attention": AttentionConstants,
     "rowwise": RowwiseConstants,
 }
+SOME = (
+    "compute", "memory", "stream", "exponential", "backward", "walk", "walk_products", "lookup_cycles",
+    "narrow_rows", "rows", "wide_rows",
+)  # fmt: skip
+"""Constants of which nothing is too little: a rate, a size, or work that takes no time."""
+AT_LEAST_ONE = ("norm", "overlap", "odd")
+AS_IT_SHIPS = "as it ships"
+"""Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
 DIGITS, HASH_DIGITS = 4, 12
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -52,6 +61,7 @@ class FitSchema(Strict):
     rows: Annotated[int, Field(ge=0)] = 0
     source: str = ""
     cast: Pair | None = None
+    backward_rows: Annotated[int, Field(ge=0)] = 0
     ratios: Annotated[dict[str, Ratio], Field(default_factory=dict)]
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -65,6 +75,10 @@ class FitSchema(Strict):
         for name, value in self.constants.items():
             if (name == "tiles") != isinstance(value, str):
                 yield f"constants.{name}", f": {value!r} is no {'word' if name == 'tiles' else 'number'}", ""
+            elif name in SOME and not value:
+                yield f"constants.{name}", ": nothing is too little", "a number above 0"
+            elif name in AT_LEAST_ONE and isinstance(value, float) and value < 1:
+                yield f"constants.{name}", f": {value:g} is too little", "a number of at least 1"
         tiles = self.constants.get("tiles", "any")
         if isinstance(tiles, str) and tiles not in TILE_SETS:
             yield "constants.tiles", f": {tiles!r} is no set of tiles", did_you_mean(tiles, TILE_SETS)
@@ -93,6 +107,11 @@ def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
     return schema.gpu, tuple(_fit(entry) for entry in schema.fits)
 
 
+def owner_of(path: str) -> str:
+    """The GPU whose profile a file is."""
+    return load(Path(path))[0]
+
+
 def fingerprint(path: Path) -> str:
     """What tells a file from others of its name: some digits of a hash of its bytes."""
     return sha256(path.read_bytes()).hexdigest()[:HASH_DIGITS]
@@ -104,7 +123,8 @@ def _fit(entry: FitSchema) -> Fit:
     ranges = {name: (low, high) for name, (low, high) in entry.ranges.items()}
     cast = (entry.cast[0], entry.cast[1]) if entry.cast else None
     ratios = {op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()}
-    return Fit(entry.family, entry.dtype, entry.library, constants, entry.sigma, ranges, entry.rows, entry.source, cast, ratios)
+    about = (entry.sigma, ranges, entry.rows, entry.source, cast, entry.backward_rows, ratios)
+    return Fit(entry.family, entry.dtype, entry.library, constants, *about)
 
 
 @cache
@@ -121,12 +141,18 @@ def shelf_for(owner: Gpu) -> Shelf:
 
 
 def overlaid(owner: Gpu, measured: str, fits: Sequence[Fit]) -> Shelf:
-    """Every fit that ships, behind fits of a GPU of the name `measured`, which may be `owner` itself."""
-    shipped, kinds = shelf(), [(fit.family, fit.dtype) for fit in fits]
-    rest = [fit for fit in shipped.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
-    own = measured == owner.name
-    on = owner if own else gpu(measured)
-    return Shelf({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: on}, tuple(fits) if own else ())
+    """Every fit that ships, behind fits of a GPU of the name `measured`. If that is `owner` itself, what ships for such GPUs
+    is that of a sister: it was not measured on this machine."""
+    shipped = shelf()
+    if measured != owner.name:
+        kinds = [(fit.family, fit.dtype) for fit in fits]
+        rest = [fit for fit in shipped.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
+        return Shelf({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: gpu(measured)})
+    found, gpus = {**shipped.fits, measured: fits}, {**shipped.gpus, measured: owner}
+    if measured in shipped.fits:
+        sister = f"{measured} {AS_IT_SHIPS}"
+        found[sister], gpus[sister] = shipped.fits[measured], shipped.gpus[measured]
+    return Shelf(found, gpus, tuple(fits))
 
 
 def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> Shelf:
@@ -135,12 +161,22 @@ def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> Shelf:
 
 
 @cache
-def gpu(name: str) -> Gpu:
-    """A GPU of the catalog, or of a file."""
+def gpu(name: str, profile: str = "") -> Gpu:
+    """A GPU of the catalog by any of its names, or of a file; with a profile, it is refused if that is of another."""
     from .api import cluster
 
-    found: Gpu = cluster({"gpu": name, "gpus_per_node": 1, "intra_node": "NVSwitch 100 GB/s"}).gpu
+    chosen = {"name": name if catalog.is_path(name) else named(name), **({"profile": profile} if profile else {})}
+    found: Gpu = cluster({"gpu": chosen, "gpus_per_node": 1, "intra_node": "NVSwitch 100 GB/s"}).gpu
     return found
+
+
+def like(one: Gpu) -> Gpu:
+    """The measured GPU that is most like one: it runs the same kernels, and its multiprocessors have nearest the same peak."""
+
+    def far(other: Gpu) -> tuple[bool, float]:
+        return not akin(one, other), abs(likeness(other) - likeness(one))
+
+    return min(shelf().gpus.values(), key=far)
 
 
 def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
@@ -155,6 +191,8 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
             lines += [f"    ranges: {{{spans}}}"]
         if fit.cast:
             lines += [f"    cast: [{number(fit.cast[0])}, {number(fit.cast[1])}]"]
+        if fit.backward_rows:
+            lines += [f"    backward_rows: {fit.backward_rows}"]
         if fit.ratios:
             pairs = (f"{op}: [{number(times)}, {number(sigma)}]" for op, (times, sigma) in fit.ratios.items())
             lines += [f"    ratios: {{{', '.join(pairs)}}}"]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Fault, UserError, shown
 from . import catalog
 from .document import Document, Mark, Place
+from .measured_gpus import meant
 from .source import parse, read, scalar
 
 if TYPE_CHECKING:
@@ -220,7 +221,9 @@ def resolved(document: Document, place: Place, kind: str) -> Document:
         except UserError:
             if _complete(inner, kind):
                 return document
-            raise
+            if kind != "gpus":
+                raise
+            file = catalog.find(kind, meant(name))
         base = read(file)
     named = Document({**base.data, "name": file.stem}, base.marks)
     over = Document({key: v for key, v in inner.items() if key != "name"}, document.under(place).marks if inner else {})

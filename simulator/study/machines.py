@@ -33,6 +33,8 @@ SOMETIMES = (
     "oversubscription",
 )
 """Fields of a cluster that only some shapes have a use for."""
+WIDE_FORMATS = ("fp16", "bf16", "fp32")
+"""One of which every GPU has a peak of."""
 SLINGSHOT = Dragonfly()
 
 Degree = Annotated[int, Field(ge=1, le=2**20)]
@@ -66,16 +68,23 @@ class GpuSchema(Strict):
     name: Name = "inline"
     memory: Bytes
     memory_bandwidth: BytesPerSecond
-    peak: dict[str, FlopPerSecond]
+    peak: Annotated[dict[str, FlopPerSecond], Field(description="dense, by format, such as {bf16: 989 TFLOP/s}")]
     sms: Size
-    tdp: Watts
+    tdp: Annotated[Watts, Field(description="such as 700 W; 0 where it is not known")] = 0.0
     architecture: Annotated[str, Field(description="what its kernels are compiled for, such as sm_90")] = ""
     clock: Annotated[Hertz, Field(description="the highest, such as 1980 MHz")] = 0.0
     cache: Annotated[Bytes, Field(description="of the last level, such as 50 MiB")] = 0.0
-    kernels: KernelSchema
+    kernels: Annotated[KernelSchema | None, Field(description="left out, it is that of the measured GPU most like this one")] = (
+        None
+    )
     profile: Annotated[str, Field(description="a file that `trainsim calibrate fit` wrote for this GPU")] = ""
     site_scalar: Annotated[float, Field(gt=0, le=MOST_SCALAR, allow_inf_nan=False, description="times every kernel's time")] = 1.0
     sources: Annotated[dict[str, str], Field(default_factory=dict)]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if not any(dtype in self.peak for dtype in WIDE_FORMATS):
+            message = f": none of {', '.join(self.peak) or 'them'} is a format of 16 or 32 bits"
+            yield "peak", message, f"at least one of {', '.join(WIDE_FORMATS)}: peak: {{bf16: 989 TFLOP/s}}"
 
 
 class LatencySchema(Strict):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import UserError, did_you_mean, shown
+from ..errors import ALIKE, UserError, did_you_mean, either, nearest, shown
 from . import catalog
 
 WORD = re.compile(r"[a-z0-9]+")
@@ -22,16 +22,38 @@ SIZE = re.compile(r"(\d{1,3})(gb)?")
 def named(words: str) -> str:
     """The name in the catalog. A board that is not told apart there is the module, or the nearest of as much memory."""
     chip, card, size = _parts(words)
-    kin = [other for other in sorted(catalog.files("gpus")) if chip and _parts(other)[0] == chip]
+    kin = _kin(chip)
     if not kin:
-        hint = did_you_mean(chip, catalog.files("gpus"))
-        raise UserError(f"no GPU {shown(words)} in the catalog", hint=hint if chip else "")
+        raise UserError(f"no GPU {shown(words)}", hint=_near(words, chip))
 
     def order(other: str) -> tuple[bool, bool, int]:
         _, its_card, its_size = _parts(other)
         return its_card != card, size not in (0, its_size), -its_size
 
     return min(kin, key=order)
+
+
+def meant(words: str) -> str:
+    """The same where a GPU's memory counts: one of as much as the words say, and none if they leave it open."""
+    name, size = named(words), _parts(words)[2]
+    chip, card, its_size = _parts(name)
+    alike = [other for other in _kin(chip) if _parts(other)[1] == card]
+    if (size not in (0, its_size) and its_size) or (not size and len(alike) > 1):
+        raise UserError(f"no GPU {shown(words)}", hint=f"did you mean {either(alike)}?")
+    return name
+
+
+def _near(words: str, chip: str) -> str:
+    """The hint for a GPU that is not there: a file of that name, a chip that is written like it, or all that there are."""
+    file, known = f"{words}.yaml", catalog.files("gpus")
+    if catalog.is_file(file):
+        return f"did you mean {file!r}?"
+    return did_you_mean(chip if nearest(chip, known, cutoff=ALIKE) else "", known)
+
+
+def _kin(chip: str) -> list[str]:
+    """The GPUs of the catalog that have this chip."""
+    return [other for other in sorted(catalog.files("gpus")) if chip and _parts(other)[0] == chip]
 
 
 def _parts(words: str) -> tuple[str, bool, int]:

@@ -25,13 +25,14 @@ def _asked(run: Run) -> list[tuple[str, str]]:
     sharding = "" if plan.sharding == "none" else f", {plan.sharding}"
     batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
     gpu = s.cluster.gpu
+    whose = "" if gpu.name in s.cluster.name.split("-") else f" of {gpu.name}"
     software = [("framework", s.framework.name)] if s.framework != Framework() else []
     software += [("profile", f"{gpu.profile} ({gpu.profile_hash}) for the kernels of {gpu.name}")] if gpu.profile else []
     software += [("site", f"every kernel takes {gpu.site_scalar:g} times as long")] if gpu.site_scalar != 1 else []
     return [
         ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters"),
         ("batch", batch),
-        ("cluster", f"{run.gpus:,} GPUs: {s.cluster.nodes:,} x {s.cluster.name}"),
+        ("cluster", f"{run.gpus:,} GPUs: {s.cluster.nodes:,} x {s.cluster.name}{whose}"),
         ("plan", ways + chunks + sharding),
         *software,
     ]

@@ -104,6 +104,29 @@ def test_formats() -> None:
     assert narrow.record["tflop_per_s"] > 3000
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8"])
+def test_adam_updates_fp32_whatever_the_weights_are_in(dtype: str) -> None:
+    """Master weights and moments read and written, the gradient read, and weights of 16 bits written: 30 bytes a parameter."""
+    record = trainsim("kernel", "adamw", "--gpu", "h100", "-m", 1, "-n", 10**9, "--dtype", dtype, "--json").record
+    assert record["gb_per_s"] * record["time_us"] / 1e6 == pytest.approx(30)
+
+
+@pytest.mark.parametrize("dtype, each", [("fp8", 3), ("mxfp8", 3), ("nvfp4", 2.5625)])
+@pytest.mark.parametrize("op", ["cast", "quantise"])
+def test_a_cast_reads_16_bits_and_writes_the_format(op: str, dtype: str, each: float) -> None:
+    record = trainsim("kernel", op, "--gpu", "b200", "-m", 8192, "-n", 7168, "--dtype", dtype, "--json").record
+    assert record["gb_per_s"] * record["time_us"] * 1e3 / (8192 * 7168) == pytest.approx(each)
+
+
+def test_experts_take_the_fit_of_experts() -> None:
+    shape = ("--gpu", "b200", "-m", 4096, "-n", 4096, "-k", 4096, "--batch", 128, "--top-k", 8)
+    wide, narrow = (trainsim("kernel", "moe_ffn", *shape, "--dtype", dtype, "--json").record for dtype in ("bf16", "fp8"))
+    assert (wide["provenance"], narrow["provenance"]) == ("measured", "transferred")
+    assert wide["model"] == narrow["model"] == "moe: bf16 any of b200"
+    assert 1 < wide["time_us"] / narrow["time_us"] < 2.1
+    assert wide["tflop_per_s"] == pytest.approx(6 * 4096 * 8 * 4096**2 / wide["time_us"] / 1e6)
+
+
 def test_libraries_differ() -> None:
     times = [trainsim("kernel", *ATTENTION, "--library", name, "--json").record["time_us"] for name in ("unfused", "fa2", "fa3")]
     assert times == sorted(times, reverse=True)
@@ -115,12 +138,22 @@ def test_libraries_differ() -> None:
         (("gem", "--gpu", "h100", "-m", 1, "-n", 1, "-k", 1), "did you mean 'gemm'?"),
         (("gemm", "--gpu", "h10", "-m", 1, "-n", 1, "-k", 1), "did you mean 'h100'?"),
         (("gemm", "--gpu", "h100", "-m", 1, "-n", 1), "-k is missing"),
+        (
+            ("gemm", "--gpu", "h100", "-m", 64),
+            "-n, -k are missing\n    hint: trainsim kernel gemm --gpu h100 -m 64 -n 8192 -k 8192",
+        ),
         (("attention", "--gpu", "h100", "--heads", 8), "--seq is missing"),
+        (("attention", "--gpu", "h100"), "--seq, --heads are missing\n    hint: trainsim kernel attention --gpu h100 --seq 4096"),
+        (("moe_ffn", "--gpu", "h100", "-m", 8, "-n", 8, "-k", 8), "--top-k is missing"),
+        (("moe_ffn", "--gpu", "h100", "-m", 8, "-n", 8, "-k", 8, "--batch", 4, "--top-k", 5), "--top-k 5: there are 4 experts"),
+        ((*PRODUCT, "--top-k", 2), "--top-k: says nothing about gemm"),
+        (("adam_bwd", "--gpu", "h100", "-m", 8, "-n", 8), "adam has no backward pass"),
+        (("memcpy_backward", "--gpu", "h100", "-m", 8, "-n", 8), "copy has no backward pass"),
         (("attention", "--gpu", "h100", "--seq", 8, "--heads", 8, "--kv-heads", 3), "--kv-heads divides --heads"),
         ((*PRODUCT, "--dtype", "bf61"), "did you mean 'bf16'?"),
         ((*PRODUCT, "--library", "fa33"), "did you mean 'fa3'?"),
         (("gemm", "--gpu", "v100-32gb", "--dtype", "bf16", "-m", 1, "-n", 1, "-k", 1), "has no bf16 peak"),
-        (("gemm", "--gpu", "h100", "-m", 0, "-n", 1, "-k", 1), "-m"),
+        (("gemm", "--gpu", "h100", "-m", 0, "-n", 1, "-k", 1), "error: -m 0 is out of range\n    hint: nearest legal: -m 1"),
         ((*PRODUCT, "--seq", 4, "--full"), "--seq, --causal/--full: says nothing about gemm"),
         ((*PRODUCT, "--eager"), "--eager: says nothing about gemm"),
         ((*PRODUCT, "--library", "fa3"), "fa3 has no gemm that was measured"),
@@ -133,6 +166,7 @@ def test_libraries_differ() -> None:
         (("gemm_bwd", "--gpu", "h100", "-m", 1, "-n", 1), "-k is missing"),
         ((*PRODUCT, "--site-scalar", "nan"), "should be a number above 0"),
         ((*PRODUCT, "--site-scalar", 0), "should be a number above 0"),
+        ((*PRODUCT, "--site-scalar", "1e300"), "and at most 1,000"),
     ],
 )
 def test_what_is_wrong_is_said(args: tuple[object, ...], says: str) -> None:

@@ -21,7 +21,7 @@ from ..source import ROOT
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
 KEYS = ["id", "source_key", "measured", "predicted", "error", "unit", "interval", "memory_gb", "measured_memory_gb", "skipped"]
-KEYS.append("provenance")
+KEYS += ["provenance", "extrapolated"]
 HIDDEN = ("id", "title", "locator", "notes", "source_key", "tier", "source", "role", "system", "algbw_GBps", "busbw_GBps")
 COLUMNS = ("system", "fabric", "gpu", "gpus", "nodes", "gpus_per_node", "collective", "algorithm", "nccl", "dtype", "bytes")
 ROWS = (

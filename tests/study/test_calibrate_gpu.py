@@ -101,11 +101,20 @@ def test_rows_of_a_gpu_in_the_catalog_give_a_profile(tmp_path: Path) -> None:
     assert (tmp_path / "machine.json").read_bytes() == machine
     made = survey.finish(tmp_path).profile
     assert made is not None
-    assert {judged.fit.family for judged in made.fits} == {"gemm", "rowwise"}
-    assert (tmp_path / "profile.yaml").read_text().splitlines()[2] == "gpu: h100"
+    assert {judged.fit.family: judged.scaled is not None for judged in made.fits} == {
+        "gemm": False, "rowwise": False, "attention": True,
+    }  # fmt: skip
+    assert "gpu: h100" in (tmp_path / "profile.yaml").read_text().splitlines()
     told = list(csv.DictReader((tmp_path / "fit.csv").open()))
     assert {row["constant"] for row in told if row["what"] == "gemm"} >= {"launch_us", "compute", "memory"}
     assert {row["constant"] for row in told if row["what"] == "measured over predicted"} >= {"rmsnorm bf16", "adam fp32"}
+
+
+def test_operators_whose_every_size_is_too_large_are_timed_in_a_smaller_one(tmp_path: Path) -> None:
+    said = trainsim(*measure(tmp_path, "--ops", "adam,cross_entropy", "--budget", "1 min"))
+    assert "3 kernels measured" in said.out
+    assert "sizes are too large for a CPU" in said.out
+    assert {row.probe.op for row in rows_of(tmp_path / "raw.csv")} == {"adam", "cross_entropy", "cross_entropy_bwd"}
 
 
 HEEDING_INTERRUPTS = (

@@ -151,6 +151,18 @@ def test_few_kernels_of_a_queue_span_all_sizes() -> None:
         assert len({(probe.op, probe.dtype, probe.variant) for probe in queue}) == 1
 
 
+def test_a_cpu_is_asked_for_every_operator_in_sizes_that_it_can_do() -> None:
+    """Those of the grid where they are small enough; of others one that is made smaller."""
+    whole = grid.default(["bf16", "fp8"])
+    found = grid.for_cpu(whole)
+    kinds = [{(probe.op, probe.dtype, probe.variant) for probe in probes} for probes in (whole, found)]
+    assert kinds[0] == kinds[1]
+    assert all(work(probe) <= grid.MOST_CPU_WORK for probe in found)
+    shrunk = {probe.op for probe in set(found) - set(whole)}
+    assert shrunk == {"adam", "attention_bwd", "bmm", "cross_entropy", "cross_entropy_bwd", "overlap"}
+    assert grid.for_cpu([Probe("adam", "fp32", 1, 2**29)])
+
+
 def test_operators_are_picked_by_name() -> None:
     picked = grid.only(grid.default(["bf16"]), ["attention", "gelu"])
     assert {probe.op for probe in picked} == {"attention_fwd", "attention_bwd", "elementwise", "elementwise_bwd"}
@@ -249,6 +261,15 @@ def test_a_table_of_another_gpu_is_left_alone(tmp_path: Path) -> None:
     Bench().run(some("gemm"), tmp_path / "raw.csv")
     with pytest.raises(UserError, match="holds measurements of NVIDIA H100 80GB HBM3, and this is cpu"):
         Bench(name="cpu").run(some("bmm"), tmp_path / "raw.csv")
+
+
+@pytest.mark.parametrize("content", ["name,age", "name,age\n", "gpu,op,dtype,time_us\ncpu,gemm,bf16,3\n"])
+def test_a_file_of_somebody_elses_is_left_as_it_is(tmp_path: Path, content: str) -> None:
+    """One that ends in the middle of a line too, and a table in other columns."""
+    (tmp_path / "raw.csv").write_text(content)
+    with pytest.raises(UserError, match="not a table that this command began"):
+        Bench().run(some("gemm"), tmp_path / "raw.csv")
+    assert (tmp_path / "raw.csv").read_text() == content
 
 
 def test_the_rows_of_the_whole_grid_can_be_validated(tmp_path: Path) -> None:

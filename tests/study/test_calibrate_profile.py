@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,18 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.costs.attention import AttentionConstants
-from simulator.costs.gemm import GemmConstants
+from simulator.costs.attention import AttentionConstants, Heads, attention_s
+from simulator.costs.gemm import GemmConstants, gemm_s
+from simulator.costs.machine import machine
 from simulator.costs.measured import Estimator, Options
-from simulator.costs.rowwise import RowwiseConstants
-from simulator.costs.shelf import Fit, Shelf
+from simulator.costs.rowwise import RowwiseConstants, rowwise_s
+from simulator.costs.shelf import LENT_SIGMA, Fit, Shelf
 from simulator.errors import UserError
-from simulator.kernels import Gemm, Rowwise
+from simulator.kernels import Attention, Gemm, Part, Rowwise
 from simulator.study import kernel_fits
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
+from simulator.study.calibrate.few import slowed
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
 from simulator.study.calibrate.words import kernel_of
@@ -152,13 +157,32 @@ def test_rows_of_several_operators_tell_nothing_about_one_kernel(mark: dict[str,
     assert found.unused["rmsnorm: several operators, which a run has one by one"] == 18
 
 
-def test_ratios_need_something_to_be_a_ratio_to() -> None:
-    rows = table("gemm", "softmax")
-    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shelf())
-    assert found.unused["no pointwise kernels such as add and mul to set others against"] == 36
-    small = [row for row in norms() if row.probe.op != "rmsnorm" or row.probe.m * row.probe.n < 2**21]
+def test_without_pointwise_kernels_ratios_are_to_those_that_ship() -> None:
+    """Which are of another machine: their own word stays transferred, that of the operators is measured."""
+    gpu = kernel_fits.gpu("h100")
+    found = profile(table("gemm", "softmax"), gpu, kernel_fits.shelf())
+    judged = found.fits[-1]
+    assert (judged.fit.family, judged.fit.rows) == ("rowwise", 0)
+    by = Estimator(gpu, "bf16", kernel_fits.overlaid(gpu, "h100", [judged.fit]))
+    said = {op: by.estimate(Rowwise(op, 8192, 8192, 2, 4)).provenance for op in ("softmax", "softmax_backward", "add")}
+    assert said == {"softmax": "measured", "softmax_backward": "measured", "add": "transferred"}
+
+
+def test_small_rows_and_rows_that_disagree_give_no_ratio() -> None:
+    """Of one large row the ratio is, and its error says that it is one."""
+    rows = norms()
+    small = [row for row in rows if row.probe.op != "rmsnorm" or row.probe.m * row.probe.n < 2**21]
     found = profile(small, kernel_fits.gpu(GPU), kernel_fits.shelf())
-    assert found.unused["fewer than 3 large rows of rmsnorm"] == 1
+    assert found.unused["no large row of rmsnorm"] == 1
+    largest = max((row for row in rows if row.probe.op == "rmsnorm"), key=lambda row: row.seconds)
+    (judged,) = profile([*small, largest], kernel_fits.gpu(GPU), kernel_fits.shelf()).fits
+    assert {ratio.op: (ratio.rows, ratio.error) for ratio in judged.ratios}["rmsnorm"] == (1, 0.15)
+    wild = [
+        replace(row, seconds=row.seconds * (1 + 9 * (i % 2))) if row.probe.op == "rmsnorm" else row for i, row in enumerate(rows)
+    ]
+    found = profile(wild, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    assert "rmsnorm" not in found.fits[0].fit.ratios
+    assert [count for reason, count in found.unused.items() if "no one ratio comes nearer to rmsnorm than" in reason] == [18]
 
 
 def test_what_was_measured_of_norms_reaches_a_run(tmp_path: Path) -> None:
@@ -171,6 +195,74 @@ def test_what_was_measured_of_norms_reaches_a_run(tmp_path: Path) -> None:
         (tmp_path / "run.yaml").write_text(SMALL.replace("nodes: 2", "nodes: 2, gpu: {name: h100, profile: mine.yaml}"))
         step[times] = trainsim("run", tmp_path / "run.yaml", "--set", "model.norm=rmsnorm", "--json").record["step_time_s"]
     assert step[3] > step[1] * 1.005
+
+
+# Few rows -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1.6, 0.9])
+@pytest.mark.parametrize("family", ["gemm", "attention", "rowwise"])
+@given(data=st.data())
+def test_slowed_constants_give_times_that_are_as_much_longer(family: str, times: float, data: st.DataObject) -> None:
+    """At any size; shorter than what the peaks allow they do not become."""
+    (c,) = [fit.constants for fit in TRUTH if fit.family == family]
+    on, sizes = machine(kernel_fits.gpu(GPU), "bf16"), [data.draw(st.integers(64, 16384)) for _ in range(3)]
+
+    def took_s(c: Any) -> float:
+        if family == "gemm":
+            return float(gemm_s(c, on, *sizes))
+        if family == "rowwise":
+            return float(rowwise_s(c, replace(on, cache_bytes=0.0), sizes[0] * sizes[1]))
+        return float(attention_s(c, on, Heads(2, sizes[0], 16, 4, 128, 1), backward=sizes[1] > 8192))
+
+    assert took_s(slowed(c, times)) == pytest.approx(times * took_s(c), rel=1e-9)
+
+
+def step(slower: float) -> list[Measured]:
+    """What the trace of a step of a model gives: many products, attention once each way, one norm."""
+    gpu = kernel_fits.gpu("h100")
+    by = Estimator(gpu, "bf16", kernel_fits.shelf())
+    probes = [Probe("gemm", "bf16", 4096, n, 4096, variant="fwd") for n in range(1024, 9216, 1024)]
+    probes += [Probe(f"attention_{way}", "bf16", 0, 0, 0, 1, 8192, 32, 8, 128, True, "fa3") for way in ("fwd", "bwd")]
+    probes += [Probe("rmsnorm", "bf16", 8192, 4096)]
+    times = {"gemm": 1.0, "attention_fwd": slower, "attention_bwd": 1.2 * slower, "rmsnorm": slower}
+    kernels = [(probe, kernel_of(probe)) for probe in probes]
+    return [Measured("H100-SXM", probe, times[probe.op] * by.estimate(kernel).seconds) for probe, kernel in kernels]  # type: ignore[arg-type]
+
+
+def test_one_row_of_attention_and_of_a_norm_is_enough_to_be_measured(tmp_path: Path) -> None:
+    """At the size of the row the time is as measured; at others it is as much longer, and the error says that it was one row."""
+    (tmp_path / "table.csv").write_text(text(step(2.0)))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
+    assert "attention bf16 fa3: too few rows for a fit; 2 times that of h100 bf16 fa3" in said.out
+    assert 'source: "not stated: 2 times that of h100 bf16 fa3"' in (tmp_path / "mine.yaml").read_text()
+    gpu = kernel_fits.gpu("h100", str(tmp_path / "mine.yaml"))
+    mine, ships = (Estimator(gpu, "bf16", shelf) for shelf in (kernel_fits.shelf_for(gpu), kernel_fits.shelf()))
+    forward = Attention(1, 8192, 32, 8, 128, True, 2)
+    backward, norm = replace(forward, part=Part.INPUT_GRADIENT), Rowwise("rmsnorm", 8192, 4096, 2, 4)
+    for kernel, times in ((forward, 2.0), (replace(forward, seq=4096), 2.0), (backward, 2.4), (norm, 2.0)):
+        own, other = mine.estimate(kernel), ships.estimate(kernel)
+        assert own.seconds == pytest.approx(times * other.seconds, rel=0.02)
+        assert own.provenance == "measured"
+        assert own.sigma >= 0.15
+
+
+def test_few_rows_that_no_one_factor_explains_are_left_out_with_the_reason() -> None:
+    rows = step(1.0)
+    forward = next(row for row in rows if row.probe.op == "attention_fwd")
+    rows.append(replace(forward, probe=replace(forward.probe, seq=4096), seconds=forward.seconds * 3))
+    found = profile(rows, kernel_fits.gpu("h100"), kernel_fits.shelf())
+    assert found.unused == {"few rows of attention bf16 fa3, which no one factor explains": 3}
+
+
+def test_what_a_profile_does_not_speak_of_is_named(tmp_path: Path) -> None:
+    """In it, and on the screen."""
+    (tmp_path / "table.csv").write_text(text([row for row in step(1.0) if row.probe.op == "gemm"]))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
+    for text_ in (said.out.lower(), (tmp_path / "mine.yaml").read_text().lower()):
+        assert "not measured: attention bf16: that of h100 bf16 fa3, as it ships" in text_
+        assert "not measured: rowwise: that of" in text_
+    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--json").record["missing"][0].startswith("attention bf16")
 
 
 # What makes no sense --------------------------------------------------------------------------------------------------------
@@ -258,9 +350,13 @@ def test_kernels_that_a_profile_says_nothing_about_keep_their_constants(csv: Pat
     cluster = sim.cluster("dgx-h100", gpu={"name": "h100", "profile": str(tmp_path / "mine.yaml")})
     mine, shipped = kernel_fits.shelf_for(cluster.gpu), kernel_fits.shelf()
     assert [fit.source for fit in mine.fits["h100"] if (fit.family, fit.dtype) == ("gemm", "bf16")] == [COLD]
-    assert [f for f in mine.fits["h100"] if f.family == "attention"] == [
-        f for f in shipped.fits["h100"] if f.family == "attention"
-    ]
+    assert [f for f in mine.fits["h100"] if f.family == "attention"] == []
+    assert mine.fits["h100 as it ships"] == shipped.fits["h100"]
+    attention = Attention(1, 8192, 32, 8, 128, True, 2)
+    own, other = (Estimator(cluster.gpu, "bf16", shelf).estimate(attention) for shelf in (mine, shipped))
+    assert own.seconds == other.seconds
+    assert (own.provenance, own.model) == ("transferred", "attention: bf16 fa3 of h100 as it ships")
+    assert own.sigma == pytest.approx(math.hypot(other.sigma, LENT_SIGMA)), "another machine of the kind was measured"
     assert kernel_fits.shelf_for(sim.cluster("dgx-h100").gpu) == shipped
 
 
@@ -291,14 +387,14 @@ def test_a_table_of_several_gpus_asks_which(tmp_path: Path) -> None:
     said = trainsim("calibrate", "fit", tmp_path / "table.csv")
     assert said.code == 2
     assert "--gpu takes one of h100, b200" in said.err
-    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--gpu", "b200").out.splitlines()[1] == "gpu: b200"
+    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--gpu", "b200").out.count("\ngpu: b200\n") == 1
 
 
 def test_a_table_of_a_gpu_that_nobody_knows_may_be_told_whose_it_is(tmp_path: Path) -> None:
     rows = [replace(row, gpu="engineering sample") for row in table("gemm")[:6]]
     (tmp_path / "table.csv").write_text(text(rows))
     assert "is not in the catalog" in trainsim("calibrate", "fit", tmp_path / "table.csv").err
-    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--gpu", "h200").out.splitlines()[1] == "gpu: h200"
+    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--gpu", "h200").out.count("\ngpu: h200\n") == 1
 
 
 def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:

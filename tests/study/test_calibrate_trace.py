@@ -13,6 +13,8 @@ from simulator.errors import UserError
 from simulator.study.calibrate import trace
 from simulator.study.calibrate.table import Measured, Probe, rows_of
 from simulator.study.calibrate.trace import COLLECTIVE, UNMATCHED
+from simulator.study.calibrate.trace_names import family_of
+from simulator.study.calibrate.trace_ops import Op, probe_of
 
 from ..commandline import trainsim
 
@@ -159,7 +161,9 @@ def test_the_table_can_be_fitted_and_drops_nothing(tmp_path: Path) -> None:
     assert sum(row.seconds * row.runs for row in rows if row.probe.variant == "my_kernel<int>") == pytest.approx(9 / 1e6)
     made = trainsim("calibrate", "fit", out, "--json").record
     assert made["gpu"] == "h100"
-    assert [(fit["family"], fit["dtype"], fit["rows"]) for fit in made["fits"]] == [("gemm", "bf16", 11)]
+    assert [(fit["family"], fit["dtype"], fit["rows"]) for fit in made["fits"]] == [
+        ("gemm", "bf16", 11), ("attention", "bf16", 1),
+    ]  # fmt: skip
     assert made["unused"]["the role 'unmatched'"] == 3
 
 
@@ -211,8 +215,8 @@ def test_times_in_quotes_are_numbers(tmp_path: Path) -> None:
     """As some versions of the profiler write them."""
     plain = trace.read(written(tmp_path / "plain.json"))
     quoted = [{**e, **{key: str(e[key]) for key in ("ts", "dur") if key in e}} for e in EVENTS]
-    odd: list[Any] = ["soon", "nan", None, [], True]
-    strange = [{**EVENTS[0], "ts": value} for value in odd]
+    odd: list[Any] = ["soon", "nan", None, [], True, 1e300, "-inf"]
+    strange = [{**EVENTS[0], "ts": value} for value in odd] + [{**EVENTS[3], "dur": value} for value in (-5, "inf", False)]
     assert trace.read(written(tmp_path / "quoted.json", {**WHOLE, "traceEvents": quoted + strange})) == plain
 
 
@@ -254,6 +258,7 @@ def test_a_kernel_that_says_its_process_needs_no_time_to_tell(tmp_path: Path) ->
         ('{"traceEvents": [\n{"ph": }]}', r"trace.json:2:8: not JSON"),
         ("{}", "no list of traceEvents"),
         ('{"traceEvents": [{"ph": "X"}]}', "no operator and no kernel among 1 events"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -266,8 +271,123 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, words: str) -> N
 def test_a_broken_archive_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     whole = written(tmp_path / "trace.json.gz").read_bytes()
     (tmp_path / "trace.json.gz").write_bytes(whole[: len(whole) // 2])
-    for name in ("trace.json.gz", "nothing.json"):
+    (tmp_path / "bent.json.gz").write_bytes(whole[:20] + bytes(40) + whole[60:])
+    for name in ("trace.json.gz", "bent.json.gz", "nothing.json"):
         assert trainsim("calibrate", "trace", tmp_path / name).code == 2
+
+
+# What operators and kernels are called ---------------------------------------------------------------------------------------
+
+PACKED, STARTS = [4096, 16, 128], [5]
+DENSE = [4, 1024, 16, 128]
+ATTENTION = (0, 0, 0, 4, 1024, 16, 16, 128, True)
+
+
+def one(name: str, dims: list[Any], concrete: list[str] | None = None, types: list[str] | None = None) -> Probe | None:
+    """What an operator alone is."""
+    args = {"Input Dims": dims, "Input type": types or [BF16 if shape else "" for shape in dims]}
+    return probe_of(Op(name, 0, 1, {**args, "Concrete Inputs": concrete or []}))
+
+
+def packed(tensors: int, before: int, longest: int) -> tuple[list[Any], list[str]]:
+    """Arguments of attention over four packed sequences: tensors, absent ones, starts, then the longest and the mask."""
+    dims = [PACKED] * tensors + [[]] * before + [STARTS, STARTS]
+    return dims, [""] * len(dims) + [str(longest), str(longest), "0.0884", "True", "-1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "tensors", "before", "library"),
+    [
+        ("flash_attn::_flash_attn_varlen_forward", "attention_fwd", 3, 0, "flash_attention"),
+        ("flash_attn::_flash_attn_varlen_backward", "attention_bwd", 5, 0, "flash_attention"),
+        ("flash_attn_3::fwd", "attention_fwd", 3, 4, "fa3"),
+        ("flash_attn_3::bwd", "attention_bwd", 5, 0, "fa3"),
+    ],
+)
+def test_attention_of_flash_attn_has_its_shape_packed_or_not(name: str, op: str, tensors: int, before: int, library: str) -> None:
+    """Packed sequences of several lengths are no one shape."""
+    assert one(name, *packed(tensors, before, 1024)) == Probe(op, "bf16", *ATTENTION, library)
+    assert one(name, *packed(tensors, before, 2048)) is None
+    dense = name.replace("varlen_", "")
+    assert one(dense, [DENSE] * tensors, [""] * tensors + ["0.0884", "True", "-1"]) == Probe(op, "bf16", *ATTENTION, library)
+
+
+def test_grouped_products_have_the_shape_of_one_group() -> None:
+    tokens, weight, gradient = [4096, 1024], [8, 1024, 512], [4096, 512]
+    assert one("aten::_grouped_mm", [tokens, weight, [8]]) == Probe("grouped_gemm", "bf16", 512, 512, 1024, 8, variant="fwd")
+    wgrad = one("aten::_grouped_mm", [[1024, 4096], gradient, [8]])
+    assert wgrad == Probe("grouped_gemm", "bf16", 1024, 512, 512, 8, variant="wgrad")
+    assert one("aten::_grouped_mm", [tokens, weight, []]) is None
+    whole = one("aten::_scaled_grouped_mm", [tokens, weight, [], [], [8]], types=["c10::Float8_e4m3fn"] * 2)
+    assert whole == Probe("grouped_gemm", "fp8", 512, 512, 1024, 8, variant="fwd")
+
+
+@pytest.mark.parametrize(
+    ("word", "scales", "dtype", "k"),
+    [
+        ("Float4_e2m1fn_x2", "Float8_e4m3fn", "nvfp4", 2048),
+        ("Float4_e2m1fn_x2", "Float8_e8m0fnu", "mxfp4", 2048),
+        ("Float8_e4m3fn", "Float8_e8m0fnu", "mxfp8", 1024),
+        ("Float8_e4m3fn", "float", "fp8", 1024),
+    ],
+)
+def test_narrow_products_tell_their_format_and_count_elements_not_bytes(word: str, scales: str, dtype: str, k: int) -> None:
+    types = [f"c10::{word}", f"c10::{word}", scales if scales == "float" else f"c10::{scales}"]
+    made = one("aten::_scaled_mm", [[512, 1024], [1024, 4096], [512, 64]], types=types)
+    assert made == Probe("gemm", dtype, 512, 4096, k, variant="fwd")
+
+
+def test_a_table_of_words_that_is_no_matrix_is_no_shape() -> None:
+    assert one("aten::embedding", [[2, 100, 64], [4, 16]]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1", "attention_fwd"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x128_1x1x1", "attention_bwd"),
+        ("void cudnn::fusion::compute_dot_do_o_specialized<true, 128>(...)", "attention_bwd"),
+        ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<...>::Params)", "attention_fwd"),
+        ("fmha_cutlassB_bf16_aligned_128x64_k128_sm80", "attention_bwd"),
+        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>", "attention_bwd"),
+        ("void pytorch_flash::flash_fwd_splitkv_combine_kernel<...>", "attention_fwd"),
+        ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<...> > >", "attention_fwd"),
+        ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnBwdSm90<...> > >", "attention_bwd"),
+        ("void cutlass::device_kernel<flash::FlashAttnBwdPostprocessConvertdQ<...> >", "attention_bwd"),
+        ("void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<...>", "rmsnorm"),
+        ("void transformer_engine::normalization::rmsnorm_bwd_finalize_tuned_kernel<...>", "rmsnorm_bwd"),
+        ("void transformer_engine::normalization::ln_bwd_tuned_kernel<...>", "layernorm_bwd"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>", "layernorm"),
+        ("void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<...>", "layernorm_bwd"),
+        ("void scaled_upper_triang_masked_softmax_warp_backward<...>", "softmax_bwd"),
+        ("void softmax_warp_forward<float, c10::BFloat16, float, 10, false, false>", "softmax"),
+        ("void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>", "cross_entropy"),
+        ("void transformer_engine::fused_rope_forward_kernel<__nv_bfloat16>", "rope"),
+        ("void transformer_engine::fused_rope_backward_kernel<__nv_bfloat16>", "rope_bwd"),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", "gemm"),
+        ("multi_tensor_apply_kernel<..., FusedAdamMathFunctor<...>>", "adam"),
+        ("triton_poi_fused__scaled_dot_product_flash_attention_transpose_2", ""),
+        ("void at::native::vectorized_elementwise_kernel<4, ...>", ""),
+    ],
+)
+def test_kernels_are_named_with_their_direction(name: str, family: str) -> None:
+    assert family_of(name) == family
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "dims", "kind", "payload_bytes"),
+    [
+        ("multimem_all_reduce_kernel<c10::BFloat16, 16>", "symm_mem::multimem_all_reduce_", [[512, 1024]], "all_reduce", 2**20),
+        ("one_shot_all_reduce_kernel<...>", "symm_mem::one_shot_all_reduce_copy", [[4096], [1024]], "all_reduce", 2048),
+        ("multimem_all_gather_kernel<16>", "symm_mem::multimem_all_gather_out", [[512], [], [4096]], "all_gather", 8192),
+    ],
+)
+def test_kernels_that_reach_into_their_peers_memory_are_collectives(
+    tmp_path: Path, name: str, operator: str, dims: list[Any], kind: str, payload_bytes: int
+) -> None:
+    events = [op(operator, 0, 20, 1, dims), launch(5, 100), kernel(name, 50, 30, External_id=1, correlation=100)]
+    (entry,) = trace.read(written(tmp_path / "trace.json", events)).collectives
+    assert (entry.probe.op, entry.probe.n, entry.times_us) == (kind, payload_bytes, [30])
 
 
 @pytest.mark.slow

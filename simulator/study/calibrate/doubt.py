@@ -18,7 +18,7 @@ from ...kernels import Kernel, Rowwise
 from ...units import GB, TFLOP
 from ..kernel import WIDTH
 from .table import Measured
-from .words import kernel_of
+from .words import Experts, kernel_of
 
 ABOVE = 1.05
 """How far above a peak a row may lie."""
@@ -66,7 +66,7 @@ def _not_slow(rows: Sequence[Measured], gpu: Gpu, path: Path) -> None:
         raise UserError(many, where=str(path), hint=HINT)
 
 
-def _bound_s(row: Measured, kernel: Kernel, gpu: Gpu) -> float:
+def _bound_s(row: Measured, kernel: Kernel | Experts, gpu: Gpu) -> float:
     """What a kernel takes at the peaks."""
     peak = gpu.peak_flop_per_s.get(PEAK_OF.get(row.probe.dtype, row.probe.dtype))
     computed_s = kernel.flop / peak if peak and not isinstance(kernel, Rowwise) else 0.0
@@ -88,7 +88,7 @@ def _why(row: Measured, gpu: Gpu) -> str:
     return ""
 
 
-def _least_bytes(kernel: Kernel, dtype: str) -> float:
+def _least_bytes(kernel: Kernel | Experts, dtype: str) -> float:
     """What a kernel moves at least; of a look-up the result alone, for rows of the table come again."""
     if not isinstance(kernel, Rowwise):
         return kernel.traffic_bytes * min(1.0, WIDTH[dtype])

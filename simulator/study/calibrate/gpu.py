@@ -142,8 +142,9 @@ def _own(rows: list[Measured], gpu: str) -> tuple[str, list[Measured]]:
 
 
 def text(made: Profile, about: str) -> str:
-    """A profile as YAML that can be read again."""
-    content = kernel_fits.text(made.gpu, [judged.fit for judged in made.fits], about)
+    """A profile as YAML that can be read again; above it, what it does not speak of."""
+    lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
+    content = kernel_fits.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(lines))
     validated(kernel_fits.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
     return content
 
@@ -159,6 +160,7 @@ def fits(made: Profile) -> list[dict[str, Any]]:
             "held_out": judged.held_out,
             "error": judged.error,
             "sigma": judged.fit.sigma,
+            "scaled": {"of": judged.scaled.of, "times": judged.scaled.times} if judged.scaled else None,
         }
         for judged in made.fits
     ]
@@ -183,6 +185,7 @@ def record(outcome: Outcome, written: Written) -> dict[str, Any]:
         "refused": outcome.refused,
         "fits": fits(made) if made else [],
         "ratios": ratios(made) if made else [],
+        "missing": list(made.missing) if made else [],
         "why_no_profile": written.why_not or None,
         "hint": written.hint or None,
         "suggested": list(written.suggested),

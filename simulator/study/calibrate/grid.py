@@ -8,6 +8,7 @@ is refused when its turn comes, not here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ...errors import UserError, did_you_mean
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
@@ -46,6 +47,8 @@ MICROBATCHES = (1, 2, 4)
 MOST_SEQUENCE = 4096
 MOST_CPU_WORK = 2**32
 """What a CPU is asked to do in one kernel."""
+SHRINKS = ("m", "n", "k", "seq")
+"""Sizes that may be made smaller; a number of heads may not."""
 
 
 def default(dtypes: Iterable[str]) -> list[Probe]:
@@ -145,16 +148,37 @@ def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
 
 
 def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
-    """Those that a CPU does in a moment."""
-    return [probe for probe in probes if work(probe) <= (MOST_CPU_WORK if kernel_of(probe) else MOST_CPU_WORK / FLOP_PER_BYTE)]
+    """Those that a CPU does in a moment; of what is too large in every size the smallest, made smaller until it is not."""
+    found: list[Probe] = []
+    for queue in _alike(probes):
+        small = [probe for probe in queue if _is_small(probe)]
+        found += small or [_shrunk(min(queue, key=work))]
+    return found
+
+
+def _is_small(probe: Probe) -> bool:
+    return work(probe) <= (MOST_CPU_WORK if kernel_of(probe) else MOST_CPU_WORK / FLOP_PER_BYTE)
+
+
+def _shrunk(probe: Probe) -> Probe:
+    """A kernel with its largest size halved again and again."""
+    while not _is_small(probe):
+        name = max(SHRINKS, key=lambda size: getattr(probe, size))
+        probe = replace(probe, **{name: getattr(probe, name) // 2})
+    return probe
+
+
+def _alike(probes: Iterable[Probe]) -> list[list[Probe]]:
+    """Kernels by operator, dtype and variant."""
+    found: dict[tuple[str, str, str], list[Probe]] = {}
+    for probe in probes:
+        found.setdefault((probe.op, probe.dtype, probe.variant), []).append(probe)
+    return list(found.values())
 
 
 def queues(probes: Iterable[Probe]) -> list[list[Probe]]:
     """Kernels by operator, dtype and variant; in each the largest first, then such that few already span all sizes."""
-    found: dict[tuple[str, str, str], list[Probe]] = {}
-    for probe in probes:
-        found.setdefault((probe.op, probe.dtype, probe.variant), []).append(probe)
-    return [_spread(sorted(queue, key=lambda probe: (-work(probe), str(probe)))) for queue in found.values()]
+    return [_spread(sorted(queue, key=lambda probe: (-work(probe), str(probe)))) for queue in _alike(probes)]
 
 
 def _spread(ordered: list[Probe]) -> list[Probe]:

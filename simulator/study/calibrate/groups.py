@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,28 @@ from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Gemm, Kernel, Rowwise
 from ..kernel import WIDTH
 from .table import COLD, Measured
-from .words import kernel_of
+from .words import BACK, FORWARD_BACKWARD, Experts, kernel_of, name_of
 
 RATIO = "ratio"
 """Instead of a library: rows that are no fit of their own, and told by their ratios to one."""
+
+SIZES: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k"),
+    "moe": ("m", "n", "k"),
+    "attention": ("seq", "head_dim"),
+    "rowwise": ("traffic_bytes",),
+}
+HELD: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("n", "k"),
+    "moe": ("n", "k"),
+    "attention": ("seq", "heads"),
+    "rowwise": ("traffic_bytes",),
+}
+"""Of which sizes every fourth value is held out."""
+EVERY = 4
+"""One size in so many is held out; of two sizes one in twice as many each."""
+LEAST_HELD, LEAST_KEPT = 6, 24
+"""Rows to judge by, and to fit."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,17 @@ class Group:
     @property
     def seconds(self) -> Array:
         return np.array([row.seconds for row in self.rows])
+
+    @property
+    def backward(self) -> Array:
+        """Which rows timed a backward pass: of attention, or of a product with regard to both operands."""
+        return np.array([row.probe.op.endswith(BACK) for row in self.rows])
+
+    @property
+    def forward(self) -> Array:
+        """Which rows timed a forward pass, alone or with the other."""
+        both: Array = np.array([row.probe.op == FORWARD_BACKWARD for row in self.rows])
+        return both | ~self.backward
 
     def part(self, which: Array) -> Group:
         """Some of the rows."""
@@ -53,7 +82,7 @@ class Group:
 
 def groups(rows: Iterable[Measured], gpu: Gpu, unused: dict[str, int]) -> Iterator[Group]:
     """The rows of each fit; what belongs to none is counted."""
-    found: dict[tuple[Family, str, str], list[tuple[Measured, Kernel]]] = {}
+    found: dict[tuple[Family, str, str], list[tuple[Measured, Kernel | Experts]]] = {}
     for row in rows:
         key = _key(row, gpu)
         if isinstance(key, str):
@@ -68,13 +97,14 @@ def groups(rows: Iterable[Measured], gpu: Gpu, unused: dict[str, int]) -> Iterat
         yield Group(family, dtype, library, rows_of, kernels, on)
 
 
-def _key(row: Measured, gpu: Gpu) -> tuple[Family, str, str, Kernel] | str:
+def _key(row: Measured, gpu: Gpu) -> tuple[Family, str, str, Kernel | Experts] | str:
     """The fit that a row belongs to and its kernel, or why it belongs to none."""
     probe, kernel = row.probe, kernel_of(row.probe)
     if not row.may_be_fitted:
         return f"the role {row.role!r}"
     if kernel is None:
-        return f"no model of {probe.op}"
+        told = name_of(probe.op, probe.variant)
+        return f"no model of {probe.op}" + f" {told}" * (told not in probe.op)
     if isinstance(kernel, Rowwise):
         fits = kernel.op in LOOKUPS or (work_of(kernel.op) == POINTWISE and not probe.op.endswith("_bwd"))
         if row.is_eager:
@@ -85,7 +115,28 @@ def _key(row: Measured, gpu: Gpu) -> tuple[Family, str, str, Kernel] | str:
     dtype = FITTED_AS.get(probe.dtype, probe.dtype)
     if WIDTH[dtype] != WIDTH[probe.dtype]:
         return f"{probe.dtype} takes the fit of {dtype}"
-    if isinstance(kernel, Gemm):
-        return "gemm", dtype, ANY, kernel
-    library = probe.variant.lower().replace("-", "_").replace(" ", "_")
+    if isinstance(kernel, Gemm | Experts):
+        return "gemm" if isinstance(kernel, Gemm) else "moe", dtype, ANY, kernel
+    library = "_".join(word for word in probe.variant.lower().replace("-", "_").split() if "=" not in word)
     return "attention", dtype, SHORT.get(library, library) or ANY, kernel
+
+
+def ranges_of(group: Group) -> dict[str, tuple[float, float]]:
+    """Between which sizes the rows lie."""
+    columns = {name: group.column(name) for name in SIZES[group.family]}
+    if group.family == "attention":
+        columns["lines"] = group.column("batch") * group.column("heads")
+    names = {"traffic_bytes": "bytes", "heads": ""}
+    return {names.get(n, n): (float(c.min()), float(c.max())) for n, c in columns.items() if names.get(n, n)}
+
+
+def held_out(group: Group) -> Array | None:
+    """The rows to judge a fit by: all that have one of the held-out sizes. None if too few are left on either side."""
+    for names in (HELD[group.family], *((name,) for name in HELD[group.family])):
+        held, every = np.zeros(len(group.rows), dtype=bool), EVERY * len(names)
+        for name in names:
+            column = group.column(name)
+            held |= np.isin(column, np.unique(column)[every // 2 :: every])
+        if held.sum() >= LEAST_HELD and (~held).sum() >= LEAST_KEPT:
+            return held
+    return None

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ...errors import UserError
 from .grid import queues
-from .table import FIT, Measured, Probe, append, mend, rows_of
+from .table import COLUMNS, FIT, Measured, Probe, append, line, mend, rows_of
 from .timers import Sample
 from .torch_operands import Refused
 
@@ -93,7 +93,11 @@ def row_of(bench: Measures, probe: Probe, sample: Sample) -> Measured:
 
 
 def kept(path: Path, name: str) -> list[Probe]:
-    """The kernels that a table holds, a last row that was cut short taken off."""
+    """The kernels that a table holds, a last row that was cut short taken off. A file that is none of ours is left alone."""
+    header = line(COLUMNS).encode()
+    begins = path.read_bytes()[: len(header)] if path.exists() else b""
+    if not header.startswith(begins):
+        raise UserError(f"{path} is not a table that this command began", hint="--out names another folder")
     mend(path)
     if not path.exists() or len(path.read_bytes().splitlines()) < 2:
         return []

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +30,8 @@ RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
 T = TypeVar("T")
 ByProcess = Mapping[str, Mapping[Any, T]]
 """By number, then by process."""
+LATEST_US = 2.0**62
+"""Later than that is no clock, whatever it counts."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
 
 
@@ -77,7 +79,9 @@ def _json(path: Path) -> Any:
         return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
     except json.JSONDecodeError as error:
         raise UserError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError("not JSON of a trace: nested too deeply", where=str(path)) from None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -85,7 +89,7 @@ def _sorted_out(events: Iterable[Any], gpu: str) -> Events:
     """Operators by thread and nested, kernels, and calls of the runtime."""
     found = Events(gpu)
     for event in events:
-        if not isinstance(event, dict) or event.get("ph") != "X" or not _are_numbers(event.get("ts"), event.get("dur", 0)):
+        if not isinstance(event, dict) or event.get("ph") != "X" or not _are_times(event.get("ts"), event.get("dur", 0)):
             continue
         kind, args = str(event.get("cat", "")).lower(), event.get("args")
         if kind in HOST:
@@ -101,10 +105,13 @@ def _sorted_out(events: Iterable[Any], gpu: str) -> Events:
     return found
 
 
-def _are_numbers(*values: Any) -> bool:
-    """Whether values are finite numbers, or words for such."""
+def _are_times(start: Any, lasts: Any) -> bool:
+    """Whether values are a time and a duration in microseconds, or words for such."""
     try:
-        return all(not isinstance(value, bool) and math.isfinite(float(value)) for value in values)
+        return (
+            not isinstance(start, bool) and not isinstance(lasts, bool)
+            and abs(float(start)) <= LATEST_US and 0 <= float(lasts) <= LATEST_US
+        )  # fmt: skip
     except (TypeError, ValueError, OverflowError):
         return False
 

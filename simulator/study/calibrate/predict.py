@@ -7,6 +7,7 @@ from 16 bits; attention may be forward, backward, or both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +15,12 @@ from numpy.typing import ArrayLike
 from ...costs.attention import AttentionConstants, Heads, attention_s
 from ...costs.gemm import GemmConstants, accumulation_s, gemm_s
 from ...costs.machine import Array, Machine
+from ...costs.moe import moe_s
+from ...costs.rowwise import LOOKUPS, lookup_s, rowwise_s
 from ...units import US_PER_S
+from ..kernel import WIDTH
+from .groups import Group
+from .words import adds
 
 CAST_START = (10.0, 2.5)
 """Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
@@ -42,3 +48,24 @@ def passes_s(c: AttentionConstants, on: Machine, what: Heads, forward: Array, ba
     """Seconds of the passes of attention that were measured, each where its column is 1."""
     both: Array = forward * attention_s(c, on, what) + backward * attention_s(c, on, what, backward=True)
     return both
+
+
+def predicted(c: Any, group: Group, cast: Array) -> Array:
+    """Seconds of the rows of a group."""
+    if group.family == "attention":
+        what = Heads(*(group.column(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim", "causal")))
+        return passes_s(c, group.on, what, group.forward, group.backward)
+    if group.family == "rowwise":
+        moved = group.column("traffic_bytes")
+        looked_up = np.array([kernel.op in LOOKUPS for kernel in group.kernels])
+        elements = np.array([kernel.rows * kernel.columns for kernel in group.kernels], dtype=np.float64)
+        return np.where(looked_up, lookup_s(c, group.on, elements, moved), rowwise_s(c, group.on, moved))
+    sizes, width = [group.column(name) for name in ("m", "n", "k", "batch")], WIDTH[group.rows[0].probe.dtype]
+    m, n, k, batch = sizes
+    if group.family == "moe":
+        return moe_s(c, group.on, m, k, n, (batch, group.column("top_k")), width=width)
+    time = products_s(c, group.on, sizes, width, np.array([adds(row.probe) for row in group.rows]), cast)
+    if not group.backward.any():
+        return time
+    # the gradient of the first operand is (m, k) x (k, n) here, and that of the second follows from it
+    return time + np.where(group.backward, gemm_s(c, group.on, n, k, m, batch, width=width), 0.0)

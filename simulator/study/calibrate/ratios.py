@@ -18,9 +18,10 @@ from ...costs.rowwise import RowwiseConstants, rowwise_s
 from ...kernels import Kernel, Rowwise
 from ...units import US_PER_S
 from .table import Measured
-from .words import kernel_of
+from .words import Experts, kernels_of
 
-LEAST_ROWS = 3
+FEW, FEW_ERROR = 3, 0.15
+"""Fewer rows than that are not sure to more than this."""
 LARGE = 5.0
 """A pointwise kernel of the bytes of a large row takes so many times as long as its launch."""
 SURE = 0.68
@@ -41,28 +42,29 @@ class Ratio:
 
 
 def found(rows: Sequence[Measured], kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine) -> tuple[Ratio, ...]:
-    """The ratios that rows tell, beside what the constants of pointwise kernels say; of operators with enough large rows."""
+    """The ratios that rows tell, beside what the constants of pointwise kernels say; of operators with large rows."""
     moved = np.array([float(kernel.traffic_bytes) for kernel in kernels])
     pointwise_s = rowwise_s(c, on, moved)
     large = pointwise_s >= LARGE * c.launch_us / US_PER_S
     times = np.array([row.seconds for row in rows]) / pointwise_s
     ops = np.array([kernel.op for kernel in kernels])
     chosen = [(str(op), times[large & (ops == op)]) for op in dict.fromkeys(ops.tolist())]
-    return tuple(_ratio(op, some) for op, some in chosen if len(some) >= LEAST_ROWS)
+    return tuple(_ratio(op, some) for op, some in chosen if len(some))
 
 
 def _ratio(op: str, times: Array) -> Ratio:
     middle = float(np.median(times))
-    return Ratio(op, middle, max(LEAST_ERROR, float(np.quantile(np.abs(middle / times - 1), SURE))), len(times))
+    least = LEAST_ERROR if len(times) >= FEW else FEW_ERROR
+    return Ratio(op, middle, max(least, float(np.quantile(np.abs(middle / times - 1), SURE))), len(times))
 
 
-def against(rows: Iterable[Measured], seconds: Callable[[Kernel, bool], float]) -> dict[str, tuple[float, int]]:
+def against(rows: Iterable[Measured], seconds: Callable[[Kernel | Experts, bool], float]) -> dict[str, tuple[float, int]]:
     """Measured over predicted time, by operator and dtype: the median, and of how many rows. Rows of several operators are
     compared with what is predicted of those, which `seconds` is told."""
     told: dict[str, list[float]] = {}
     for row in rows:
-        kernel = kernel_of(row.probe)
-        if kernel is not None and row.may_be_fitted:
+        kernels = kernels_of(row.probe)
+        if kernels and row.may_be_fitted:
             words = filter(None, (row.probe.op, row.probe.variant, row.probe.dtype))
-            told.setdefault(" ".join(words), []).append(row.seconds / seconds(kernel, row.is_eager))
+            told.setdefault(" ".join(words), []).append(row.seconds / sum(seconds(kernel, row.is_eager) for kernel in kernels))
     return {name: (math.exp(float(np.median(np.log(values)))), len(values)) for name, values in told.items()}

@@ -17,7 +17,7 @@ from pathlib import Path
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...units import US_PER_S
 from ..kernel import WIDTH
-from ..validate import number, read
+from ..validate import number, read, truth
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 WORDS = ("gpu", "op", "dtype")
@@ -169,7 +169,7 @@ def _wrong(row: dict[str, str]) -> Iterable[tuple[str, str]]:
     for name in ("op", "dtype"):
         if not row[name].strip():
             yield f"{name} is empty", "such as gemm" if name == "op" else "such as bf16"
-    dtype, role = row["dtype"].strip().lower(), row.get("role", "").strip()
+    dtype, role = row["dtype"].strip().lower().replace("-", "_"), row.get("role", "").strip()
     if dtype and dtype not in WIDTH and role in ("", FIT):
         yield f"dtype: {shown(row['dtype'])} is not known", did_you_mean(DTYPE_WORDS.get(dtype, dtype), WIDTH)
     if not number(row["time_us"]) > 0:
@@ -183,16 +183,17 @@ def _wrong(row: dict[str, str]) -> Iterable[tuple[str, str]]:
         if cell and not number(cell) >= 0:
             yield f"{name}: {shown(cell)} is no number", "a number, or nothing"
     causal = row.get("causal", "").strip()
-    if causal and number(causal) not in (0, 1):
+    if causal and truth(causal) is None:
         yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
 
 
 def probe_of(row: Mapping[str, str]) -> Probe:
     """The kernel of a row whose cells make sense."""
     sizes = {name: _count(row, name) for name in SIZES}
-    causal, variant = row.get("causal", "").strip(), row.get("variant", "").strip()
-    seen = bool(number(causal)) if causal else None
-    return Probe(row["op"].strip().lower(), row["dtype"].strip().lower(), **sizes, causal=seen, variant=variant)
+    op, dtype = (row[name].strip().lower().replace("-", "_") for name in ("op", "dtype"))
+    if op.endswith("_backward"):
+        op = op.removesuffix("_backward") + "_bwd"
+    return Probe(op, dtype, **sizes, causal=truth(row.get("causal", "")), variant=row.get("variant", "").strip())
 
 
 def _measured(row: Mapping[str, str], line: int) -> Measured:

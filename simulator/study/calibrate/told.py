@@ -15,7 +15,7 @@ from ..kernel_fits import number
 from .profile import Profile
 from .ratios import against
 from .table import Measured, Probe
-from .words import kernel_of
+from .words import Experts, kernel_of
 
 COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
 CPU = "cpu"
@@ -43,7 +43,9 @@ def ratios(made: Profile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[st
     for dtype, some in by_dtype.items():
         by = {eager: Estimator(on, dtype, shelf, Options("", eager, dtype != "fp32")) for eager in (True, False)}
 
-        def seconds(kernel: Kernel, eager: bool, by: dict[bool, Estimator] = by) -> float:
+        def seconds(kernel: Kernel | Experts, eager: bool, by: dict[bool, Estimator] = by) -> float:
+            if isinstance(kernel, Experts):
+                return by[eager].moe(kernel.m, kernel.k, kernel.n, (kernel.batch, kernel.top_k)).seconds
             return by[eager].estimate(kernel).seconds
 
         try:

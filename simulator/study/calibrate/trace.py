@@ -7,7 +7,7 @@ operators are the kernels. What matches nothing of ours is listed by its name.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,15 +18,18 @@ from . import kineto
 from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union
 from .table import COLUMNS, FIT, Measured, Probe, line
 from .timers import Sample
-from .trace_ops import Op, collective_of, family_of, found, is_composite, probe_of
+from .trace_names import COLLECTIVE_KERNEL, collective_of, family_of
+from .trace_ops import DTYPES, Op, found, is_composite, probe_of
 from .words import kernel_of
 
-NCCL = re.compile(r"^(void )?(nccl|rccl)", re.IGNORECASE)
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
 ELEMENT_BYTES = {
     "BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Byte": 1, "Char": 1, "Short": 2, "Int": 4, "Long": 8, "Bool": 1,
     "Float8_e4m3fn": 1, "Float8_e5m2": 1,
 }  # fmt: skip
+SYMMETRIC = "symm_mem::"
+"""How the operators begin that reach into the memory of their peers."""
+MOST_TENSORS = 4
 UNMATCHED = "unmatched"
 """The role of rows that no kernel of ours explains: they are not fitted."""
 COLLECTIVE = "collective"
@@ -108,8 +111,8 @@ def _on_device(events: Events) -> Iterator[Pair]:
         name, (start, end) = str(event.get("name")), span_of(event)
         op = launcher(event, by_id, launch, events)
         whole = found(op) if op else None
-        if NCCL.match(name) or "Collective name" in args_of(event):
-            recorded = next((outer.args for outer in (op.chain if op else []) if "Collective name" in outer.args), {})
+        if COLLECTIVE_KERNEL.search(name) or "Collective name" in args_of(event):
+            recorded = next(filter(None, map(_recorded, op.chain if op else [])), {})
             yield _collective(name, {**recorded, **args_of(event)}), end - start, -1, 0
         elif whole is None:
             yield _stray(name, event), end - start, -1, 0
@@ -151,6 +154,19 @@ def _stray(name: str, event: Mapping[str, Any]) -> tuple[str, Probe, str]:
     if way and isinstance(moved, int) and moved >= 2:
         return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=way))
     return name, Probe(family_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
+
+
+def _recorded(op: Op) -> Mapping[str, Any]:
+    """What an operator tells about a collective that it launched; those of symmetric memory have their tensor first."""
+    if "Collective name" in op.args:
+        return op.args
+    sizes = [math.prod(dims) for place in range(MOST_TENSORS) if (dims := op.dims(place))]
+    if not op.name.startswith(SYMMETRIC) or not sizes:
+        return {}
+    # a sum has as many elements as its result, in a buffer that may be larger
+    elements = min(sizes) if collective_of(op.name) == "all_reduce" else max(sizes)
+    dtype = {ours: word for word, ours in DTYPES.items() if word in ELEMENT_BYTES}.get(op.dtype(0), UNKNOWN)
+    return {"Collective name": op.name, "In msg nelems": elements, "dtype": dtype}
 
 
 def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:

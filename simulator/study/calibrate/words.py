@@ -2,19 +2,47 @@
 
 A matrix product is told by its shape and, in `variant`, by the part of training it belongs to; what is added to an fp32
 gradient says `acc=true`. Attention has a row for each library that may run it. Not every row is a kernel of the workload:
-launches and copies to the host are measured for their own sake. What is written out of several operators says `eager`.
+launches and copies to the host are measured for their own sake. What is written out of several operators says `eager`. Some
+rows timed two kernels together: both products of a backward pass, and attention forward and backward. `validate` reads the
+same words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
-from ..kernel import OTHER, PASSES, WIDTH
+from ..kernel import FORWARD_ONLY, PASSES, WIDTH, bytes_each, own_name
 from .table import EAGER, Probe
 
-PRODUCTS = ("gemm", "bmm", "grouped_gemm")
+PRODUCTS = {
+    "gemm": Part.FORWARD, "bmm": Part.FORWARD, "grouped_gemm": Part.FORWARD,
+    "gemm_dgrad": Part.INPUT_GRADIENT, "gemm_wgrad": Part.WEIGHT_GRADIENT,
+}  # fmt: skip
+BOTH = ("gemm_bwd", "bmm_bwd", "grouped_gemm_bwd")
+"""The products of both operands' gradients, neither added to anything."""
+FORWARD_BACKWARD = "attention_fwd_bwd"
+ATTENTIONS = {
+    "attention": (Part.FORWARD,), "attention_fwd": (Part.FORWARD,), "attention_bwd": (Part.INPUT_GRADIENT,),
+    FORWARD_BACKWARD: (Part.FORWARD, Part.INPUT_GRADIENT),
+}  # fmt: skip
+EXPERTS = "moe_ffn"
+TOP_K = re.compile(r"topk(\d+)")
+GATED_PRODUCTS = 3
+"""Of an expert: gate, value, and back."""
+LABEL = "torch2.1"
+"""How some tables begin the variant of an operator."""
+BINARY = re.compile(r"(add|mul|div|pow|sub|truediv|where)\b")
+BINARY_PASSES, UNARY_PASSES = 3, 2
+"""Over the elements of a row's shape, of an elementwise operator that workloads do not have."""
+WIDE_GELU = "gelu32"
+"""Gelu in 16 bits is bound by its arithmetic; in 32 bits it is not."""
+TE_VALUES = re.compile(r"v_head_dim=(\d+)")
+"""Heads whose values are of another width than their keys."""
+WITHIN = ("", "d2d", "dtod")
+"""Copies within a GPU's memory; others are of links."""
 VARIANTS = {
     Part.FORWARD: ("fwd",),
     Part.INPUT_GRADIENT: ("dgrad",),
@@ -30,10 +58,30 @@ TABLE_OP = {"silu_gated": "swiglu", "gelu_gated": "geglu"}
 WRITTEN_OUT = ("swiglu", "rope", "cross_entropy", "quantise")
 """What PyTorch has no one operator for, that takes what a model gives: the rows say that they are several."""
 BACK = "_bwd"
-FUSED_ADAM_PASSES = 7
-"""Of the fused optimizer of PyTorch in one precision: parameter, gradient and two moments read, all but the gradient written."""
 FLOP_PER_BYTE = 256
 """About the ratio of a GPU's peaks: orders kernels by their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A gated feed-forward of experts in one kernel: m tokens of k channels, each through `top_k` of `batch` experts of n."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    top_k: int
+    element_bytes: int
+
+    @property
+    def flop(self) -> int:
+        return 2 * GATED_PRODUCTS * self.m * self.top_k * self.n * self.k
+
+    @property
+    def traffic_bytes(self) -> int:
+        """The weights of the experts that have tokens, and the tokens once in and once out."""
+        weights = GATED_PRODUCTS * self.n * self.k * min(self.batch, self.m * self.top_k)
+        return self.element_bytes * (weights + 2 * self.m * self.k)
 
 
 def probes_of(kernel: Kernel, dtype: str, libraries: Iterable[str] = LIBRARIES) -> list[Probe]:
@@ -53,43 +101,88 @@ def probes_of(kernel: Kernel, dtype: str, libraries: Iterable[str] = LIBRARIES) 
     return [Probe(f"{ours}{back}", dtype, kernel.rows, kernel.columns, variant=EAGER * (ours in WRITTEN_OUT))]
 
 
-def kernel_of(probe: Probe) -> Kernel | None:
-    """The kernel that a row measured; None if it is none of the workload's, or says too little."""
-    width = WIDTH.get(probe.dtype)
-    base, back = probe.op.removesuffix(BACK), probe.op.endswith(BACK)
-    if width is None:
-        return None
-    if probe.op in PRODUCTS:
-        sizes = (probe.m, probe.n, probe.k)
-        part = Part.WEIGHT_GRADIENT if adds(probe) else Part.FORWARD
-        return Gemm(*sizes, max(1, int(width)), part, probe.batch or 1) if all(sizes) else None
-    if base == "attention_fwd" or probe.op == "attention_bwd":
-        return _attention(probe, max(1, int(width)))
-    name = probe.variant.lower().partition(" ")[0] if base == "elementwise" else base
-    name = OTHER.get(name, name)
-    if name not in PASSES or not (probe.m and probe.n) or (name == "copy" and probe.variant != "d2d"):
-        return None
-    return Rowwise(f"{name}{'_backward' * back}", probe.m, probe.n, max(1, int(width)), _bytes(name, probe.dtype, back))
+def kernel_of(probe: Probe) -> Kernel | Experts | None:
+    """The kernel that a row measured, of two the first; None if it is none of the workload's, or says too little."""
+    return next(iter(kernels_of(probe)), None)
+
+
+def kernels_of(probe: Probe) -> tuple[Kernel | Experts, ...]:
+    """The kernels that a row timed together; none if it is none of the workload's, or says too little."""
+    width = max(1, int(WIDTH.get(probe.dtype, 0)))
+    if probe.dtype not in WIDTH:
+        return ()
+    if probe.op in PRODUCTS or probe.op in BOTH:
+        return _products(probe, width) if probe.m and probe.n and probe.k else ()
+    if probe.op in ATTENTIONS:
+        return tuple(filter(None, (_attention(probe, width, part) for part in ATTENTIONS[probe.op])))
+    if probe.op == EXPERTS:
+        top_k = TOP_K.search(probe.variant.lower())
+        found = Experts(probe.m, probe.n, probe.k, probe.batch, int(top_k[1]) if top_k else 0, width)
+        return (found,) if found.m and found.n and found.k and 1 <= found.top_k <= found.batch else ()
+    kernel = _rowwise(probe, width)
+    return (kernel,) if kernel else ()
+
+
+def _products(probe: Probe, width: int) -> tuple[Gemm, ...]:
+    m, n, k, batch = probe.m, probe.n, probe.k, probe.batch or 1
+    if probe.op in BOTH:
+        return Gemm(m, k, n, width, batch=batch), Gemm(k, n, m, width, batch=batch)
+    return (Gemm(m, n, k, width, Part.WEIGHT_GRADIENT if adds(probe) else Part.FORWARD, batch),)
 
 
 def adds(probe: Probe) -> bool:
     """Whether a product is added to a gradient in fp32."""
-    return ADDS.search(probe.variant.lower()) is not None
+    return ADDS.search(probe.variant.lower()) is not None or PRODUCTS.get(probe.op) is Part.WEIGHT_GRADIENT
 
 
-def _attention(probe: Probe, width: int) -> Attention | None:
-    part = Part.FORWARD if probe.op == "attention_fwd" else Part.INPUT_GRADIENT
-    heads = (probe.batch, probe.seq, probe.heads, probe.kv_heads or probe.heads, probe.head_dim)
+def _attention(probe: Probe, width: int, part: Part) -> Attention | None:
+    head_dim = mean_width(probe.head_dim, probe.variant)
+    heads = (probe.batch, probe.seq, probe.heads, probe.kv_heads or probe.heads, head_dim)
     return Attention(*heads, probe.causal, width, part) if all(heads) and probe.causal is not None else None
 
 
-def _bytes(name: str, dtype: str, back: bool) -> int:
-    """Moved for each element of an operator."""
-    if name in ("cast", "quantise"):
-        return round(WIDTH["bf16"] + WIDTH[dtype])
-    if name == "adam" and dtype == "fp32":
-        return round(FUSED_ADAM_PASSES * WIDTH[dtype])
-    return max(1, round(PASSES[name][back] * WIDTH[dtype]))
+def mean_width(head_dim: int, variant: str) -> int:
+    """The width of a head, of which the values may have another."""
+    values = TE_VALUES.search(variant)
+    return (head_dim + int(values[1])) // 2 if values else head_dim
+
+
+def _rowwise(probe: Probe, width: int) -> Rowwise | None:
+    """A memory-bound operator with the bytes that runs have it move; one that workloads do not have, forward only."""
+    name, back = name_of(probe.op, probe.variant), probe.op.endswith(BACK)
+    strange = name not in PASSES and (back or probe.op != "elementwise")
+    if strange or not (probe.m and probe.n) or (name == "copy" and not is_within(probe.variant)):
+        return None
+    if back and name in FORWARD_ONLY:
+        return None
+    each = bytes_each(name, probe.dtype, backward=True) if back else forward_bytes(name, probe.dtype)
+    known = f"{name}_backward" if back else known_as(name, probe.dtype)
+    return Rowwise(known, probe.m, probe.n, width, each)
+
+
+def name_of(op: str, variant: str) -> str:
+    """A memory-bound operator of a row, or its backward pass, as workloads call it: the first word of `variant`, if it is told
+    there."""
+    base = op.removesuffix(BACK).removesuffix("_backward")
+    words = variant.lower().removeprefix(LABEL).split() if base == "elementwise" else []
+    return own_name(words[0] if words else base)
+
+
+def is_within(variant: str) -> bool:
+    """Whether a copy stays within the memory of a GPU."""
+    return "".join(variant.lower().split()[:1]) in WITHIN
+
+
+def known_as(name: str, dtype: str) -> str:
+    """The forward pass of an operator as models of its time know it."""
+    return WIDE_GELU if name == "gelu" and dtype == "fp32" else name
+
+
+def forward_bytes(name: str, dtype: str) -> float:
+    """Bytes for each element of a row's shape, of an operator that workloads may not have."""
+    if name in PASSES:
+        return bytes_each(name, dtype)
+    return (BINARY_PASSES if BINARY.fullmatch(name) else UNARY_PASSES) * WIDTH[dtype]
 
 
 def work(probe: Probe) -> float:

@@ -1,8 +1,9 @@
 """Predicted beside measured: one file per kind of measurement, all through `validate`.
 
 A kind is a module with `UNIT`, `READS` (the columns that its predictor may see: what describes the machine and the work, and
-nothing that was measured or says where), `measured(row)`, `source_key(row)` and `predictor()`, which gives a function from
-such a row to a prediction. The predictor raises `UserError` for a row that it cannot predict; its message is the reason.
+nothing that was measured or says where; of those a table must have the ones in `NEEDS`), `measured(row)`, `source_key(row)`
+and `predictor()`, which gives a function from such a row to a prediction. The predictor raises `UserError` for a row that it
+cannot predict; its message is the reason.
 What was measured may be blank or unusable: the row is predicted all the same and compared with nothing.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +24,17 @@ from ...errors import Fault, UserError, did_you_mean, shown
 Row = Mapping[str, str]
 LATER = {"training": "it comes with the published results"}
 """Kinds of the contract whose time has not come."""
+TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
 LEAST_US = 1e-6
 """Nothing on a GPU takes less: a smaller number is no measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A GPU of one's own, by name or file, and the file of its profile: for the rows that are of it."""
+
+    gpu: str = ""
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,9 @@ class Predicted:
     sigma: float = 0.0
     memory_gb: float | None = None
     provenance: str | None = None
-    """Interpolated, extrapolated or theoretical, where the kind tells."""
+    """Whose word it is: a kernel is measured, transferred or roofline, a collective interpolated, extrapolated or theoretical."""
+    extrapolated: bool = False
+    """Whether the sizes lie beyond those that were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,7 @@ class Judged:
     measured_memory_gb: float | None
     skipped: str | None
     provenance: str | None = None
+    extrapolated: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +91,16 @@ def kinds() -> dict[str, Any]:
     return {"collectives": collectives, "kernels": kernels}
 
 
-def validate(kind: str, path: Path | None) -> Report:
+def validate(kind: str, path: Path | None, own: Own | None = None) -> Report:
     """Predicts every row of a table; without one, of what ships."""
     if kind not in kinds():
         hint = LATER.get(kind) or did_you_mean(kind, kinds())
         raise UserError(f"{kind!r} cannot be validated yet" if kind in LATER else f"no kind {kind!r}", hint=hint)
     if path is None:
         raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
-    return judged(kinds()[kind], read(path), str(path))
+    if own and kind != "kernels":
+        raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
+    return judged(kinds()[kind], read(path), str(path), own)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -92,35 +108,39 @@ def read(path: Path) -> list[dict[str, str]]:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError:
         raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
-    rows = list(csv.DictReader(text.splitlines()))
+    try:
+        rows = list(csv.DictReader(text.splitlines()))
+    except csv.Error as error:
+        raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
     if not rows:
         raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
     return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
 
 
-def judged(kind: Any, rows: Sequence[Row], name: str) -> Report:
+def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
     """The predictions of a kind for rows, beside what was measured."""
-    missing = [column for column in kind.READS if column not in rows[0]]
+    missing = [column for column in kind.NEEDS if column not in rows[0]]
     if missing:
         raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
-    predict = kind.predictor()
+    predict = kind.predictor(own) if own else kind.predictor()
     return Report(tuple(_judge(kind, row, row.get("id") or i, predict) for i, row in enumerate(rows)))
 
 
 def _judge(kind: Any, row: Row, name: str | int, predict: Callable[[Row], Predicted]) -> Judged:
     key, measured = kind.source_key(row), kind.measured(row)
     try:
-        made = predict({column: row[column] for column in kind.READS})
+        made = predict({column: row.get(column, "") for column in kind.READS})
     except UserError as error:
         return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, error.faults[0].message)
     spread = math.exp(2 * made.sigma)
     interval = (made.value / spread, made.value * spread) if made.sigma else None
     off = None if measured is None else made.value / measured - 1
-    return Judged(name, key, measured, made.value, off, kind.UNIT, interval, made.memory_gb, None, None, made.provenance)
+    known = (made.provenance, made.extrapolated)
+    return Judged(name, key, measured, made.value, off, kind.UNIT, interval, made.memory_gb, None, None, *known)
 
 
 def scores(rows: Iterable[Judged]) -> dict[str, Any]:
@@ -159,3 +179,9 @@ def number(text: str) -> float:
     except ValueError:
         return math.nan
     return value if math.isfinite(value) else math.nan
+
+
+def truth(text: str) -> bool | None:
+    """What a cell says of whether attention is causal: 1, true or causal, 0, false or full; None if neither."""
+    words = text.strip().lower()
+    return {0.0: False, 1.0: True}.get(number(words), TRUTH.get(words))

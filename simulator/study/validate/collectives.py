@@ -17,7 +17,7 @@ from ..describe import algorithm, machine
 from . import Predicted, Row, count, number, time_us
 
 UNIT = "us"
-READS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
+READS = NEEDS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
 MOST_BYTES = 2.0**60
 
 
@@ -45,7 +45,8 @@ def predictor() -> Callable[[Row], Predicted]:
         if gpus < 2:
             raise UserError("one GPU alone has nobody to talk to")
         time = alone(call, found.inside, found.across, found.curves)
-        return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance)
+        beyond = time.provenance == "extrapolated"
+        return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance, extrapolated=beyond)
 
     return predict
 

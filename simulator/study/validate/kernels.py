@@ -14,29 +14,30 @@ from dataclasses import replace
 from functools import cache
 
 from ...costs.machine import architecture
-from ...costs.measured import Estimate, Estimator, Options
-from ...costs.shelf import FOR_AMPERE
+from ...costs.measured import Estimate, Estimator, Options, together
+from ...costs.shelf import FOR_AMPERE, UNFUSED
 from ...errors import UserError, shown
-from ...kernels import Attention, Gemm, Part, Rowwise
+from ...hardware.gpu import Gpu
+from ...kernels import Gemm, Part, Rowwise
 from ...units import US_PER_S
-from .. import kernel_fits
-from ..kernel import WIDTH
+from .. import catalog, kernel_fits
+from ..calibrate.words import TOP_K, UNARY_PASSES, forward_bytes, is_within, known_as, mean_width, name_of
+from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, bytes_each, own_name, plain
 from ..measured_gpus import named
-from . import Predicted, Row, count, number, time_us
+from . import Own, Predicted, Row, count, time_us, truth
 
 UNIT = "us"
 READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant")
+NEEDS = ("gpu", "op", "dtype")
 
 LIBRARIES = (
+    (r"unfused|math|eager|naive", UNFUSED),
     (r"fa_?3|flash_?attention[-_ ]?v?3", "fa3"),
     (r"cudnn|torch_flow|trtllm", "torch_flow"),
     (r"fa_?2|flash|triton|flashinfer", "flash_attention"),
 )
 """What stands in the name of an attention library that has no fit of its own, and whose it takes."""
-BINARY = re.compile(r"(add|mul|div|pow|sub|truediv|where)\b")
-PASSES = {"swiglu": 3, "embedding": 2}
-"""Over the elements of a row's shape, by the best kernel; two for the rest."""
-BACKWARD_PASSES = {
+LABELLED_PASSES = {
     "gelu": 3,
     "tanh": 3,
     "relu": 3,
@@ -46,12 +47,11 @@ BACKWARD_PASSES = {
     "softmax": 3,
     "layernorm": 3,
     "embedding": 9,
+    "add": 0,
 }
-"""The same of their backward passes, as fp32 labels of torch 2.1 show them; two for the rest. `add` has none."""
-GATED = "silu_gated"
-ONE_KERNEL, SEVERAL = ("adam", "cast", "copy"), ("cross_entropy", "quantise", "geglu")
-"""Operators that PyTorch has as one kernel, and those that it makes of others."""
-TE_VALUES = re.compile(r"v_head_dim=(\d+)")
+"""Those of backward passes, as fp32 labels of torch 2.1 show them. `add` has none."""
+FUSED = ("adam", "cast")
+"""Operators that PyTorch has as one kernel, and an eager run too."""
 
 
 def source_key(row: Row) -> str:
@@ -64,31 +64,54 @@ def measured(row: Row) -> float | None:
     return time_us(row)
 
 
-def predictor() -> Callable[[Row], Predicted]:
-    """Predicts a row from the fits that ship."""
+def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
+    """Predicts a row from the fits that ship, and those of one's own GPU."""
+    mine = _mine(own) if own else None
+    found = cache(lambda words: _gpu(words, mine))
+    shelves = {mine.name: kernel_fits.shelf_for(mine)} if mine else {}
     shelf = kernel_fits.shelf()
-    found = cache(lambda words: kernel_fits.gpu(named(words)))
-    libraries = shelf.libraries("attention")
+    libraries = tuple(dict.fromkeys(name for each in (shelf, *shelves.values()) for name in each.libraries("attention")))
 
     @cache
     def estimator(gpu: str, dtype: str, library: str) -> Estimator:
-        options = Options(library, eager=True, tensor_cores=dtype != "fp32")
-        made = Estimator(found(gpu), dtype, shelf, options)
+        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), found(gpu)
+        made = Estimator(on, dtype, shelves.get(on.name, shelf), options)
         made.gpu.peak(made.peak_dtype)
         return made
 
     def predict(row: Row) -> Predicted:
-        op, dtype = row["op"].strip().lower(), row["dtype"].strip().lower()
+        op, dtype = plain(row["op"]), plain(row["dtype"])
         if dtype not in WIDTH:
             raise UserError(f"dtype: {shown(row['dtype'])} is not known")
         library = _library(row["variant"], libraries) if op.startswith("attention") else ""
         if library in FOR_AMPERE and architecture(found(row["gpu"])).kernels == "blackwell":
             library = ""  # what frameworks call so there are not those kernels
-        estimates = _estimates(estimator(row["gpu"], dtype, library), op, row)
-        total = sum(e.seconds for e in estimates)
-        return Predicted(total * US_PER_S, max(e.sigma for e in estimates))
+        made = _estimates(estimator(row["gpu"], dtype, library), op, row)
+        whole, sigma = together("", made), max(e.sigma for e in made)
+        return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
 
     return predict
+
+
+def _mine(own: Own) -> Gpu:
+    """One's own GPU; one that is not named is that of the profile."""
+    name = own.gpu or kernel_fits.owner_of(own.profile)
+    if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
+        raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
+    return kernel_fits.gpu(name, own.profile)
+
+
+def _gpu(words: str, mine: Gpu | None) -> Gpu:
+    """The GPU of a row. What nobody else knows is one's own."""
+    if mine and catalog.plain(words) == catalog.plain(mine.name):
+        return mine
+    try:
+        name = named(words)
+    except UserError:
+        if mine:
+            return mine
+        raise
+    return mine if mine and mine.name == name else kernel_fits.gpu(name)
 
 
 def _library(variant: str, known: tuple[str, ...]) -> str:
@@ -98,72 +121,65 @@ def _library(variant: str, known: tuple[str, ...]) -> str:
 
 def _estimates(by: Estimator, op: str, row: Row) -> list[Estimate]:
     """The kernels that a row timed together."""
-    if op.startswith("attention_"):
+    if op == ATTENTION_BOTH or op in ATTENTIONS:
         return _attention(by, op, row)
     if op == "moe_ffn":
-        top_k = re.search(r"topk(\d+)", row["variant"])
-        if not top_k:
-            raise UserError("variant: a mixture of experts needs its topk")
-        tokens, hidden, expert, experts = (count(row, name) for name in ("m", "k", "n", "batch"))
-        return [by.moe(tokens, hidden, expert, (experts, int(top_k[1])), WIDTH[by.dtype])]
-    if op.removesuffix("_bwd") in ("gemm", "bmm", "grouped_gemm"):
+        return [_experts(by, row)]
+    if op in PRODUCTS or op in BOTH:
         return _products(by, op, row)
     return [_rowwise(by, op, row)]
+
+
+def _experts(by: Estimator, row: Row) -> Estimate:
+    top_k = TOP_K.search(row["variant"])
+    if not top_k:
+        raise UserError("variant: a mixture of experts needs its topk")
+    tokens, hidden, expert, experts = (count(row, name) for name in ("m", "k", "n", "batch"))
+    if not 1 <= int(top_k[1]) <= experts:
+        raise UserError(f"variant: {shown(row['variant'])}, and there are {experts} experts")
+    return by.moe(tokens, hidden, expert, (experts, int(top_k[1])), WIDTH[by.dtype])
 
 
 def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
     m, n, k = (count(row, name) for name in "mnk")
     batch = count(row, "batch") if row["batch"].strip() else 1
     width = WIDTH[by.dtype]
-    if op.endswith("_bwd"):
-        return [by.estimate(Gemm(m, k, n, int(width), batch=batch)), by.estimate(Gemm(k, n, m, int(width), batch=batch))]
+    if op in BOTH:
+        return [by.product(Gemm(*sizes, 1, batch=batch), width) for sizes in ((m, k, n), (k, n, m))]
     variant = row["variant"].lower()
-    adds = ("wgrad" in variant and "acc=true" in variant) or "grad_w" in variant
+    adds = ("wgrad" in variant and "acc=true" in variant) or "grad_w" in variant or op == "gemm_wgrad"
     made = by.product(Gemm(m, n, k, 1, Part.WEIGHT_GRADIENT if adds else Part.FORWARD, batch), width)
     cast_s = by.cast_s(m, k, width) if variant.startswith("tn fwd") else 0.0
-    return [Estimate(made.seconds + cast_s, made.model, made.provenance, made.sigma, made.extrapolated)]
+    return [replace(made, seconds=made.seconds + cast_s)]
 
 
 def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
-    batch, seq, heads, kv_heads, head_dim = (count(row, name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
-    values = TE_VALUES.search(row["variant"])
-    head_dim = (head_dim + int(values[1])) // 2 if values else head_dim
-    causal = number(row["causal"]) > 0
-    parts = {"attention_fwd": [Part.FORWARD], "attention_bwd": [Part.INPUT_GRADIENT]}
-    parts["attention_fwd_bwd"] = [*parts["attention_fwd"], *parts["attention_bwd"]]
-    if op not in parts:
-        raise UserError(f"op: {shown(op)} is not known")
-    width = int(WIDTH[by.dtype])
-    return [by.estimate(Attention(batch, seq, heads, kv_heads, head_dim, causal, width, part)) for part in parts[op]]
+    batch, seq, heads, head_dim = (count(row, name) for name in ("batch", "seq", "heads", "head_dim"))
+    kv_heads = count(row, "kv_heads") if row["kv_heads"].strip() else heads
+    head_dim = mean_width(head_dim, row["variant"])
+    causal = truth(row["causal"])
+    if causal is None:
+        raise UserError(f"causal: {shown(row['causal'])} is neither 0 nor 1")
+    parts = [Part.FORWARD, Part.INPUT_GRADIENT] if op == ATTENTION_BOTH else [ATTENTIONS[op]]
+    return [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
 
 
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
-    rows, columns = count(row, "m"), count(row, "n")
-    base, back = op.removesuffix("_bwd"), op.endswith("_bwd")
-    if base in ONE_KERNEL or base in SEVERAL:
-        return _as_told(by, row, eager=base in SEVERAL)
-    if base not in ("elementwise", "layernorm", "rmsnorm", "softmax", "swiglu", "rope", "embedding"):
-        raise UserError(f"op: {shown(op)} is not known")
-    words = row["variant"].lower().removeprefix("torch2.1").split()
-    name = (words[0] if words else "add") if base == "elementwise" else base
-    if back:
-        passes = 0 if name == "add" else BACKWARD_PASSES.get(name, 2)
-        kernel = Rowwise(f"{name}_backward", rows, columns, 1, passes * int(WIDTH[by.dtype]))
-    else:
-        passes = 3 if BINARY.fullmatch(name) else PASSES.get(name, 2)
-        half = GATED if name == "swiglu" else name
-        # gelu in 16 bits is bound by its arithmetic; in 32 bits it is not
-        plain = by.dtype == "fp32" and name == "gelu"
-        kernel = Rowwise("gelu32" if plain else half, rows, columns, 1, passes * int(WIDTH[by.dtype]))
-    return by.estimate(kernel)
-
-
-def _as_told(by: Estimator, row: Row, *, eager: bool) -> Estimate:
-    """An operator whose traffic is that of the workload's."""
-    from ..calibrate.table import probe_of
-    from ..calibrate.words import kernel_of
-
-    kernel = kernel_of(probe_of(row))
-    if kernel is None:
+    base, back = op.removesuffix("_backward"), op.endswith("_backward")
+    name = name_of(op, row["variant"])
+    if base != "elementwise" and name not in PASSES:
+        raise UserError(f"op: {shown(row['op'].strip())} is not known")
+    if own_name(base) == "copy" and not is_within(row["variant"]):
         raise UserError(f"op: {shown(row['op'])} as {shown(row['variant'])} is no kernel of the workload")
-    return replace(by, options=replace(by.options, eager=eager)).estimate(kernel)
+    each = _bytes_each(name, by.dtype, back=back, elementwise=base == "elementwise")
+    kernel = Rowwise(f"{name}_backward" if back else known_as(name, by.dtype), count(row, "m"), count(row, "n"), 1, each)
+    return replace(by, options=replace(by.options, eager=name not in FUSED)).estimate(kernel)
+
+
+def _bytes_each(name: str, dtype: str, *, back: bool, elementwise: bool) -> float:
+    """Bytes for each element of a row's shape."""
+    if back and name in LABELLED_PASSES:
+        return LABELLED_PASSES[name] * WIDTH[dtype]
+    if name in PASSES and not (back and elementwise):
+        return bytes_each(name, dtype, backward=back)
+    return UNARY_PASSES * WIDTH[dtype] if back else forward_bytes(name, dtype)
