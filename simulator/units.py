@@ -132,11 +132,17 @@ def _unit_hint(unit: str, dimension: Dimension) -> str:
     for other, spellings in _SPELLINGS.items():
         if unit in spellings:
             return f"{unit!r} measures {other}; {dimension.hint}"
-    same = [known for known in dimension.spellings if known.lower() == unit.lower()]
-    close = nearest(unit, dimension.spellings)
+    same = [known for known in dimension.spellings if _bare(known) == _bare(unit)]
+    same = same or [known for known in dimension.spellings if known.lower() == unit.lower()]
+    close = nearest(unit, [known for known in dimension.spellings if "B" not in unit or "B" in known])
     if same or close:
         return f"did you mean {' or '.join(map(repr, same)) or repr(close)}? {dimension.hint}"
     return dimension.hint
+
+
+def _bare(unit: str) -> str:
+    """A unit without what stands for "per": GB/s, GBps and GBs are one, and Gb/s is another."""
+    return re.sub("/|p(?=s$)", "", unit)
 
 
 def ns(seconds: float | Fraction) -> Nanoseconds:

@@ -236,6 +236,11 @@ def test_everything_with_a_name_says_what_it_is(kind: str) -> None:
     assert all(row["about"].endswith(".") for row in rows)
 
 
+def test_a_cluster_of_no_nodes_is_refused() -> None:
+    said = trainsim("topology", "dgx-h100", "--nodes", 0, "--json")
+    assert (said.code, said.record["nearest"]) == (2, {"nodes": 1})
+
+
 def test_topology_counts_the_links_that_it_lists() -> None:
     text = trainsim("topology", "dgx-h100", "--nodes", 3).out
     record = trainsim("topology", "dgx-h100", "--nodes", 3, "--json").record

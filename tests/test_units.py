@@ -92,6 +92,8 @@ def explains(refused: UserError, value: object, dimension: Dimension) -> None:
     ("5 s", BYTES, "'s' measures seconds"),
     ("400 Gbit/s", FLOP_PER_SECOND, "'Gbit/s' measures bytes per second"),
     ("400 gb/s", BYTES_PER_SECOND, "did you mean 'GB/s' or 'Gb/s'?"),
+    ("50 GBs", BYTES_PER_SECOND, "did you mean 'GB/s'?"),
+    ("50 GBps", BYTES_PER_SECOND, "did you mean 'GB/s'?"),
     ("80 gib", BYTES, "did you mean 'GiB'?"),
     ("5 usec", SECONDS, "did you mean 'us'?"),
 ])  # fmt: skip

@@ -31,7 +31,8 @@ from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.study import fabrics
 from simulator.study.calibrate.fit import Free, Point, fitted, knots
-from simulator.study.describe import PCIE_CLOCK_GHZ, algorithm, machine
+from simulator.study.cluster_links import PCIE_CLOCK_GHZ
+from simulator.study.describe import algorithm, machine
 from simulator.study.fabrics import Fabric
 from simulator.units import GB, KIB, MIB, US_PER_S
 
@@ -67,14 +68,21 @@ STAGES: dict[str, Any] = {"rendezvous": 6.0, "rendezvous_bytes": 512 * KIB, "nvl
 """GPUDirect-TCPX: whole chunks are staged, and Google's guides leave NCCL only rings and trees."""
 NVIDIA = "rate: NVIDIA data sheets"
 DESCRIBED = (
-    inside("nvlink2-mesh", 150, "NVLink 2 without a switch: V100 in a DGX-1, four neighbours each", NVIDIA, mesh=5),
+    inside(
+        "nvlink2-mesh",
+        150,
+        "NVLink 2 without a switch: V100 in a DGX-1, four neighbours each",
+        NVIDIA,
+        mesh=5,
+        pair_bytes_per_s=25 * GB,
+    ),
     inside("nvlink3-nvswitch", 300, "NVLink 3 through NVSwitches: DGX and HGX A100", NVIDIA),
     inside("nvlink4-nvswitch", 450, "NVLink 4 through NVSwitches: HGX H100 and H200", NVIDIA, nvls_efficiency=NVLS),
     inside("nvlink5-nvswitch", 900, "NVLink 5 through NVSwitches: HGX B200, NVL72", NVIDIA, nvls_efficiency=NVLS),
     inside("xgmi-mi300", 448, "Infinity Fabric: eight MI300X, seven links of 64 GB/s each", "rate: AMD data sheets", mesh=8),
-    inside("pcie3", 15.75, "PCIe 3.0 x16 alone", "rate: PCI-SIG"),
-    inside("pcie4", 31.5, "PCIe 4.0 x16 alone", "rate: PCI-SIG"),
-    inside("pcie5", 63, "PCIe 5.0 x16 alone", "rate: PCI-SIG"),
+    inside("pcie3", 15.75, "PCIe 3.0 x16 alone", "rate: PCI-SIG", to_nics=True),
+    inside("pcie4", 31.5, "PCIe 4.0 x16 alone", "rate: PCI-SIG", to_nics=True),
+    inside("pcie5", 63, "PCIe 5.0 x16 alone", "rate: PCI-SIG", to_nics=True),
     across("edr-ib", 12.5, 4, "InfiniBand EDR, four NICs to a node", "rate: InfiniBand Trade Association"),
     across("hdr-ib", 25, 8, "InfiniBand HDR, a NIC per GPU", "rate: InfiniBand Trade Association"),
     across("ndr-ib", 50, 8, "InfiniBand NDR, a NIC per GPU", "rate: InfiniBand Trade Association"),

@@ -42,6 +42,19 @@ class Plans:
         orders = self._orders_of(gpus)
         return tuple(Round(_side_by_side(r.edges, orders), r.fraction, r.repeats) for r in plan) if orders else plan
 
+    def lanes(self, algorithm: ModuleType, kind: str, gpus: Array) -> tuple[tuple[Round, ...], ...]:
+        """The same rounds in parts that wait for nothing of one another: ring by ring, and order by order."""
+        nodes = gpus // self.cluster.gpus_per_node
+        plans = algorithm.lanes(kind, nodes) if hasattr(algorithm, "lanes") else (tuple(algorithm.rounds(kind, nodes)),)
+        orders = self._orders_of(gpus) if getattr(algorithm, "RINGS", False) else []
+        if not orders:
+            return tuple(plans)
+        return tuple(
+            tuple(Round(_moved(r.edges, order), r.fraction / len(orders), r.repeats) for r in plan)
+            for plan in plans
+            for order in orders
+        )
+
     def _orders_of(self, gpus: Array) -> list[Array]:
         """The orders, as positions in the group, in which as many copies of an algorithm share the payload; none is as it is."""
         per_node = self.cluster.gpus_per_node
@@ -115,4 +128,8 @@ def _back(cycle: Cycle) -> Cycle:
 def _side_by_side(edges: Edges, orders: list[Array]) -> Edges:
     """As many copies of some edges as there are orders, each with its part of what they carry."""
     part = float(Fraction(1, len(orders)))
-    return joined([(Edges(order[edges.source], order[edges.target], edges.share), part) for order in orders])
+    return joined([(_moved(edges, order), part) for order in orders])
+
+
+def _moved(edges: Edges, order: Array) -> Edges:
+    return Edges(order[edges.source], order[edges.target], edges.share)

@@ -1,17 +1,20 @@
 """Stepwise: every collective of an unfolded graph taken apart into the messages of its algorithm.
 
-A message leaves when both its ends have done their part of the step before; messages of a round along one edge follow one
-another. The collective's task becomes its end, and a new task, its start, holds its streams before it. Where an algorithm is
-pipelined an empty message goes ahead through all rounds and takes their latencies. Then the bytes move in lock step: in each
-tick those of all pieces under way, or, cut infinitely fine, all at once. Nothing measured enters: it is the algorithm on
-bare links. The clock of such a graph ticks 1024 times in a nanosecond, where its numbers leave room: a step ends at a whole
-tick, and hundreds of steps in a row would add up to hundreds of nanoseconds.
+A message leaves when both its ends have done their part of the round before; where a round repeats, when what its source
+passes on has come. It is two tasks: its bytes, which follow one another along an edge, and its latency, which holds up those
+that wait for it and nobody else. Of several rings each goes for itself. The collective's task becomes its end, and a new
+task, its start, holds its streams before it. Where an algorithm is pipelined an empty message goes ahead through all rounds
+and takes their latencies. Then the bytes move in lock step: in each tick those of all pieces under way, or, cut infinitely
+fine, all at once. Nothing measured enters: it is the algorithm on bare links. The clock of such a graph ticks 1024 times in
+a nanosecond, where its numbers leave room: a step ends at a whole tick, and hundreds of steps in a row would add up to
+hundreds of nanoseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -31,6 +34,8 @@ FINEST, MOST_BITS = 10, 61
 
 Edge = tuple[int, int]
 """From one GPU to another."""
+Message = tuple[int, int, int]
+"""Source, target, and work of its bytes."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -124,17 +129,18 @@ class _Messages:
         self.work.append(work)
         self.foot.append(foot)
         self.preds.append(preds)
-        if len(self.work) > MOST_MESSAGES:
+        if len(self.work) > 2 * MOST_MESSAGES:
             hint = "fidelity.collectives: fluid, or fewer ranks and microbatches"
             raise UserError(f"stepwise needs more than {MOST_MESSAGES:,} messages", hint=hint)
         return len(self.before) + len(self.work) - 1
 
     def _sent(self, collective: _Collective, start: int) -> list[int]:
         """Adds the messages of a collective; returns those that end it."""
-        algorithm = self.site.conduct.algorithms[collective.algorithm]
-        rounds = self.plans.rounds(algorithm, collective.kind, collective.gpus)
+        algorithm, how = self.site.conduct.algorithms[collective.algorithm], (collective.kind, collective.gpus)
         if not getattr(algorithm, "PIPELINED", False):
-            return [start, *self._relayed(collective, rounds, collective.payload_bytes, start)]
+            lanes = self.plans.lanes(algorithm, *how)
+            return [start, *(m for lane in lanes for m in self._relayed(collective, lane, collective.payload_bytes, start))]
+        rounds = self.plans.rounds(algorithm, *how)
         done, gates = self._relayed(collective, rounds, 0, start), []
         pieces = self.site.conduct.pieces
         for window, ticks in windows(rounds, pieces):
@@ -154,28 +160,36 @@ class _Messages:
         return sent
 
     def _relayed(self, collective: _Collective, rounds: Sequence[Round], payload_bytes: float, start: int) -> list[int]:
-        """Adds the messages of one round after the other; returns those that no other waits for."""
-        on_edge: dict[tuple[int, int, int], list[int]] = {}
-        sent: dict[int, None] = {}
-        needed: set[int] = set()
-        gone: dict[int, list[int]] = {}
-        for number, r in enumerate(rounds):
+        """Adds the messages of one round after the other; returns those that the ranks do last."""
+        last: dict[int, list[int]] = {}
+        for r in rounds:
             messages = list(_messages(collective, r, payload_bytes))
-            for _ in range(r.repeats):
-                ending: dict[int, list[int]] = {}
-                for source, target, work in messages:
-                    foot, latency_ns = self._edge((source, target))
-                    before = dict.fromkeys([*gone.get(source, ()), *gone.get(target, ())])
-                    message = self._task(latency_ns, work, foot, [*before] or [start])
-                    on_edge.setdefault((number, source, target), []).append(message)
-                    ending.setdefault(source, []).append(message)
-                    ending.setdefault(target, []).append(message)
-                    sent[message] = None
-                needed.update(m for rank in ending for m in gone.pop(rank, ()))
-                for rank, ended in ending.items():
-                    gone.setdefault(rank, []).extend(ended)
-        self.streams += on_edge.values()
-        return [message for message in sent if message not in needed]
+            ends = [(source, target) for source, target, _ in messages]
+            first = [[m for rank in edge for m in last.get(rank, ())] or [start] for edge in ends]
+            ended: dict[int, list[int]] = {}
+            for edge, arrival in zip(ends, self._passed_on(messages, r.repeats, first), strict=True):
+                for rank in edge:
+                    ended.setdefault(rank, []).append(arrival)
+            last |= ended
+        return [*dict.fromkeys(chain.from_iterable(last.values()))]
+
+    def _passed_on(self, messages: Sequence[Message], repeats: int, first: Sequence[list[int]]) -> list[int]:
+        """Adds the messages of a round, so many times, the first after what is told; returns the last arrival of each edge."""
+        queues: list[list[int]] = [[] for _ in messages]
+        arrivals: list[int] = []
+        came: dict[int, list[int]] = {}
+        for turn in range(repeats):
+            arrivals = []
+            for queue, (source, target, work), before in zip(queues, messages, first, strict=True):
+                foot, latency_ns = self._edge((source, target))
+                queue.append(self._task(0, work, foot, came.get(source, []) if turn else before))
+                arrivals.append(self._task(latency_ns, 0, -1, queue[-1:]))
+                self.streams.append(arrivals[-1:])
+            came = {}
+            for (_, target, _), arrival in zip(messages, arrivals, strict=True):
+                came.setdefault(target, []).append(arrival)
+        self.streams += queues
+        return arrivals
 
     def _edge(self, edge: Edge) -> tuple[int, int]:
         """The footprint of an edge, and its latency in nanoseconds."""
@@ -216,8 +230,8 @@ def _finer(graph: TaskGraph, bits: int) -> TaskGraph:
     return graph.with_columns(solo_ns=graph.solo_ns << bits, work=graph.work << bits, profiles=profiles)
 
 
-def _messages(collective: _Collective, r: Round, payload_bytes: float) -> Iterator[tuple[int, int, int]]:
-    """Source, target and work of the messages of a round."""
+def _messages(collective: _Collective, r: Round, payload_bytes: float) -> Iterator[Message]:
+    """The messages of a round."""
     shares = r.edges.share * float(r.fraction) * payload_bytes * (1 << RATE_BITS)
     sources, targets = collective.gpus[r.edges.source], collective.gpus[r.edges.target]
     return zip(sources.tolist(), targets.tolist(), np.ceil(shares).astype(np.int64).tolist(), strict=True)

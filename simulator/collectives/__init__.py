@@ -2,9 +2,9 @@
 
 An algorithm is a module with `KINDS`, the collectives that it knows, and a pure function `rounds(kind, nodes)`: given the
 node of every rank of a group (members of a node stand together), the rounds of messages that carry one payload. A message of
-a round leaves when both its ends are done with their part in the round before. The payload of a gather or a scatter is the whole
-tensor; that of an all-to-all is what one rank holds before (and after) it; a broadcast starts at the first member.
-Everything else follows from the rounds:
+a round leaves when both its ends are done with their part in the round before; when a round repeats, as soon as there is
+what its source passes on. The payload of a gather or a scatter is the whole tensor; that of an all-to-all is what one rank
+holds before (and after) it; a broadcast starts at the first member. Everything else follows from the rounds:
 
 - alone, each round takes the latency of its slowest message and the time of its busiest link; a round that repeats goes
   round a ring, and takes the mean latency of its messages;
@@ -16,6 +16,7 @@ Everything else follows from the rounds:
 
 What a module may say besides: `takes(kind, nodes)`, whether a group can be served at all (absent: every group);
 `alike(kind, nodes)`, whether all ranks have equal parts (absent: they have, but for the root of a broadcast);
+`lanes(kind, nodes)`, the rounds in parts that wait for nothing of one another, such as several rings (absent: they are one);
 `RINGS = True`, where inside nodes every rank talks to the next: on meshes binding puts neighbours side by side; and
 `IN_NETWORK = True`, where switches reduce and copy. There an edge stands for what its source sends into the network and its
 target takes out of it, no matter whose bytes they are.

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from . import Array, Edges, Round
+from . import Array, Edges, Round, joined
 from ._nodes import Grid, is_even
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -20,27 +20,32 @@ RINGS = True
 
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
+    """All rings at once."""
+    return _round(kind, len(nodes), joined([(edges, 1.0) for edges in _rings(nodes)]))
+
+
+def lanes(kind: str, nodes: Array) -> tuple[tuple[Round, ...], ...]:
+    """Ring by ring."""
+    return tuple(_round(kind, len(nodes), edges) for edges in _rings(nodes))
+
+
+def _round(kind: str, n: int, edges: Edges) -> tuple[Round, ...]:
     """One round, again and again: a piece of 1/n to the next rank. A broadcast goes round but for the way back to its root."""
-    n = len(nodes)
     if n < 2:
         return ()
-    edges = _edges(nodes)
     if kind == "broadcast":
         onward = edges.target != 0
         return (Round(Edges(edges.source[onward], edges.target[onward], edges.share[onward]), Fraction(1, n - 1), n - 1),)
     return (Round(edges, Fraction(1, n), (2 if kind == "all_reduce" else 1) * (n - 1)),)
 
 
-def _edges(nodes: Array) -> Edges:
-    """The edges of all rings."""
+def _rings(nodes: Array) -> list[Edges]:
+    """The edges of each ring: of several in a node, each enters it at a rank of its own and leaves it at the one before."""
     n = len(nodes)
     member = np.arange(n)
     grid = Grid.of(nodes) if is_even(nodes) else Grid(n, 1)
     if grid.nodes == 1 or grid.per_node == 1:
-        return Edges.of(member, (member + 1) % n)
+        return [Edges.of(member, (member + 1) % n)]
     k = grid.per_node
-    first = member // k * k
-    inside = Edges.of(member, first + (member - first + 1) % k, (k - 1) / k)
-    next_node = (first + k) % n
-    across = Edges.of(first + (member - first - 1) % k, next_node + (member - first), 1 / k)
-    return Edges(*(np.concatenate([getattr(inside, c), getattr(across, c)]) for c in ("source", "target", "share")))
+    orders = [member // k * k + (member + entry) % k for entry in range(k)]
+    return [Edges.of(order, np.roll(order, -1), 1 / k) for order in orders]

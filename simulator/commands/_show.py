@@ -91,7 +91,8 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = int(click.INT.convert(value, param, ctx))
-        legal = int(min(max(number, self.min or 0), number if self.max is None else self.max))
+        least = int(max(number, self.min or 0))
+        legal = least if self.max is None else int(min(least, self.max))
         if legal != number:
             option, name = (param.opts[0], str(param.name)) if param else ("the number", "number")
             hint = f"nearest legal: {option} {legal}"

@@ -14,6 +14,7 @@ SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 2**40
 MOST_ROWS = 4096
 FACE_VALUE = "note: stepwise takes links at their face value; nothing that was measured on this fabric enters"
+SET_UP = "note: the switches between nodes are taken to be set up for sharp, which auto does not count on here"
 FIDELITIES = ("fluid", "closed", "stepwise")
 
 
@@ -53,14 +54,18 @@ def command(
     """
     from ..study.api import cluster as find
     from ..study.collective import spread, time_collective
+    from ..study.timing import switch_abilities
 
     with progress("simulating"):
         found = find(cluster) if gpus is None and nodes is None else _large_enough(find(cluster), gpus, nodes)
         chosen, sizes = spread(found, gpus, nodes), _sizes(first, last, factor)
         how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
-        rows = time_collective(kind.replace("-", "_"), found, sizes, gpus=chosen, **how)
+        kind = kind.replace("-", "_").lower()
+        rows = time_collective(kind, found, sizes, gpus=chosen, **how)
     if fidelity == "stepwise" and found.fabric != "ideal":
         click.echo(FACE_VALUE, err=True)
+    elif rows[0].algorithm == "sharp" and found.fabric != "ideal" and "sharp" not in switch_abilities(found):
+        click.echo(SET_UP, err=True)
     used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
         head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}

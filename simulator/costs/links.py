@@ -41,12 +41,36 @@ class Inside:
     """How much longer a small message is on the wire: every word travels with a flag, for a handshake would take longer still."""
     flags_bytes: float = 256.0 * KIB
     """Where half of that is gone."""
+    pair_bytes_per_s: float = 0.0
+    """What the thinnest of the wires of a mesh has; 0 where they are all alike."""
+    to_nics: bool = False
+    """Whether the NICs are reached over these links too, as on PCIe: what leaves the node takes its share of them."""
 
     def rate(self, ranks: float) -> float:
         """What a group of so many GPUs of a node has."""
         if self.split(ranks):
             return self.beyond_bytes_per_s
         return self.bytes_per_s * min(1.0, (ranks - 1) / (self.mesh - 1)) if 1 < ranks < self.mesh else self.bytes_per_s
+
+    def to_one(self, ranks: float) -> float:
+        """The part of its rate that a GPU of such a group has to the next one: without a switch, that of one wire."""
+        if not self.mesh:
+            return 1.0
+        wire = self.bytes_per_s / (self.mesh - 1)
+        return min(wire, self.pair_bytes_per_s or wire) / self.rate(ranks)
+
+    def to_all(self, ranks: float) -> float:
+        """The part of its rate that a GPU has when it sends as much to every other. Where some are not wired to each other,
+        half of the group reaches the other half by what is left to a GPU beside the wires within its own half.
+        """
+        if not 0 < self.mesh < ranks:
+            return 1.0
+        wires, others = max(1.0, self.mesh - ranks / 2), ranks / 2
+        return wires / others * (ranks - 1) / (self.mesh - 1)
+
+    def carries_out(self, ranks: float) -> bool:
+        """Whether what such a group sends out of its node goes over the same links as what it keeps."""
+        return self.to_nics and (not self.island or self.split(ranks))
 
     def flagged(self, size: float, ranks: float) -> float:
         """What a message of so many bytes puts on the wire of a group of so many GPUs, over those bytes."""

@@ -69,6 +69,8 @@ class Way:
     extra_s: float = 0.0
     nics: float = math.inf
     """NICs that it can use at most."""
+    wires: float = 1.0
+    """Part of a GPU's rate that it can use: less than all where there is no switch."""
     message: float = 1.0
     """Bytes of one message over bytes of payload: what decides on a handshake."""
 
@@ -108,7 +110,7 @@ def _time(call: Call, way: Way, inside: Inside, across: Across | None, laws: Law
 
 def _wire(call: Call, way: Way, inside: Inside, across: Across | None) -> tuple[float, float]:
     """Seconds at full rate: of a GPU's link, and of the NICs of a node."""
-    on_gpu = way.gpu_bytes / inside.rate(call.per_node)
+    on_gpu = way.gpu_bytes / (inside.rate(call.per_node) * way.wires)
     if across is None or call.nodes < 2:
         return on_gpu, 0.0
     nics = min(across.nics, math.ceil(call.per_node), way.nics)
@@ -206,24 +208,28 @@ def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """Every rank to every other; those in other nodes through the NICs, which the proxy serves peer by peer."""
     n, g, size = call.ranks, call.per_node, call.payload_bytes
+    peers = n if inside.carries_out(g) else g
     return Way(
         steps=laws.alltoall_step * (g - 1),
         crossings=1.0 if call.nodes > 1 else 0.0,
-        gpu_bytes=(g - 1) / n * size,
+        gpu_bytes=(peers - 1) / n * size,
         node_bytes=g * (n - g) / n * size,
         efficiency=laws.alltoall_efficiency * reached(call, inside),
         launch=laws.alltoall_launch,
         extra_s=laws.peer_s * (n - g) if call.nodes > 1 else 0.0,
         depth=1.0,
+        wires=inside.to_all(g),
         message=1 / n,
     )
 
 
 def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
-    """Each rank to the next: one flow over one NIC where it leaves the node, which others may get in the way of."""
+    """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node, which others may get in
+    the way of.
+    """
     crosses = call.nodes > 1
     far = max(1.0, call.nodes / laws.leaf_nodes) if across and not across.adaptive else 1.0
-    within = call.payload_bytes if call.per_node > 1 else 0.0
+    within = call.payload_bytes if call.per_node > 1 or inside.carries_out(call.per_node) else 0.0
     return Way(
         steps=1.0 if call.per_node > 1 else 0.0,
         crossings=1.0 if crosses else 0.0,
@@ -234,6 +240,7 @@ def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> 
         launch=laws.alltoall_launch,
         fills=False,
         nics=1,
+        wires=inside.to_one(call.per_node),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, shown
 from .document import Document
-from .load import from_mapping, profiled, resolved
+from .load import NAMED, from_mapping, resolved, understood
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
@@ -31,12 +31,11 @@ def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
 def cluster(name: str | Path | Mapping[str, Any], **changes: Any) -> Cluster:
     """A cluster of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `nodes=8`."""
     from . import built
-    from .findings import validated
     from .machines import ClusterSchema
 
-    document = resolved(_document("cluster", name, changes), ("cluster",), "clusters")
-    document = profiled(resolved(document, ("cluster", "gpu"), "gpus"))
-    return built.cluster(validated(ClusterSchema, document, ("cluster",)))
+    names = [(place, kind) for place, kind in NAMED if place[0] == "cluster"]
+    schema, _ = understood(_document("cluster", name, changes), names, ClusterSchema, ("cluster",))
+    return built.cluster(schema)
 
 
 def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:

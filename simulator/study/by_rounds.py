@@ -24,9 +24,10 @@ from ..engine.task import Array
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Parts of the payload that the busiest move: a GPU in its node, a GPU over its NIC, all GPUs of a node over its NICs."""
+    """Parts of the payload that the busiest move: a GPU in its node, and in all, a GPU over its NIC, all GPUs of a node."""
 
     inside: float
+    in_all: float
     over_nic: float
     over_nics: float
 
@@ -66,7 +67,7 @@ def _load(rounds: Sequence[Round], ticks: int, nodes: Array) -> Load:
         return ticks * max(float(np.bincount(among[end[which]], edges.share[which], 1).max()) for end in ends)
 
     every = np.arange(len(nodes))
-    return Load(busiest(~far, every), busiest(far, every), busiest(far, node))
+    return Load(busiest(~far, every), busiest(far | ~far, every), busiest(far, every), busiest(far, node))
 
 
 def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone:
@@ -88,7 +89,8 @@ def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone
 
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:
     """Of one window: the p-norm of what GPUs and nodes need, as in the theory."""
-    on_gpu = load.inside * call.payload_bytes / inside.rate(call.per_node) / theory.reached(call, inside)
+    carried = load.in_all if inside.carries_out(call.per_node) else load.inside
+    on_gpu = carried * call.payload_bytes / inside.rate(call.per_node) / theory.reached(call, inside)
     on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
     if across is None or not load.over_nics:
         return on_gpu

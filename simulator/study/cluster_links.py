@@ -1,10 +1,10 @@
 """The fabrics that a described cluster is made of: by the rates of its links, which are kept, or by name.
 
 A cluster says how fast its links are, not what they are called. Inside a node the fabric with the nearest rate tells how a
-library fares on such links, and only an NVSwitch adds up; between nodes it is the InfiniBand of the nearest generation,
-unless a fabric is named. One that is named counts for what it describes: the network, the links inside, or both. One in a
-file of one's own brings its rates along, for they belong to what was measured; of one that ships the cluster's rates are
-kept. NICs that a GPU has several of are pooled.
+library fares on such links, and only an NVSwitch adds up; between nodes it is the InfiniBand of the nearest generation, unless
+a fabric is named. A GPU on PCIe launches at its own clock. One that is named counts for what it describes: the network, the
+links inside, or both. One in a file of one's own brings its rates along, for they belong to what was measured; of one that
+ships the cluster's rates are kept. NICs that a GPU has several of are pooled.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cache
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
 from ..hardware.cluster import Cluster
+from ..units import NS_PER_S
 from . import catalog, fabrics
 from .fabrics import Fabric
 
@@ -25,7 +26,10 @@ NVLINK = ("nvlink2-mesh", "nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswi
 XGMI = ("xgmi-mi300",)
 AMD = "gfx"
 """How the architectures of GPUs with Infinity Fabric begin."""
-SWITCH = "nvswitch"
+SWITCH, JOINED = "nvswitch", "fully-connected"
+"""Shapes inside a node: any GPU reaches any other at full rate; each is wired to each."""
+PCIE_CLOCK_GHZ = 1.75
+"""Of the GPU that the launch time of a PCIe fabric is meant for; others launch in as many cycles."""
 NETWORKS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib")
 
 
@@ -65,9 +69,24 @@ def _within(cluster: Cluster, *, curves: bool) -> Fabric:
     own = XGMI if cluster.gpu.architecture.startswith(AMD) else NVLINK
     names = PCIE if cluster.inside_name.startswith("pcie") else own
     found = (shipped if curves else outlined)(_nearest(names, cluster.nvlink.bytes_per_s))
-    if cluster.inside_name != SWITCH:
-        return without_switch(found)
-    return replace(found, inside=replace(found.inside, mesh=0)) if found.inside else found
+    if cluster.inside_name == SWITCH:
+        return _wired(found, 0)
+    if cluster.inside_name == JOINED:
+        found = _wired(found, cluster.gpus_per_node)
+    if names is PCIE and cluster.gpu.clock_hz:
+        found = clocked(found, cluster.gpu.clock_hz / NS_PER_S)
+    return without_switch(found)
+
+
+def _wired(fabric: Fabric, mesh: int) -> Fabric:
+    """The same links as wires from each of so many GPUs to each; 0: through a switch."""
+    return replace(fabric, inside=replace(fabric.inside, mesh=mesh, pair_bytes_per_s=0.0)) if fabric.inside else fabric
+
+
+def clocked(fabric: Fabric, ghz: float) -> Fabric:
+    """PCIe under a GPU of such a clock, which sets how long it takes to launch."""
+    inside = fabric.inside
+    return replace(fabric, inside=replace(inside, launch_s=inside.launch_s * PCIE_CLOCK_GHZ / ghz)) if inside else fabric
 
 
 def without_switch(fabric: Fabric) -> Fabric:

@@ -105,7 +105,7 @@ def time_collective(
     site = Site(cluster, no_kernels, replace(conduct_on(cluster, algorithm), pieces=pieces))
     members = np.arange(cluster.gpus) if gpus is None else gpus
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
-    must_serve(site.conduct, bound_as, nodes)
+    must_serve(site.conduct, cluster, bound_as, nodes)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
     timeline = _run(bound, site, fidelity).rank_times(0)
     labels = bound.labels[0]

@@ -5,11 +5,12 @@ topologies/fabrics. The rules, in order:
 
 - **Inside a node** the GPU decides (`INSIDES`), and for one that is not known the generation of NVLink in the fabric.
   "bridge" or "pairs" in the fabric means NVLink between two GPUs and PCIe between pairs; "PCIe4" without NVLink, or a GPU
-  that is sold as a card (`CARDS`), means PCIe alone, where the GPU's clock scales the launch; a rate such as "200GB/s"
-  replaces that of the GPU if it is lower. Of Infinity Fabric a small rate is that of one link of seven, one way or both.
+  that is sold as a card (`CARDS`), means PCIe alone, where the GPU's clock scales the launch; a rate such as "200GB/s" or
+  "4x25GB/s" replaces that of the GPU if it is lower. A rate that is no more than a link's, one way or both, or "per link", is
+  that of each of its links; without a switch, one that is no more than a pair's is that to each of its peers.
   GH200 has no NVSwitch unless the fabric names one: nothing adds up on the way; nor has another GPU whose fabric says "mesh",
-  "all-to-all" or "no NVSwitch". V100 has none either; in a DGX-2 it has, and no GPU is wired to another. Lanes ("x8") count.
-  Anything else is not guessed.
+  "all-to-all", "per pair" or "no NVSwitch". V100 has none either; in a DGX-2 it has, and no GPU is wired to another. Lanes
+  ("x8") count. Anything else is not guessed.
 - **A node is an NVLink domain**: "NVL72" makes one of 72 GPUs, however many trays they sit in, and so does a GB200 or GB300
   whose fabric names no network.
 - **Across nodes** the text after the first "+" decides, or the clauses that name a network: `described_networks`.
@@ -28,10 +29,11 @@ from dataclasses import dataclass, replace
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
 from ..errors import UserError
-from ..units import GB
+from ..units import BITS_PER_BYTE, GB
 from . import fabrics
-from .cluster_links import without_switch
-from .described_networks import USUAL_GPUS, halves, network, node_of, positive
+from .cluster_links import PCIE_CLOCK_GHZ, clocked, without_switch
+from .described_networks import USUAL_GPUS, halves, network, node_of
+from .described_rates import Rate, of_links
 from .fabrics import Fabric, Loader
 
 INSIDES = (
@@ -56,15 +58,15 @@ GENERATIONS = (
     (r"nvlink\s*-?(?:v|gen)?\s*[12]", "nvlink2-mesh"),
 )
 """What stands in the fabric of a GPU that is not known."""
-LOWER_GB_PER_S = ((r"h800|a800", 200.0), (r"p100", 80.0))
-"""What is in the name of a GPU whose links are slower than those of its generation, GB/s per direction: half of the 400 GB/s
-and 160 GB/s both ways of NVIDIA's data sheets."""
-XGMI_LINK_GB_PER_S, XGMI_LINKS = (80.0, 160.0), 7
-"""No link between two MI300X or MI355X carries more per direction, none more both ways (64 and 128, 76.8 and 153.6 in the
-data sheets of AMD); the links of each."""
+OWN_GB_PER_S = ((r"h800|a800", 200.0), (r"p100", 80.0), (r"mi35\d", 537.6))
+"""What is in the name of a GPU whose links are not those of its generation, GB/s per direction: half of the 400 GB/s and
+160 GB/s both ways of NVIDIA's data sheets, seven times the 76.8 GB/s of AMD's."""
+LINK_GB_PER_S = ((r"xgmi", 0.0), (r"nvlink5", 50.0), (r"nvlink", 25.0))
+"""What is in the name of a fabric, and the rate of one of its links, per direction; 0: that of a pair."""
 SWITCH = r"(?<!no )(?<!without )nv-?(link)?\s*switch|dgx-?2\b|nvl-?(?!2\b|4\b)\d"
 SWITCHLESS = r"gh200"
-MESH = r"(?<!cube )(?<!cube-)mesh|all-to-all|fully connected|(no|without) nv-?(link)?\s*switch"
+EACH_PAIR = r"(?:per |/|each |every )pair|pair by pair"
+MESH = r"(?<!cube )(?<!cube-)mesh|all-to-all|fully[- ]connected|(no|without) nv-?(link)?\s*switch|\bquad\b|" + EACH_PAIR
 SWITCHLESS_MESH = 4
 """GPUs that sit in fours, each wired to each, without an NVSwitch, unless the fabric says otherwise."""
 RACK, RACK_GPUS = (r"gb[23]00", r"mnnvl|multi-?node nvlink"), 72
@@ -72,8 +74,6 @@ RACK, RACK_GPUS = (r"gb[23]00", r"mnnvl|multi-?node nvlink"), 72
 PCIE5 = r"h100|h200|rtx ?pro|b40|\b50[5-9]0"
 PCIE3 = r"v100|p100|\bt4g?\b|\bp40?\b|\b[km][68]0\b|rtx ?20|gtx"
 LANES = 16
-PCIE_CLOCK_GHZ = 1.75
-"""Of the GPU that the launch time of a PCIe fabric is meant for; others launch in as many cycles."""
 CLOCKS_GHZ = (
     (r"rtx ?pro|blackwell", 2.6),
     (r"l40|l20|40[89]0|6000 ?ada|ada", 2.5),
@@ -110,7 +110,7 @@ def machine(gpu: str, fabric: str, gpus: int, nodes: int, load: Loader = fabrics
     if re.fullmatch(UNNAMED, fabric, re.IGNORECASE):
         raise UserError("the fabric is not named")
     words, gpu, fabric = fabric, gpu.lower(), re.sub(r"pci(-e\b|[- ]express)", "pcie", fabric.lower())
-    within = _inside(gpu, fabric, load)
+    within = _inside(gpu, fabric, of_links(halves(words)[0]), load)
     domain = _domain(gpu, fabric)
     nodes = min(gpus, -(-gpus // domain) if domain else nodes)
     if nodes < 2:
@@ -149,9 +149,10 @@ def _domain(gpu: str, text: str) -> int:
     return RACK_GPUS if said or joined else 0
 
 
-def _inside(gpu: str, text: str, load: Loader) -> Fabric:
+def _inside(gpu: str, text: str, said: Rate | None, load: Loader) -> Fabric:
     near = halves(text)[0]
-    bridged = re.search(r"bridge|pair", text) and not re.search(SWITCHLESS, gpu)
+    paired = re.search("pair", re.sub(EACH_PAIR, "", text))
+    bridged = (paired or "bridge" in text) and not re.search(SWITCHLESS, gpu)
     if bridged or ("pcie" in near and "nvlink" not in near):
         return _bridged(gpu, text, _pcie(gpu, text, load), load) if bridged else _pcie(gpu, near, load)
     name = _family(gpu, near)
@@ -163,11 +164,11 @@ def _inside(gpu: str, text: str, load: Loader) -> Fabric:
         found = replace(found, inside=replace(inside, mesh=0))
     elif re.search(SWITCHLESS, gpu):
         found = without_switch(found)
-        pair = re.search(r"pair|nvl-?2\b", near)
-        found = replace(found, inside=replace(_found(found), mesh=0 if pair else SWITCHLESS_MESH))
+        alone = paired or re.search(r"nvl-?2\b", near)
+        found = replace(found, inside=replace(_found(found), mesh=0 if alone else SWITCHLESS_MESH))
     elif re.search(MESH, near) and not name.startswith("xgmi"):
-        found = without_switch(replace(found, inside=replace(inside, mesh=SWITCHLESS_MESH)))
-    return _slowed(found, gpu, near)
+        found = without_switch(replace(found, inside=replace(inside, mesh=SWITCHLESS_MESH, pair_bytes_per_s=0.0)))
+    return _rated(found, gpu, said, both=re.search(r"bi-?dir|both (way|dir)", near) is not None)
 
 
 def _family(gpu: str, near: str) -> str:
@@ -181,17 +182,25 @@ def _family(gpu: str, near: str) -> str:
     return known
 
 
-def _slowed(fabric: Fabric, gpu: str, near: str) -> Fabric:
+def _rated(fabric: Fabric, gpu: str, said: Rate | None, *, both: bool) -> Fabric:
     """The fabric at the rate of its GPU, or that in the words, if it is lower."""
     inside = _found(fabric)
-    rates = [rate for pattern, rate in LOWER_GB_PER_S if re.search(pattern, gpu)]
-    said = re.search(r"(\d+(?:\.\d+)?)\s*gb/s", near)
-    if said:
-        rate = positive(float(said[1]), said[0])
-        if inside.name.startswith("xgmi") and rate <= XGMI_LINK_GB_PER_S[1]:
-            rate *= XGMI_LINKS if rate <= XGMI_LINK_GB_PER_S[0] else XGMI_LINKS / 2
-        rates.append(rate)
-    return replace(fabric, inside=replace(inside, bytes_per_s=min([inside.bytes_per_s, *(rate * GB for rate in rates)])))
+    own = next((rate for pattern, rate in OWN_GB_PER_S if re.search(pattern, gpu)), inside.bytes_per_s / GB)
+    rate = min(own, _of_gpu(said, own, inside, both=both)) if said else own
+    return replace(fabric, inside=replace(inside, bytes_per_s=rate * GB))
+
+
+def _of_gpu(said: Rate, own: float, inside: Inside, *, both: bool) -> float:
+    """GB/s of a GPU by a rate in words, which may be that of one of its links, or without a switch that to one of its peers."""
+    ways = 2 if both else 1
+    one, total = said.gbit / BITS_PER_BYTE / ways, said.total_gbit / BITS_PER_BYTE / ways
+    pair = own / (inside.mesh - 1) if inside.mesh else 0.0
+    link = next(rate for pattern, rate in (*LINK_GB_PER_S, ("", 0.0)) if re.search(pattern, inside.name)) or pair
+    if said.per == "link" or (not said.count and one <= 2 * link):
+        return own * min(1.0, one / link)
+    if inside.mesh and total <= max(pair, 2 * link):
+        return own * min(1.0, total / pair)
+    return total
 
 
 def _pcie(gpu: str, text: str, load: Loader) -> Fabric:
@@ -202,7 +211,7 @@ def _pcie(gpu: str, text: str, load: Loader) -> Fabric:
     clock = next((ghz for pattern, ghz in CLOCKS_GHZ if re.search(pattern, gpu)), PCIE_CLOCK_GHZ)
     inside = _found(found)
     rate = inside.bytes_per_s * (int(lanes[1]) / LANES if lanes else 1.0)
-    return replace(found, inside=replace(inside, bytes_per_s=rate, launch_s=inside.launch_s * PCIE_CLOCK_GHZ / clock))
+    return clocked(replace(found, inside=replace(inside, bytes_per_s=rate)), clock)
 
 
 def _bridged(gpu: str, text: str, pcie: Fabric, load: Loader) -> Fabric:

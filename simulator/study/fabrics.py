@@ -48,6 +48,8 @@ class InsideSchema(Strict):
     mesh: Annotated[int, Field(ge=0, le=1024)] = 0
     flags: Annotated[float, Field(ge=1, le=100)] = 1.0
     flags_size: Annotated[float, quantity(BYTES)] = 256.0 * KIB
+    pair: Rate | None = None
+    to_nics: bool = False
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.island and self.beyond is None:
@@ -185,6 +187,8 @@ def _inside(name: str, schema: InsideSchema) -> Inside:
         schema.mesh,
         schema.flags,
         schema.flags_size,
+        schema.pair or 0.0,
+        schema.to_nics,
     )
 
 
@@ -232,6 +236,10 @@ def _inside_lines(inside: Inside) -> list[str]:
         lines.append(f"mesh: {inside.mesh}")
     if inside.flags != 1:
         lines += [f"flags: {inside.flags:.4g}", f"flags_size: {_size(round(inside.flags_bytes))}"]
+    if inside.pair_bytes_per_s:
+        lines.append(f"pair: {_rate(inside.pair_bytes_per_s)}")
+    if inside.to_nics:
+        lines.append("to_nics: true")
     return lines
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..binding.conduct import AUTO, Conduct, serving, takes
@@ -9,7 +11,7 @@ from ..engine.task import Array
 from ..errors import OutsideDomain, UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from . import catalog
-from .timing import switch_abilities, timing_on
+from .timing import IDEAL, can_add_up, switch_abilities, timing_on
 
 LIBRARY = {
     "all_reduce": ("ring", "tree", "hierarchical_pipelined"),
@@ -23,6 +25,8 @@ LIBRARY = {
 """What `auto` chooses from everywhere: what collective libraries have."""
 IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
 """What it has besides for all-reduces where switches add up."""
+SAY_SO = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
+"""How the file of a fabric says that switches add up."""
 
 
 def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
@@ -36,10 +40,13 @@ def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
     return Conduct({name: catalog.module("collectives", name) for name in sorted(used)}, choices, wanted, timing_on(cluster))
 
 
-def must_serve(conduct: Conduct, kind: str, nodes: Array) -> None:
+def must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> None:
     """Raises `OutsideDomain` if an algorithm was asked for that cannot do a kind for a group over these nodes."""
     name = conduct.algorithm
-    if name == AUTO or len(nodes) < 2 or serving({name: conduct.algorithms[name]}, kind, nodes):
+    if name == AUTO or len(nodes) < 2:
+        return
+    if serving({name: conduct.algorithms[name]}, kind, nodes):
+        _must_add_up(name, cluster, len(set(nodes.tolist())))
         return
     every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
     able = serving(every, kind, nodes)
@@ -49,3 +56,20 @@ def must_serve(conduct: Conduct, kind: str, nodes: Array) -> None:
     reason = f"{name} does no {kind}" + (f" over {len(nodes)} ranks" if knows else "")
     hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
     raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
+
+
+def _must_add_up(name: str, cluster: Cluster, nodes: int) -> None:
+    """Raises `OutsideDomain` if an algorithm needs switches that add up, and a cluster is not known to have them."""
+    needs = [ability for ability, names in IN_SWITCHES.items() if name in names]
+    if not needs or can_add_up(cluster, needs[0], nodes):
+        return
+    from .api import cluster as named
+
+    needed, over = needs[0] if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
+    grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(named, catalog.files("clusters"))]
+    able = ", ".join(found.name for found in grown if can_add_up(found, needed, nodes))
+    bare = ", or take fabric: ideal" if can_add_up(replace(cluster, fabric=IDEAL), needed, nodes) else ""
+    raise OutsideDomain(
+        f"{name} needs switches that add up, and {cluster.name} is not known to have them for {over}",
+        hint=f"those of {able} do; or say so in a fabric of your own ({SAY_SO[needed]}){bare}",
+    )

@@ -23,6 +23,7 @@ from .source import parse, read, scalar
 if TYPE_CHECKING:
     from .jobs import Tenancy
     from .scenario import Scenario
+    from .strict import Strict
 
 NAMED: tuple[tuple[Place, str], ...] = (
     (("model",), "models"),
@@ -127,14 +128,23 @@ def _set(document: Document, setting: str) -> Document:
 
 
 def from_document(document: Document) -> Scenario:
-    """Names resolved, everything validated, the faults of all sections together."""
+    """The scenario of a document, or the faults of all its sections together."""
     from .convert import scenario
-    from .findings import examined
     from .schema import ScenarioSchema
+
+    return scenario(*understood(document, NAMED, ScenarioSchema))
+
+
+def understood(document: Document, named: Iterable[tuple[Place, str]], schema: type[Strict], at: Place = ()) -> Any:
+    """What stands at a place of a document as `schema`, its names resolved, and the document with what they stand for.
+
+    Raises `UserError` with all that is wrong, in the order of reading.
+    """
+    from .findings import examined
 
     faults: list[Fault] = []
     unresolved: list[Place] = []
-    for place, kind in NAMED:
+    for place, kind in named:
         try:
             document = resolved(document, place, kind)
         except UserError as error:
@@ -145,11 +155,11 @@ def from_document(document: Document) -> Scenario:
         document = profiled(document)
     except UserError as error:
         faults += error.faults
-    schema, found = examined(ScenarioSchema, _located(document))
+    value, found = examined(schema, _located(document), at)
     faults += [fault for place, fault in found if place not in unresolved]
     if faults:
         raise UserError(faults=sorted(faults, key=_reading_order))
-    return scenario(schema, document)
+    return value, document
 
 
 def _reading_order(fault: Fault) -> list[tuple[int, str]]:
@@ -234,7 +244,6 @@ def _complete(data: Mapping[str, Any], kind: str) -> bool:
     """Whether a mapping needs no file to start from: its name is then only a name."""
     from .machines import ClusterSchema, GpuSchema
     from .schema import ModelSchema
-    from .strict import Strict
 
     schemas: dict[str, type[Strict]] = {"models": ModelSchema, "clusters": ClusterSchema, "gpus": GpuSchema}
     return kind in schemas and all(name in data for name, field in schemas[kind].model_fields.items() if field.is_required())

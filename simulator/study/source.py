@@ -16,7 +16,7 @@ import yaml
 from ..errors import Fault, UserError, nearest, shown
 from .document import Document, Mark, Place
 
-START = "it should start like `model: llama3-70b`"
+START = "it should hold keys and values, such as `model: llama3-70b` in a scenario or `gpu: h100` in a cluster"
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000
 MOST_DEPTH = 50

@@ -14,10 +14,12 @@ from ..costs.theory import Call
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
 from . import by_rounds, catalog
-from .cluster_links import links_of
+from .cluster_links import SWITCH, links_of
 
 IDEAL = "ideal"
 """The fabric of a cluster whose links are taken at their face value."""
+QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
+"""Networks whose switches can add up, for libraries that are set up to use them: NVIDIA Quantum, from SHARPv2 of 2019 on."""
 MEASURED_AS = {"exchange": "sendrecv"}
 KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": theory.ALGORITHMS[0]}
 """What the measurements and the theory of some algorithms are called."""
@@ -62,6 +64,19 @@ def switch_abilities(cluster: Cluster) -> list[str]:
         return []
     inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
     return ["nvls"] * (inside.nvls_efficiency > 0) + ["sharp"] * (across is not None and across.sharp)
+
+
+def can_add_up(cluster: Cluster, ability: str, nodes: int) -> bool:
+    """Whether the switches that a group over so many nodes needs can add up if they are asked to, as nvls or as sharp.
+
+    Links at their face value take the network's for granted, and those of any NVSwitch.
+    """
+    if not _is_known(cluster):
+        return ability == "sharp" or any(run.kind == SWITCH for run in cluster.wiring.vertices)
+    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
+    if ability == "nvls" or nodes == 1:
+        return inside.nvls_efficiency > 0 and (nodes == 1 or across is None or across.nvls)
+    return across is not None and (across.sharp or cluster.fabric in QUANTUM)
 
 
 def _is_known(cluster: Cluster) -> bool:

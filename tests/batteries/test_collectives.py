@@ -99,6 +99,16 @@ def test_there_are_collectives_to_test() -> None:
 
 @pytest.mark.parametrize("module, kind, nodes", CASES)
 class TestCollective:
+    def test_its_lanes_are_together_its_rounds(self, module: ModuleType, kind: str, nodes: list[int]) -> None:
+        """Lane by lane as many steps, and in all the same bytes on every edge."""
+        rounds = module.rounds(kind, np.array(nodes))
+        lanes = module.lanes(kind, np.array(nodes)) if hasattr(module, "lanes") else (rounds,)
+        for at, r in enumerate(rounds):
+            assert {lane[at].repeats for lane in lanes} == {r.repeats}
+            whole, parts = (joined([(x.edges, float(x.fraction)) for x in some]) for some in ([r], [lane[at] for lane in lanes]))
+            for name in ("source", "target", "share"):
+                np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-12)
+
     def test_what_must_move_moves(self, module: ModuleType, kind: str, nodes: list[int]) -> None:
         if not getattr(module, "IN_NETWORK", False):
             assert edges_of(module, kind, nodes).share.sum() >= float(MOVED[kind](len(nodes))) * (1 - 1e-12)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import simulator as sim
 from simulator.collectives import Edges, Round, direct, joined
 from simulator.errors import OutsideDomain, UserError
 from simulator.hardware.cluster import Cluster
@@ -415,6 +416,51 @@ class TestRefusals:
         assert ran.code == 2
         assert hint in ran.err
         assert name.replace("-", "_") in ran.err
+
+    @pytest.mark.parametrize(
+        "cluster, name, nodes, hint",
+        [
+            ("dgx-a100", "nvls", 1, "those of aws-p5"),
+            ("dgx-a100", "nvls-tree", 2, "fabric: ideal"),
+            ("dgx1-v100", "nvls", 2, "nvls_efficiency under inside:"),
+            ("polaris", "nvls", 1, "nvls_efficiency under inside:"),
+            ("l40s-pcie", "sharp", 1, "nvls_efficiency under inside:"),
+            ("gcp-a3-mega", "nvls", 2, "dgx-h100"),
+            ("aws-p5", "sharp", 2, "sharp: true under across:"),
+        ],
+    )
+    def test_switches_that_do_not_add_up_are_not_asked_to(self, cluster: str, name: str, nodes: int, hint: str) -> None:
+        ran = trainsim("collective", "all_reduce", "--cluster", cluster, "--nodes", nodes, "--algorithm", name)
+        assert ran.code == 2
+        assert hint in ran.err
+        assert f"{cluster} is not known to have them for {nodes} node" in ran.err
+
+    @pytest.mark.parametrize(
+        "cluster, name, nodes",
+        [("dgx-h100", "nvls", 4), ("gcp-a3-mega", "nvls", 1), ("gb200-nvl72", "nvls_tree", 2), ("dgx-h100", "sharp", 2)],
+    )
+    def test_switches_that_do_are(self, cluster: str, name: str, nodes: int) -> None:
+        (row,) = time_collective("all_reduce", sim.cluster(cluster, nodes=nodes), [S], algorithm=name)
+        assert row.algorithm == name
+
+    def test_links_at_their_face_value_are_asked_whatever_was_measured_but_not_where_there_is_no_switch(self) -> None:
+        for cluster, able in (("dgx-a100", True), ("polaris", False)):
+            found = sim.cluster(cluster, nodes=1, fabric="ideal")
+            if able:
+                assert time_collective("all_reduce", found, [S], algorithm="nvls")[0].algorithm == "nvls"
+                continue
+            with pytest.raises(OutsideDomain) as caught:
+                time_collective("all_reduce", found, [S], algorithm="nvls")
+            assert "fabric: ideal" not in str(caught.value.hint)
+
+    def test_a_network_of_which_nobody_says_that_it_is_set_up_for_sharp_is_noted(self) -> None:
+        asked = ["collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", 2, "-b", "1M", "-e", "1M", "--json"]
+        assert "taken to be set up for sharp" in trainsim(*asked, "--algorithm", "sharp").err
+        assert trainsim(*asked, "--algorithm", "nvls").err == ""
+
+    def test_a_kind_is_called_what_it_is_called_whoever_writes_it(self) -> None:
+        ran = trainsim("collective", "All-Gather", "--cluster", "dgx-h100", "--gpus", 8, "-b", "1M", "-e", "1M", "--json")
+        assert ran.record["kind"] == "all_gather"
 
     def test_a_number_of_ranks_that_it_can_serve_is_named(self) -> None:
         with pytest.raises(OutsideDomain) as caught:

@@ -147,6 +147,80 @@ def test_a_mesh_gives_few_ranks_few_links_and_a_switch_all() -> None:
     assert [mesh.rate(n) / TRUE.rate(n) for n in (2, 3, 4, 8)] == pytest.approx([1 / 3, 2 / 3, 1, 1])
 
 
+@given(st.integers(2, 8), st.floats(0, 37).map(lambda octaves: 2.0**octaves))
+def test_one_peer_is_reached_over_one_wire_of_a_mesh(ranks: int, size: float) -> None:
+    mesh = replace(TRUE, mesh=8)
+    assert theory.seconds(Call("sendrecv", size, ranks), mesh) >= size / (mesh.bytes_per_s / 7)
+    thin = replace(mesh, pair_bytes_per_s=mesh.bytes_per_s / 14)
+    assert theory.seconds(Call("sendrecv", size, ranks), thin) >= size / (mesh.bytes_per_s / 14)
+
+
+@given(st.sampled_from([4, 8]), st.integers(2, 8), st.floats(0, 37).map(lambda octaves: 2.0**octaves))
+def test_where_all_are_wired_all_to_all_takes_what_each_wire_carries(mesh: int, ranks: int, size: float) -> None:
+    wired = replace(TRUE, mesh=mesh)
+    wire = wired.bytes_per_s / (mesh - 1)
+    if ranks <= mesh:
+        least = theory.least(Call("alltoall", size, ranks), wired)
+        assert least == pytest.approx(size / ranks / wire)
+
+
+def test_all_to_all_in_a_cube_mesh_is_bound_by_its_bisection() -> None:
+    """Half of eight V100 send half of theirs to the other half: over four pairs of wires, of 150 GB/s together."""
+    inside = machine("V100-SXM2", "NVLink2 cube mesh", 8, 1).inside
+    assert theory.least(Call("alltoall", 2.0**30, 8), inside) == pytest.approx(2.0**30 / 8 * 16 / 150e9)
+
+
+@pytest.mark.parametrize(("gpu", "fabric", "wire"), [("MI300X", "xGMI", 64), ("GH200", "NVLink4", 150), ("V100", "NVLink2", 25)])
+def test_no_pair_without_a_switch_is_faster_than_its_wire(gpu: str, fabric: str, wire: float) -> None:
+    found = machine(gpu, fabric, 4, 1)
+    time = alone(Call("sendrecv", 2.0**33, 4), found.inside, None, found.curves).seconds
+    assert 0.75 * wire < 2.0**33 / time / 1e9 < wire
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fabric"), [("L40S", "PCIe4 x16 + HDR IB 8x200Gb/s"), ("H100-PCIe", "PCIe5 x16 + CX7 8x400Gb/s")]
+)
+def test_two_nodes_of_cards_are_no_faster_than_one(gpu: str, fabric: str) -> None:
+    """What goes to the NICs goes over the GPU's own PCIe link too."""
+    for kind in KINDS:
+        rates = []
+        for nodes in (1, 2):
+            found, ranks = machine(gpu, fabric, 8 * nodes, nodes), 8 * nodes
+            time = alone(Call(kind, 2.0**33, ranks, nodes), found.inside, found.across).seconds
+            rates.append({"sendrecv": 1.0, "broadcast": 1.0}.get(kind, (ranks - 1) / ranks) * 2.0**33 / time)
+        assert rates[1] < 1.01 * rates[0], kind
+    two = machine(gpu, fabric, 2, 2)
+    assert theory.least(Call("sendrecv", 2.0**33, 2, 2), two.inside, two.across) >= 2.0**33 / two.inside.bytes_per_s
+
+
+def test_a_switched_node_keeps_what_leaves_it_off_its_links() -> None:
+    found = machine("H100-SXM", "NVLink4 NVSwitch + NDR IB 400Gb/GPU", 16, 2)
+    assert theory.least(Call("alltoall", 2.0**33, 16, 2), found.inside, found.across) == pytest.approx(2.0**33 / 2 / 50e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "fabric", "gpus"),
+    [
+        ("dgx1-v100", "V100-SXM2", "NVLink2 cube mesh", 8),
+        ("polaris", "A100-SXM4-40GB", "NVLink3 mesh", 4),
+        ("alps-gh200", "GH200", "NVLink4", 4),
+    ],
+)
+def test_a_cluster_and_the_words_for_it_have_the_same_wires(name: str, gpu: str, fabric: str, gpus: int) -> None:
+    within, _, _ = links_of(find(name, nodes=1), curves=False)
+    said = machine(gpu, fabric, gpus, 1).inside
+    assert (within.bytes_per_s, within.to_one(gpus), within.to_all(gpus)) == (
+        said.bytes_per_s,
+        said.to_one(gpus),
+        said.to_all(gpus),
+    )
+
+
+def test_a_cluster_of_cards_launches_at_their_clock() -> None:
+    within, _, _ = links_of(find("l40s-pcie", nodes=1), curves=False)
+    assert within.launch_s == pytest.approx(machine("L40S", "PCIe4 x16", 8, 1).inside.launch_s, rel=0.01)
+
+
 def test_between_bridged_pairs_it_is_pcie_at_its_one_way_rate() -> None:
     pairs = machine("A100-PCIe-80", "NVLink bridge pairs + PCIe4", 4, 1).inside
     two, four = (theory.seconds(Call("all_gather", 2.0**34, n), pairs) for n in (2, 4))

@@ -181,6 +181,32 @@ def test_no_measurement_beats_the_wire_of_a_calibrated_fabric(
             assert theory.least(call, made.inside, made.across) <= time_s(size, gb_per_s) * 1.001
 
 
+@pytest.mark.parametrize(
+    ("gpu", "nodes", "start", "adds_up"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 2, "nvlink3-nvswitch", False),
+        ("NVIDIA H100 80GB HBM3", 2, "nvlink4-nvswitch", True),
+        ("Tesla V100-SXM2-32GB", 2, "nvlink2-mesh", False),
+        ("NVIDIA A100 80GB PCIe", 2, "pcie4", False),
+        ("NVIDIA L40S", 1, "pcie4", False),
+    ],
+)
+def test_the_gpus_of_a_run_say_what_joins_them(gpu: str, nodes: int, start: str, adds_up: bool, tmp_path: Path) -> None:
+    """Whatever the rate was: only a run inside a node of PCIe tells which PCIe."""
+    text = run("all_reduce", 8 * nodes, nodes, 10).replace("NVIDIA H100", gpu)
+    inside, like = calibrated([written(tmp_path / "runs.txt", text)], "own").inside, fabrics.load(start).inside
+    assert inside
+    assert like
+    assert (inside.bytes_per_s, inside.nvls_efficiency > 0) == (like.bytes_per_s, adds_up)
+
+
+def test_gpus_that_are_not_known_or_not_named_may_be_joined_by_anything(tmp_path: Path) -> None:
+    text = run("all_reduce", 8, 1, 200)
+    known = calibrated([written(tmp_path / "a.txt", text)], "own").inside
+    for other in ("NVIDIA X9000", ""):
+        assert calibrated([written(tmp_path / "b.txt", text.replace("NVIDIA H100", other))], "own").inside == known
+
+
 def test_links_that_are_fast_enough_keep_their_rates(tmp_path: Path) -> None:
     logs = written(tmp_path / "runs.txt", run("all_reduce", 8, 1, 200))
     inside = calibrated([logs], "own", "nvlink4-nvswitch").inside

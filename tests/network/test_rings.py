@@ -97,6 +97,19 @@ def test_every_rank_sends_and_receives_what_it_did() -> None:
                 np.testing.assert_allclose(sums[0], sums[1])
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_the_lanes_of_a_mesh_are_together_its_rounds(nodes: int) -> None:
+    """A lane for each of six orders, and over nodes for each ring of each of them."""
+    plans, gpus = Plans(cube_mesh(nodes)), np.arange(8 * nodes)
+    for algorithm, rings in ((ring, 1 if nodes == 1 else 8), (hierarchical, 1)):
+        rounds, lanes = (getattr(plans, how)(algorithm, "all_reduce", gpus) for how in ("rounds", "lanes"))
+        assert len(lanes) == 6 * rings
+        for at, r in enumerate(rounds):
+            whole, parts = (joined([(x.edges, float(x.fraction)) for x in some]) for some in ([r], [lane[at] for lane in lanes]))
+            for name in ("source", "target", "share"):
+                np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-12)
+
+
 def test_a_broadcast_starts_at_its_root_and_nothing_returns_there() -> None:
     (r,) = Plans(cube_mesh()).rounds(ring, "broadcast", np.arange(8))
     assert 0 not in r.edges.target

@@ -13,7 +13,7 @@ from simulator.study.collective import time_collective
 
 from ..commandline import trainsim
 from .alone import BANDWIDTH, LATENCY, many_nodes, one_node
-from .test_algorithms import FORMS, MODULES, SIZES, S, grid, taken
+from .test_algorithms import FORMS, MODULES, NIC_LATENCY, SIZES, S, grid, taken
 
 ASKED_AS = {"exchange": "sendrecv"}
 ALGORITHMS = [(name, kind) for name, kind in FORMS if (name, kind) != ("point_to_point", "sendrecv")]
@@ -25,10 +25,10 @@ RATE = 1e-7
 """The rate of a fluid is rounded down to 2^-24 bytes/ns."""
 
 
-def time_s(name: str, kind: str, cluster: Cluster, fidelity: str, pieces: int | None = None) -> float:
+def time_s(name: str, kind: str, cluster: Cluster, fidelity: str, pieces: int | None = None, size: int = S) -> float:
     """Alone on bare links."""
     bare, asked = replace(cluster, fabric="ideal"), ASKED_AS.get(kind, kind)
-    return time_collective(asked, bare, [S], algorithm=name, fidelity=fidelity, pieces=pieces)[0].time_s
+    return time_collective(asked, bare, [size], algorithm=name, fidelity=fidelity, pieces=pieces)[0].time_s
 
 
 @pytest.mark.parametrize("name, kind", ALGORITHMS)
@@ -70,13 +70,51 @@ def test_over_nodes_too_where_all_messages_of_a_round_are_alike(name: str, kind:
     assert -RATE * of_all <= of_one - of_all <= LATE
 
 
-@pytest.mark.parametrize("name", ["ring", "direct", "pairwise", "bruck"])
-def test_where_messages_of_a_round_differ_the_latencies_are_all_that_differs(name: str) -> None:
-    """A ring waits for its slowest message in every step, and the closed form takes the mean."""
-    cluster, kind = many_nodes(4, 4), "all_gather" if name == "ring" else "alltoall"
-    rounds = steps(MODULES[name].rounds(kind, np.repeat(np.arange(4), 4)))
-    of_one, of_all = time_s(name, kind, cluster, "stepwise"), time_s(name, kind, cluster, "fluid")
-    assert abs(of_one - of_all) <= rounds * 2 * LATENCY
+@pytest.mark.parametrize("m, k", [(2, 8), (4, 4), (5, 2)])
+@pytest.mark.parametrize("name, kind", [("direct", "alltoall"), ("direct", "all_reduce"), ("hierarchical", "alltoall")])
+def test_bytes_do_not_wait_for_latencies_of_others_nor_get_ahead_of_them(name: str, kind: str, m: int, k: int) -> None:
+    """Messages to other rails take a way round: their latency is longer, and the NIC is as busy as with equal ones."""
+    of_one, of_all = time_s(name, kind, grid(m, k), "stepwise"), time_s(name, kind, grid(m, k), "fluid")
+    assert -RATE * of_all <= of_one - of_all <= LATE
+
+
+@pytest.mark.parametrize("name", ["pairwise", "bruck"])
+def test_where_pairs_of_a_round_differ_the_latencies_are_all_that_differs(name: str) -> None:
+    """Near pairs go on while far ones wait; the closed form takes the slowest of every round."""
+    cluster = many_nodes(4, 4)
+    rounds = steps(MODULES[name].rounds("alltoall", np.repeat(np.arange(4), 4)))
+    early_s = time_s(name, "alltoall", cluster, "fluid") - time_s(name, "alltoall", cluster, "stepwise")
+    assert -LATE <= early_s <= rounds * 2 * LATENCY
+
+
+OVER_NODES = [(2, 8), (3, 4), (2, 3), (5, 2), (4, 1)]
+RING_KINDS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
+FEW = 8
+"""Bytes that take no time."""
+
+
+@pytest.mark.parametrize("m, k", OVER_NODES)
+@pytest.mark.parametrize("kind", RING_KINDS)
+def test_a_piece_that_goes_round_meets_every_hop_once_each_time(kind: str, m: int, k: int) -> None:
+    """So small payloads take the ways round, but for the hops that are left out at the end: of all pieces, the last to come
+    is the one that leaves out near ones. The closed form takes the mean hop for those.
+    """
+    near, far = LATENCY if k > 1 else 0.0, NIC_LATENCY + (LATENCY if k > 1 else 0.0)
+    times, hops = 2 if kind == "all_reduce" else 1, [near] * (k - 1) + [far]
+    exact = times * m * sum(hops) - sum((hops * 2)[:times])
+    found = time_s("ring", kind, grid(m, k), "stepwise", size=FEW)
+    assert found == pytest.approx(exact, abs=20 * NS)
+    assert abs(found - time_s("ring", kind, grid(m, k), "closed", size=FEW)) <= far - near + LATE
+
+
+@pytest.mark.parametrize("size", [2**20, 2**26, 2**30])
+@pytest.mark.parametrize("m, k", OVER_NODES)
+@pytest.mark.parametrize("kind", RING_KINDS)
+def test_a_ring_over_unequal_hops_is_as_the_closed_form_within_its_latencies(kind: str, m: int, k: int, size: int) -> None:
+    """The bytes of its slowest hop bound it as they do the closed form; latencies of other hops may pass meanwhile."""
+    closed, stepwise = (time_s("ring", kind, grid(m, k), fidelity, size=size) for fidelity in ("closed", "stepwise"))
+    latency_s = time_s("ring", kind, grid(m, k), "closed", size=FEW)
+    assert closed - latency_s - NS <= stepwise <= closed + NIC_LATENCY + LATE
 
 
 CLUSTERS = {"one node": one_node(5), "two nodes": grid(2, 4), "five nodes": grid(5, 3)}

@@ -6,9 +6,12 @@ import csv
 import gzip
 import io
 import random
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.costs.theory import Call
 from simulator.errors import UserError
@@ -152,6 +155,15 @@ def test_columns_of_what_was_measured_may_be_missing(tmp_path: Path) -> None:
     assert said.record["overall"]["n"] == 0
 
 
+def test_nodes_that_are_not_told_are_as_many_as_the_gpus_fill(tmp_path: Path) -> None:
+    row = dict(zip((*COLUMNS, "time_us"), ROWS[2], strict=True))
+    rows = [row, {**row, "nodes": ""}, {**row, "nodes": "", "gpus_per_node": "8.0"}, {**row, "nodes": "", "gpus_per_node": ""}]
+    path = table(tmp_path / "rows.csv", [tuple(found.values()) for found in rows])
+    told, blank, as_float, neither = trainsim("validate", "--kind", "collectives", path, "--json").record["rows"]
+    assert told["predicted"] == blank["predicted"] == as_float["predicted"]
+    assert "nodes" in neither["skipped"]
+
+
 def test_rows_tell_how_they_are_known(tmp_path: Path) -> None:
     path = table(tmp_path / "rows.csv")
     rows = trainsim("validate", "--kind", "collectives", path, "--json").record["rows"]
@@ -221,6 +233,9 @@ def test_words_for_links_inside(gpu: str, fabric: str, inside: str) -> None:
         ("NVLink5 NVSwitch 900GB/s RoCE 400Gb/s", "roce", 8, 400),
         ("NVLink4 NVSwitch and 8x400Gb/s InfiniBand", "hdr-ib", 8, 400),
         ("NDR InfiniBand 8x400G", "ndr-ib", 8, 400),
+        ("NVLink4 NVSwitch, NDR IB, 4x200Gb/s", "ndr-ib", 4, 200),
+        ("NDR IB, 4x200Gb/s, NVLink4 NVSwitch, 450GB/s", "ndr-ib", 4, 200),
+        ("NVLink3 NVSwitch + NDR InfiniBand 400Gb/s x8 (ConnectX-7)", "ndr-ib", 8, 400),
     ],
 )
 def test_words_for_networks(fabric: str, name: str, nics: int, gbit: int) -> None:
@@ -252,6 +267,89 @@ def test_words_for_nics(gpu: str, fabric: str, place: tuple[int, int], nics: int
 
 
 @pytest.mark.parametrize(
+    ("gpu", "words", "nics", "gbit"),
+    [
+        ("A100", "RoCE 8x200G", 8, 200),
+        ("A100", "RoCE 200G/GPU", 8, 200),
+        ("A100", "RoCE 1.6Tb/s", 8, 200),
+        ("A100", "RoCE 200", 8, 200),
+        ("A100", "IB HDR (8x CX-6)", 8, 200),
+        ("A100", "CX6 200G x 8", 8, 200),
+        ("A100", "4 NICs HDR 200Gb/s", 4, 200),
+        ("A100", "HDR 200Gb/s x4", 4, 200),
+        ("A100", "four HDR NICs", 4, 200),
+        ("A100", "single-rail HDR", 1, 200),
+        ("A100", "dual-rail HDR", 2, 200),
+        ("A100", "HDR, one NIC per GPU", 8, 200),
+        ("A100", "800Gb/s per node HDR", 4, 200),
+        ("A100", "4x200Gb/s per node HDR", 4, 200),
+        ("A100", "RoCE 8x200G (1.6Tb/s)", 8, 200),
+        ("A100", "RoCE", 8, 200),
+        ("A100", "EFA", 4, 100),
+        ("A100", "p4d EFA", 4, 100),
+        ("A100", "EFA 4x100G", 4, 100),
+        ("A100", "EFA 100Gb/s per NIC", 4, 100),
+        ("H100", "EFA", 8, 400),
+        ("H100", "EFA 32x100G", 8, 400),
+        ("H100", "32x EFA", 8, 400),
+        ("H100", "4x EFA", 4, 100),
+        ("H200", "16x EFA", 8, 400),
+        ("B200", "8x EFA", 8, 400),
+        ("H100", "16x CX-7", 8, 800),
+        ("H100", "TCPXO 200Gb/s x8", 8, 200),
+        ("H100", "Thor2 8x400G", 8, 400),
+        ("B300", "8x800G CX8", 8, 800),
+        ("B300", "ConnectX-8", 8, 800),
+        ("B300", "2x400G per GPU RoCE", 8, 800),
+        ("GH200", "Slingshot-11 800Gb/s", 4, 200),
+        ("GB200", "NVL72 + EFA 28.8Tb/s", 72, 400),
+    ],
+)
+def test_words_for_rates_and_counts_of_nics(gpu: str, words: str, nics: int, gbit: int) -> None:
+    """Counts before or behind a rate or in words, rates in T, bare, or by the name of the NIC."""
+    gpus, nodes = (144, 36) if gpu == "GB200" else (16, 2)
+    across = machine(gpu, words if "+" in words else f"NVLink NVSwitch + {words}", gpus, nodes).across
+    assert across
+    assert (across.nics, across.nic_bytes_per_s * 8 / 10**9) == (nics, gbit)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("RoCE 250", "'250' looks like a rate"),
+        ("RoCE 200 Mb/s", "'200 Mb/s' looks like a rate"),
+        ("HDR 8x200G, 100GbE for storage", "two rates: '8x200G' and '100GbE'"),
+        ("RoCE 8x200G 3.2Tb/s", "two rates: '8x200G' and '3.2Tb/s'"),
+        ("HDR, 4 NICs, 8x200G", "several numbers of NICs: 4, 8"),
+        ("one HDR NIC per 2 GPUs", "leaves open how many NICs a node has"),
+    ],
+)
+def test_numbers_that_are_left_over_or_do_not_agree_are_refused(words: str, said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        machine("A100", f"NVLink3 NVSwitch + {words}", 16, 2)
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([100, 200, 400]),
+    st.sampled_from(["Gb/s", "G", " Gbps", "GbE", "Gbit/s", " Gig", ""]),
+    st.sampled_from(["{n}x{rate}", "{n} x {rate}", "{rate} x{n}", "{rate} x {n}", "{rate}, {n} NICs", "{n} rails of {rate}"]),
+)
+def test_however_a_rate_is_written_it_is_the_same(count: int, gbit: int, unit: str, order: str) -> None:
+    words = order.format(n=count, rate=f"{gbit}{unit}")
+    across = machine("H100", f"NVLink4 NVSwitch + RoCE {words}", 16, 2).across
+    assert across
+    assert (across.nics, across.nic_bytes_per_s * 8 / 10**9) == (count, gbit)
+
+
+def test_lanes_gpus_memory_packets_and_years_are_no_rates() -> None:
+    for words in ("PCIe5 x16, NDR", "NDR, 16 GPUs", "NDR (H100-80GB, MTU 4096)", "NDR 2024", "NDR, 131 runs", "8xH100, NDR"):
+        across = machine("H100", f"NVLink4 NVSwitch + {words}", 16, 2).across
+        assert across
+        assert (across.name, across.nics, across.nic_bytes_per_s) == ("ndr-ib", 8, 50e9)
+
+
+@pytest.mark.parametrize(
     ("gpu", "fabric", "name", "rate", "mesh"),
     [
         ("V100", "NVLink2 NVSwitch", "nvlink2-mesh", 150, 0),
@@ -268,6 +366,22 @@ def test_words_for_nics(gpu: str, fabric: str, place: tuple[int, int], nics: int
         ("GH200", "NVLink pair", "nvlink4-nvswitch", 450, 0),
         ("GB200 NVL", "NVL72", "nvlink5-nvswitch", 900, 0),
         ("H800", "NVLink4 NVSwitch", "nvlink4-nvswitch", 200, 0),
+        ("H100-SXM", "NVLink4 NVSwitch 18x25GB/s", "nvlink4-nvswitch", 450, 0),
+        ("H100-SXM", "NVLink4 NVSwitch 50GB/s per link", "nvlink4-nvswitch", 450, 0),
+        ("H100-SXM", "NVLink4 NVSwitch 8x25GB/s", "nvlink4-nvswitch", 200, 0),
+        ("H100-SXM", "NVLink4 600GB/s bidirectional", "nvlink4-nvswitch", 300, 0),
+        ("H100-SXM 80GB", "NVLink4 NVSwitch, 80GB", "nvlink4-nvswitch", 450, 0),
+        ("A100-SXM", "NVLink3 12x25GB/s", "nvlink3-nvswitch", 300, 0),
+        ("A100-SXM", "NVLink3 (4 links per pair)", "nvlink3-nvswitch", 300, 4),
+        ("A100-SXM", "NVLink3 mesh 2x25GB/s", "nvlink3-nvswitch", 150, 4),
+        ("V100", "NVLink2 6x25GB/s", "nvlink2-mesh", 150, 5),
+        ("V100", "NVLink2 cube mesh 25GB/s per link", "nvlink2-mesh", 150, 5),
+        ("GH200", "NVLink4 150GB/s per pair", "nvlink4-nvswitch", 450, 4),
+        ("GH200", "NVLink4 6x25GB/s all-to-all", "nvlink4-nvswitch", 450, 4),
+        ("GH200", "NVLink4 fully connected 150 GB/s", "nvlink4-nvswitch", 450, 4),
+        ("MI300X", "xGMI 7x64GB/s", "xgmi-mi300", 448, 8),
+        ("MI300X", "xGMI 32GB/s", "xgmi-mi300", 224, 8),
+        ("MI355X", "Infinity Fabric 153.6GB/s", "xgmi-mi300", 537.6, 8),
         ("something new", "NVLink4 NVSwitch", "nvlink4-nvswitch", 450, 0),
         ("something new", "PCIe4 x16", "pcie4", 31.5, 0),
         ("RTX 4090", "none but the slots", "pcie4", 31.5, 0),

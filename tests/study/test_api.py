@@ -89,6 +89,26 @@ def test_all_faults_come_together() -> None:
     assert {fault.message.split()[0].strip(":") for fault in refused.value.faults} >= {"model.layers", "no", "plan.tp", "jop"}
 
 
+def test_so_do_those_of_a_cluster_by_itself(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    lines = ("gpu: h10", "gpus_per_node: 8", "intra_node: NVSwith 450 GB/s", "shape: rail-optimised")
+    file.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(UserError) as refused:
+        sim.cluster(file)
+    assert [fault.where.removeprefix(f"{file}:").split(":")[0] for fault in refused.value.faults] == ["1", "3", "4"]
+    assert [fault.hint.split("?")[0] for fault in refused.value.faults] == [
+        f"did you mean {name!r}" for name in ("h100", "NVSwitch", "rail-optimized")
+    ]
+
+
+def test_an_empty_file_is_told_what_a_cluster_starts_with(tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.touch()
+    with pytest.raises(UserError) as refused:
+        sim.cluster(file)
+    assert "`gpu: h100` in a cluster" in refused.value.hint
+
+
 def test_python_and_a_file_describe_the_same(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(SMALL)

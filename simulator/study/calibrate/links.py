@@ -1,14 +1,17 @@
 """A fabric of one's own from the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
 
 The start, and what the measurements do not tell, is a fabric that ships: the one whose rate is nearest to what was measured,
-or the one that is named. Runs inside a node give the links inside; runs over several nodes the network across them. Where a
-run was faster than the wire of that start, the wire is: its rates are raised until no measurement beats them.
+of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links inside; runs over
+several nodes the network across them. Where a run was faster than the wire of that start, the wire is: its rates are raised
+until no measurement beats them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +31,17 @@ ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezv
 """What is fitted, and the sigma of the logarithm of its prior."""
 RATE_TOLERANCE = 1e-5
 """By how much a rate stays above what a measurement needs: files hold six digits."""
-CANDIDATES_INSIDE = ("nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch", "pcie3", "pcie4", "pcie5")
+PCIE = ("pcie3", "pcie4", "pcie5")
+CANDIDATES_INSIDE = ("nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch", *PCIE)
+INSIDE_OF = (
+    (r"PCIe|NVL\b|\b(L40S?|L20|L4|L2|A40|A30|A16|A10G?|A2|T4|P4|P40|P100|RTX)\b|GeForce|Quadro", PCIE),
+    (r"\bG?B[123]00\b", ("nvlink5-nvswitch",)),
+    (r"\bG?H[12]00\b|\bH800\b|\bH20\b", ("nvlink4-nvswitch",)),
+    (r"\bA[18]00\b", ("nvlink3-nvswitch",)),
+    (r"\bV100\b", ("nvlink2-mesh",)),
+    (r"\bMI3\d\d", ("xgmi-mi300",)),
+)
+"""What GPUs are joined by, by their names; the first that fits. NVLink bridges between two of PCIe are not looked for."""
 CANDIDATES_ACROSS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib", "efa", "slingshot-11", "tcp")
 
 
@@ -39,7 +52,7 @@ def calibrated(
     collective of runs that do not say which they are of.
     """
     tables = [table for path in paths for table in read(path, kind)]
-    within = _start(tables, CANDIDATES_INSIDE if inside is None else (inside,), "inside")
+    within = _start(tables, _possible(tables) if inside is None else (inside,), "inside")
     many = [table for table in tables if table.nodes > 1]
     between = _start(many, CANDIDATES_ACROSS if across is None else (across,), "across", within) if many else None
     within, between = _fast_enough(tables, within, between)
@@ -55,6 +68,13 @@ def calibrated(
 
 def _free(owner: str, sigmas: Mapping[str, float]) -> list[Free]:
     return [Free(owner, field, sigma) for field, sigma in sigmas.items()]
+
+
+def _possible(tables: Sequence[Table]) -> Sequence[str]:
+    """The fabrics that may be inside nodes of the GPUs that runs name; any where one is not known."""
+    names = [name for table in tables for name in table.gpus]
+    found = [next((fabrics for form, fabrics in INSIDE_OF if re.search(form, name, re.IGNORECASE)), ()) for name in names]
+    return tuple(dict.fromkeys(chain.from_iterable(found))) if found and all(found) else CANDIDATES_INSIDE
 
 
 def _points(tables: Sequence[Table]) -> list[Point]:
@@ -111,7 +131,8 @@ def _faster(inside: Inside, factor: float) -> Inside:
         return inside
     factor *= 1 + RATE_TOLERANCE
     beyond = inside.beyond_bytes_per_s * factor
-    return replace(inside, bytes_per_s=inside.bytes_per_s * factor, beyond_bytes_per_s=beyond)
+    pair = inside.pair_bytes_per_s * factor
+    return replace(inside, bytes_per_s=inside.bytes_per_s * factor, beyond_bytes_per_s=beyond, pair_bytes_per_s=pair)
 
 
 def _with_rate(across: Across, factor: float) -> Across:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ FILE = re.compile(r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to
 PROGRAM = re.compile(r"(all_?reduce|reduce_?scatter|all_?gather|alltoall|sendrecv|broadcast)_perf", re.IGNORECASE)
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
 """A line of the header of a run; its end may name the program too."""
-RANK = re.compile(r"#\s*Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device", re.IGNORECASE)
+RANK = re.compile(r"#\s*Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device(?:\s+\d+)?\s*(?:\[\S*\])?\s*(.*)", re.IGNORECASE)
+"""Number, host and, in most versions, the name of the GPU."""
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 MEASURED = re.compile(r"\s*\d+(\s|$)")
 """How a line of measurements begins: with the size."""
@@ -59,6 +60,8 @@ class Table:
     nodes: int
     times: Mapping[float, float]
     version: str = ""
+    gpus: tuple[str, ...] = ()
+    """What its GPUs are called, each name once; nothing if the run does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
 
 def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
     hosts, kind, version, found, faults = dict[int, str](), "", "", list[_Line](), list[Fault]()
+    gpus: dict[str, None] = {}
     for number, line in enumerate(lines, first):
         rank, program, library = RANK.search(line), PROGRAM.search(line), VERSION.search(line)
         if program and HEADER.search(line):
@@ -141,6 +145,7 @@ def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
         version = version or (_version(library[1] or library[2]) if library else "")
         if rank:
             hosts[int(rank[1])] = rank[2]
+            gpus |= {rank[3].strip(): None} if rank[3].strip() else {}
         elif MEASURED.match(line):
             try:
                 found.append(_line(number, line.split()))
@@ -155,7 +160,8 @@ def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
         )
     nodes = len(set(hosts.values()))
     kind = kind or _agreed(told, found[-1].factor, len(hosts), where) or _kind(found, len(hosts), where)
-    return _checked(kind, len(hosts), nodes, {line.size: line.seconds for line in found if line.size}, version, where)
+    table = _checked(kind, len(hosts), nodes, {line.size: line.seconds for line in found if line.size}, version, where)
+    return replace(table, gpus=tuple(gpus))
 
 
 def _line(number: int, words: Sequence[str]) -> _Line:

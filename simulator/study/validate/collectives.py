@@ -17,7 +17,8 @@ from ..describe import algorithm, machine
 from . import Predicted, Row, count, number, time_us
 
 UNIT = "us"
-READS = NEEDS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
+NEEDS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
+READS = (*NEEDS, "gpus_per_node")
 MOST_BYTES = 2.0**60
 
 
@@ -37,7 +38,7 @@ def predictor() -> Callable[[Row], Predicted]:
     machine_of = cache(lambda gpu, fabric, gpus, nodes: machine(gpu, fabric, gpus, nodes, load))
 
     def predict(row: Row) -> Predicted:
-        gpus, nodes = count(row, "gpus"), count(row, "nodes")
+        gpus, nodes = count(row, "gpus"), _nodes(row)
         found = machine_of(row["gpu"], row["fabric"], gpus, nodes)
         call = Call(_kind(row), number(row["bytes"]), gpus, found.nodes, algorithm(row["algorithm"], row["dtype"]))
         if not 0 < call.payload_bytes <= MOST_BYTES:
@@ -49,6 +50,13 @@ def predictor() -> Callable[[Row], Predicted]:
         return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance, extrapolated=beyond)
 
     return predict
+
+
+def _nodes(row: Row) -> int:
+    """The nodes of a row, or as many as its GPUs fill."""
+    if row["nodes"].strip() or not row["gpus_per_node"].strip():
+        return count(row, "nodes")
+    return -(-count(row, "gpus") // count(row, "gpus_per_node"))
 
 
 def _kind(row: Row) -> str:
