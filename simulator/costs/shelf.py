@@ -101,7 +101,7 @@ class Shelf:
 
     def rivals(self, family: Family, dtype: str) -> list[Fit]:
         """The fits of the profile among which nobody has chosen: one for each library."""
-        return [fit for fit in self.profile if fit.family == family and fit.dtype in ("", FITTED_AS.get(dtype, dtype))]
+        return [fit for fit in self.profile if fit.family == family and _timed_as(fit, dtype)]
 
     def libraries(self, family: Family) -> tuple[str, ...]:
         """The libraries of which kernels of a family were measured."""
@@ -156,8 +156,7 @@ def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str
     lent = replace(lent, constants=_slower(lent.constants, slower))
     if owner != gpu.name and family == "gemm":
         lent = replace(lent, cast=_cast(gpu, shelf, owner, wanted))
-    same = fit.dtype in ("", dtype) or (dtype in SAME_SPEED and fit.dtype in SAME_SPEED)
-    if owner == gpu.name and slower == 1 and same and not another:
+    if owner == gpu.name and slower == 1 and _timed_as(fit, dtype) and not another:
         return Chosen(lent, owner, "measured", fit.sigma)
     doubt = _doubt(gpu, shelf.gpus[owner], family)
     return Chosen(lent, owner, "transferred", math.hypot(fit.sigma, doubt), doubt)
@@ -178,6 +177,11 @@ def _runs_others(gpu: Gpu, shelf: Shelf, family: Family, library: str) -> bool:
     kin = [fits for owner, fits in shelf.fits.items() if akin(gpu, shelf.gpus[owner])]
     found = [fit.library for fits in kin for fit in fits if fit.family == family]
     return bool(found) and library not in found
+
+
+def _timed_as(fit: Fit, dtype: str) -> bool:
+    """Whether kernels of a format are those that were measured, and not only like them."""
+    return fit.dtype in ("", dtype) or (dtype in SAME_SPEED and fit.dtype in SAME_SPEED)
 
 
 def _fits_format(fit: Fit, wanted: str, gpu: Gpu, owner: Gpu) -> bool:
