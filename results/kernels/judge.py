@@ -28,6 +28,8 @@ LARGE_PRODUCTS = {"a100": (6.0, 14.0), "h100": (6.0, 14.0), "b200": (8.0, 18.0)}
 ALL_SIZES, LONG_ATTENTION, LAYER_SUMS = 10.0, 8.0, 7.0
 EACH_GENERATION = ("a100-80gb", "h100", "b200")
 SPLITS = 5
+FARTHEST = 2.0
+"""Where the pictures end."""
 KIN = ("a100-pcie-40gb", "a100-pcie-80gb")
 """Boards of the A100 that are left out with it."""
 INTRODUCTION = """# Kernel models: fitted, and judged
@@ -241,7 +243,7 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[st
 
 
 def picture(name: str, found: Sequence[tuple[Task, Score]], sizes: str) -> None:
-    """Predicted over measured against size, held-out rows only, a panel for each fit."""
+    """Predicted over measured against size, held-out rows only, a panel for each fit; red at the edge is what lies beyond it."""
     import matplotlib.pyplot as plt
 
     across = 4
@@ -254,14 +256,18 @@ def picture(name: str, found: Sequence[tuple[Task, Score]], sizes: str) -> None:
     for axis, (task, judged) in zip(axes.flat, found, strict=False):
         rows = task.rows[task.held_out()]
         size = np.prod([rows[column] for column in sizes.split()], axis=0)
-        axis.scatter(size, judged.errors + 1, s=2, linewidths=0, alpha=0.5)
+        ratio = judged.errors + 1
+        shown = np.clip(ratio, 1 / FARTHEST, FARTHEST)
+        beyond = shown != ratio
+        axis.scatter(size[~beyond], shown[~beyond], s=2, linewidths=0, alpha=0.5)
+        axis.scatter(size[beyond], shown[beyond], s=14, linewidths=0, color="tab:red", clip_on=False)
         axis.axhline(1, color="black", linewidth=0.6)
-        axis.set(xscale="log", yscale="log", ylim=(0.5, 2), yticks=(0.5, 0.8, 1, 1.25, 2))
+        axis.set(xscale="log", yscale="log", ylim=(1 / FARTHEST, FARTHEST), yticks=(0.5, 0.8, 1, 1.25, 2))
         axis.set_yticklabels(["0.5", "0.8", "1", "1.25", "2"])
         axis.minorticks_off()
         axis.set_title(f"{task.gpu} {task.dtype} {task.library}", fontsize=8)
     figure.supxlabel(" x ".join(sizes.split()), fontsize=9)
-    figure.supylabel("predicted / measured", fontsize=9)
+    figure.supylabel("predicted / measured (red: beyond)", fontsize=9)
     with atomic(HERE / name) as temporary:
         figure.savefig(temporary, dpi=80, format="png", metadata={"Software": None})
     plt.close(figure)
