@@ -7,9 +7,10 @@ line: 2 for bad input, 3 for a configuration that cannot run, 1 for a bug of our
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any
 
 MOST_LISTED = 24
 """Names that a hint lists in full, and faults that a message does."""
@@ -102,6 +103,22 @@ class InvariantBroken(SimulatorError):
 
     def __init__(self, message: str, *, hint: str = "this is a bug in the simulator: please report the command") -> None:
         super().__init__(message, hint=hint)
+
+
+def in_one_go(*parts: Callable[[], Any]) -> list[Any]:
+    """What each part returns; where some raise `UserError`, one error with the faults of all of them."""
+    made: list[Any] = []
+    errors: list[UserError] = []
+    for part in parts:
+        try:
+            made.append(part())
+        except UserError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise UserError(faults=[fault for error in errors for fault in error.faults])
+    return made
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..costs.measured import Estimate, Estimator, Options, together
 from ..costs.shelf import SLOWER, UNFUSED, known_library
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, did_you_mean, in_one_go
 from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..lowering.passes.optimizer import ADAM_BYTES
 from ..units import GB, TFLOP, US_PER_S
@@ -50,6 +50,7 @@ OTHER = {
     "adamw": "adam",
     "memcpy": "copy",
 }
+KNOWN = (*PRODUCTS, *ATTENTIONS, *BOTH, ATTENTION_BOTH, EXPERTS, *PASSES, *OTHER)
 EXAMPLE = {"-m": 8192, "-n": 8192, "-k": 8192, "--seq": 4096, "--heads": 32, "--top-k": 2}
 
 
@@ -91,13 +92,12 @@ def plain(op: str) -> str:
 
 def time_kernel(asked: Asked, by: Software = Software()) -> dict[str, Any]:
     """The predicted time of a kernel with all that is known about the prediction."""
-    gpu = kernel_fits.gpu(asked.gpu, by.profile)
+    dtype = plain(asked.dtype)
+    gpu, *_ = in_one_go(lambda: kernel_fits.gpu(asked.gpu, by.profile), lambda: _known_dtype(dtype), lambda: _known_op(asked))
     gpu = replace(gpu, site_scalar=by.site_scalar) if by.site_scalar else gpu
-    shelf, dtype = kernel_fits.shelf_for(gpu), plain(asked.dtype)
+    shelf = kernel_fits.shelf_for(gpu)
     estimator = Estimator(gpu, dtype, shelf, Options(known_library(by.library, shelf), by.eager, tensor_cores=dtype != "fp32"))
     gpu.peak(estimator.peak_dtype)
-    if dtype not in WIDTH:
-        raise UserError(f"no kernels in {dtype}", hint=did_you_mean(dtype, WIDTH))
     made, flop, moved = _experts(asked, estimator) if asked.name == EXPERTS else _kernels(asked, estimator)
     return {
         "op": asked.op,
@@ -112,6 +112,16 @@ def time_kernel(asked: Asked, by: Software = Software()) -> dict[str, Any]:
         "gb_per_s": moved / made.seconds / GB,
         **({"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}),
     }
+
+
+def _known_dtype(dtype: str) -> None:
+    if dtype not in WIDTH:
+        raise UserError(f"no kernels in {dtype}", hint=did_you_mean(dtype, WIDTH))
+
+
+def _known_op(asked: Asked) -> None:
+    if asked.name not in KNOWN and own_name(asked.name) not in PASSES:
+        raise UserError(f"no kernel {asked.op!r}", hint=did_you_mean(asked.name, KNOWN))
 
 
 def _kernels(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
@@ -191,9 +201,7 @@ def kernel_of(asked: Asked, dtype: str) -> Kernel:
         seq, heads = _given(asked, {"--seq": asked.heads[0], "--heads": asked.heads[1]})
         kv_heads, head_dim = asked.heads[2] or heads, asked.heads[3] or HEAD_DIM
         return attention_of((asked.batch, seq, heads, kv_heads, head_dim), asked.causal is not False, dtype, ATTENTIONS[op])
-    if own_name(op) not in PASSES:
-        known = (*PRODUCTS, *ATTENTIONS, *BOTH, ATTENTION_BOTH, EXPERTS, *PASSES, *OTHER)
-        raise UserError(f"no kernel {asked.op!r}", hint=did_you_mean(op, known))
+    _known_op(asked)
     each = bytes_each(own_name(op), dtype, backward=op.endswith("_backward"))
     m, n = _given(asked, {"-m": m, "-n": n})
     return Rowwise(own_name(op) + "_backward" * op.endswith("_backward"), m * asked.batch, n, 1, each)

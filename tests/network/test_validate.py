@@ -119,7 +119,10 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n", encoding="utf-8")
     said = trainsim("validate", "--kind", "collectives", path)
     assert said.code == 2
-    assert f"{path}:1: no column 'fabric'" in said.err
+    assert f"{path}:1: not such a table: it begins with 'a,b'" in said.err
+    path.write_text("fabric,gpu,gpus,node,collective,algorithm,dtype,bytes\n" + ",".join("1" * 8), encoding="utf-8")
+    said = trainsim("validate", "--kind", "collectives", path)
+    assert f"{path}:1: no column 'nodes'\n    hint: did you mean 'node'?" in said.err
     assert trainsim("validate", "--kind", "collectives", tmp_path / "none.csv").code == 2
     assert trainsim("validate", "--kind", "collectives").code == 2
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...units import US_PER_S
 from ..kernel import WIDTH
-from ..validate import number, read, truth
+from ..validate import check_header, number, read, truth
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 WORDS = ("gpu", "op", "dtype")
@@ -148,10 +148,7 @@ def mend(path: Path) -> None:
 def rows_of(path: Path) -> list[Measured]:
     """The rows of a table, plain or gzipped. Raises with file:line for every cell that makes no sense."""
     rows = read(path)
-    missing = [name for name in NEEDED if name not in rows[0]]
-    if missing:
-        hint = {name: did_you_mean(name, rows[0]) for name in missing}
-        raise UserError(faults=[Fault(f"no column {name!r}", hint[name], f"{path}:1") for name in missing])
+    check_header(NEEDED, rows, str(path))
     faults: list[Fault] = []
     found: list[Measured] = []
     for i, row in enumerate(rows):

@@ -121,11 +121,19 @@ def read(path: Path) -> list[dict[str, str]]:
     return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
 
 
-def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
-    """The predictions of a kind for rows, beside what was measured."""
-    missing = [column for column in kind.NEEDS if column not in rows[0]]
+def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
+    """Raises for every column that a table must have and has not; once for what is no such table at all."""
+    missing = [column for column in needed if column not in rows[0]]
+    if missing == [*needed]:
+        first = shown(",".join(rows[0]))
+        raise UserError(f"not such a table: it begins with {first}", where=f"{name}:1", hint=f"a header with {', '.join(needed)}")
     if missing:
         raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
+
+
+def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
+    """The predictions of a kind for rows, beside what was measured."""
+    check_header(kind.NEEDS, rows, name)
     predict = kind.predictor(own) if own else kind.predictor()
     return Report(tuple(_judge(kind, row, row.get("id") or i, predict) for i, row in enumerate(rows)))
 
