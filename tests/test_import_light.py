@@ -10,7 +10,10 @@ import pytest
 from simulator.cli import cli
 
 HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "simpy", "pydantic", "pydantic_core", "rich", "yaml"}
-UNUSED = {"networkx", "pandas", "matplotlib", "simpy", "rich", "numpy.ma", "numpy.random", "simulator.study.kernel_fits"}
+LATER = {"networkx", "pandas", "matplotlib", "rich", "pydantic", "pydantic_core"}
+"""What a command does without if nothing is wrong with its input and it draws nothing."""
+OF_STEPS = {"simulator.study.kernel_fits", "simulator.binding.host", "simulator.plan.plan", "simulator.workload.job"}
+UNUSED = LATER | OF_STEPS | {"simpy", "importlib.metadata", "numpy.ma", "numpy.random"}
 """What a collective does without; each takes a while to load."""
 LOADED = "import sys; print(*sorted(sys.modules), file=sys.stderr)"
 COMMANDS = cli.list_commands(None)  # type: ignore[attr-defined]
@@ -41,3 +44,13 @@ def test_a_collective_loads_no_more_than_it_needs() -> None:
     found = loaded(f"from simulator.cli import run\nassert run({args!r}) == 0")
     assert {"numpy", "simulator.study.collective"} <= found
     assert not found & UNUSED
+
+
+def test_a_step_that_is_described_rightly_needs_no_judge() -> None:
+    assert not loaded("from simulator.cli import run\nassert run(['run', 'llama3-70b-64xh100', '--json']) == 0") & LATER
+
+
+def test_a_wrong_word_is_judged() -> None:
+    """The two tests above can fail."""
+    args = ["run", "llama3-70b-64xh100", "--set", "plan.tp=none"]
+    assert "pydantic" in loaded(f"from simulator.cli import run\nassert run({args!r}) == 2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from ..program.program import Program
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
 from .conduct import Conduct
-from .host import Host, launched
-from .perturb import Perturbation, profile
 from .template import write
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .perturb import Perturbation
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -99,6 +102,8 @@ def bind(
     )
     if site.host is None:
         return Bound(skeleton, written.labels, mesh, groups.algorithms, groups.families)
+    from .host import launched
+
     skeleton, labels = launched(skeleton, written.labels, site.host, every=every_launch)
     return Bound(skeleton, labels, mesh, groups.algorithms, (*groups.families, gpus[:, None]))
 
@@ -118,6 +123,8 @@ def _profiled(base: Array, changes: Mapping[int, Sequence[Perturbation]], profil
     index = index + len(profiles)
     profiles += [Profile.constant(value) for value in values.tolist()]
     for target, perturbations in changes.items():
+        from .perturb import profile
+
         changed = profile(int(base[target]), perturbations)
         if changed not in profiles:
             profiles.append(changed)

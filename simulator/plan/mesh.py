@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError, did_you_mean
-from .plan import AXES
 
 Array = NDArray[Any]
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
 
-AXES = ("tp", "cp", "ep", "dp", "pp")
-
 
 @dataclass(frozen=True, slots=True)
 class Overlap:

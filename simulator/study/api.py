@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
     """A model of the catalog, a YAML file or a mapping; keyword arguments change its fields."""
     from . import convert
-    from .findings import validated
+    from .checked import validated
     from .schema import ModelSchema
 
     document = resolved(_document("model", name, changes), ("model",), "models")
@@ -41,7 +41,7 @@ def cluster(name: str | Path | Mapping[str, Any], **changes: Any) -> Cluster:
 def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:
     """A framework of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `cuda_graphs=True`."""
     from . import convert
-    from .findings import validated
+    from .checked import validated
     from .software import FrameworkSchema
 
     document = resolved(_document("framework", name, changes), ("framework",), "frameworks")

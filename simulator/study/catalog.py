@@ -6,6 +6,7 @@ taken as it is.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,9 @@ def folder(kind: str) -> Path:
 
 def files(kind: str) -> dict[str, Path]:
     """Every name of a kind, and its file."""
-    pattern = "*.py" if kind in CODE else "*.yaml"
-    found = sorted(folder(kind).glob(pattern), key=lambda path: path.stem)
-    return {path.stem: path for path in found if not path.stem.startswith("_")}
+    home, suffix = folder(kind), ".py" if kind in CODE else ".yaml"
+    stems = sorted(name.removesuffix(suffix) for name in os.listdir(home) if name.endswith(suffix))
+    return {stem: home / f"{stem}{suffix}" for stem in stems if not stem.startswith("_")}
 
 
 def plain(name: str) -> str:

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
 from ..errors import UserError, did_you_mean
 from ..units import BYTES, BYTES_PER_SECOND, GB, GIB, KIB, LATENCY, MIB, SECONDS, US_PER_S
 from . import catalog
+from .checked import validated
 from .document import Document
-from .findings import validated
 from .source import parse, read
-from .strict import Contradiction, Strict, quantity
+from .strict import Contradiction, Field, Strict, quantity
 
 FOLDER = "fabrics"
 MOST_KNOTS = 64

@@ -77,7 +77,7 @@ def _where(scenario: Scenario, field: str) -> str:
 
 def _well_formed(scenario: Scenario) -> None:
     """Fields of the right type, each legal by itself: what a file's schema has found out already, and Python's has not."""
-    from .findings import validated
+    from .checked import validated
     from .schema import SettingsSchema
 
     parts: list[tuple[str, Any, type[Any]]] = [

@@ -9,32 +9,25 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ..errors import Fault, UserError, did_you_mean, either, shown
+from ..errors import Fault, did_you_mean, either, shown
 from .document import Document, Place
+from .judge import Judge, judge
 from .strict import SoFar, Strict, Text
 
 
-def validated(schema: type[Strict], document: Document, at: Place = ()) -> Any:
-    """The data at a place of a document as `schema`, or a `UserError` with every fault and its place."""
-    value, found = examined(schema, document, at)
-    if found:
-        raise UserError(faults=[fault for _, fault in found])
-    return value
-
-
-def examined(schema: type[Strict], document: Document, at: Place = ()) -> tuple[Any, list[tuple[Place, Fault]]]:
+def judged(schema: type[Strict], document: Document, at: Place = ()) -> tuple[Any, list[tuple[Place, Fault]]]:
     """The data at a place as `schema`, or None and every fault by its place."""
     try:
-        return schema.model_validate(document.at(at)), []
+        return judge(schema).model_validate(document.at(at)), []
     except ValidationError as error:
-        details = [_Detail(detail, schema, document, at) for detail in error.errors(include_url=False)]
+        details = [_Detail(detail, judge(schema), document, at) for detail in error.errors(include_url=False)]
         return None, [found for detail in details for found in detail.faults()]
 
 
 class _Detail:
     """One finding of pydantic's."""
 
-    def __init__(self, detail: ErrorDetails, schema: type[Strict], document: Document, at: Place) -> None:
+    def __init__(self, detail: ErrorDetails, schema: type[Judge], document: Document, at: Place) -> None:
         self.kind, self.value, self.context = detail["type"], detail.get("input"), detail.get("ctx", {})
         self.schema, self.document, self.message = schema, document, detail["msg"]
         self.within: Place = tuple(detail["loc"])
@@ -75,8 +68,8 @@ class _Detail:
 
     def _unknown(self) -> tuple[str, str]:
         key, owner = str(self.place[-1]), _model(_annotation(self.schema, self.within[:-1]))
-        if key in owner.not_yet:
-            return f": {owner.not_yet[key]}", "leave it out"
+        if key in owner.of.not_yet:
+            return f": {owner.of.not_yet[key]}", "leave it out"
         elsewhere = [path for path in _paths(self.schema) if path[-1] == key]
         if elsewhere:
             return ": unknown key", f"did you mean {_dotted(min(elsewhere, key=len))!r}?"
@@ -147,7 +140,7 @@ def _dotted(place: Place) -> str:
     return ".".join(str(part) for part in place)
 
 
-def _field(schema: type[Strict], place: Place) -> FieldInfo | None:
+def _field(schema: type[Judge], place: Place) -> FieldInfo | None:
     """The field at a place of a schema."""
     if not place or isinstance(place[-1], int):
         return None
@@ -166,18 +159,18 @@ def _annotation(schema: Any, place: Place) -> Any:
     return schema
 
 
-def _model(annotation: Any) -> type[Strict]:
-    """The schema class in an annotation; `Strict` itself if there is none."""
-    if isinstance(annotation, type) and issubclass(annotation, Strict):
+def _model(annotation: Any) -> type[Judge]:
+    """The schema class in an annotation; `Judge` itself if there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, Judge):
         return annotation
-    return next((m for m in map(_model, get_args(annotation)) if m is not Strict), Strict)
+    return next((m for m in map(_model, get_args(annotation)) if m is not Judge), Judge)
 
 
-def _fields(model: type[Strict]) -> list[str]:
+def _fields(model: type[Judge]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _paths(model: type[Strict]) -> Iterator[tuple[str, ...]]:
+def _paths(model: type[Judge]) -> Iterator[tuple[str, ...]]:
     """Every field below a schema, except in lists."""
     for name, field in model.model_fields.items():
         yield (field.alias or name,)

@@ -9,7 +9,6 @@ from ..errors import UserError, did_you_mean, either, nearest, shown
 from ..kernels import NARROW_BYTES
 from ..plan.mesh import Mesh
 from ..units import BYTES_PER_SECOND, parse
-from ..workload.job import DTYPES
 from . import catalog
 
 MOST_NICS = 1024
@@ -133,6 +132,8 @@ def rank_order(text: Any) -> str:
 
 def dtype(name: Any) -> str:
     """A number format that weights and activations can have."""
+    from ..workload.job import DTYPES
+
     if _text(name, "bf16").lower() in LATER_DTYPES:
         raise UserError(f"training in {name} is not modelled yet", hint=f"use {either(DTYPES)}")
     if name not in DTYPES:

@@ -13,8 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
-
 from ..costs.attention import AttentionConstants
 from ..costs.gemm import TILE_SETS, GemmConstants
 from ..costs.rowwise import RowwiseConstants
@@ -22,10 +20,10 @@ from ..costs.shelf import Constants, Fit, Shelf, akin, likeness
 from ..errors import did_you_mean
 from ..hardware.gpu import Gpu
 from . import catalog
-from .findings import validated
+from .checked import validated
 from .measured_gpus import named
 from .source import read
-from .strict import Contradiction, Strict
+from .strict import Contradiction, Field, Strict
 
 FOLDER = "kernels"
 CONSTANTS: Mapping[str, type[Constants]] = {

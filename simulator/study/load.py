@@ -140,7 +140,7 @@ def understood(document: Document, named: Iterable[tuple[Place, str]], schema: t
 
     Raises `UserError` with all that is wrong, in the order of reading.
     """
-    from .findings import examined
+    from .checked import examined
 
     faults: list[Fault] = []
     unresolved: list[Place] = []
@@ -244,6 +244,7 @@ def _complete(data: Mapping[str, Any], kind: str) -> bool:
     """Whether a mapping needs no file to start from: its name is then only a name."""
     from .machines import ClusterSchema, GpuSchema
     from .schema import ModelSchema
+    from .strict import required
 
     schemas: dict[str, type[Strict]] = {"models": ModelSchema, "clusters": ClusterSchema, "gpus": GpuSchema}
-    return kind in schemas and all(name in data for name, field in schemas[kind].model_fields.items() if field.is_required())
+    return kind in schemas and all(name in data for name in required(schemas[kind]))

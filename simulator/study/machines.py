@@ -6,14 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
-
 from ..errors import did_you_mean
 from ..hardware.options import Dragonfly
-from ..hardware.shapes._direct import squarish
 from ..units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, HERTZ, LATENCY, US_PER_S, WATTS
 from . import catalog, grammar
-from .strict import Contradiction, Strict, Text, quantity
+from .strict import Contradiction, Field, Strict, Text, quantity
 
 MOST_GPUS = 2**20
 MOST_DRAWN = 20_000
@@ -151,7 +148,7 @@ class ClusterSchema(Strict):
     nodes_per_pod: Degree = 32
     oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
     pcie: BytesPerSecond | None = None
-    latency: LatencySchema = LatencySchema.model_construct()
+    latency: LatencySchema = LatencySchema()
     fabric: Annotated[str, Text(grammar.fabric, "how its links were measured", "ndr-ib")] = ""
     routing: Literal["spray", "ecmp"] = "spray"
     routing_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -159,16 +156,15 @@ class ClusterSchema(Strict):
     node_dims: Dims | None = None
     radix: Degree | None = None
     spines: Degree | None = None
-    dragonfly: DragonflySchema = DragonflySchema.model_construct()
-    box: BoxSchema = BoxSchema.model_construct()
+    dragonfly: DragonflySchema = DragonflySchema()
+    box: BoxSchema = BoxSchema()
     wan: WanSchema | None = None
     vertices: Annotated[list[VertexSchema], Field(max_length=MOST_DRAWN)] | None = None
     links: Annotated[list[EdgeSchema], Field(max_length=MOST_DRAWN)] | None = None
     sources: Annotated[dict[str, str], Field(default_factory=dict)]
 
-    @model_validator(mode="before")
     @classmethod
-    def _drawn_needs_no_inside(cls, data: Any) -> Any:
+    def prepared(cls, data: Any) -> Any:
         """A graph given by hand says itself what is in a node."""
         drawn = isinstance(data, dict) and isinstance(data.get("shape"), str) and catalog.plain(data["shape"]) == "explicit"
         return {"intra_node": None, **data} if drawn else data
@@ -209,7 +205,7 @@ class ClusterSchema(Strict):
         for site in self.wan.sites if self.wan and "wan" in shape.OPTIONS else ():
             useful |= {*catalog.module("shapes", site).OPTIONS}
         for name in SOMETIMES:
-            if name not in useful and getattr(self, name) != type(self).model_fields[name].default:
+            if name not in useful and _flat(getattr(self, name)) != _flat(getattr(type(self), name)):
                 who = grammar.shapes_with(name)
                 yield name, f": a cluster of shape {self.shape_name} has none", f"leave it out; {', '.join(who)} has one"
         if self.spines and self.routing != "ecmp":
@@ -219,6 +215,8 @@ class ClusterSchema(Strict):
         """Numbers that do not go together in this shape."""
         for name, dims, points in (("dims", self.dims, self.nodes), ("node_dims", self.node_dims, self.gpus_per_node)):
             if dims and math.prod(dims) != points:
+                from ..hardware.shapes._direct import squarish
+
                 near = list(squarish(points, max(2, len(dims))))
                 yield name, f": {dims} is a torus of {math.prod(dims)}, not of {points}", f"{name}: {near}"
         if self.shape_name == "wan" and self.wan is None:
@@ -262,3 +260,7 @@ class ClusterSchema(Strict):
                     "give the link the sum of the capacities",
                 )
             joined |= {*ways}
+
+
+def _flat(value: Any) -> Any:
+    return dict(value) if isinstance(value, Strict) else value

@@ -1,17 +1,15 @@
-"""The boundary: what may stand in a YAML file. Pydantic checks it, names every fault at once, and is not used further in."""
+"""The boundary: what may stand in a YAML file. What is not plainly right pydantic judges, and it names every fault at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
-
 from ..units import SECONDS, show_s
 from . import grammar
 from .machines import LEAST_FACTOR, ClusterSchema, Degree, Name, Size
 from .software import FrameworkSchema
-from .strict import Contradiction, SoFar, Strict, Text, quantity
+from .strict import Contradiction, Field, SoFar, Strict, Text, quantity
 
 Factor = Annotated[float, Field(le=100, allow_inf_nan=False, description="a constant factor; random ones are not modelled yet")]
 
@@ -85,7 +83,7 @@ class PlanSchema(Strict):
     sharding: Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"], SoFar(("none", "zero1"))] = "none"
     recompute: Annotated[Literal["none", "selective", "full"], SoFar(("none",))] = "none"
     rank_order: Annotated[str, Text(grammar.rank_order, "axes, fastest first", "tp-cp-ep-dp-pp")] = "tp-cp-ep-dp-pp"
-    overlap: OverlapSchema = OverlapSchema.model_construct()
+    overlap: OverlapSchema = OverlapSchema()
 
 
 class JobSchema(Strict):
@@ -136,10 +134,10 @@ class PerturbSchema(Strict):
 class SettingsSchema(Strict):
     """The part of a scenario that Python writes as dataclasses."""
 
-    plan: PlanSchema = PlanSchema.model_construct()
-    job: JobSchema = JobSchema.model_construct()
-    framework: FrameworkSchema = FrameworkSchema.model_construct()
-    fidelity: FidelitySchema = FidelitySchema.model_construct()
+    plan: PlanSchema = PlanSchema()
+    job: JobSchema = JobSchema()
+    framework: FrameworkSchema = FrameworkSchema()
+    fidelity: FidelitySchema = FidelitySchema()
     perturb: Annotated[list[PerturbSchema], Field(default_factory=list)]
 
 
@@ -152,7 +150,9 @@ class ScenarioSchema(SettingsSchema):
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a scenario file, for editors: models, clusters, GPUs and frameworks also by name."""
-    schema = ScenarioSchema.model_json_schema(by_alias=True)
+    from .judge import judge
+
+    schema = judge(ScenarioSchema).model_json_schema(by_alias=True)
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "trainsim scenario"}
     named = {"type": "string", "description": "a name, or a path to a file"}
     whole, cluster = schema, schema["$defs"]["ClusterSchema"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from ..kernels import NARROW_BYTES
 from . import grammar
 from .machines import Latency, Name
-from .strict import Contradiction, Strict, Text
+from .strict import Contradiction, Field, Strict, Text
 
 
 class FusionSchema(Strict):
@@ -68,11 +66,11 @@ class FrameworkSchema(Strict):
     compile: bool = False
     cuda_graphs: bool = False
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
-    fusion: FusionSchema = FusionSchema.model_construct()
-    host: HostSchema = HostSchema.model_construct()
-    low_precision: LowPrecisionSchema = LowPrecisionSchema.model_construct()
-    overlap: OverlapsSchema = OverlapsSchema.model_construct()
-    sources: dict[str, str] = Field(default_factory=dict)
+    fusion: FusionSchema = FusionSchema()
+    host: HostSchema = HostSchema()
+    low_precision: LowPrecisionSchema = LowPrecisionSchema()
+    overlap: OverlapsSchema = OverlapsSchema()
+    sources: Annotated[dict[str, str], Field(default_factory=dict)]
 
     def contradictions(self) -> Iterator[Contradiction]:
         fusion, host = self.fusion, self.host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +14,11 @@ from ..costs.links import Across, Inside
 from ..costs.theory import Call
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
-from . import by_rounds, catalog
+from . import catalog
 from .cluster_links import SWITCH, links_of
+
+if TYPE_CHECKING:
+    from .by_rounds import Walk
 
 IDEAL = "ideal"
 """The fabric of a cluster whose links are taken at their face value."""
@@ -44,12 +48,16 @@ def timing_on(cluster: Cluster) -> Timing | None:
         return alone(Call(kind, payload_bytes, ranks, nodes, algorithm), *links())
 
     @cache
-    def walked(kind: str, algorithm: str, nodes: tuple[int, ...]) -> by_rounds.Walk:
+    def walked(kind: str, algorithm: str, nodes: tuple[int, ...]) -> Walk:
+        from . import by_rounds
+
         return by_rounds.walk(catalog.module("collectives", algorithm), kind, np.array(nodes))
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
         known, over = KNOWN_AS.get(algorithm, algorithm), len(set(nodes.tolist()))
         if known not in theory.ALGORITHMS and payload_bytes:
+            from . import by_rounds
+
             how = walked(kind, algorithm, tuple(nodes.tolist()))
             call = Call(kind, payload_bytes, len(nodes), over, algorithm)
             return by_rounds.alone(call, how, *links()[:2])

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import UserError
-from simulator.plan.mesh import Mesh
-from simulator.plan.plan import AXES
+from simulator.plan.mesh import AXES, Mesh
 
 MEGATRON = "tp-cp-ep-dp-pp"
 

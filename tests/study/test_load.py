@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_origin
+from typing import Annotated, get_args, get_origin
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.study import catalog
 from simulator.study.schema import ScenarioSchema
-from simulator.study.strict import Strict
+from simulator.study.strict import Strict, fields
 
 from ..commandline import SMALL, trainsim
 
@@ -103,8 +103,8 @@ def test_files_that_extend_each_other_are_refused(folder: Path) -> None:
 
 def leaves(schema: type[Strict]) -> Iterator[str]:
     """Every field of a scenario by its dotted name."""
-    for name, field in schema.model_fields.items():
-        inner = field.annotation
+    for name, hint in fields(schema).items():
+        inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if isinstance(inner, type) and issubclass(inner, Strict):
             yield from (f"{name}.{leaf}" for leaf in leaves(inner))
         elif get_origin(inner) is not dict:

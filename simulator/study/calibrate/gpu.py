@@ -19,7 +19,7 @@ from ...errors import UserError, did_you_mean
 from ...files import atomic
 from ...hardware.gpu import Gpu
 from .. import api, catalog, kernel_fits, source
-from ..findings import validated
+from ..checked import validated
 from ..measured_gpus import named
 from . import grid, told
 from .doubt import Impossible, believable
