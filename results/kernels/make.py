@@ -74,7 +74,9 @@ WITHOUT_QUANTUM = {name: sigma for name, sigma in GEMM_PRIOR.items() if name != 
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
 2025); independent products on an H100 of 2024 ask for .5. What speaks for several of them keeps that, and has no tiles of three
 warpgroups, which make builds of 2025 better predicted and those products worse."""
-SOME_PRIOR = {name: GEMM_PRIOR[name] / 2 for name in GEMM_PRIOR}
+EAGER = GemmConstants(launch_us=30.0, alone_us=20.0, reread=1.0, astride=1.0, tiles="tall")
+EAGER_PRIOR = {**GEMM_PRIOR, "alone_us": 1.0, "batched_ramp": 1.0, "reread": 2.0, "astride": 2.0}
+"""Products in fp32 without tensor cores, launched by an eager framework; what is not batched is a linear layer with its bias."""
 SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR}
 """A few rows of a board whose sister was fitted: they move the constants little."""
 
@@ -201,8 +203,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, extra)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):
-        start = GemmConstants(launch_us=10.0)
-        yield Task("gemm", gpu, "fp32", ANY, rows, start, {**SOME_PRIOR, "launch_us": 1.0, "compute": 0.6}, gemm)
+        yield Task("gemm", gpu, "fp32", ANY, rows, EAGER, EAGER_PRIOR, gemm)
     for gpu, rows in graphs[graphs.op == "moe_ffn"].groupby("owner"):
         start = GemmConstants(launch_us=20.0, compute=0.6, odd=1.5)
         yield Task("moe", gpu, "bf16", ANY, rows, start, {**GEMM_PRIOR, "odd": 1.0}, moe)

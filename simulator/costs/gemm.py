@@ -4,8 +4,10 @@ A library picks a tile and splits the inner dimension so that the product ends s
 2 tm tn (k + ramp) flop at the rate of one multiprocessor, less for small tiles, which reuse their operands less; tiles run in
 waves, the last of which is (partly) empty, and the ramps of one wave may pass during the work of another. The clock falls with
 the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the p-norm of their times.
+The tiles in flight read their operands together; where those exceed the cache, what tiles do not share comes from memory again.
 The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the least over tiles
-and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
+and splits; only rows that start within a sector of memory may take longer than longer ones that do not.
+Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from .machine import Array, Machine, columns, in_blocks
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
 BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
-TILE_SETS = {"any": TILES, "warpgroups": ((192, 128), (128, 192), *TILES), "blocks": BLOCKS, "block": BLOCKS[:1]}
+TALL = ((128, 128), (128, 64), (128, 32), (64, 64), (64, 32))
+TILE_SETS = {"any": TILES, "warpgroups": ((192, 128), (128, 192), *TILES), "blocks": BLOCKS, "block": BLOCKS[:1], "tall": TALL}
 """Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
-eight bits; or one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that."""
+eight bits; one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that; or those of fp32 without
+tensor cores, no wider than tall: a batch of short and wide products takes longer than one of tall and narrow ones."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Powers of two, so that a whole number of waves is one in floats as well."""
 PARTIAL_BYTES = 4
@@ -32,6 +36,10 @@ REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
 """The tile, by its flop per byte, that reaches the `compute` fraction."""
 ACCUMULATED_BYTES = 8
 """A weight gradient that is added to an fp32 one reads and writes it."""
+IN_FLIGHT = 4
+"""Tiles of a multiprocessor that read the same operands at about the same time."""
+SECTOR_BYTES = 32
+"""What memory is read in."""
 BLOCK = 4096
 
 _SIDES = {
@@ -74,6 +82,14 @@ class GemmConstants:
     """Of the traffic of adding to an fp32 gradient, that is not hidden."""
     odd: float = 1.0
     """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
+    alone_us: float = 0.0
+    """How much longer a product takes to launch that is not batched: an eager framework adds a bias in it."""
+    batched_ramp: float = 1.0
+    """How many times the ramp that of batched products is: their second operand is not transposed."""
+    reread: float = 0.0
+    """How many times as long as at the memory's peak it takes to read, slice by slice, what tiles in flight do not share."""
+    astride: float = 0.0
+    """How much more of that is read where rows start within a sector."""
     tiles: str = "any"
     """Which of TILE_SETS."""
 
@@ -100,20 +116,29 @@ def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
     m, n, k, batch = sizes
     ideal_s = 2 * batch * m * n * k / on.flop_per_s
     bytes_s = width * batch * (m * k + k * n + m * n) / on.bytes_per_s
-    tiled_s = _tiled(c, on, m, n, k, batch)
+    tiled_s = _tiled(c, on, sizes, width)
     slowed = c.power / (tiled_s + c.power_us / US_PER_S) + c.throttle / (tiled_s + c.throttle_us / US_PER_S)
     busy_s = tiled_s * (1 + ideal_s * slowed)
     moving_s = bytes_s / c.memory
-    larger, smaller = np.maximum(busy_s, moving_s), np.minimum(busy_s, moving_s)
-    both_s = larger * (1 + (smaller / larger) ** c.norm) ** (1 / c.norm)
+    both_s = _overlapped(busy_s, moving_s, c.norm)
     least_s = np.maximum(ideal_s, bytes_s)
-    took_s: Array = c.launch_us / US_PER_S + np.maximum(both_s, least_s)
+    launch_us = np.where(batch > 1, c.launch_us, c.launch_us + c.alone_us)
+    took_s: Array = launch_us / US_PER_S + np.maximum(both_s, least_s)
     return took_s
 
 
-def _tiled(c: GemmConstants, on: Machine, m: Array, n: Array, k: Array, batch: Array) -> Array:
+def _overlapped(one_s: Array, other_s: Array, norm: float) -> Array:
+    """The p-norm of two times, of which not both are nothing."""
+    larger, smaller = np.maximum(one_s, other_s), np.minimum(one_s, other_s)
+    both_s: Array = larger * (1 + (smaller / larger) ** norm) ** (1 / norm)
+    return both_s
+
+
+def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
     """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, products."""
+    m, n, k, batch = sizes
     rows, across = _SIDES[c.tiles]
+    ramp = np.where(batch > 1, c.batched_ramp, 1.0) * c.ramp
     reuse = 2 * rows * across / (rows + across)
     rate = c.compute * reuse / (reuse + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
     per_depth_s = 2 * rows * across / rate
@@ -123,9 +148,28 @@ def _tiled(c: GemmConstants, on: Machine, m: Array, n: Array, k: Array, batch: A
     np.maximum(waves, 1, out=waves)
     waves *= (1 - c.quantum) * per_depth_s
     waves += whole
-    waves *= np.ceil(k / _S) + (1 - c.hidden) * c.ramp
-    waves += c.hidden * c.ramp * per_depth_s
+    waves *= np.ceil(k / _S) + (1 - c.hidden) * ramp
+    waves += c.hidden * ramp * per_depth_s
     partial_s = c.split_traffic * PARTIAL_BYTES / (c.memory * on.bytes_per_s)
     waves += np.where(_S > 1, _S * (partial_s * batch * m * n) + c.split_us / US_PER_S, 0)
+    if c.reread:
+        waves = _overlapped(waves, _reread_s(c, on, sizes, width), c.norm)
     least: Array = waves.min(axis=(0, 1))
     return least
+
+
+def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
+    """Reading what the tiles in flight, which go across first, do not share, as far as the operands exceed the cache.
+
+    Batched products have none of it: the rows of their second operand lie along n and are read whole.
+    """
+    m, n, k, batch = sizes
+    rows, across = _SIDES[c.tiles]
+    width_in_flight = IN_FLIGHT * on.sms * across
+    columns_shared = np.maximum(np.minimum(n, width_in_flight), across)
+    rows_shared = np.maximum(np.minimum(m, rows * width_in_flight / n), rows)
+    moved_s = width * m * n * k * (1 / rows_shared + 1 / columns_shared) / on.bytes_per_s
+    beyond = 1 / (1 + (on.cache_bytes / (width * k * (m + n))) ** 2)
+    straddling = np.where(k * width % SECTOR_BYTES == 0, 1.0, 1.0 + c.astride)
+    took_s: Array = np.where(batch > 1, 0.0, c.reread * straddling * beyond * moved_s)
+    return took_s
