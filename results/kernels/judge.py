@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from simulator.costs.shelf import Chosen, Shelf, choose
+from simulator.costs.shelf import SPILL_US, UNFILLED_GB, UNFILLED_SAVES, Chosen, Fit, Shelf, choose
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
 from simulator.study import kernel_fits, validate
@@ -83,7 +83,7 @@ def _percent(value: float) -> str:
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: Shelf, raw: Path) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf)]
-    parts = [INTRODUCTION, *fitted, *sites(table, shelf), *casts(shelf), *validated(raw)]
+    parts = [INTRODUCTION, *fitted, *sites(table, shelf), *apart(shelf), *validated(raw)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
     picture("products.png", [(t, s) for t, s in scores if t.family == "gemm" and t.gpu in EACH_GENERATION], "m n k")
@@ -149,7 +149,8 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
     yield "the draws, then the worst. By them the form of attention was chosen: blocks of so many rows, ramps as times, even"
     yield "blocks in waves; and that a product's ramps overlap; by ten of them that of fp32 products: their tiles, what they read"
     yield "again, and how batched ones differ. Which tiles a narrow format has, and that experts like multiples of 16, was chosen"
-    yield "with both sets of held-out rows in view. They are blind to the constants, not to the form.\n"
+    yield "with both sets of held-out rows in view; so were DeepGEMM's slow steps, and what weights save that nobody filled. They"
+    yield "are blind to the constants, not to the form.\n"
     rows, judged = [], []
     for task in tasks:
         if task.dtype == "fp32" or (task.family != "moe" and task.gpu in EACH_GENERATION):
@@ -176,7 +177,7 @@ def left_out(scores: Iterable[tuple[Task, Score]], shelf: Shelf) -> Iterator[str
         library = "" if task.library == "any" else task.library
         chosen = blind(own, rest, task, library) or blind(own, rest, task)
         if task.dtype != "fp32" and task.gpu in EACH_GENERATION and chosen:
-            made = score(task.rows, task.predict(chosen.fit.constants, task.machine, task.rows, chosen.fit.cast or ()))
+            made = score(task.rows, task.predict(chosen.fit.constants, task.machine, task.rows, _extra(chosen.fit)))
             rows.append([task.gpu, task.family, task.dtype, task.library, f"{chosen.owner} {chosen.fit.library}", *made.cells])
     yield from _markdown(["GPU", "family", "dtype", "library", "constants of", "all", "large", "bias"], rows)
 
@@ -218,11 +219,26 @@ def layer_sums(rows: pd.DataFrame) -> tuple[Any, float]:
     return (scalar * sums.predicted / sums.seconds - 1).to_numpy(), scalar
 
 
-def casts(shelf: Shelf) -> Iterator[str]:
-    yield "\n## FP8 taken apart\n\nFP8 rows hold an unfused cast of the first operand. Product and cast are fitted together.\n"
-    found = [(gpu, fit) for gpu, fits in shelf.fits.items() for fit in fits if fit.cast and fit.library == "any"]
-    rows = [[gpu, fit.dtype, f"{fit.cast[0]:.1f}", f"{fit.cast[1]:.2f}"] for gpu, fit in found if fit.cast]
-    yield from _markdown(["GPU", "dtype", "cast, us", "passes over its bytes"], rows)
+def _extra(fit: Fit) -> tuple[float, ...]:
+    """What its rows hold beside products."""
+    return (*(fit.cast or ()), *fit.beside.values())
+
+
+def apart(shelf: Shelf) -> Iterator[str]:
+    """What the measured products held that is none of theirs."""
+    every = [(gpu, fit) for gpu, fits in shelf.fits.items() for fit in fits]
+    yield "\n## Taken apart\n\nWhat was timed with products and is none of theirs is fitted beside them, and left out of them.\n"
+    yield "FP8 rows hold an unfused cast of the first operand. H100's products with scales for blocks were timed in DeepGEMM,"
+    yield "whose widest tiles are slow where one wave of them is enough: microseconds of a step of 128 of k.\n"
+    casts = [(gpu, fit, fit.cast) for gpu, fit in every if fit.cast and fit.library == "any"]
+    slow = [f"{fit.beside[SPILL_US]:.1f}" if SPILL_US in fit.beside else "" for _, fit, _ in casts]
+    rows = [[g, f.dtype, f"{us:.1f}", f"{passes:.2f}", steps] for (g, f, (us, passes)), steps in zip(casts, slow, strict=True)]
+    yield from _markdown(["GPU", "dtype", "cast, us", "passes over its bytes", "slow steps, us"], rows)
+    yield "\nvLLM's bf16 products were timed with weights that nobody filled. Zeros save power, and so time, up to a share of it;"
+    yield "half of that where six weights are so large.\n"
+    zeros = [(gpu, fit.library, fit.beside) for gpu, fit in every if UNFILLED_SAVES in fit.beside]
+    rows = [[gpu, library, f"{100 * b[UNFILLED_SAVES]:.0f}", f"{b[UNFILLED_GB]:.1f}"] for gpu, library, b in zeros]
+    yield from _markdown(["GPU", "library", "saved, %", "half of it at, GB"], rows)
 
 
 def validated(raw: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ from simulator.costs.shelf import ANY, USUAL, Constants, Fit
 from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.study import kernel_fits
+from simulator.study.calibrate.deep_gemm import SPILL_START, spilled_s
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
 from simulator.study.calibrate.predict import CAST_START, passes_s, products_s
+from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
 from simulator.study.measured_gpus import named
 from simulator.units import US_PER_S
 
@@ -59,8 +61,10 @@ TE_VALUES = 128
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 """Bytes of an operand's element; nvfp4 has a scale for each 16."""
 RESULT_BYTES = 2
-TILES_OF = {"fp8": "blocks", "fp8_block": "blocks", "nvfp4": "block"}
+TILES_OF = {"fp8": "blocks", "fp8_block": "deep_gemm", "nvfp4": "block"}
 """Which tiles the kernels of a narrow format have."""
+DEEP = "fp8_block"
+"""The format that DeepGEMM ran."""
 HOPPER: dict[str, Any] = {
     "constants": RowwiseConstants(stream=0.93),
     "sigma": 0.15,
@@ -93,7 +97,9 @@ class Task:
     start: Constants
     prior: Mapping[str, float]
     predict: Callable[[Any, Machine, pd.DataFrame, Any], Any]
-    extra: tuple[float, ...] = ()
+    cast: tuple[float, ...] = ()
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """Of what else the rows hold, where fitting starts."""
 
     @property
     def machine(self) -> Machine:
@@ -103,9 +109,8 @@ class Task:
         """Constants fitted to some of the rows."""
         on, time = self.machine, rows.seconds.to_numpy()
         start: Any = self.start
-        return fitted(
-            start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, np.array(self.extra) if self.extra else None
-        )
+        extra = (*self.cast, *self.beside.values())
+        return fitted(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, np.array(extra) if extra else None)
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""
@@ -165,12 +170,19 @@ def sizes(rows: pd.DataFrame, *names: str) -> list[Any]:
 # Models of rows -------------------------------------------------------------------------------------------------------------
 
 
-def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, cast: Any = ()) -> Any:
-    """Products, those that add to a gradient in fp32, and those whose first operand is cast before."""
+def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> Any:
+    """Products, and those that add to a gradient in fp32; with what was timed beside: a cast of the first operand and slow steps
+    of DeepGEMM, or weights that nobody filled."""
     m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
-    width = WIDTH[rows.dtype.iloc[0]]
+    dtype = rows.dtype.iloc[0]
+    cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
     adds = rows.variant.str.contains("wgrad|grad_w").to_numpy()
-    return products_s(c, on, (m, n, k, batch), width, adds, cast)
+    time = products_s(c, on, (m, n, k, batch), WIDTH[dtype], adds, cast)
+    if not len(beside):
+        return time
+    if dtype == DEEP:
+        return time + spilled_s(beside[0], on, m, n, k)
+    return np.where(rows.library == UNFILLED_BY, time * filled_share(*beside, on, (m, n, k), time), time)
 
 
 def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
@@ -193,14 +205,16 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
     fit = table[table.role == "fit"]
     graphs = fit[fit.source.str.startswith(GRAPHS)]
     for (gpu, dtype), rows in graphs[graphs.op == "gemm"].groupby(["owner", "dtype"]):
-        extra = CAST_START if dtype not in ("bf16", "fp16") else ()
+        cast = CAST_START if dtype in TILES_OF else ()
         libraries = dict.fromkeys(rows.library)
         for library in (ANY, *(libraries if len(libraries) > 1 else ())):
             own = rows if library == ANY else rows[rows.library == library]
             prior = WITHOUT_QUANTUM if library == ANY and len(libraries) > 1 else GEMM_PRIOR
             recent = architecture(kernel_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
             start = GemmConstants(tiles=TILES_OF.get(dtype, "warpgroups" if recent else "any"))
-            yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, extra)
+            unfilled = UNFILLED_START if dtype == "bf16" and UNFILLED_BY in set(own.library) else {}
+            beside = SPILL_START if dtype == DEEP else unfilled
+            yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, cast, beside)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):
         yield Task("gemm", gpu, "fp32", ANY, rows, EAGER, EAGER_PRIOR, gemm)
@@ -222,12 +236,14 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     back = 0
     if isinstance(constants, AttentionConstants):
         constants, back = finished(constants, task, table)
-    cast = (float(extra[0]), float(extra[1])) if len(extra) else None
+    cast = (float(extra[0]), float(extra[1])) if task.cast else None
+    beside = dict(zip(task.beside, map(float, extra[len(task.cast) :]), strict=True))
     names = {"gemm": ("m", "n", "k", "batch"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
     rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
     ranges = {name: (float(rows[name].min()), float(rows[name].max())) for name in names}
     source = ", ".join(sorted({text.partition(":")[0] for text in task.rows.source}))
-    return Fit(task.family, task.dtype, task.library, constants, judged.sigma, ranges, len(rows), source, cast, back), judged
+    about = (judged.sigma, ranges, len(rows), source, cast, back)
+    return Fit(task.family, task.dtype, task.library, constants, *about, beside=beside), judged
 
 
 def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, int]:

@@ -23,11 +23,21 @@ from .machine import Array, Machine, columns, in_blocks
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
 BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
+DEEP = ((256, 128), (128, 192), (128, 128), (128, 64), (64, 64), (64, 32), (64, 16))
 TALL = ((128, 128), (128, 64), (128, 32), (64, 64), (64, 32))
-TILE_SETS = {"any": TILES, "warpgroups": ((192, 128), (128, 192), *TILES), "blocks": BLOCKS, "block": BLOCKS[:1], "tall": TALL}
+TILE_SETS = {
+    "any": TILES,
+    "warpgroups": ((192, 128), (128, 192), *TILES),
+    "blocks": BLOCKS,
+    "block": BLOCKS[:1],
+    "deep_gemm": DEEP,
+    "tall": TALL,
+}
 """Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
-eight bits; one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that; or those of fp32 without
-tensor cores, no wider than tall: a batch of short and wide products takes longer than one of tall and narrow ones."""
+eight bits; one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
+Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; or those
+of fp32 without tensor cores, no wider than tall: a batch of short and wide products takes longer than one of tall and narrow
+ones."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Powers of two, so that a whole number of waves is one in floats as well."""
 PARTIAL_BYTES = 4

@@ -22,7 +22,7 @@ from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
 from .rowwise import LOOKUPS, RowwiseConstants, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
-from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, choose, known_library
+from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
@@ -113,6 +113,11 @@ class Estimator:
         chosen, _ = self._constants("gemm", GemmConstants())
         launch_us, passes = (chosen and chosen.fit.cast) or (0.0, 0.0)
         return self.gpu.site_scalar * (launch_us / US_PER_S + passes * m * k * (2 + width) / self.gpu.memory_bytes_per_s)
+
+    def beside(self, name: str) -> float:
+        """A number that was fitted beside products and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
+        chosen, _ = self._constants("gemm", GemmConstants())
+        return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
 
     def product(self, kernel: Gemm, width: float) -> Estimate:
         """A matrix product of elements that may be narrower than a byte."""

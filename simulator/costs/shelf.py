@@ -63,6 +63,11 @@ B200. The rest is scaling, maxima and sums."""
 CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 """A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
 so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
+SPILL_US, UNFILLED_SAVES, UNFILLED_GB = "spill_us", "unfilled_saves", "unfilled_gb"
+BESIDE = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB)
+"""What was timed with products and is none of theirs: microseconds that a step of 128 of the inner dimension takes longer in
+kernels whose tile is too wide (study/calibrate/deep_gemm.py); the share of time that weights full of zeros save, and the size of
+weights of which half are (study/calibrate/unfilled.py)."""
 MOST = 0.99
 """Of a peak: no fraction that is scaled becomes more."""
 
@@ -88,6 +93,8 @@ class Fit:
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
     relative error of that."""
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """What else was timed with the products and is none of theirs, by the names of `BESIDE`."""
 
 
 @dataclass(frozen=True, slots=True)

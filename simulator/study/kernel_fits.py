@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from ..costs.attention import AttentionConstants
 from ..costs.gemm import TILE_SETS, GemmConstants
 from ..costs.rowwise import RowwiseConstants
-from ..costs.shelf import Constants, Fit, Shelf, akin, likeness
+from ..costs.shelf import BESIDE, Constants, Fit, Shelf, akin, likeness
 from ..errors import did_you_mean
 from ..hardware.gpu import Gpu
 from . import catalog
@@ -38,6 +38,8 @@ SOME = (
 )  # fmt: skip
 """Constants of which nothing is too little: a rate, a size, or work that takes no time."""
 AT_LEAST_ONE = ("norm", "overlap", "odd")
+NEUTRAL = ("odd", "odd_ramp", "alone_us", "batched_ramp", "reread", "astride")
+"""Constants that a file may leave out, and does where they change nothing."""
 AS_IT_SHIPS = "as it ships"
 """Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
 DIGITS, HASH_DIGITS = 4, 12
@@ -61,10 +63,11 @@ class FitSchema(Strict):
     cast: Pair | None = None
     backward_rows: Annotated[int, Field(ge=0)] = 0
     ratios: Annotated[dict[str, Ratio], Field(default_factory=dict)]
+    beside: Annotated[dict[str, Number], Field(default_factory=dict)]
 
     def contradictions(self) -> Iterator[Contradiction]:
         known = {f.name for f in fields(CONSTANTS[self.family])}
-        for name in sorted(known ^ set(self.constants)):
+        for name in sorted((known ^ set(self.constants)) - (known & {*NEUTRAL})):
             yield (
                 "constants",
                 f": {name} is {'missing' if name in known else 'none of them'}",
@@ -80,6 +83,10 @@ class FitSchema(Strict):
         tiles = self.constants.get("tiles", "any")
         if isinstance(tiles, str) and tiles not in TILE_SETS:
             yield "constants.tiles", f": {tiles!r} is no set of tiles", did_you_mean(tiles, TILE_SETS)
+        for name in sorted(set(self.beside) - set(BESIDE)):
+            yield f"beside.{name}", ": nothing of this name is timed with products", did_you_mean(name, BESIDE)
+        if self.beside and self.family != "gemm":
+            yield "beside", f": {self.family} has nothing", "it is of products: family: gemm"
         if self.ratios and self.family != "rowwise":
             yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"
         for name, ratio in self.ratios.items():
@@ -121,7 +128,7 @@ def _fit(entry: FitSchema) -> Fit:
     ranges = {name: (low, high) for name, (low, high) in entry.ranges.items()}
     cast = (entry.cast[0], entry.cast[1]) if entry.cast else None
     ratios = {op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()}
-    about = (entry.sigma, ranges, entry.rows, entry.source, cast, entry.backward_rows, ratios)
+    about = (entry.sigma, ranges, entry.rows, entry.source, cast, entry.backward_rows, ratios, dict(entry.beside))
     return Fit(entry.family, entry.dtype, entry.library, constants, *about)
 
 
@@ -189,14 +196,21 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
             lines += [f"    ranges: {{{spans}}}"]
         if fit.cast:
             lines += [f"    cast: [{number(fit.cast[0])}, {number(fit.cast[1])}]"]
+        if fit.beside:
+            lines += [f"    beside: {{{', '.join(f'{name}: {number(value)}' for name, value in fit.beside.items())}}}"]
         if fit.backward_rows:
             lines += [f"    backward_rows: {fit.backward_rows}"]
         if fit.ratios:
             pairs = (f"{op}: [{number(times)}, {number(sigma)}]" for op, (times, sigma) in fit.ratios.items())
             lines += [f"    ratios: {{{', '.join(pairs)}}}"]
         lines += [f'    source: "{fit.source}"', "    constants:"]
-        lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items()]
+        lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items() if not _neutral(fit, name)]
     return "\n".join(lines) + "\n"
+
+
+def _neutral(fit: Fit, name: str) -> bool:
+    """Whether a constant is one of those that a file may leave out, and changes nothing."""
+    return name in NEUTRAL and getattr(fit.constants, name) == getattr(type(fit.constants)(), name)
 
 
 def number(value: Any) -> str:

@@ -179,4 +179,5 @@ def test_all_words_that_are_wrong_are_told_at_once() -> None:
     said = trainsim("kernel", "gem", "--gpu", "h10", "--dtype", "bf6")
     assert said.code == 2
     for word, meant in (("h10", "h100"), ("bf6", "bf16"), ("gem", "gemm")):
-        assert word in said.err and f"did you mean {meant!r}?" in said.err
+        assert word in said.err
+        assert f"did you mean {meant!r}?" in said.err

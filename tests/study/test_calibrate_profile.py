@@ -116,6 +116,18 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert kernel_fits.text(name, fits, "a profile") == first
     (tmp_path / "again.yaml").write_text(first)
     assert kernel_fits.load(tmp_path / "again.yaml") == (name, fits)
+    assert "batched_ramp" not in first  # changes nothing here, and so need not be there
+    (tmp_path / "again.yaml").write_text(first.replace("      launch_us", "      batched_ramp: 2\n      launch_us", 1))
+    assert kernel_fits.load(tmp_path / "again.yaml")[1] != fits
+
+
+def test_what_is_beside_products_has_a_name(tmp_path: Path) -> None:
+    text = kernel_fits.text(GPU, [replace(made().fits[0].fit, beside={"spill_us": 2.0})], "a profile")
+    (tmp_path / "mine.yaml").write_text(text)
+    assert kernel_fits.load(tmp_path / "mine.yaml")[1][0].beside == {"spill_us": 2.0}
+    (tmp_path / "mine.yaml").write_text(text.replace("spill_us", "spil_us"))
+    with pytest.raises(UserError, match="did you mean 'spill_us'"):
+        kernel_fits.load(tmp_path / "mine.yaml")
 
 
 # Operators beside pointwise kernels -----------------------------------------------------------------------------------------

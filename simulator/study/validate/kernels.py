@@ -3,7 +3,8 @@
 What the words of a row mean: `gemm` is (m, k) x (k, n), `batch` times in `bmm` and for each group in `grouped_gemm`;
 attention has its own columns, and its `variant` names the library; row-wise operators have m rows of n columns, moved as
 often as the eager kernel does; `_bwd` is the backward pass, for products that of both operands. fp32 is fp32, not TF32. FP8
-products forward were measured with the cast of their first operand, which is its own kernel here and is added.
+products forward were measured with the cast of their first operand, which is its own kernel here and is added, as is what kernels
+lost that are slow by a fault of theirs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from functools import cache
 
 from ...costs.machine import architecture
 from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import FOR_AMPERE, UNFUSED
+from ...costs.shelf import FOR_AMPERE, SPILL_US, UNFUSED
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part, Rowwise
 from ...units import US_PER_S
 from .. import catalog, kernel_fits
+from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.words import TOP_K, UNARY_PASSES, forward_bytes, is_within, known_as, mean_width, name_of
 from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, bytes_each, own_name, plain
 from ..measured_gpus import named
@@ -149,8 +151,15 @@ def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
     variant = row["variant"].lower()
     adds = ("wgrad" in variant and "acc=true" in variant) or "grad_w" in variant or op == "gemm_wgrad"
     made = by.product(Gemm(m, n, k, 1, Part.WEIGHT_GRADIENT if adds else Part.FORWARD, batch), width)
-    cast_s = by.cast_s(m, k, width) if variant.startswith("tn fwd") else 0.0
-    return [replace(made, seconds=made.seconds + cast_s)]
+    return [replace(made, seconds=made.seconds + _beside_s(by, (m, n, k), width))] if variant.startswith("tn fwd") else [made]
+
+
+def _beside_s(by: Estimator, sizes: tuple[int, int, int], width: float) -> float:
+    """What was timed with a product forward: the cast of its first operand, and where they are slow, what its kernels lose."""
+    m, n, k = sizes
+    spill_us = by.beside(SPILL_US)
+    lost_s = by.gpu.site_scalar * float(spilled_s(spill_us, by.machine, m, n, k)) if spill_us else 0.0
+    return by.cast_s(m, k, width) + lost_s
 
 
 def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
