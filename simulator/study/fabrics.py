@@ -274,7 +274,9 @@ def _rate(value: float) -> str:
 
 
 def _us(value: float) -> str:
-    return f"{value * US_PER_S:.4g} us" if value * US_PER_S < MIB else f"{value * US_PER_S:.0f} us"
+    """Rounded twice, as means of measured times lie half way between digits, and one machine errs above and another below."""
+    us = float(f"{value * US_PER_S:.9g}")
+    return f"{us:.4g} us" if us < MIB else f"{us:.0f} us"
 
 
 def _size(value: float) -> str:
