@@ -30,7 +30,8 @@ def why_not(graph: TaskGraph) -> str:
         return "numba is not installed"
     if graph.restless_tasks.any():
         return "the speed of some tasks changes while they run"
-    room = max((value for profile in graph.profile_of_link for value in profile.value), default=0) << WEIGHT_BITS
+    profiles = [graph.profiles[number] for number in np.unique(graph.link_profile).tolist()]
+    room = max((value for profile in profiles for value in profile.value), default=0) << WEIGHT_BITS
     heaviest, lightest = (int(bound(graph.foot_weight, initial=1 << WEIGHT_BITS)) for bound in (np.max, np.min))
     cap, work, solo_ns = (int(column.max(initial=0)) for column in (graph.cap, graph.work, graph.settled_ns()))
     if cap > UNCAPPED or max(room * heaviest // lightest, heaviest * len(graph.streams), work, solo_ns) >= MOST:
@@ -46,14 +47,9 @@ def simulate(graph: TaskGraph, *, anew: bool = False) -> Times:
     if reason := why_not(graph):
         install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
         raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
-    changes = sorted(
-        (since, link, value << WEIGHT_BITS)
-        for link, profile in enumerate(graph.profile_of_link)
-        for since, value in zip(profile.since_ns[1:], profile.value[1:], strict=True)
-    )
     plan = _plan(graph)
     fluid = fluid_of(graph)
-    if not _run(plan, fluid, whole_of(fluid, anew), np.array(changes, dtype=np.int64).reshape(-1, 3)):
+    if not _run(plan, fluid, whole_of(fluid) if anew else None, _changes(graph)):
         return des.simulate(graph)
     start, end = (plan.tasks[name][:-1].copy() for name in ("start", "end"))
     if (end < 0).any():
@@ -107,8 +103,20 @@ def _plan(graph: TaskGraph) -> Plan:
     )
 
 
+def _changes(graph: TaskGraph) -> Array:
+    """From when on which link has what room: a row for each change, in order."""
+    restless = np.array([not profile.steady for profile in graph.profiles], dtype=bool)[graph.link_profile]
+    changes = [
+        (since, link, value << WEIGHT_BITS)
+        for link in np.flatnonzero(restless).tolist()
+        for profile in [graph.profiles[graph.link_profile[link]]]
+        for since, value in zip(profile.since_ns[1:], profile.value[1:], strict=True)
+    ]
+    return np.array(sorted(changes), dtype=np.int64).reshape(-1, 3)
+
+
 @compiled
-def _run(plan: Plan, fluid: Fluid, whole: Whole, changes: Array) -> bool:
+def _run(plan: Plan, fluid: Fluid, whole: Whole | None, changes: Array) -> bool:
     """Runs to the end, instant by instant. False if times grow too long for 64 bits."""
     clock, ready, changed, now = plan.clock, 0, 0, 0
     for stream in range(len(plan.streams) - 1):
@@ -180,9 +188,9 @@ def _go_on(plan: Plan, fluid: Fluid, stream: int, now: int, ready: int) -> int:
 
 
 @compiled
-def _settle(plan: Plan, fluid: Fluid, whole: Whole, now: int) -> None:
+def _settle(plan: Plan, fluid: Fluid, whole: Whole | None, now: int) -> None:
     """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
-    if not len(whole.heights):
+    if whole is None:
         solve(fluid)
     elif fluid.due[0].item or fluid.scratch[0].changed:
         solve_anew(fluid, whole)

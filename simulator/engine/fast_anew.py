@@ -1,12 +1,12 @@
 """All rates of the compiled engine from nothing: what `fabric.fill` gives, and no rate is taken over from the last instant.
 
-`fill` goes from the lowest level to the highest. Here a link waits only for lower ones among its neighbours: no level falls
-while flows are taken off, so that of a link is final once none of its flows can get less elsewhere, whatever the rest does.
-Start anywhere, go down to a link that waits for none, freeze it, start again. A flow comes off a link only once the link's
-level is above its rate; at that level both freeze together, as in `fill`.
+Every flow begins with what it gets without the links that it shares with others. Then comes the lowest of those links, again
+and again: from what its flows ask for by now it gets its level, as in `fabric.Fabric`, and none of them gets more. A level is
+never too high: flows may ask for less later on, and leave more to others. So if it is still the lowest, it is final, as no
+flow will ask for less than that; and if not, the link waits until it is the lowest again.
 
-What is kept from one instant to the next is who crosses what: the links that several flows share, each with a place close to
-the others', and of each flow those that it crosses, and how fast it goes without them.
+What is kept from one instant to the next is who crosses what: the shared links, ordered by the level that they have while all
+of their flows are alike, which most of them keep; and of each flow how fast it goes without them.
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from typing import NamedTuple
 import numpy as np
 
 from .fast_fluid import FREE, NEW, Fluid, note
-from .machine import compiled, records
+from .machine import compiled, put, records, take
 from .task import Array
 
-RISING = -1
-"""In place of the rate of a flow that is still to be solved."""
+UNKNOWN = -1
+"""In place of a rate."""
 
 
 class Whole(NamedTuple):
-    """What it takes to solve all rates at once; nothing of it where that is never done.
+    """What it takes to solve all rates at once.
 
-    A flow has rows of `crossed`, the places of its shared links, and a limit, the least of its cap and of its other links.
-    A link has a level at which all its flows are alike, and a place if it is shared, from 1 on; row 0 has their number. The
-    height of a place is its level as far as it is known: it only rises.
+    A flow has a limit, the least of its cap and of what the links give that it has for itself, and the rate that it was given
+    last. What it asks for is the least of its limit and of the levels found so far. The order of the shared links is in one
+    half of its rows, up to a level that is free; row 0 tells after which row that begins. A solve writes the other half.
+
+    While rates are solved like this, the level of a link in `fluid` is the one at which its flows are alike: that of its place
+    in the order, inverted for a link that has one flow, and free for one that has none, or no place yet.
     """
 
     flows: Array
-    crossed: Array
-    links: Array
-    places: Array
-    heights: Array
+    asked: Array
+    order: Array
 
 
-def whole_of(fluid: Fluid, anew: bool) -> Whole:
+def whole_of(fluid: Fluid) -> Whole:
     """Nothing is shared yet."""
-    flows, crossings, links = (len(table) * anew for table in (fluid.flows, fluid.crossings, fluid.links))
+    flows, links = len(fluid.flows), len(fluid.links)
     return Whole(
-        records(flows, limit=0, rate=RISING, first=0, end=0),
-        np.zeros(crossings, dtype=np.int64),
-        records(links, alike=0, place=0),
-        records((links + 1) * anew, link=0, alike=0, frozen=0),
-        np.zeros((links + 1) * anew, dtype=np.int64),
+        records(flows, limit=0, given=UNKNOWN),
+        np.zeros(flows, dtype=np.int64),
+        records(2 * links + 3, level=FREE, link=0),
     )
 
 
@@ -54,58 +53,31 @@ def whole_of(fluid: Fluid, anew: bool) -> Whole:
 def solve_anew(fluid: Fluid, whole: Whole) -> None:
     """Solves the rates of all flows, and notes those that change."""
     _look(fluid, whole)
-    places, heights = whole.places, whole.heights
-    for place in range(1, places[0].link + 1):
-        heights[place], places[place].frozen = places[place].alike, 0
-    for place in range(1, places[0].link + 1):
-        while not places[place].frozen:
-            _freeze(fluid, whole, place)
-    for stream in range(len(fluid.flows)):
-        flow, solved = fluid.flows[stream], whole.flows[stream]
-        rate, solved.rate = solved.limit if solved.rate == RISING else solved.rate, RISING
-        if rate != flow.rate and flow.end >= 0:
-            note(fluid, stream, flow.rate)
-            flow.rate = rate
+    _fill(fluid, whole)
+    for stream in range(len(whole.asked)):
+        flow, rate = whole.flows[stream], whole.asked[stream]
+        whole.asked[stream] = flow.limit
+        if rate != flow.given:
+            flow.given = rate
+            if fluid.flows[stream].end >= 0 and rate != fluid.flows[stream].rate:
+                note(fluid, stream, fluid.flows[stream].rate)
+                fluid.flows[stream].rate = rate
 
 
 @compiled
 def _look(fluid: Fluid, whole: Whole) -> None:
-    """Looks at the links where flows began or ended, whether they are shared now, and tells the flows that this concerns.
-
-    The level of a link is not free, so that it is looked at again when a flow leaves. A place that is new is not frozen.
-    """
-    due, places = fluid.due, whole.places
+    """Looks at the links where flows began or ended, whether they are shared now, and tells the flows that this concerns."""
+    due = fluid.due
     for i in range(1, due[0].item + 1):
         number = due[i].item
-        link, kept = fluid.links[number], whole.links[number]
-        link.level, kept.alike = 0, due[number].key
-        if link.slack and not kept.place:
-            places[0].link += 1
-            kept.place = places[0].link
-            places[kept.place].link, places[kept.place].frozen = number, 0
-        elif kept.place and not link.slack:
-            _vacate(fluid, whole, kept.place)
-            kept.place = 0
-        if kept.place:
-            places[kept.place].alike = kept.alike
-    for i in range(1, due[0].item + 1):
-        due[due[i].item].place = 0
-        place = whole.links[due[i].item].place
-        if not place or not places[place].frozen:
-            _tell(fluid, whole, due[i].item)
-    due[0].item = 0
+        link = fluid.links[number]
+        was, link.level = link.level, FREE if link.slack else ~due[number].key
+        if min(was, link.level) < 0:
+            _tell(fluid, whole, number)
     for i in range(1, fluid.scratch[0].changed + 1):
-        _see(fluid, whole, fluid.scratch[i].changed)
-
-
-@compiled
-def _vacate(fluid: Fluid, whole: Whole, place: int) -> None:
-    """The link at the last place moves to this one."""
-    here, last = whole.places[place], whole.places[whole.places[0].link]
-    here.link, here.alike, here.frozen = last.link, last.alike, last.frozen
-    whole.links[here.link].place = place
-    whole.places[0].link -= 1
-    _tell(fluid, whole, here.link)
+        stream = fluid.scratch[i].changed
+        whole.flows[stream].given = UNKNOWN
+        _see(fluid, whole, stream)
 
 
 @compiled
@@ -120,58 +92,76 @@ def _tell(fluid: Fluid, whole: Whole, number: int) -> None:
 
 @compiled
 def _see(fluid: Fluid, whole: Whole, stream: int) -> None:
-    """A flow sees which of its links are shared, and how fast it goes without those."""
-    flow, row = fluid.flows[stream], whole.flows[stream]
-    row.limit, row.first, row.end = flow.cap, flow.first, flow.first
+    """A flow sees how fast it goes without the links that it shares."""
+    flow = fluid.flows[stream]
+    limit = flow.cap
     for at in range(flow.first, flow.end):
-        number = fluid.crossings[at].link
-        if fluid.links[number].slack:
-            whole.crossed[row.end] = whole.links[number].place
-            row.end += 1
+        level = fluid.links[fluid.crossings[at].link].level
+        if level < 0:
+            limit = min(limit, ~level)
+    whole.flows[stream].limit = limit
+    whole.asked[stream] = limit
+
+
+@compiled
+def _fill(fluid: Fluid, whole: Whole) -> None:
+    """Gives every shared link its level, the lowest first: those in order, and those due, as they have no place yet or wait."""
+    order, due, links, crossings, asked = whole.order, fluid.due, fluid.links, fluid.crossings, whole.asked
+    at, end = order[0].link + 1, len(order) // 2 - order[0].link + 1
+    order[0].link = end - 1
+    next_due = due[due[1].item].key if due[0].item else FREE
+    while min(order[at].level, next_due) < FREE:
+        if order[at].level <= next_due:
+            number, lowest = order[at].link, order[at].level
+            at += 1
+            listed = stays = links[number].level == lowest
         else:
-            row.limit = min(row.limit, whole.links[number].alike)
+            number, lowest = due[1].item, next_due
+            take(due, number)
+            next_due = due[due[1].item].key if due[0].item else FREE
+            listed, stays = links[number].level == FREE, links[number].level >= 0
+        if listed:
+            links[number].level = lowest
+            order[end].link, order[end].level = number, lowest
+            end += 1
+        if stays:
+            level = _level(fluid, whole, number, lowest, min(order[at].level, next_due))
+            if level < 0:
+                put(due, number, ~level)
+                next_due = min(next_due, ~level)
+            else:
+                i = links[number].first
+                while i >= 0:
+                    stream, i = crossings[i].flow, crossings[i].following
+                    asked[stream] = min(asked[stream], level)
+    order[end].level = FREE
 
 
 @compiled
-def _freeze(fluid: Fluid, whole: Whole, place: int) -> None:
-    """Goes down from a link to one that waits for no other, and gives the flows that still rise there its level."""
-    lower = place
-    while lower:
-        place, lower = lower, _lower(fluid, whole, lower)
-    level, at = whole.heights[place], fluid.links[whole.places[place].link].first
-    while at >= 0:
-        crossing = fluid.crossings[at]
-        flow, at = whole.flows[crossing.flow], crossing.following
-        if flow.rate == RISING:
-            flow.rate = level
-    whole.places[place].frozen = 1
+def _level(fluid: Fluid, whole: Whole, number: int, lowest: int, following: int) -> int:
+    """The level of the lowest link: at least `lowest`. Inverted if it is above the one that follows, and may still rise.
 
-
-@compiled
-def _lower(fluid: Fluid, whole: Whole, place: int) -> int:
-    """Raises a link to its level, and returns 0; or else the place of a lower link that has to be frozen first."""
-    link, crossed, heights = fluid.links[whole.places[place].link], whole.crossed, whole.heights
-    level = -1
-    while level != heights[place]:
-        level, room, weight, at = heights[place], link.room, link.slack, link.first
+    It may not if one flow is left: the others ask for less than any level that is still to be found, and so leave it the rest.
+    """
+    link, crossings, asked = fluid.links[number], fluid.crossings, whole.asked
+    level: int = lowest
+    rising, more = -1, True
+    while more:
+        before, rising = rising, 0
+        room, weight, at = link.room, link.slack, link.first
         while at >= 0:
-            crossing = fluid.crossings[at]
-            flow, at = whole.flows[crossing.flow], crossing.following
-            if flow.rate == RISING:
-                first, least = flow.first, heights[crossed[flow.first]]
-                for i in range(first + 1, flow.end):
-                    least = min(least, heights[crossed[i]])
-                if min(least, flow.limit) >= level:
-                    continue
-                if least < flow.limit:
-                    while heights[crossed[first]] != least:
-                        first += 1
-                    lower: int = crossed[first]
-                    return lower
-                flow.rate = flow.limit
-            if flow.rate < level:
-                room -= crossing.weight * flow.rate
-                weight -= crossing.weight
-        if weight < link.slack:
-            heights[place] = room // weight if weight else FREE
-    return 0
+            asks = asked[crossings[at].flow]
+            if asks < level:
+                room -= crossings[at].weight * asks
+                weight -= crossings[at].weight
+            else:
+                rising += 1
+            at = crossings[at].following
+        more = weight < link.slack and rising != before
+        if more:
+            level = room // weight if weight else FREE
+            if level == FREE or rising == 1:
+                return level
+            if level > following:
+                return ~level
+    return level

@@ -41,7 +41,10 @@ def fluid_of(graph: TaskGraph) -> Fluid:
     most = np.zeros(streams, dtype=np.int64)
     np.maximum.at(most, homes.idx[homes.ptr[moves]], graph.feet.counts[graph.foot[moves]])
     first = offsets(most)
-    room = np.array([profile.value[0] << WEIGHT_BITS for profile in graph.profile_of_link], dtype=np.int64)
+    room = np.zeros(len(graph.profiles), dtype=np.int64)
+    for number in np.unique(graph.link_profile).tolist():
+        room[number] = graph.profiles[number].value[0] << WEIGHT_BITS
+    room = room[graph.link_profile]
     return Fluid(
         records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=SETTLED, left=0, since=0),
         records(int(first[-1]), flow=np.repeat(np.arange(streams), most), link=0, weight=0, previous=0, following=0),
