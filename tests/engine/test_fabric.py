@@ -176,29 +176,59 @@ def test_a_flow_without_links_moves_at_its_cap() -> None:
     assert fabric.solve() == []
 
 
-@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 12), st.sampled_from([7, 60, 1 << 36]))
-def test_in_columns_the_rates_are_the_same(seed: int, n_flows: int, n_links: int, most: int) -> None:
-    """With ties and remainders, as flows come and go and links change."""
+# From nothing ---------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 16), st.sampled_from([2, 5, 50, 1 << 40, 1 << 90]))
+def test_from_nothing_the_rates_are_the_same(seed: int, n_flows: int, n_links: int, most: int) -> None:
+    """With ties, remainders and many weights, as flows come and go and links change."""
     rng = np.random.default_rng(seed)
-    flows, _ = random_flows(rng, n_flows, n_links)
-    capacity = rng.integers(1, most + 1, n_links).tolist()
-    columns = Anew([route for route, _ in flows.values()], capacity)
+    some = alike(rng, n_flows, n_links, min(most, 1 << 60)) if seed % 2 else random_flows(rng, n_flows, n_links)
+    flows, capacity = some[0], [c * max(1, most >> 60) for c in some[1]]
+    anew = Anew([route for route, _ in flows.values()], capacity)
     rates: dict[int, int] = {}
-    for flow, (_, cap) in flows.items():
-        columns.join(flow, flow, cap)
-    for flow in range(min(n_flows, 4)):
-        changed = columns.solve()
-        assert changed == sorted((f, rate) for f, rate in changed if rates.get(f) != rate)
+    for _ in range(25):
+        for flow in set(rng.integers(0, n_flows, int(rng.integers(1, 6))).tolist()):
+            if flow in rates:
+                anew.leave(flow)
+                del rates[flow]
+            else:
+                anew.join(flow, flow, flows[flow][1])
+                rates[flow] = -1
+        if rng.random() < 0.2:
+            link = int(rng.integers(0, n_links))
+            capacity[link] = int(rng.integers(0, 2 + min(most, 1 << 60)))
+            anew.resize(link, capacity[link])
+        changed = anew.solve()
+        assert changed == sorted((flow, rate) for flow, rate in changed if rates[flow] != rate)
         rates |= dict(changed)
-        assert rates == fill({f: flows[f] for f in rates}, {link: c << WEIGHT_BITS for link, c in enumerate(capacity)})
-        columns.leave(flow)
-        del rates[flow]
-        capacity[0] = int(rng.integers(0, most + 1))
-        columns.resize(0, capacity[0])
+        assert rates == fill({flow: flows[flow] for flow in rates}, {link: c << WEIGHT_BITS for link, c in enumerate(capacity)})
 
 
-def test_in_columns_nothing_and_a_flow_without_links() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_no_rate_is_taken_over(seed: int) -> None:
+    """Whatever the last rates were said to be, the next are the same."""
+    rng = np.random.default_rng(seed)
+    flows, capacity = random_flows(rng, 60, 12)
+    anew = Anew([route for route, _ in flows.values()], capacity)
+    for flow in range(50):
+        anew.join(flow, flow, flows[flow][1])
+    anew.solve()
+    for flow in range(50, 60):
+        anew.leave(flow - 50)
+        anew.join(flow, flow, flows[flow][1])
+    anew._rate = [-2] * len(anew._rate)
+    rates = dict(anew.solve())
+    assert rates == fill(
+        {flow: flows[flow] for flow in range(10, 60)}, {link: c << WEIGHT_BITS for link, c in enumerate(capacity)}
+    )
+
+
+def test_from_nothing_nothing_and_a_flow_without_links() -> None:
     assert Anew([], []).solve() == []
-    columns = Anew([[]], [])
-    columns.join(0, 0, 77)
-    assert columns.solve() == [(0, 77)]
+    anew = Anew([[]], [])
+    anew.join(0, 0, 77)
+    assert anew.solve() == [(0, 77)]
+    assert anew.solve() == []
+    anew.leave(0)
+    assert anew.solve() == []
