@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from simulator.costs.shelf import SPILL_US, UNFILLED_GB, UNFILLED_SAVES, Chosen, Fit, Shelf, choose
+from simulator.costs.shelf import LINEAR_US, SPILL_US, UNFILLED_GB, UNFILLED_SAVES, Chosen, Fit, Shelf, choose
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
 from simulator.study import kernel_fits, validate
@@ -69,6 +69,11 @@ def score(rows: pd.DataFrame, predicted: Any) -> Score:
     """The errors of predictions of rows."""
     products = (rows.m >= LARGE_M) & (2 * rows.m * rows.n * rows.k * rows.batch >= LARGE_FLOP)
     return Score(predicted / rows.seconds.to_numpy() - 1, (products | (rows.seq >= LONG)).to_numpy())
+
+
+def together(scores: Sequence[Score]) -> Score:
+    """Several as one."""
+    return Score(*(np.concatenate(columns) for columns in zip(*((s.errors, s.large) for s in scores), strict=True)))
 
 
 def _mean_p90(errors: Any) -> str:
@@ -147,10 +152,10 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
     """Other values held out, drawn at random."""
     yield f"\n## Other held-out values\n\n{SPLITS} random draws of values: one in 8 of n and k, one in 4 of heads. Mean of"
     yield "the draws, then the worst. By them the form of attention was chosen: blocks of so many rows, ramps as times, even"
-    yield "blocks in waves; and that a product's ramps overlap; by ten of them that of fp32 products: their tiles, what they read"
-    yield "again, and how batched ones differ. Which tiles a narrow format has, and that experts like multiples of 16, was chosen"
-    yield "with both sets of held-out rows in view; so were DeepGEMM's slow steps, and what weights save that nobody filled. They"
-    yield "are blind to the constants, not to the form.\n"
+    yield "blocks in waves; that a product's ramps overlap; and that of fp32 products: their tiles, what they read again. Which"
+    yield "tiles a narrow format has, and that experts like multiples of 16, was chosen with both sets of held-out rows in view;"
+    yield "so were DeepGEMM's slow steps, and what weights save that nobody filled. They are blind to the constants, not to the"
+    yield "form.\n"
     rows, judged = [], []
     for task in tasks:
         if task.dtype == "fp32" or (task.family != "moe" and task.gpu in EACH_GENERATION):
@@ -239,6 +244,9 @@ def apart(shelf: Shelf) -> Iterator[str]:
     zeros = [(gpu, fit.library, fit.beside) for gpu, fit in every if UNFILLED_SAVES in fit.beside]
     rows = [[gpu, library, f"{100 * b[UNFILLED_SAVES]:.0f}", f"{b[UNFILLED_GB]:.1f}"] for gpu, library, b in zeros]
     yield from _markdown(["GPU", "library", "saved, %", "half of it at, GB"], rows)
+    yield "\nfp32 products were timed in eager PyTorch, where a linear layer takes so much longer than a batch of products.\n"
+    eager = [(gpu, fit.beside[LINEAR_US]) for gpu, fit in every if LINEAR_US in fit.beside]
+    yield from _markdown(["GPU", "linear layers, us"], [[gpu, f"{us:.1f}"] for gpu, us in eager])
 
 
 def validated(raw: Path) -> Iterator[str]:

@@ -24,11 +24,11 @@ from simulator.costs.machine import Machine, architecture
 from simulator.costs.machine import machine as machine_of
 from simulator.costs.moe import moe_s
 from simulator.costs.rowwise import RowwiseConstants, lookup_s, rowwise_s
-from simulator.costs.shelf import ANY, USUAL, Constants, Fit
+from simulator.costs.shelf import ANY, LINEAR_US, USUAL, Constants, Fit
 from simulator.errors import UserError
 from simulator.files import atomic
 from simulator.study import kernel_fits
-from simulator.study.calibrate.deep_gemm import SPILL_START, spilled_s
+from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
 from simulator.study.calibrate.predict import CAST_START, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
@@ -46,6 +46,8 @@ HELD_OUT = {"gemm": (1536, 3584, 5120, 10240), "attention": (5, 12, 24, 40), "mo
 COLUMNS = {"gemm": ("n", "k"), "attention": ("heads",), "moe": ("top_k",)}
 DRAWN = {"gemm": 8, "attention": 4, "moe": 4}
 """One value in so many is held out by a random split."""
+FEW = 50
+"""Held-out rows below which random splits too say how sure a fit is."""
 SOME = 20
 """One row in so many at least is held out; where those values are rare, every fourth value of n is."""
 PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
@@ -61,7 +63,7 @@ TE_VALUES = 128
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 """Bytes of an operand's element; nvfp4 has a scale for each 16."""
 RESULT_BYTES = 2
-TILES_OF = {"fp8": "blocks", "fp8_block": "deep_gemm", "nvfp4": "block"}
+TILES_OF = {"fp8": "blocks", "fp8_block": DEEP_TILES, "nvfp4": "block"}
 """Which tiles the kernels of a narrow format have."""
 DEEP = "fp8_block"
 """The format that DeepGEMM ran."""
@@ -78,9 +80,10 @@ WITHOUT_QUANTUM = {name: sigma for name, sigma in GEMM_PRIOR.items() if name != 
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
 2025); independent products on an H100 of 2024 ask for .5. What speaks for several of them keeps that, and has no tiles of three
 warpgroups, which make builds of 2025 better predicted and those products worse."""
-EAGER = GemmConstants(launch_us=30.0, alone_us=20.0, reread=1.0, astride=1.0, tiles="tall")
-EAGER_PRIOR = {**GEMM_PRIOR, "alone_us": 1.0, "batched_ramp": 1.0, "reread": 2.0, "astride": 2.0}
-"""Products in fp32 without tensor cores, launched by an eager framework; what is not batched is a linear layer with its bias."""
+EAGER = GemmConstants(launch_us=30.0, reread=1.0, tiles="tall")
+EAGER_PRIOR = {**GEMM_PRIOR, "reread": 2.0}
+EAGER_START = {LINEAR_US: 20.0}
+"""Products in fp32 without tensor cores, timed as an eager framework launches them: linear layers later than batches."""
 SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR}
 """A few rows of a board whose sister was fitted: they move the constants little."""
 
@@ -172,7 +175,7 @@ def sizes(rows: pd.DataFrame, *names: str) -> list[Any]:
 
 def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> Any:
     """Products, and those that add to a gradient in fp32; with what was timed beside: a cast of the first operand and slow steps
-    of DeepGEMM, or weights that nobody filled."""
+    of DeepGEMM, weights that nobody filled, or what an eager linear layer takes beside its product."""
     m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
@@ -180,6 +183,8 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     time = products_s(c, on, (m, n, k, batch), WIDTH[dtype], adds, cast)
     if not len(beside):
         return time
+    if dtype == "fp32":
+        return time + beside[0] / US_PER_S * (rows.op == "gemm").to_numpy()
     if dtype == DEEP:
         return time + spilled_s(beside[0], on, m, n, k)
     return np.where(rows.library == UNFILLED_BY, time * filled_share(*beside, on, (m, n, k), time), time)
@@ -217,7 +222,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, cast, beside)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):
-        yield Task("gemm", gpu, "fp32", ANY, rows, EAGER, EAGER_PRIOR, gemm)
+        yield Task("gemm", gpu, "fp32", ANY, rows, EAGER, EAGER_PRIOR, gemm, (), EAGER_START)
     for gpu, rows in graphs[graphs.op == "moe_ffn"].groupby("owner"):
         start = GemmConstants(launch_us=20.0, compute=0.6, odd=1.5)
         yield Task("moe", gpu, "bf16", ANY, rows, start, {**GEMM_PRIOR, "odd": 1.0}, moe)
@@ -232,6 +237,9 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
 def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     """A fit to all rows of a task, and how well one to some of them predicts the others."""
     judged = task.judged(task.held_out())
+    sure = (
+        judged if len(judged.errors) >= FEW else judge.together([judged, *map(task.judged, map(task.drawn, range(judge.SPLITS)))])
+    )
     constants, extra = task.fit(task.rows)
     back = 0
     if isinstance(constants, AttentionConstants):
@@ -242,7 +250,7 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
     ranges = {name: (float(rows[name].min()), float(rows[name].max())) for name in names}
     source = ", ".join(sorted({text.partition(":")[0] for text in task.rows.source}))
-    about = (judged.sigma, ranges, len(rows), source, cast, back)
+    about = (sure.sigma, ranges, len(rows), source, cast, back)
     return Fit(task.family, task.dtype, task.library, constants, *about, beside=beside), judged
 
 

@@ -6,8 +6,7 @@ waves, the last of which is (partly) empty, and the ramps of one wave may pass d
 the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the p-norm of their times.
 The tiles in flight read their operands together; where those exceed the cache, what tiles do not share comes from memory again.
 The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the least over tiles
-and splits; only rows that start within a sector of memory may take longer than longer ones that do not.
-Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
+and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ ACCUMULATED_BYTES = 8
 """A weight gradient that is added to an fp32 one reads and writes it."""
 IN_FLIGHT = 4
 """Tiles of a multiprocessor that read the same operands at about the same time."""
-SECTOR_BYTES = 32
-"""What memory is read in."""
 BLOCK = 4096
 
 _SIDES = {
@@ -92,14 +89,8 @@ class GemmConstants:
     """Of the traffic of adding to an fp32 gradient, that is not hidden."""
     odd: float = 1.0
     """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
-    alone_us: float = 0.0
-    """How much longer a product takes to launch that is not batched: an eager framework adds a bias in it."""
-    batched_ramp: float = 1.0
-    """How many times the ramp that of batched products is: their second operand is not transposed."""
     reread: float = 0.0
     """How many times as long as at the memory's peak it takes to read, slice by slice, what tiles in flight do not share."""
-    astride: float = 0.0
-    """How much more of that is read where rows start within a sector."""
     tiles: str = "any"
     """Which of TILE_SETS."""
 
@@ -132,8 +123,7 @@ def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
     moving_s = bytes_s / c.memory
     both_s = _overlapped(busy_s, moving_s, c.norm)
     least_s = np.maximum(ideal_s, bytes_s)
-    launch_us = np.where(batch > 1, c.launch_us, c.launch_us + c.alone_us)
-    took_s: Array = launch_us / US_PER_S + np.maximum(both_s, least_s)
+    took_s: Array = c.launch_us / US_PER_S + np.maximum(both_s, least_s)
     return took_s
 
 
@@ -148,7 +138,6 @@ def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
     """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, products."""
     m, n, k, batch = sizes
     rows, across = _SIDES[c.tiles]
-    ramp = np.where(batch > 1, c.batched_ramp, 1.0) * c.ramp
     reuse = 2 * rows * across / (rows + across)
     rate = c.compute * reuse / (reuse + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
     per_depth_s = 2 * rows * across / rate
@@ -158,8 +147,8 @@ def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
     np.maximum(waves, 1, out=waves)
     waves *= (1 - c.quantum) * per_depth_s
     waves += whole
-    waves *= np.ceil(k / _S) + (1 - c.hidden) * ramp
-    waves += c.hidden * ramp * per_depth_s
+    waves *= np.ceil(k / _S) + (1 - c.hidden) * c.ramp
+    waves += c.hidden * c.ramp * per_depth_s
     partial_s = c.split_traffic * PARTIAL_BYTES / (c.memory * on.bytes_per_s)
     waves += np.where(_S > 1, _S * (partial_s * batch * m * n) + c.split_us / US_PER_S, 0)
     if c.reread:
@@ -169,10 +158,7 @@ def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
 
 
 def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
-    """Reading what the tiles in flight, which go across first, do not share, as far as the operands exceed the cache.
-
-    Batched products have none of it: the rows of their second operand lie along n and are read whole.
-    """
+    """Reading what the tiles in flight, which go across first, do not share, as far as the operands exceed the cache."""
     m, n, k, batch = sizes
     rows, across = _SIDES[c.tiles]
     width_in_flight = IN_FLIGHT * on.sms * across
@@ -180,6 +166,5 @@ def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -
     rows_shared = np.maximum(np.minimum(m, rows * width_in_flight / n), rows)
     moved_s = width * m * n * k * (1 / rows_shared + 1 / columns_shared) / on.bytes_per_s
     beyond = 1 / (1 + (on.cache_bytes / (width * k * (m + n))) ** 2)
-    straddling = np.where(k * width % SECTOR_BYTES == 0, 1.0, 1.0 + c.astride)
-    took_s: Array = np.where(batch > 1, 0.0, c.reread * straddling * beyond * moved_s)
+    took_s: Array = c.reread * beyond * batch * moved_s
     return took_s

@@ -63,11 +63,12 @@ B200. The rest is scaling, maxima and sums."""
 CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 """A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
 so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
-SPILL_US, UNFILLED_SAVES, UNFILLED_GB = "spill_us", "unfilled_saves", "unfilled_gb"
-BESIDE = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB)
+SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US = "spill_us", "unfilled_saves", "unfilled_gb", "linear_us"
+BESIDE = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
 """What was timed with products and is none of theirs: microseconds that a step of 128 of the inner dimension takes longer in
 kernels whose tile is too wide (study/calibrate/deep_gemm.py); the share of time that weights full of zeros save, and the size of
-weights of which half are (study/calibrate/unfilled.py)."""
+weights of which half are (study/calibrate/unfilled.py); microseconds that an eager linear layer takes longer to launch than a
+batch of products."""
 MOST = 0.99
 """Of a peak: no fraction that is scaled becomes more."""
 

@@ -21,7 +21,7 @@ from .fabric import FREE, Route
 from .task import WEIGHT_BITS
 
 NOBODY = -1
-CHUNK = 32
+AT_ONCE = 32
 """Rates that are compared with the last ones at a time."""
 
 Picker = Callable[[list[int]], tuple[int, ...]]
@@ -87,8 +87,8 @@ class Anew:
         self._look()
         asks, rate, flow = self._filled(), self._rate, self._flow
         changed = []
-        for first in range(0, len(asks), CHUNK):
-            new, old = asks[first : first + CHUNK], rate[first : first + CHUNK]
+        for first in range(0, len(asks), AT_ONCE):
+            new, old = asks[first : first + AT_ONCE], rate[first : first + AT_ONCE]
             if new != old:
                 changed += [(flow[first + i], ask) for i, ask in enumerate(new) if ask != old[i]]
         self._rate = asks

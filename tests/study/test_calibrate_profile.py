@@ -25,7 +25,9 @@ from simulator.kernels import Attention, Gemm, Part, Rowwise
 from simulator.study import kernel_fits
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
+from simulator.study.calibrate.deep_gemm import spilled_s
 from simulator.study.calibrate.few import slowed
+from simulator.study.calibrate.predict import products_s
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
 from simulator.study.calibrate.words import kernel_of
@@ -116,8 +118,8 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert kernel_fits.text(name, fits, "a profile") == first
     (tmp_path / "again.yaml").write_text(first)
     assert kernel_fits.load(tmp_path / "again.yaml") == (name, fits)
-    assert "batched_ramp" not in first  # changes nothing here, and so need not be there
-    (tmp_path / "again.yaml").write_text(first.replace("      launch_us", "      batched_ramp: 2\n      launch_us", 1))
+    assert "reread" not in first  # changes nothing here, and so need not be there
+    (tmp_path / "again.yaml").write_text(first.replace("      launch_us", "      reread: 2\n      launch_us", 1))
     assert kernel_fits.load(tmp_path / "again.yaml")[1] != fits
 
 
@@ -128,6 +130,40 @@ def test_what_is_beside_products_has_a_name(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(text.replace("spill_us", "spil_us"))
     with pytest.raises(UserError, match="did you mean 'spill_us'"):
         kernel_fits.load(tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text(text.replace("family: gemm", "family: moe"))
+    with pytest.raises(UserError, match="beside: moe has nothing"):
+        kernel_fits.load(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize("name", sorted(kernel_fits.shelf().fits))
+def test_what_ships_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
+    """Constants that change something are written, and those that do not come back as they were."""
+    fits = [replace(fit, constants=replace(fit.constants, **moved(fit.constants))) for fit in kernel_fits.shelf().fits[name]]
+    (tmp_path / "mine.yaml").write_text(kernel_fits.text(name, fits, "a profile"))
+    again = kernel_fits.load(tmp_path / "mine.yaml")[1]
+    assert [fit.constants for fit in again] == [fit.constants for fit in fits]
+    assert [(fit.cast, fit.beside) for fit in again] == [(fit.cast, fit.beside) for fit in fits]
+
+
+def moved(constants: Any) -> dict[str, float]:
+    """A neutral constant of each kind, no longer neutral."""
+    return {name: 1.5 for name in kernel_fits.NEUTRAL if hasattr(constants, name)}
+
+
+def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
+    gpu = kernel_fits.gpu("h100")
+    shipped = next(fit for fit in kernel_fits.shelf().fits["h100"] if fit.dtype == "fp8_block")
+    on = machine(gpu, "fp8")
+    sizes = [(m, n, k) for m in (256, 512, 1024, 4096) for n in (2048, 6144, 8192) for k in (1024, 4096, 8192)]
+    m, n, k = (np.array(column, dtype=np.float64) for column in zip(*sizes, strict=True))
+    assert isinstance(shipped.constants, GemmConstants)
+    seconds = products_s(shipped.constants, on, (m, n, k, np.ones(len(m))), 1.0, np.zeros(len(m)), shipped.cast or ())
+    seconds = seconds + spilled_s(4.0, on, m, n, k)
+    probes = [Probe("gemm", "fp8_block", *one, variant="TN fwd") for one in sizes]
+    rows = [Measured("h100", probe, took) for probe, took in zip(probes, seconds.tolist(), strict=True)]
+    found = profile(rows, gpu, kernel_fits.shelf()).fits[0].fit
+    assert found.beside["spill_us"] == pytest.approx(4.0, rel=0.05)
+    assert profile(rows[:3], gpu, kernel_fits.shelf()).fits[0].fit.beside == shipped.beside
 
 
 # Operators beside pointwise kernels -----------------------------------------------------------------------------------------

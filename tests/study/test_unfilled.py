@@ -33,3 +33,7 @@ def test_it_saves_a_share_and_more_of_larger_weights(m: int, n: int, k: int, slo
     one, two = (share(m, width, k, seconds * width / n, saves=saves, half_gb=half_gb) for width in (n, 2 * n))
     assert -1e-12 <= two <= one + 1e-12 <= 1 + 2e-12
     assert share(m, n, k, seconds, saves=0.0, half_gb=half_gb) == 1
+
+
+def test_nothing_takes_less_than_no_time() -> None:
+    assert share(16384, 65536, 65536, 1e-9, saves=3.0, half_gb=0.1) >= 0

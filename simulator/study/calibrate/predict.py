@@ -19,6 +19,7 @@ from ...costs.moe import moe_s
 from ...costs.rowwise import LOOKUPS, lookup_s, rowwise_s
 from ...units import US_PER_S
 from ..kernel import WIDTH
+from .deep_gemm import spilled_s
 from .groups import Group
 from .words import adds
 
@@ -51,7 +52,7 @@ def passes_s(c: AttentionConstants, on: Machine, what: Heads, forward: Array, ba
 
 
 def predicted(c: Any, group: Group, cast: Array) -> Array:
-    """Seconds of the rows of a group."""
+    """Seconds of the rows of a group; `cast` is its two numbers, and a third where DeepGEMM's slow steps were timed too."""
     if group.family == "attention":
         what = Heads(*(group.column(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim", "causal")))
         return passes_s(c, group.on, what, group.forward, group.backward)
@@ -64,7 +65,9 @@ def predicted(c: Any, group: Group, cast: Array) -> Array:
     m, n, k, batch = sizes
     if group.family == "moe":
         return moe_s(c, group.on, m, k, n, (batch, group.column("top_k")), width=width)
-    time = products_s(c, group.on, sizes, width, np.array([adds(row.probe) for row in group.rows]), cast)
+    time = products_s(c, group.on, sizes, width, np.array([adds(row.probe) for row in group.rows]), cast[:2])
+    if len(cast) > 2:
+        time = time + spilled_s(cast[2], group.on, m, n, k)
     if not group.backward.any():
         return time
     # the gradient of the first operand is (m, k) x (k, n) here, and that of the second follows from it

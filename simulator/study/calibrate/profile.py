@@ -25,6 +25,7 @@ from ...costs.shelf import LENT_SIGMA, Constants, Fit, Shelf
 from ...errors import UserError
 from ...hardware.gpu import Gpu
 from . import few, ratios
+from .deep_gemm import DEEP_TILES, SPILL_START
 from .doubt import HINT
 from .groups import RATIO, Group, groups, held_out, ranges_of
 from .kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
@@ -167,7 +168,8 @@ def _scaled(group: Group, gpu: Gpu, shelf: Shelf) -> Judged:
     """What ships, or would be lent, scaled to rows that are too few for a fit."""
     chosen = few.shipped(gpu, shelf, group.family, group.dtype, group.library)
     start = chosen.fit.constants if chosen else USUAL[group.family]
-    cast = np.array(chosen.fit.cast if group.casts and chosen and chosen.fit.cast else ())
+    held = chosen.fit if group.casts and chosen and chosen.fit.cast else None
+    cast = np.array([*(held.cast or ()), *(held.beside[name] for name in SPILL_START if name in held.beside)] if held else [])
     only_back = group.backward & ~group.forward & (group.family == "attention")
     made = few.scaled(start, few.words_of(chosen), group.seconds, predicted(start, group, cast), only_back)
     errors = np.abs(predicted(made.constants, group, cast) / group.seconds - 1)
@@ -186,8 +188,9 @@ def _about(group: Group, cast: Array) -> dict[str, Any]:
     """What is known of a fit beside its constants."""
     source = ", ".join(sorted({row.source.partition(":")[0] or "not stated" for row in group.rows})).replace('"', "'")
     with_cast = (float(cast[0]), float(cast[1])) if len(cast) else None
+    beside = dict(zip(SPILL_START, cast[2:].tolist(), strict=False))
     back = int(group.backward.sum()) if group.family == "attention" else 0
-    return {"rows": len(group.rows), "source": source, "cast": with_cast, "backward_rows": back}
+    return {"rows": len(group.rows), "source": source, "cast": with_cast, "backward_rows": back, "beside": beside}
 
 
 def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, float]]:
@@ -196,7 +199,8 @@ def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, f
     start = chosen.fit.constants if chosen else USUAL[group.family]
     if group.family == "gemm":
         accumulates = any(adds(row.probe) for row in group.rows)
-        return start, GEMM_PRIOR | ({"accumulate": 1.0} if accumulates else {})
+        reads_again = isinstance(start, GemmConstants) and start.reread > 0
+        return start, GEMM_PRIOR | ({"accumulate": 1.0} if accumulates else {}) | ({"reread": 2.0} if reads_again else {})
     if group.family == "moe":
         odd = isinstance(start, GemmConstants) and start.odd > 1 and bool((group.column("n") % LOADED).any())
         return start, GEMM_PRIOR | ({"odd": 1.0} if odd else {})
@@ -207,6 +211,7 @@ def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, f
 
 
 def _fit(group: Group, start: Any, prior: Mapping[str, float]) -> tuple[Any, Array]:
-    """Constants, and those of the cast that the rows were measured with, if they were."""
-    extra = np.array(CAST_START) if group.casts else None
-    return fitted(start, prior, lambda c, cast: predicted(c, group, cast), group.seconds, extra)
+    """Constants, and those of what the rows were measured with: a cast, and slow steps of DeepGEMM."""
+    slow = SPILL_START.values() if getattr(start, "tiles", "") == DEEP_TILES else ()
+    extra = np.array([*CAST_START, *slow]) if group.casts else None
+    return fitted(start, prior, lambda c, beside: predicted(c, group, beside), group.seconds, extra)

@@ -4,7 +4,7 @@ What the words of a row mean: `gemm` is (m, k) x (k, n), `batch` times in `bmm` 
 attention has its own columns, and its `variant` names the library; row-wise operators have m rows of n columns, moved as
 often as the eager kernel does; `_bwd` is the backward pass, for products that of both operands. fp32 is fp32, not TF32. FP8
 products forward were measured with the cast of their first operand, which is its own kernel here and is added, as is what kernels
-lost that are slow by a fault of theirs.
+lost that are slow by a fault of theirs, and what an eager linear layer took beside its product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 
 from ...costs.machine import architecture
 from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import FOR_AMPERE, SPILL_US, UNFUSED
+from ...costs.shelf import FOR_AMPERE, LINEAR_US, SPILL_US, UNFUSED
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part, Rowwise
@@ -39,6 +39,8 @@ LIBRARIES = (
     (r"fa_?2|flash|triton|flashinfer", "flash_attention"),
 )
 """What stands in the name of an attention library that has no fit of its own, and whose it takes."""
+EAGER_LINEAR = re.compile(r"linear|^fwd$")
+"""How tables call a linear layer that PyTorch ran, alone or within a model."""
 LABELLED_PASSES = {
     "gelu": 3,
     "tanh": 3,
@@ -151,15 +153,19 @@ def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
     variant = row["variant"].lower()
     adds = ("wgrad" in variant and "acc=true" in variant) or "grad_w" in variant or op == "gemm_wgrad"
     made = by.product(Gemm(m, n, k, 1, Part.WEIGHT_GRADIENT if adds else Part.FORWARD, batch), width)
-    return [replace(made, seconds=made.seconds + _beside_s(by, (m, n, k), width))] if variant.startswith("tn fwd") else [made]
+    return [replace(made, seconds=made.seconds + _beside_s(by, (m, n, k), width, variant))] if op == "gemm" else [made]
 
 
-def _beside_s(by: Estimator, sizes: tuple[int, int, int], width: float) -> float:
-    """What was timed with a product forward: the cast of its first operand, and where they are slow, what its kernels lose."""
-    m, n, k = sizes
+def _beside_s(by: Estimator, sizes: tuple[int, int, int], width: float, variant: str) -> float:
+    """What was timed with a product forward: the cast of its first operand and, where they are slow, what its kernels lose; of an
+    eager linear layer in fp32, what the framework does."""
+    if by.dtype == "fp32":
+        return by.gpu.site_scalar * by.beside(LINEAR_US) / US_PER_S if EAGER_LINEAR.search(variant) else 0.0
+    if width >= WIDTH["bf16"] or not variant.startswith("tn fwd"):
+        return 0.0
     spill_us = by.beside(SPILL_US)
-    lost_s = by.gpu.site_scalar * float(spilled_s(spill_us, by.machine, m, n, k)) if spill_us else 0.0
-    return by.cast_s(m, k, width) + lost_s
+    lost_s = by.gpu.site_scalar * float(spilled_s(spill_us, by.machine, *sizes)) if spill_us else 0.0
+    return by.cast_s(sizes[0], sizes[2], width) + lost_s
 
 
 def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
