@@ -48,10 +48,10 @@ def examined(schema: type[Strict], document: Document, at: Place = ()) -> tuple[
 
 
 def plainly(schema: type[Strict], data: Any) -> Strict | None:
-    """Data as `schema`, or None if it is not plainly right."""
+    """Data as `schema`, or None if it is not plainly right; so too where somebody's own code that checks it goes wrong."""
     try:
         return _mapping(schema, data)
-    except _NotPlain:
+    except (_NotPlain, ValueError, AssertionError):
         return None
 
 
@@ -90,7 +90,9 @@ def _reader(hint: Any) -> Reader:
         return partial(_mapping_of, _reader(inner[1]))
     if kind is float:
         return _number
-    if kind in (int, bool, str, type(None)):
+    if kind is str:
+        return _words
+    if kind in (int, bool, type(None)):
         return partial(_exactly, kind)
     return partial(_mapping, kind) if isinstance(kind, type) and issubclass(kind, Strict) else _unknown
 
@@ -159,7 +161,14 @@ def _list(read: Reader, data: Any) -> list[Any]:
 
 
 def _mapping_of(read: Reader, data: Any) -> dict[str, Any]:
-    return {_exactly(str, key): read(value) for key, value in _exactly(dict, data).items()}
+    return {_words(key): read(value) for key, value in _exactly(dict, data).items()}
+
+
+def _words(data: Any) -> str:
+    """Text; but not halves of characters, as bytes become that are no Unicode."""
+    text: str = _exactly(str, data)
+    text.encode()
+    return text
 
 
 def _number(data: Any) -> float:

@@ -114,12 +114,18 @@ def _how(field: FieldInfo | None) -> str:
         return ""
     described = [inner.description for inner in (field, *_metadata(field, FieldInfo)) if inner.description]
     bounds = [bound for inner in (field, *_metadata(field, FieldInfo)) for bound in inner.metadata]
-    least = [f"at least {bound.ge}" for bound in bounds if hasattr(bound, "ge")]
-    most = [f"at most {bound.le}" for bound in bounds if hasattr(bound, "le")]
+    least = [
+        f"at least {bound.ge}" if hasattr(bound, "ge") else f"above {bound.gt}" for bound in bounds if _has(bound, "ge", "gt")
+    ]
+    most = [f"at most {bound.le}" if hasattr(bound, "le") else f"below {bound.lt}" for bound in bounds if _has(bound, "le", "lt")]
     by_example = [f'write it like "{text.example}"' for text in _metadata(field, Text)]
     keys = ", ".join(_fields(_model(field.annotation)))
     listed = "a list of mappings with the keys" if get_origin(field.annotation) is list else "its keys:"
     return (by_example or described or [", ".join([*least, *most]) or (f"{listed} {keys}" if keys else "")])[0]
+
+
+def _has(bound: Any, *names: str) -> bool:
+    return any(hasattr(bound, name) for name in names)
 
 
 def _choices(field: FieldInfo | None) -> list[str]:

@@ -153,7 +153,7 @@ def formats(value: Any) -> tuple[str, ...]:
 
 def attention(text: Any) -> str:
     """A library of attention kernels of which some were measured, `unfused`, or nothing for the usual one of a GPU."""
-    if text == "":
+    if isinstance(text, str) and not text:
         return ""
     from ..costs.shelf import known_library
     from .kernel_fits import shelf

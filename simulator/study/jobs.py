@@ -7,6 +7,7 @@ with the fabric to itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -29,6 +30,7 @@ from ..units import seconds, show_s
 from . import feasible
 from .assemble import program_of, site_of
 from .document import Document, Place
+from .machines import MOST_GPUS
 from .network import SharedLink, Traffic, shared_links
 from .scenario import Perturb, Scenario
 
@@ -188,7 +190,10 @@ def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Sc
         hint = "{name: a, model: .., plan: {..}, job: {..}, gpus: 8}"
         raise UserError(f"jobs: {shown(entry)} is no job", where=where, hint=hint)
     gpus = entry["gpus"]
-    chosen = list(range(free, free + gpus)) if isinstance(gpus, int) and not isinstance(gpus, bool) and gpus > 0 else gpus
+    chosen = list(range(free, free + gpus)) if type(gpus) is int and 0 < gpus <= MOST_GPUS else gpus
+    if type(gpus) is int and gpus > MOST_GPUS:
+        at = document.where((*place, "gpus"))
+        raise UserError(f"jobs: {shown(gpus)} GPUs are more than one simulation takes", where=at, hint=f"at most {MOST_GPUS}")
     if not isinstance(chosen, list) or not chosen or not all(type(g) is int and g >= 0 for g in chosen):
         at = document.where((*place, "gpus"))
         raise UserError(f"jobs: gpus: {shown(gpus)} are no GPUs", where=at, hint="gpus: 8, or a list of their numbers")
@@ -220,7 +225,7 @@ def _clashes(document: Document, tenants: Sequence[Tenant], cluster: Cluster) ->
     for i, tenant in enumerate(tenants):
         where = document.where(("jobs", i, "gpus"))
         beyond = [gpu for gpu in tenant.gpus if gpu >= cluster.gpus]
-        twice = sorted(gpu for gpu in dict.fromkeys(tenant.gpus) if gpu in owner or tenant.gpus.count(gpu) > 1)
+        twice = sorted(gpu for gpu, times in Counter(tenant.gpus).items() if gpu in owner or times > 1)
         if beyond:
             message = f"jobs: {tenant.name} has GPU {max(beyond)}, but {cluster.name} has {cluster.gpus}"
             faults.append(Fault(message, f"GPUs are 0 to {cluster.gpus - 1}; give the cluster more nodes", where))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
@@ -38,6 +39,24 @@ def judge(schema: type[Strict]) -> type[Judge]:
     base = type(schema.__name__, (Judge,), {"of": schema, "__module__": schema.__module__})
     twins: dict[str, Any] = {name: (_twin(hint), _default(schema, name)) for name, hint in fields(schema).items()}
     return create_model(schema.__name__, __base__=base, __module__=schema.__module__, __doc__=schema.__doc__, **twins)
+
+
+def rebuilt(schema: type[Strict]) -> type[Judge]:
+    """The twin, complete with all that it holds: not every pydantic completes what is only a default before it is written out."""
+    for inner in (schema, *_within(schema)):
+        judge(inner).model_rebuild(force=True)
+    return judge(schema)
+
+
+def _within(hint: Any) -> Iterator[type[Strict]]:
+    """Schemas in the fields of a schema, or in an annotation, and in those."""
+    if isinstance(hint, type) and issubclass(hint, Strict):
+        for field in fields(hint).values():
+            yield from _within(field)
+        yield hint
+    else:
+        for inner in get_args(hint):
+            yield from _within(inner)
 
 
 def _default(schema: type[Strict], name: str) -> Any:

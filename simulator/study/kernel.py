@@ -93,7 +93,12 @@ def plain(op: str) -> str:
 def time_kernel(asked: Asked, by: Software = Software()) -> dict[str, Any]:
     """The predicted time of a kernel with all that is known about the prediction."""
     dtype = plain(asked.dtype)
-    gpu, *_ = in_one_go(lambda: kernel_fits.gpu(asked.gpu, by.profile), lambda: _known_dtype(dtype), lambda: _known_op(asked))
+    gpu, *_ = in_one_go(
+        lambda: kernel_fits.gpu(asked.gpu, by.profile),
+        lambda: _known_dtype(dtype),
+        lambda: _known_op(asked),
+        lambda: known_library(by.library, kernel_fits.shelf()),
+    )
     gpu = replace(gpu, site_scalar=by.site_scalar) if by.site_scalar else gpu
     shelf = kernel_fits.shelf_for(gpu)
     estimator = Estimator(gpu, dtype, shelf, Options(known_library(by.library, shelf), by.eager, tensor_cores=dtype != "fp32"))

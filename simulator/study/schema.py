@@ -150,9 +150,9 @@ class ScenarioSchema(SettingsSchema):
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a scenario file, for editors: models, clusters, GPUs and frameworks also by name."""
-    from .judge import judge
+    from .judge import rebuilt
 
-    schema = judge(ScenarioSchema).model_json_schema(by_alias=True)
+    schema = rebuilt(ScenarioSchema).model_json_schema(by_alias=True)
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "trainsim scenario"}
     named = {"type": "string", "description": "a name, or a path to a file"}
     whole, cluster = schema, schema["$defs"]["ClusterSchema"]

@@ -30,6 +30,9 @@ class Strict:
         """Of values that were checked; the others are those of the class."""
         vars(self).update(values)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} does not change: make another")
+
     def __getattr__(self, name: str) -> Any:
         factory = said(type(self), name, "default_factory") if name in fields(type(self)) else None
         if factory is None:

@@ -176,8 +176,8 @@ def test_what_is_wrong_is_said(args: tuple[object, ...], says: str) -> None:
 
 
 def test_all_words_that_are_wrong_are_told_at_once() -> None:
-    said = trainsim("kernel", "gem", "--gpu", "h10", "--dtype", "bf6")
+    said = trainsim("kernel", "gem", "--gpu", "h10", "--dtype", "bf6", "--library", "fa33")
     assert said.code == 2
-    for word, meant in (("h10", "h100"), ("bf6", "bf16"), ("gem", "gemm")):
+    for word, meant in (("h10", "h100"), ("bf6", "bf16"), ("gem", "gemm"), ("fa33", "fa3")):
         assert word in said.err
         assert f"did you mean {meant!r}?" in said.err

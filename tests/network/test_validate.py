@@ -123,6 +123,8 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text("fabric,gpu,gpus,node,collective,algorithm,dtype,bytes\n" + ",".join("1" * 8), encoding="utf-8")
     said = trainsim("validate", "--kind", "collectives", path)
     assert f"{path}:1: no column 'nodes'\n    hint: did you mean 'node'?" in said.err
+    path.write_text("Op,Dtype,Gpu\ngemm,bf16,h100\n", encoding="utf-8")
+    assert "no column 'gpu'\n    hint: did you mean 'Gpu'?" in trainsim("validate", "--kind", "kernels", path).err
     assert trainsim("validate", "--kind", "collectives", tmp_path / "none.csv").code == 2
     assert trainsim("validate", "--kind", "collectives").code == 2
 

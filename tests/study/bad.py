@@ -112,6 +112,7 @@ BAD: dict[str, Bad] = {
     "a graph of nothing": added("framework: {cuda_graphs: true}", "4:13: framework.cuda_graphs: launches take no", "kernel: 10"),
     "a sum in a norm in pieces": added("framework: {fusion: {norm: false, residual_norm: true}}",
         "4:13: framework.fusion.residual_norm: a norm of", "norm: true"),
+    "a job of too many": added("jobs: [{model: llama3-8b, gpus: 1048577}]", "1048577 GPUs are more than one", "at most 1048576"),
     "a job of nothing": added("jobs: [{name: a}]", "jobs: a mapping is no job", "{name: a, model: .., plan: {..}, job"),
     "experts": Bad("heads: 16", "heads: 16, experts: 8", ("1:45: model.experts: mixture-of-experts", "leave it out")),
     "context parallelism": Bad("tp: 2", "cp: 2", ("3:8: plan.cp: context parallelism is not modelled yet", "use 1")),

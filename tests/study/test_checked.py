@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import ValidationError
 
+from simulator.errors import UserError
 from simulator.study import catalog, fabrics, kernel_fits
-from simulator.study.checked import plainly
+from simulator.study.checked import plainly, validated
 from simulator.study.document import Document, Place
 from simulator.study.fabrics import FabricSchema
 from simulator.study.judge import judge
@@ -21,7 +22,7 @@ from simulator.study.machines import ClusterSchema, GpuSchema
 from simulator.study.schema import ModelSchema, ScenarioSchema
 from simulator.study.software import FrameworkSchema
 from simulator.study.source import parse, read
-from simulator.study.strict import Field, Strict
+from simulator.study.strict import Contradiction, Field, Strict
 
 SHIPPED: dict[str, tuple[type[Strict], Path]] = {
     **{f"model {name}": (ModelSchema, path) for name, path in catalog.files("models").items()},
@@ -79,7 +80,7 @@ ODD = (
     None, True, False, 0, 1, 2, -1, 2**20, 2**53, 2**63, 10**400, 0.0, 1.0, 0.5, -0.5, 2.5, 1e300, math.nan, math.inf, -math.inf,
     "", " ", "2", "true", "none", "bf16", "1f1b", "80 GiB", "5 us", "400 Gbit/s", "x" * 2000, "a>b", "fp8", "zero2", "fp64",
     "auto", [], [1], [1, 2], [1.5, 0.1], ["fp8"], [{}], (1, 2), {}, {"x": 1}, {"x": "1"}, {1: "x"}, {"bf16": "1 TFLOP/s"},
-    b"2", {1, 2}, 1j,
+    b"2", {1, 2}, 1j, "half \ud800",
 )  # fmt: skip
 
 
@@ -182,6 +183,33 @@ def test_where_python_and_pydantic_differ_pydantic_is_asked(key: str) -> None:
     for value in (5, 5.0, True, "a", "a\n", "b", None, 1, 1.0):
         read_at_once = plainly(Made, {key: value})
         assert read_at_once is None or flat(read_at_once) == judged(Made, {key: value})
+
+
+class Own(Strict):
+    """Checked by code that goes wrong, as somebody's own may."""
+
+    wrong: str = ""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.wrong == "value":
+            raise ValueError(self.wrong)
+        assert self.wrong != "assertion"
+        return iter(())
+
+
+@pytest.mark.parametrize("wrong", ["value", "assertion"])
+def test_what_raises_while_it_is_checked_is_wrong_input(wrong: str) -> None:
+    document = Document.of({"wrong": wrong})
+    assert plainly(Own, document.data) is None
+    with pytest.raises(UserError, match=wrong if wrong == "value" else "Assertion failed"):
+        validated(Own, document)
+    assert validated(Own, Document.of({})).wrong == ""
+
+
+def test_nothing_changes_once_made() -> None:
+    made = plainly(Own, {})
+    with pytest.raises(AttributeError, match="does not change"):
+        made.wrong = "value"  # type: ignore[union-attr]
 
 
 def test_what_is_not_taken_at_once_may_still_be_right() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from ...errors import Fault, UserError, did_you_mean, shown
+from ...errors import ALIKE, Fault, UserError, did_you_mean, nearest, shown
 
 Row = Mapping[str, str]
 LATER = {"training": "it comes with the published results"}
@@ -124,7 +124,7 @@ def read(path: Path) -> list[dict[str, str]]:
 def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
     """Raises for every column that a table must have and has not; once for what is no such table at all."""
     missing = [column for column in needed if column not in rows[0]]
-    if missing == [*needed]:
+    if missing and missing == [*needed] and not any(nearest(column, rows[0], cutoff=ALIKE) for column in missing):
         first = shown(",".join(rows[0]))
         raise UserError(f"not such a table: it begins with {first}", where=f"{name}:1", hint=f"a header with {', '.join(needed)}")
     if missing:
