@@ -23,15 +23,18 @@ from simulator.costs.gemm import GemmConstants
 from simulator.costs.machine import Machine, architecture
 from simulator.costs.machine import machine as machine_of
 from simulator.costs.moe import moe_s
-from simulator.costs.rowwise import RowwiseConstants, lookup_s, rowwise_s
+from simulator.costs.rowwise import BACKWARD, RowwiseConstants, lookup_s, rowwise_s
 from simulator.costs.shelf import ANY, LINEAR_US, USUAL, Constants, Fit
 from simulator.errors import UserError
 from simulator.files import atomic
+from simulator.kernels import Rowwise
 from simulator.study import kernel_fits
+from simulator.study.calibrate import ratios
 from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
 from simulator.study.calibrate.predict import CAST_START, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
+from simulator.study.kernel import bytes_each, plain
 from simulator.study.measured_gpus import named
 from simulator.units import US_PER_S
 
@@ -52,7 +55,7 @@ SOME = 20
 """One row in so many at least is held out; where those values are rare, every fourth value of n is."""
 PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
 """Libraries whose kernels pack heads that share keys: FlashInfer, and FlashAttention 3 with lengths that vary."""
-BACKWARD = {"h100": 2.8, "b200": 2.3}
+ATTENTION_BACKWARD = {"h100": 2.8, "b200": 2.3}
 """Attention's backward over its forward where the rows to fit are missing. H100: FlashAttention 3's published charts, 2.7 to
 2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192). Both as the reference notes on measured kernels give them."""
 BLOCKS = {"hopper": {"narrow_rows": 192.0}, "blackwell": {"narrow_rows": 256.0, "rows": 256.0}}
@@ -71,11 +74,14 @@ HOPPER: dict[str, Any] = {
     "constants": RowwiseConstants(stream=0.93),
     "sigma": 0.15,
     "rows": 0,
+    "ratios": {},
     "source": "reference notes: add sustains .98 of HBM on H100 (with hits in the cache) where .88 on A100",
 }
 """Pointwise kernels were measured on Hopper only where they may not be fitted."""
 POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh", "gelu")
 BINARY = ("add", "mul", "div", "pow")
+REDUCTIONS = ("layernorm", "softmax")
+"""Operators over rows that PyTorch has as one kernel, and that were measured."""
 WITHOUT_QUANTUM = {name: sigma for name, sigma in GEMM_PRIOR.items() if name != "quantum"}
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
 2025); independent products on an H100 of 2024 ask for .5. What speaks for several of them keeps that, and has no tiles of three
@@ -230,7 +236,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
     for (gpu, library), rows in forward.groupby(["owner", "variant"]):
         even = rows[rows.head_dim % HEAD_MULTIPLE == 0]
         blocks = BLOCKS.get(architecture(kernel_fits.gpu(gpu)).kernels, {})
-        start = AttentionConstants(packed=library in PACKED, backward=BACKWARD.get(gpu, 2.8), **blocks)
+        start = AttentionConstants(packed=library in PACKED, backward=ATTENTION_BACKWARD.get(gpu, 2.8), **blocks)
         yield Task("attention", gpu, "bf16", library, even, start, ATTENTION_PRIOR, attention)
 
 
@@ -296,12 +302,12 @@ def rowwise(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
         found = fit[(fit.op == "embedding") & (fit.owner == gpu)]
         if len(found):
             c = replace(c, lookup_cycles=lookup(c, str(gpu), found))
-        errors = np.abs(predict(replace(c, launch_us=floor_us), None) / time - 1)
+        as_timed = replace(c, launch_us=floor_us)
+        errors = np.abs(predict(as_timed, None) / time - 1)
         sigma = max(0.05, float(np.quantile(errors, 0.68)))
-        yield (
-            str(gpu),
-            Fit("rowwise", "", "", c, sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927"),
-        )
+        about = (sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927")
+        beside = reductions(as_timed, on, fit[fit.owner == gpu])
+        yield str(gpu), Fit("rowwise", "", "", c, *about, ratios=beside)
 
 
 def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
@@ -312,6 +318,15 @@ def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
         (f for f in own if f.family == "attention"), key=lambda f: USUAL.index(f.library) if f.library in USUAL else len(USUAL)
     )
     return replace(fit, constants=replace(fit.constants, backward=usual.constants.backward))  # type: ignore[union-attr]
+
+
+def reductions(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """How many times as long as a pointwise kernel norms and softmax take, forward and backward, where some were measured."""
+    own = [row for row in rows.itertuples() if plain(row.op).removesuffix(BACKWARD) in REDUCTIONS]
+    names = [plain(row.op) for row in own]
+    each = [bytes_each(name.removesuffix(BACKWARD), "fp32", backward=name.endswith(BACKWARD)) for name in names]
+    kernels = [Rowwise(name, int(row.m), int(row.n), 1, moved) for name, row, moved in zip(names, own, each, strict=True)]
+    return {ratio.op: (ratio.times, ratio.error) for ratio in ratios.found(own, kernels, c, on)}
 
 
 def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:

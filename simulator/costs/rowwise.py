@@ -1,10 +1,11 @@
 """Memory-bound operators: their bytes at the rate that streaming kernels sustain, and what an operator needs beyond.
 
-A pointwise kernel moves its bytes at a fraction of the memory's rate that hardly depends on the operation. Fused reductions over
-a row take a multiple of that, which is the same from GPU to GPU. Eager kernels are bound elsewhere: each thread waits for what it
-has read, so that a multiprocessor moves so many bytes in a cycle, whatever the memory could do; a kernel that gives a row to one
-block walks along it, a round trip to memory at each step, and cannot end sooner. What fits into the last cache was left there by
-the kernel before, and comes back as much faster as the cache answers sooner. A lookup is bound by the arithmetic of its indices.
+A pointwise kernel moves its bytes at a fraction of the memory's rate that hardly depends on the operation. Fused reductions
+over a row take a multiple of that: its own where they were measured, and else one for all GPUs. Eager kernels are bound
+elsewhere: each thread waits for what it has read, so that a multiprocessor moves so many bytes in a cycle, whatever the memory
+could do; a kernel that gives a row to one block walks along it, a round trip to memory at each step, and cannot end sooner.
+What fits into the last cache was left there by the kernel before, and comes back as much faster as the cache answers sooner. A
+lookup is bound by the arithmetic of its indices.
 """
 
 from __future__ import annotations

@@ -161,7 +161,8 @@ class Run:
         from .band import band_s
 
         metrics = self.metrics
-        return band_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, metrics.exposed_s, self.program.ranks)
+        waits = metrics.exposed_s, self.program.ranks, metrics.bubble_fraction
+        return band_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, *waits)
 
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
         """Seconds, and the bytes that a rank of this pipeline coordinate holds from then on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -202,11 +203,26 @@ def test_the_band_holds_what_is_waited_for_and_nothing_else() -> None:
     def cost(sigma: float, axis: str = "") -> OpCost:
         return OpCost("one", "", 1, 1.0, 1.0, "model", "measured", sigma, False, axis)
 
-    def width_s(sigma: float, exposed_s: float) -> float:
-        low, high = band_s(10.0, [cost(0.1)], [cost(sigma, "tp")], {"tp": exposed_s}, 1)
+    def width_s(sigma: float, exposed_s: float, bubble: float = 0.0, axis: str = "tp") -> float:
+        low, high = band_s(10.0, [cost(0.1)], [cost(sigma, axis)], {axis: exposed_s}, 1, bubble)
         assert (low + high) / 2 == pytest.approx(10.0)
         return high - low
 
     assert width_s(0.3, 0.0) == pytest.approx(2 * SPREADS * 0.1)
     assert width_s(0.3, 2.0) == pytest.approx(2 * SPREADS * (0.1**2 + 0.6**2) ** 0.5)
     assert width_s(0.1, 2.0) < width_s(0.3, 2.0)
+    assert width_s(0.3, 2.0, 0.75) == pytest.approx(4 * width_s(0.3, 2.0))
+    assert width_s(0.3, 2.0, 0.75, "dp") == pytest.approx(2 * SPREADS * (0.4**2 + 0.6**2) ** 0.5)
+
+
+@pytest.mark.parametrize("batch", [8, 32, 256])
+def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> None:
+    """One error for all kernels, and nothing else, with much of a bubble or little. Nearly: the last stage has the head, for
+    whose kernels alone the others wait."""
+    run, slower = (
+        load("llama3-70b-64xh100", [f"job.global_batch={batch}", *more]).simulate()
+        for more in ((), ("cluster.gpu.site_scalar=1.1",))
+    )
+    costs = [replace(cost, model="one", sigma=0.05) for cost in run.kernel_costs]
+    low, high = band_s(run.metrics.step_time_s, costs, [], {}, run.program.ranks, run.metrics.bubble_fraction)
+    assert (high - low) / 2 == pytest.approx(slower.metrics.step_time_s - run.metrics.step_time_s, rel=0.2)

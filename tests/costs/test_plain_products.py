@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from simulator.costs.gemm import TALL, TILE_SETS, TILES, GemmConstants, gemm_s
 from simulator.costs.machine import Machine
-from simulator.costs.measured import Estimator
+from simulator.costs.measured import Estimate, Estimator, Options
 from simulator.costs.shelf import LINEAR_US
-from simulator.kernels import Gemm
+from simulator.kernels import Gemm, Rowwise
 from simulator.study import kernel_fits, validate
 from simulator.study.validate import kernels
 from simulator.units import GB, MB, TFLOP, US_PER_S
@@ -73,3 +73,26 @@ def test_tables_of_eager_linear_layers_hold_more_than_the_product() -> None:
     assert plain == pytest.approx(by.product(Gemm(512, 512, 512, 4), 4).seconds * US_PER_S)
     assert linear == whole == pytest.approx(plain + by.beside(LINEAR_US))
     assert backward == pytest.approx(2 * plain)
+
+
+def test_norms_that_were_measured_are_what_was_measured() -> None:
+    """In the format that was; in others beside a doubt, and elsewhere by the ratio that is the same for all GPUs."""
+
+    def norm(name: str, dtype: str, *, eager: bool = False) -> Estimate:
+        gpu = kernel_fits.gpu(name)
+        by = Estimator(gpu, dtype, kernel_fits.shelf_for(gpu), Options(eager=eager))
+        return by.estimate(Rowwise("layernorm", 16384, 8192, 1, 8))
+
+    (fit,) = (fit for fit in kernel_fits.shelf().fits["l4"] if fit.family == "rowwise")
+    gpu = kernel_fits.gpu("l4")
+    pointwise = Estimator(gpu, "fp32", kernel_fits.shelf_for(gpu)).estimate(Rowwise("add", 16384, 8192, 1, 8))
+    found, eager, narrow = norm("l4", "fp32"), norm("l4", "fp32", eager=True), norm("l4", "bf16")
+    assert found.seconds == eager.seconds == narrow.seconds == pytest.approx(fit.ratios["layernorm"][0] * pointwise.seconds)
+    assert (found.provenance, found.sigma) == ("measured", fit.ratios["layernorm"][1])
+    assert (narrow.provenance, narrow.sigma > 0.15) == ("transferred", True)
+    assert norm("h100", "fp32").provenance == "transferred"
+
+
+def test_look_ups_are_hardly_known() -> None:
+    gpu = kernel_fits.gpu("a100-pcie-80gb")
+    assert Estimator(gpu, "fp32", kernel_fits.shelf_for(gpu)).estimate(Rowwise("embedding", 4096, 4096, 1, 12)).sigma > 0.5

@@ -125,7 +125,7 @@ def _note(where: Path, facts: dict[str, Any]) -> None:
 
 def profile_of(path: Path, gpu: str = "") -> Told:
     """The profile that a table gives, of which GPU, and its rows on that one. A GPU in a file of its own takes all rows."""
-    name, own = _own(rows_of(path), gpu)
+    name, own = _own(rows_of(path, gpu), gpu)
     on = kernel_fits.gpu(gpu or name)
     rows, impossible = believable(own, on, path)
     return Told(profile(rows, on, kernel_fits.shelf()), on, tuple(rows), tuple(impossible))

@@ -145,9 +145,12 @@ def mend(path: Path) -> None:
         os.truncate(path, whole)
 
 
-def rows_of(path: Path) -> list[Measured]:
-    """The rows of a table, plain or gzipped. Raises with file:line for every cell that makes no sense."""
+def rows_of(path: Path, gpu: str = "") -> list[Measured]:
+    """The rows of a table, plain or gzipped, all of one GPU where that has no column. Raises with file:line for every cell that
+    makes no sense."""
     rows = read(path)
+    if gpu and "gpu" not in rows[0]:
+        rows = [{**row, "gpu": gpu} for row in rows]
     check_header(NEEDED, rows, str(path))
     faults: list[Fault] = []
     found: list[Measured] = []
