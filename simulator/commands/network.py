@@ -87,10 +87,11 @@ def _tell(network: Network, busiest: list[LinkUse], link: int | None, bins: int,
 
     print_pairs([("step time", show_s(network.step_s)), *([("picture", plot)] if plot else [])])
     rows = [
-        [c["kind"], f"{c['links']:,}", show_bytes(c["bytes"]), f"{c['utilisation']:.2%}", f"{c['highest_utilisation']:.2%}"]
+        [c["kind"], f"{c['links']:,}", show_bytes(c["bytes"]), f"{c['utilisation']:.2%}", f"{c['highest_utilisation']:.2%}",
+         show_s(c["busy_s"])]
         for c in network.classes
-    ]
-    print_table(["links", "count", "carried", "mean use", "highest"], rows, right=range(1, 5))
+    ]  # fmt: skip
+    print_table(["links", "count", "carried", "mean use", "highest", "mean busy"], rows, right=range(1, 6))
     rows = [[u.name, show_bytes(u.bytes), f"{u.utilisation:.2%}", show_s(u.busy_s)] for u in busiest]
     print_table(["busiest links", "carried", "use", "busy"], rows, right=range(1, 4))
     if link is not None:

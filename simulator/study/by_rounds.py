@@ -1,8 +1,9 @@
 """What an algorithm takes on a measured fabric where nobody measured it: its own rounds, at the fabric's constants.
 
 t = launch + latencies + y + sqrt(fill x y), the form of costs/theory.py: each round waits for a step of the fabric, or a
-crossing where it leaves a node, and y adds up what the busiest GPU and the busiest node put on the wire, at the rates that
-the fabric reaches. So what is compared with a library's ring pays what the ring pays.
+crossing where it leaves a node, and for every further peer that a GPU sends to across at once, as direct all-to-all does; y
+adds up what the busiest GPU and the busiest node put on the wire, at the rates that the fabric reaches. So what is compared
+with a library's ring pays what the ring pays.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Per round: how often it comes, the share of its messages that cross, the largest of these as a part of the payload."""
+    """Per round: how often it comes, the share of its messages that cross, the largest of these as a part of the payload, and to
+    how many peers beyond the first the busiest GPU sends across at once."""
 
-    rounds: tuple[tuple[int, float, float], ...]
+    rounds: tuple[tuple[int, float, float, int], ...]
     loads: tuple[Load, ...]
     """Per window of rounds that are under way together."""
 
@@ -48,14 +50,14 @@ def walk(algorithm: ModuleType, kind: str, nodes: Array) -> Walk:
     return Walk(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
 
 
-def _crossing(r: Round, nodes: Array) -> tuple[float, float]:
+def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
     """A single round waits for its slowest message; one that repeats goes round, and takes the mean."""
     far = nodes[r.edges.source] != nodes[r.edges.target]
     if not far.any():
-        return 0.0, 0.0
+        return 0.0, 0.0, 0
     share = r.edges.share
     part = 1.0 if r.repeats == 1 else float(share[far].sum() / share.sum())
-    return part, float(r.fraction) * float(share[far].max())
+    return part, float(r.fraction) * float(share[far].max()), int(np.bincount(r.edges.source[far]).max()) - 1
 
 
 def _load(rounds: Sequence[Round], ticks: int, nodes: Array) -> Load:
@@ -73,8 +75,8 @@ def _load(rounds: Sequence[Round], ticks: int, nodes: Array) -> Load:
 def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone:
     """The time of a call done in such a way; `theoretical` always."""
     latency_s = crossings = 0.0
-    for repeats, part, message in how.rounds:
-        latency_s += repeats * (1 - part) * inside.step_s
+    for repeats, part, message, more_peers in how.rounds:
+        latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
             size = call.payload_bytes * message
             late = 1 + (across.rendezvous - 1) * size / (size + across.rendezvous_bytes)

@@ -119,13 +119,14 @@ class Network(Traffic):
             self.kind_of(link),
             float(self.bytes[link]),
             float(wiring.capacity_bytes_per_s[link]),
-            self.busy_s(link),
+            float(self.busy_s[link]),
             float(self.utilisation[link]),
         )
 
     @cached_property
     def classes(self) -> list[dict[str, Any]]:
-        """Links that join the same kinds of vertices: how many, their bytes, mean and highest utilisation."""
+        """Links that join the same kinds of vertices: how many, their bytes, the mean over them of the seconds that they are
+        busy (`busy_s`) and of their utilisation, and the highest utilisation."""
         wiring = self.cluster.wiring
         first = np.array([run.first for run in wiring.vertices])
         source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
@@ -135,20 +136,42 @@ class Network(Traffic):
                 "kind": self.kind_of(int(begin[i])),
                 "links": int((which == i).sum()),
                 "bytes": float(self.bytes[which == i].sum()),
+                "busy_s": float(self.busy_s[which == i].mean()),
                 "utilisation": float(self.utilisation[which == i].mean()),
                 "highest_utilisation": float(self.utilisation[which == i].max()),
             }
             for i in np.argsort(begin)
         ]
 
-    def busy_s(self, link: int) -> float:
-        """How long anything was on its way over a link."""
-        flows = sorted((begin, end) for begin, end, _ in self.flows(link))
-        busy, reached = 0, self.begin_ns
-        for begin, end in flows:
-            busy += max(0, end - max(begin, reached))
-            reached = max(reached, end)
-        return seconds(busy)
+    @cached_property
+    def busy_s(self) -> Array:
+        """Of every link: how long anything was on its way over it."""
+        feet = self.bound.skeleton.feet
+        used = np.flatnonzero(self.bound.skeleton.foot_weight)
+        used = used[np.argsort(feet.idx[used], kind="stable")]
+        links, first = np.unique(feet.idx[used], return_index=True)
+        busy = np.zeros(self.cluster.wiring.links)
+        for link, rows in zip(links.tolist(), np.split(feet.row_of[used], first[1:]), strict=True):
+            spans = [self._spans_ns[row] for row in rows.tolist() if row in self._spans_ns]
+            if spans:
+                busy[link] = seconds(_covered_ns(np.concatenate(spans, axis=1), self.begin_ns))
+        return busy
+
+    @cached_property
+    def _spans_ns(self) -> dict[int, Array]:
+        """Of every footprint in use: when bytes begin to move, and when they have arrived, of each of its turns in the step."""
+        skeleton, times = self.bound.skeleton, self.timeline.times
+        tariff, found = skeleton.tariff, {}
+        for communicator, program, rows in self._turns():
+            kind, charge = skeleton.kind[communicator], skeleton.templates[program].charge[rows]
+            tasks = self.timeline.tasks_of(self._first_rank[communicator])[rows]
+            end = times.end_ns[tasks]
+            begin = np.minimum(times.start_ns[tasks] + tariff.latency_ns[kind, charge], end - 1)
+            pattern = np.where(tariff.work[kind, charge] > 0, tariff.pattern[kind, charge], -1)
+            for of in set(pattern.tolist()) - {-1}:
+                at = pattern == of
+                found[int(communicator * skeleton.patterns + of)] = np.stack([begin[at], end[at]])
+        return found
 
     def series(self, link: int, bins: int = 200) -> tuple[Array, Array]:
         """Edges of equal bins of the step in seconds, and the mean bytes/s over the link in each."""
@@ -177,6 +200,13 @@ class Network(Traffic):
                 begin = min(int(self.timeline.times.start_ns[task]) + int(tariff.latency_ns[kind, of]), end - 1)
                 if share and tariff.work[kind, of]:
                     yield begin, end, share * float(tariff.work[kind, of]) / (1 << RATE_BITS)
+
+
+def _covered_ns(spans: Array, after: int) -> int:
+    """How much of the time after a moment the spans, a row of begins and one of ends, cover together."""
+    begin, end = np.maximum(spans[:, np.argsort(spans[0], kind="stable")], after)
+    reached = np.maximum.accumulate(np.concatenate([[after], end[:-1]]))
+    return int(np.maximum(end - np.maximum(begin, reached), 0).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 from simulator.costs import theory
 from simulator.costs.curves import Curve, alone
+from simulator.costs.links import LAWS
 from simulator.costs.theory import Call
 from simulator.errors import UserError
 from simulator.study import fabrics
@@ -271,3 +272,18 @@ def test_an_address_at_the_start_of_a_line_is_no_measurement(tmp_path: Path) -> 
     assert read(written(tmp_path / "a.txt", text))[0].ranks == 8
     with pytest.raises(UserError, match="columns"):
         read(written(tmp_path / "b.txt", text + "  4096 1024 float\n"))
+
+
+def test_every_node_that_is_reached_at_once_is_paid_for() -> None:
+    """By layers an all-to-all reaches one GPU of each other node, by itself all of them: an eighth as many."""
+
+    def took_us(nodes: int, algorithm: str) -> float:
+        said = trainsim("collective", "alltoall", "--cluster", "dgx-h100", "--gpus", 8 * nodes, "-b", 8, "-e", 8,
+            "--algorithm", algorithm, "--json")  # fmt: skip
+        time_us: float = said.record["rows"][0]["time_us"]
+        return time_us
+
+    for nodes in (16, 64):
+        layers, few = took_us(nodes, "hierarchical"), took_us(2, "hierarchical")
+        assert layers - few == pytest.approx((nodes - 2) * LAWS.peer_s * US_PER_S, rel=0.05)
+        assert layers < took_us(nodes, "direct") / 5

@@ -19,8 +19,9 @@ from simulator.study.collective import spread, time_collective
 from simulator.study.jobs import SharedRun, Tenancy
 from simulator.study.run import Run
 from simulator.study.timing import timing_on
+from simulator.units import show_s
 
-from ..commandline import trainsim
+from ..commandline import SMALL, trainsim
 from ..house import scenario, small_cluster
 
 PLAN = sim.Plan(tp=2, pp=2, dp=4, sharding="zero1")
@@ -39,6 +40,57 @@ def test_one_node_carries_what_its_ranks_send(plan: sim.Plan) -> None:
     network = run.network
     assert network.bytes.sum() == pytest.approx(2 * sent.wire_bytes.sum(), rel=1e-5)
     assert (network.utilisation <= 1 + 1e-6).all()
+
+
+WITHIN_LEAF, ACROSS = 4, 6
+"""Links from GPU to GPU: up through a NIC to the leaf and down again, or through a spine too."""
+
+
+@pytest.mark.parametrize(
+    "order, pipeline_hops, gradient_hops",
+    [
+        ("tp-cp-ep-dp-pp", ACROSS + ACROSS + ACROSS, WITHIN_LEAF),
+        ("tp-cp-ep-pp-dp", WITHIN_LEAF + ACROSS + WITHIN_LEAF, ACROSS),
+    ],
+)
+def test_several_nodes_carry_bytes_times_hops(order: str, pipeline_hops: int, gradient_hops: int) -> None:
+    """Four stages, twice, on eight nodes of a GPU, two to a leaf: sums from the plan alone, to the byte."""
+    hidden, ffn, vocab, tokens, microbatches, replicas = 512, 2048, 4096, 256, 8, 2
+    model = sim.model({"layers": 8, "hidden": hidden, "heads": 8, "ffn_hidden": ffn, "vocab": vocab})
+    cluster = small_cluster(8, gpus_per_node=1, inter_node="1x100 Gbit/s", shape="leaf-spine")
+    run = scenario(model, cluster, sim.Plan(pp=4, dp=replicas, rank_order=order), sim.Job(tokens, replicas * microbatches))
+    network = run.simulate().network
+    activation_bytes = 2 * tokens * hidden
+    pipeline_bytes = 2 * replicas * microbatches * activation_bytes
+    norm = 2 * hidden
+    parameters = 8 * (4 * hidden**2 + 2 * hidden * ffn + 2 * norm) + 2 * vocab * hidden + norm
+    ring_bytes = replicas * (2 * (replicas - 1) / replicas) * 4 * parameters
+    assert network.bytes.sum() == pipeline_bytes * pipeline_hops + ring_bytes * gradient_hops
+
+
+def test_a_class_of_links_is_as_busy_as_its_links_are_on_average(tmp_path: Path) -> None:
+    """The time that transfers of a link cover together, added up one by one."""
+    network = run_of().network
+    busy_s: dict[str, list[float]] = {}
+    for link in range(network.cluster.wiring.links):
+        covered, reached = 0, network.begin_ns
+        for begin, end, _ in sorted(network.flows(link)):
+            covered += max(0, end - max(begin, reached))
+            reached = max(reached, end)
+        assert network.link(link).busy_s == pytest.approx(covered * 1e-9, rel=1e-12)
+        busy_s.setdefault(network.kind_of(link), []).append(covered * 1e-9)
+    assert {of["kind"]: of["busy_s"] for of in network.classes} == pytest.approx({k: np.mean(v) for k, v in busy_s.items()})
+    assert any(0 < min(each) < max(each) for each in busy_s.values())
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    classes = trainsim("network", file, "--json").record["classes"]
+    assert max(of["busy_s"] for of in classes) > 0
+    lines = trainsim("network", file).out.splitlines()
+    title = next(i for i, line in enumerate(lines) if line.startswith("links "))
+    assert lines[title].endswith("mean busy")
+    for of, line in zip(classes, lines[title + 1 : title + 1 + len(classes)], strict=True):
+        assert line.startswith(of["kind"])
+        assert line.endswith(show_s(of["busy_s"]))
 
 
 def test_the_busy_time_and_the_series_of_a_link() -> None:

@@ -99,6 +99,14 @@ def test_a_dtype_that_nobody_knows_is_named_with_its_line_and_the_nearest(tmp_pa
     assert all("did you mean 'bf16'" in fault.hint for fault in caught.value.faults)
 
 
+def test_a_table_of_one_gpu_needs_no_column_for_it(tmp_path: Path) -> None:
+    rows = "".join(f"gemm,bf16,{m},4096,4096,{m / 4}\n" for m in (512, 1024, 2048, 4096))
+    (tmp_path / "mine.csv").write_text("op,dtype,m,n,k,time_us\n" + rows)
+    assert trainsim("calibrate", "fit", tmp_path / "mine.csv", "--gpu", "a100", "--out", tmp_path / "mine.yaml").code == 0
+    assert "gpu: a100-80gb" in (tmp_path / "mine.yaml").read_text()
+    assert trainsim("calibrate", "fit", tmp_path / "mine.csv").code == 2
+
+
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("gpu,op,dtype,time\nh100,gemm,bf16,1\n")
     said = trainsim("calibrate", "fit", tmp_path / "bad.csv")

@@ -1,0 +1,118 @@
+"""`trainsim flows` against exact solutions: those of the shared cases, and of two-level Clos networks solved in rationals."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..commandline import trainsim
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "flows.json"
+HOSTS_PER_LEAF = 32
+SLOW, FAST = 12_500_000_000, 25_000_000_000
+"""Bytes/s."""
+
+
+def end_times_s(file: Path) -> list[list[float]]:
+    """What the command says, case by case."""
+    said = trainsim("flows", file, "--json")
+    assert said.code == 0, said.err
+    return [[flow["end_s"] for flow in case["flows"]] for case in said.record["cases"]]
+
+
+def fair_rates(capacity: list[Fraction], routes: dict[int, list[int]]) -> dict[int, Fraction]:
+    """Max-min rates: the tightest link freezes the flows over it, until none is left."""
+    left, rates = list(capacity), {}
+    users: dict[int, set[int]] = defaultdict(set)
+    for flow, route in routes.items():
+        for link in route:
+            users[link].add(flow)
+    while users:
+        tightest = min(users, key=lambda link: left[link] / len(users[link]))
+        level = left[tightest] / len(users[tightest])
+        for flow in list(users[tightest]):
+            rates[flow] = level
+            for link in routes[flow]:
+                left[link] -= level
+                users[link].discard(flow)
+                if not users[link]:
+                    del users[link]
+    return rates
+
+
+def exact_ends_s(case: dict[str, Any]) -> list[Fraction]:
+    """From one arrival or departure to the next, at rates that hold in between."""
+    capacity = [Fraction(link["capacity_Bps"]) for link in case["links"]]
+    flows = case["flows"]
+    starts = [Fraction(f["start_s"]) + sum(Fraction(case["links"][at]["latency_s"]) for at in f["route"]) for f in flows]
+    waiting = sorted(range(len(flows)), key=lambda i: starts[i], reverse=True)
+    rest: dict[int, Fraction] = {}
+    ends, now = [Fraction(0)] * len(flows), Fraction(0)
+    while waiting or rest:
+        rates = fair_rates(capacity, {i: flows[i]["route"] for i in rest})
+        events = [now + rest[i] / rates[i] for i in rest] + [starts[i] for i in waiting[-1:]]
+        then = min(events)
+        for i in list(rest):
+            rest[i] -= rates[i] * (then - now)
+            if not rest[i]:
+                ends[i] = then
+                del rest[i]
+        now = then
+        while waiting and starts[waiting[-1]] == now:
+            new = waiting.pop()
+            rest[new] = Fraction(flows[new]["size_B"])
+    return ends
+
+
+def clos(leaves: int, spines: int, flows: int, seed: int) -> dict[str, Any]:
+    """Flows between random hosts, over a random spine where their leaves differ, on links of two speeds and some latency."""
+    rng = random.Random(seed)
+    links: dict[tuple[Any, ...], dict[str, float]] = {}
+
+    def link(*ends: Any) -> int:
+        speed = rng.choice([SLOW, FAST]) if "spine" in ends else SLOW
+        links.setdefault(ends, {"capacity_Bps": speed, "latency_s": rng.randrange(4) * 1e-6})
+        return list(links).index(ends)
+
+    def flow() -> dict[str, Any]:
+        source, target = rng.sample(range(leaves * HOSTS_PER_LEAF), 2)
+        up, down = source // HOSTS_PER_LEAF, target // HOSTS_PER_LEAF
+        spine = rng.randrange(spines)
+        middle = [] if up == down else [link("leaf", up, "spine", spine), link("spine", spine, "leaf", down)]
+        route = [link("host", source, "leaf", up), *middle, link("leaf", down, "host", target)]
+        return {"start_s": rng.randrange(2000) * 1e-6, "size_B": rng.randrange(10**5, 10**8), "route": route}
+
+    built = [flow() for _ in range(flows)]
+    return {"name": f"clos {leaves}x{HOSTS_PER_LEAF}", "links": list(links.values()), "flows": built}
+
+
+def test_the_shared_cases_end_when_exact_rationals_say() -> None:
+    if not SHARED.exists():
+        pytest.skip("needs the table of flows, ../shared/data/flows.json")
+    cases = json.loads(SHARED.read_text(encoding="utf-8"))["cases"]
+    assert cases
+    for case, ends in zip(cases, end_times_s(SHARED), strict=True):
+        for flow, end_s in zip(case["flows"], ends, strict=True):
+            assert end_s == pytest.approx(float(Fraction(flow["end_exact"])), rel=1e-9, abs=0), case["name"]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "spines", "flows", "seed"), [(2, 1, 40, 1), (4, 2, 64, 2), (8, 4, 96, 3), (10, 8, 128, 4), (10, 2, 128, 5)]
+)
+def test_flows_over_a_clos_end_when_exact_rationals_say(leaves: int, spines: int, flows: int, seed: int, tmp_path: Path) -> None:
+    case = clos(leaves, spines, flows, seed)
+    file = tmp_path / "clos.json"
+    file.write_text(json.dumps({"cases": [case]}), encoding="utf-8")
+    exact = exact_ends_s(case)
+    alone = [
+        Fraction(f["start_s"]) + Fraction(f["size_B"]) / min(case["links"][at]["capacity_Bps"] for at in f["route"])
+        for f in case["flows"]
+    ]
+    assert sum(end > 1.01 * least for end, least in zip(exact, alone, strict=True)) > flows / 4, "hardly any share a link"
+    assert end_times_s(file)[0] == pytest.approx([float(end) for end in exact], rel=1e-9, abs=0)
