@@ -113,13 +113,17 @@ def alike(rng: np.random.Generator, n_flows: int, n_links: int, most: int) -> tu
     return flows, capacity
 
 
-@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 20), st.sampled_from([2, 5, 50, 1 << 40, 1 << 90]))
-def test_every_step_gives_what_filling_anew_gives(seed: int, n_flows: int, n_links: int, most: int) -> None:
+@pytest.mark.parametrize("solver", [Fabric, Anew])
+@given(st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 20), st.sampled_from([2, 5, 50, 1 << 40, 1 << 90]))
+def test_every_step_gives_what_filling_anew_gives(
+    solver: type[Fabric | Anew], seed: int, n_flows: int, n_links: int, most: int
+) -> None:
+    """With ties, remainders and many weights, as flows come and go and links change."""
     rng = np.random.default_rng(seed)
-    flows, capacity = alike(rng, n_flows, n_links, min(most, 1 << 60))
+    flows, capacity = alike(rng, n_flows, n_links, min(most, 1 << 60)) if seed % 4 else random_flows(rng, n_flows, n_links)
     scale = max(1, most >> 60)
     capacity = [c * scale for c in capacity]
-    fabric = Fabric([route for route, _ in flows.values()], capacity)
+    fabric = solver([route for route, _ in flows.values()], capacity)
     rates: dict[int, int] = {}
     for _ in range(25):
         for flow in set(rng.integers(0, n_flows, int(rng.integers(1, 6))).tolist()):
@@ -179,30 +183,16 @@ def test_a_flow_without_links_moves_at_its_cap() -> None:
 # From nothing ---------------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 16), st.sampled_from([2, 5, 50, 1 << 40, 1 << 90]))
-def test_from_nothing_the_rates_are_the_same(seed: int, n_flows: int, n_links: int, most: int) -> None:
-    """With ties, remainders and many weights, as flows come and go and links change."""
-    rng = np.random.default_rng(seed)
-    some = alike(rng, n_flows, n_links, min(most, 1 << 60)) if seed % 2 else random_flows(rng, n_flows, n_links)
-    flows, capacity = some[0], [c * max(1, most >> 60) for c in some[1]]
-    anew = Anew([route for route, _ in flows.values()], capacity)
-    rates: dict[int, int] = {}
-    for _ in range(25):
-        for flow in set(rng.integers(0, n_flows, int(rng.integers(1, 6))).tolist()):
-            if flow in rates:
-                anew.leave(flow)
-                del rates[flow]
-            else:
-                anew.join(flow, flow, flows[flow][1])
-                rates[flow] = -1
-        if rng.random() < 0.2:
-            link = int(rng.integers(0, n_links))
-            capacity[link] = int(rng.integers(0, 2 + min(most, 1 << 60)))
-            anew.resize(link, capacity[link])
-        changed = anew.solve()
-        assert changed == sorted((flow, rate) for flow, rate in changed if rates[flow] != rate)
-        rates |= dict(changed)
-        assert rates == fill({flow: flows[flow] for flow in rates}, {link: c << WEIGHT_BITS for link, c in enumerate(capacity)})
+@pytest.mark.parametrize("solver", [Fabric, Anew])
+@pytest.mark.parametrize("limits", [(3, 8), (8, 3), (3, 7), (7, 3), (5, 5), (6, 6)])
+def test_one_of_two_gets_what_the_other_leaves(solver: type[Fabric | Anew], limits: tuple[int, int]) -> None:
+    """To the last quantum: a link of 10 that two flows share, each with a link of its own."""
+    fabric = solver([[(0, ONE), (1, ONE)], [(0, ONE), (2, ONE)]], [10, *limits])
+    for flow in range(2):
+        fabric.join(flow, flow, UNCAPPED)
+    one, two = limits
+    expected = (5, 5) if min(limits) >= 5 else (one, 10 - one) if one < two else (10 - two, two)
+    assert fabric.solve() == list(enumerate(expected))
 
 
 @pytest.mark.parametrize("seed", range(20))
