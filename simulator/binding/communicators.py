@@ -120,6 +120,11 @@ class _Routed:
     mean_s: Array
 
 
+_NONE = np.zeros(0, dtype=np.int64)
+_SILENT = _Routed(_NONE, _NONE, np.zeros(0), np.zeros(0), np.zeros(0))
+"""Where nobody has anything for anybody."""
+
+
 class _Layer:
     """Lays the groups of one family, layout by layout. Groups of the same layout over nodes have the same edges."""
 
@@ -150,11 +155,14 @@ class _Layer:
         return _Family(name, self.members, self.nodes, ways, self.layout, (group, pattern, link, weight))
 
     def _chosen(self, kind: str, payload_bytes: int, example: int) -> str:
-        """The fastest of the candidates, judged by one group of the widest layout."""
+        """What the library takes, else the fastest of the candidates, judged by one group of the widest layout."""
         conduct, nodes = self.ground.conduct, self.nodes[example]
         able = conduct.candidates(kind, nodes)
         if len(able) == 1:
             return next(iter(able))
+        taken = conduct.taken(kind, nodes, payload_bytes)
+        if taken in able:
+            return taken
 
         def alone_s(name: str) -> float:
             if (name, kind) not in self.judged:
@@ -219,6 +227,8 @@ class _Layer:
     def _together(self, rounds: Sequence[Round], routed: Mapping[tuple[bytes, ...], _Routed]) -> _Routed:
         """Several rounds as one, with their parts of what they carry as factors on shares; its latencies mean nothing."""
         parts = [routed[r.edges.key] for r in rounds]
+        if not parts:
+            return _SILENT
         if len({id(part) for part in parts}) == 1:
             return parts[0]
         whole = wire_fraction(rounds)

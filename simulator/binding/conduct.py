@@ -15,6 +15,8 @@ BARRIER = "barrier"
 
 Timing = Callable[[str, str, Array, int], Alone | None]
 """What a collective takes alone, by kind, algorithm, the nodes of its members and payload bytes; None if nobody knows."""
+Choose = Callable[[str, Array, int], str | None]
+"""The algorithm for a collective, by kind, the nodes of its members and payload bytes; None for no opinion."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,20 @@ class Conduct:
     algorithms: Mapping[str, ModuleType]
     choices: Mapping[str, Sequence[str]]
     algorithm: str = AUTO
-    """The one that is wanted; `auto` takes the fastest of the choices."""
+    """The one that is wanted; `auto` takes what `told` or `library` say, or the fastest of the choices by its messages."""
     timing: Timing | None = field(default=None, compare=False)
     """None where links are taken at their face value."""
+    told: Choose | None = field(default=None, compare=False)
+    """What somebody laid down for these links; it counts as asked for by name."""
+    library: Choose | None = field(default=None, compare=False)
+    """What the library would take of the choices, the first of them where it has no opinion; None where there is no library."""
     pieces: int | None = None
     """Into how many pieces pipelined algorithms cut a payload; None for ever finer ones."""
 
     def alone(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
         """What is known of a collective by itself. A library that chooses is known by its choices, not one by one."""
-        asked = algorithm if algorithm == self.algorithm else AUTO
+        told = self.told(kind, nodes, payload_bytes) if self.told and self.algorithm == AUTO else None
+        asked = algorithm if algorithm == self.algorithm else told or AUTO
         return self.timing(kind, asked, nodes, payload_bytes) if self.timing else None
 
     def pieces_of(self, algorithm: ModuleType) -> int | None:
@@ -47,6 +54,12 @@ class Conduct:
         if not chosen:
             raise UserError(f"no algorithm for {kind} over {len(nodes)} ranks", hint=did_you_mean(self.algorithm, able))
         return chosen
+
+    def taken(self, kind: str, nodes: Array, payload_bytes: int) -> str | None:
+        """The algorithm that `auto` takes without trying; None for the fastest."""
+        if self.told and (name := self.told(kind, nodes, payload_bytes)):
+            return name
+        return (self.library(kind, nodes, payload_bytes) or self.choices[kind][0]) if self.library else None
 
 
 def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:

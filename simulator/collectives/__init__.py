@@ -14,6 +14,9 @@ holds before (and after) it; a broadcast starts at the first member. Everything 
   more come ever nearer to the limit;
 - under contention all messages of all rounds are one weighted fluid.
 
+An all-to-all may be uneven: its module takes `rounds(kind, nodes, matrix)`, where entry (i, j) is what rank i has for rank j,
+in any unit, and the payload is what a rank holds on average.
+
 What a module may say besides: `takes(kind, nodes)`, whether a group can be served at all (absent: every group);
 `alike(kind, nodes)`, whether all ranks have equal parts (absent: they have, but for the root of a broadcast);
 `lanes(kind, nodes)`, the rounds in parts that wait for nothing of one another, such as several rings (absent: they are one);

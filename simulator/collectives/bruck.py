@@ -11,17 +11,25 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import Array, Edges, Round
+from ._uneven import judged, uneven
 
 KINDS = ("alltoall", "all_gather")
 
 
-def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
-    """In the round of distance d, an all-to-all sends on the blocks whose way holds d; a gather what came so far, or lacks."""
+def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Round, ...]:
+    """In the round of distance d, an all-to-all sends on the blocks whose way holds d; a gather what came so far, or lacks.
+
+    With a matrix of bytes a message is as large as the blocks in it.
+    """
     n = len(nodes)
     member = np.arange(n)
     distances = [1 << bit for bit in range((n - 1).bit_length())]
+    if matrix is not None:
+        held = judged(kind, n, matrix)
+        return uneven(held, [(member, (member + d) % n, _passed_on(held, d)) for d in distances])
     blocks = [min(d, n - d) if kind == "all_gather" else _with_bit(n, d) for d in distances]
     return tuple(
         Round(Edges.of(member, (member + d) % n), Fraction(count, n)) for d, count in zip(distances, blocks, strict=True)
@@ -31,3 +39,13 @@ def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
 def _with_bit(n: int, bit: int) -> int:
     """How many of the numbers below n have a bit."""
     return n // (2 * bit) * bit + max(0, n % (2 * bit) - bit)
+
+
+def _passed_on(held: Array, distance: int) -> Array:
+    """Bytes that each rank sends in a round: of every way that holds its distance, the block that has come so far to it."""
+    n = len(held)
+    ways = np.arange(n)
+    ways = ways[ways & distance > 0]
+    origin = (np.arange(n)[:, None] - (ways & (distance - 1))) % n
+    sent: Array = held[origin, (origin + ways) % n].sum(axis=1)
+    return sent

@@ -12,9 +12,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import Array, Round, direct, ring
 from ._nodes import Grid, is_even, layered
+from ._uneven import Sent, judged, uneven
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
 RINGS = True
@@ -25,10 +27,23 @@ def takes(kind: str, nodes: Array) -> bool:
     return is_even(nodes)
 
 
-def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
-    """Inside, across, inside."""
+def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Round, ...]:
+    """Inside, across, inside. An all-to-all, which a matrix of bytes may tell, is inside and across only."""
+    if matrix is not None:
+        held = judged(kind, len(nodes), matrix)
+        return uneven(held, _handed_over(held, Grid.of(nodes)))
     if kind != "alltoall":
         return layered(kind, nodes, ring.rounds, ring.rounds)
     grid = Grid.of(nodes)
     inside = direct.rounds(kind, np.zeros(grid.per_node, dtype=np.int64))
     return (*grid.inside(inside), *grid.across(direct.rounds(kind, np.arange(grid.nodes)), Fraction(1)))
+
+
+def _handed_over(held: Array, grid: Grid) -> tuple[Sent, Sent]:
+    """Inside every node what is for each rail, whatever its node; then along every rail what is for each of its ranks."""
+    m, k = grid.nodes, grid.per_node
+    blocks = held.reshape(m, k, m, k)
+    node, member, rail = np.indices((m, k, k))
+    inside = (node * k + member, node * k + rail, blocks.sum(axis=2))
+    source, target, along = np.indices((m, m, k))
+    return inside, (source * k + along, target * k + along, blocks.sum(axis=1))

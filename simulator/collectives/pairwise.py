@@ -10,16 +10,22 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import Array, Edges, Round
 from ._powers import is_power_of_two
+from ._uneven import judged, uneven
 
 KINDS = ("alltoall",)
 
 
-def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
-    """In round r, 1/n of the payload to the rank that is r away."""
+def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Round, ...]:
+    """In round r, 1/n of the payload to the rank that is r away, or what a matrix of bytes has for it."""
     n = len(nodes)
     member = np.arange(n)
     paired = is_power_of_two(n)
-    return tuple(Round(Edges.of(member, member ^ r if paired else (member + r) % n), Fraction(1, n)) for r in range(1, n))
+    partners = [member ^ r if paired else (member + r) % n for r in range(1, n)]
+    if matrix is not None:
+        held = judged(kind, n, matrix)
+        return uneven(held, [(member, partner, held[member, partner]) for partner in partners])
+    return tuple(Round(Edges.of(member, partner), Fraction(1, n)) for partner in partners)

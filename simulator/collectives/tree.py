@@ -18,6 +18,7 @@ from ._nodes import Grid, is_even, layered
 
 KINDS = ("all_reduce", "broadcast")
 PIPELINED = True
+RINGS = True
 HALF = Fraction(1, 2)
 
 

@@ -36,11 +36,11 @@ def links(
     fabric that ships and is nearest.
     """
     from ..files import atomic
-    from ..study import fabrics
+    from ..study import fabric_text
     from ..study.calibrate.links import calibrated
 
     fabric = calibrated(files, Path(out).stem if out else files[0].stem, inside, across, kind)
-    content = fabrics.text(fabric)
+    content = fabric_text.text(fabric)
     if out:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")

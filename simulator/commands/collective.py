@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ._show import Count, json_option, print_json, print_pairs, print_table, progress
+
+if TYPE_CHECKING:
+    from ..study.uneven import Exchange
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
@@ -16,6 +20,7 @@ MOST_ROWS = 4096
 FACE_VALUE = "note: stepwise takes links at their face value; nothing that was measured on this fabric enters"
 SET_UP = "note: the switches between nodes are taken to be set up for sharp, which auto does not count on here"
 FIDELITIES = ("fluid", "closed", "stepwise")
+SIZES = {"first": "-b", "last": "-e", "factor": "-f"}
 
 
 class Size(click.ParamType[int]):
@@ -42,26 +47,33 @@ class Size(click.ParamType[int]):
 @click.option("--algorithm", default="auto", show_default=True, help="One that `trainsim catalog collectives` lists, or auto.")
 @click.option("--fidelity", type=click.Choice(FIDELITIES), default="fluid", show_default=True, help="How links are shared.")
 @click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")
+@click.option("--matrix", type=click.Path(path_type=Path), help="A CSV of bytes, for an uneven alltoall in place of sizes.")
 @json_option
 def command(
     kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, algorithm: str,
-    fidelity: str, pieces: int | None, as_json: bool,
+    fidelity: str, pieces: int | None, matrix: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv), alone, by size.
 
     Sizes and bus bandwidths are counted as nccl-tests counts them: the size of a gather, scatter or all-to-all is that of
     the whole buffer of a rank.
+
+    An alltoall can be uneven: --matrix FILE.csv holds a row and a column for each rank and no header; the number in row i
+    and column j is how many bytes rank i has for rank j. There are as many GPUs as rows, and one line is printed: its size
+    is what a rank holds on average, what it keeps for itself included, rounded up to whole bytes.
     """
     from ..study.api import cluster as find
     from ..study.collective import spread, time_collective
     from ..study.timing import switch_abilities
 
+    kind = kind.replace("-", "_").lower()
+    exchange = _exchange(matrix, kind, gpus) if matrix else None
     with progress("simulating"):
+        gpus = exchange.ranks if exchange else gpus
         found = find(cluster) if gpus is None and nodes is None else _large_enough(find(cluster), gpus, nodes)
-        chosen, sizes = spread(found, gpus, nodes), _sizes(first, last, factor)
+        chosen, sizes = spread(found, gpus, nodes), [] if exchange else _sizes(first, last, factor)
         how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
-        kind = kind.replace("-", "_").lower()
-        rows = time_collective(kind, found, sizes, gpus=chosen, **how)
+        rows = time_collective(kind, found, sizes, gpus=chosen, matrix=exchange.held if exchange else None, **how)
     if fidelity == "stepwise" and found.fabric != "ideal":
         click.echo(FACE_VALUE, err=True)
     elif rows[0].algorithm == "sharp" and found.fabric != "ideal" and "sharp" not in switch_abilities(found):
@@ -69,15 +81,50 @@ def command(
     used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
         head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}
+        if exchange:
+            (_, most_sent), (_, most_received) = exchange.spans
+            head |= {"most_sent_bytes": most_sent, "most_received_bytes": most_received}
         print_json({**head, "rows": [row.as_dict() for row in rows]})
         return
     spreading = f"{len(chosen):,} GPUs, {len(chosen) // used} on each of {used:,} node{'s' * (used > 1)} of {found.name}"
-    print_pairs([("collective", kind), ("on", spreading)])
+    print_pairs([("collective", kind), ("on", spreading), *_between(exchange)])
     cells = []
     for r in rows:
         figures = (r.as_dict()["time_us"], r.algorithm_gb_per_s, r.bus_gb_per_s)
         cells.append([f"{r.size_bytes:,}", *(f"{figure:.2f}" for figure in figures), r.algorithm, r.provenance])
     print_table(["size (B)", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm", "known by"], cells, right=range(4))
+
+
+def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:
+    """The exchange of a matrix in a file, if nothing else was said that contradicts it."""
+    from click.core import ParameterSource
+
+    from ..errors import Fault, UserError, in_one_go
+    from ..study.bytes_csv import read
+    from ..study.uneven import KIND, Exchange
+
+    context = click.get_current_context()
+    given = [option for name, option in SIZES.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    faults = [Fault(f"--matrix: {kind} takes no matrix of bytes", f"only {KIND} does")] if kind != KIND else []
+    if given:
+        faults.append(Fault(f"{', '.join(given)}: no sizes beside --matrix", "the matrix says how large the exchange is"))
+
+    def contradicted() -> None:
+        if faults:
+            raise UserError(faults=faults)
+
+    _, held = in_one_go(contradicted, lambda: read(file))
+    if gpus not in (None, len(held)):
+        raise UserError(f"{len(held)} rows, and --gpus {gpus}", where=str(file), hint="leave --gpus out, or give every GPU a row")
+    return Exchange.of(held)
+
+
+def _between(exchange: Exchange | None) -> list[tuple[str, str]]:
+    """What ranks send to others, and receive, in words."""
+    if exchange is None:
+        return []
+    spans = [f"{least:,.0f} to {most:,.0f} B" if least < most else f"{most:,.0f} B" for least, most in exchange.spans]
+    return [("each sends", f"{spans[0]} to others"), ("and receives", spans[1])]
 
 
 def _large_enough(cluster: Any, gpus: int | None, nodes: int | None) -> Any:

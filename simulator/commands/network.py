@@ -11,12 +11,16 @@ from ._show import Count, checked_path, json_option, print_json, print_pairs, pr
 if TYPE_CHECKING:
     from ..study.jobs import Tenancy
     from ..study.network import LinkUse, Network
+    from ..study.waiting import Wait, WaitedLink
+
+MOST_WAITS = 3
+"""That are told by name."""
 
 
-@click.command("network", short_help="Show what the links carry in a training step.")
+@click.command("network", short_help="Show which links a training step waits for, and what they carry.")
 @click.argument("scenario")
 @set_option
-@click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="How many of the busiest links to show.")
+@click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="How many of the links to show.")
 @click.option("--link", "name", metavar="SOURCE>TARGET", help="Show this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Into how many intervals the step is cut.")
 @click.option("--plot", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the links by utilisation.")
@@ -26,7 +30,11 @@ def command(
     scenario: str, settings: tuple[str, ...], top: int, name: str | None, bins: int, plot: str | None, allow_oom: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Simulate a training step of SCENARIO and show what every class of links, and each of the busiest, carried in it.
+    """Simulate a training step of SCENARIO and show which links ranks wait for, and what each class of links carried in it.
+
+    A rank waits for a collective or transfer that no computation hides: first for its latency, then for the links that limit it.
+    `nic <> leaf` are links both ways, as a ring fills both. Waits are means over all ranks. Of links that carry the same at the
+    same times one is listed, with their number; its wait is for any of them.
 
     Of several jobs on one cluster, show the links that more than one of them uses, and what each job sends over them.
     """
@@ -40,13 +48,13 @@ def command(
             return
         link = found.cluster.link_named(name) if name else None
         network = found.simulate(allow_oom=allow_oom).network
-        busiest = network.busiest(top)
+        shown = network.waited_links(top), network.busiest(top)
     if plot:
         _draw(network, plot)
     if as_json:
-        print_json(_record(network, busiest, link, bins))
+        print_json(_record(network, *shown, link, bins))
     else:
-        _tell(network, busiest, link, bins, plot)
+        _tell(network, *shown, link, bins, plot)
 
 
 def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow_oom: bool, as_json: bool) -> None:
@@ -72,32 +80,67 @@ def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow
     print_table(["links of several jobs", "use", "bytes per step"], rows, right=(1,))
 
 
-def _record(network: Network, busiest: list[LinkUse], link: int | None, bins: int) -> dict[str, Any]:
+def _record(network: Network, waited: list[WaitedLink], busiest: list[LinkUse], link: int | None, bins: int) -> dict[str, Any]:
     from dataclasses import asdict
 
-    record = {"step_time_s": network.step_s, "classes": network.classes, "busiest": [asdict(use) for use in busiest]}
+    record = {
+        "step_time_s": network.step_s,
+        "waits": [asdict(wait) for wait in network.waits],
+        "classes": network.classes,
+        "waited_links": [asdict(one) for one in waited],
+        "busiest": [asdict(use) for use in busiest],
+    }
     if link is not None:
         edges_s, bytes_per_s = network.series(link, bins)
         record["link"] = {**asdict(network.link(link)), "edges_s": edges_s, "bytes_per_s": bytes_per_s}
     return record
 
 
-def _tell(network: Network, busiest: list[LinkUse], link: int | None, bins: int, plot: str | None) -> None:
+def _tell(
+    network: Network, waited: list[WaitedLink], busiest: list[LinkUse], link: int | None, bins: int, plot: str | None
+) -> None:
     from ..units import show_bytes, show_rate, show_s
 
-    print_pairs([("step time", show_s(network.step_s)), *([("picture", plot)] if plot else [])])
+    waits = [("waits for", _waits_for(network.waits))]
+    print_pairs([("step time", show_s(network.step_s)), *waits, *([("picture", plot)] if plot else [])])
     rows = [
         [c["kind"], f"{c['links']:,}", show_bytes(c["bytes"]), f"{c['utilisation']:.2%}", f"{c['highest_utilisation']:.2%}",
-         show_s(c["busy_s"])]
+         show_s(c["busy_s"]), _mean_wait(c["waited_s"])]
         for c in network.classes
     ]  # fmt: skip
-    print_table(["links", "count", "carried", "mean use", "highest", "mean busy"], rows, right=range(1, 6))
+    print_table(["links", "count", "carried", "mean use", "highest", "mean busy", "mean wait"], rows, right=range(1, 7))
+    if waited:
+        rows = [[w.name, f"{w.alike:,}", show_rate(w.capacity_bytes_per_s), _mean_wait(w.waited_s)] for w in waited]
+        print_table(["links waited for", "alike", "each", "mean wait"], rows, right=range(1, 4))
     rows = [[u.name, show_bytes(u.bytes), f"{u.utilisation:.2%}", show_s(u.busy_s)] for u in busiest]
     print_table(["busiest links", "carried", "use", "busy"], rows, right=range(1, 4))
     if link is not None:
         edges_s, bytes_per_s = network.series(link, bins)
         rows = [[show_s(a), show_rate(rate)] for a, rate in zip(edges_s[:-1], bytes_per_s, strict=True)]
         print_table([f"{network.link(link).name} from", "mean rate"], rows, right=(0, 1))
+
+
+def _waits_for(waits: list[Wait]) -> str:
+    """In a line, the longest first."""
+    from ..units import show_s
+
+    said = [f"{_limit(w.links)} {show_s(w.waited_s)} ({', '.join(w.waited_by_axis_s)})" for w in waits[:MOST_WAITS]]
+    more_s = sum(w.waited_s for w in waits[MOST_WAITS:])
+    return ", then ".join([*said, *([f"{show_s(more_s)} for others"] if more_s else [])]) or "no collective and no transfer"
+
+
+def _limit(kinds: tuple[str, ...]) -> str:
+    """Links that limit together: `nic <> leaf links` where they do so both ways."""
+    ends = [tuple(kind.split(" > ")) for kind in kinds]
+    both = {pair: " <> " if pair[::-1] in ends and pair[0] != pair[1] else " > " for pair in ends}
+    said = [way.join(pair) for pair, way in both.items() if way == " > " or ends.index(pair) < ends.index(pair[::-1])]
+    return f"{', '.join(said)} links" if said else "latency"
+
+
+def _mean_wait(waited_s: float) -> str:
+    from ..units import show_s
+
+    return show_s(waited_s) if waited_s else "-"
 
 
 def _draw(network: Network, file: str) -> None:

@@ -32,12 +32,12 @@ def command(cluster: str, nodes: int | None, plot: str | None, as_json: bool) ->
     from ..study.api import cluster as find
 
     found = find(cluster, **({"nodes": nodes} if nodes else {}))
-    _print_record(found) if as_json else _print_tables(found)
     if plot is not None:
         from ..figures.gantt import save
         from ..figures.topology import draw
 
         save(draw(found), plot)
+    _print_record(found) if as_json else _print_tables(found)
 
 
 def _print_record(cluster: Cluster) -> None:

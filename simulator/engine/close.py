@@ -2,7 +2,7 @@
 
 Exact, and cheap: the flows of one stream never overlap, so a link that only one stream's flows cross gives each of them
 what it would have alone. What is left for the fluid is what really contends. With `every` all transfers are closed,
-shared or not: that is the fidelity `closed`, where contention is left out on purpose.
+shared or not: that is the fidelity `closed`, where contention is left out on purpose, that of ranks which fold into one too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def close(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
         )
     closable = steady if every else steady & ~_any_link(graph, shared_links(graph, flowing))
     chosen = flowing & closable[np.maximum(graph.foot, 0)]
-    rate = np.minimum(graph.cap[chosen], alone_rate(graph)[graph.foot[chosen]])
+    weight = graph.alone_weight if every and graph.alone_weight is not None else graph.foot_weight
+    rate = np.minimum(graph.cap[chosen], _alone_rate(graph, weight)[graph.foot[chosen]])
     solo_ns = graph.solo_ns.copy()
     solo_ns[chosen] += -(-graph.work[chosen] // rate)
     return graph.with_columns(solo_ns=solo_ns, foot=np.where(chosen, -1, graph.foot), work=np.where(chosen, 0, graph.work))
@@ -51,11 +52,11 @@ def shared_links(graph: TaskGraph, flowing: Array) -> Array:
     return shared
 
 
-def alone_rate(graph: TaskGraph) -> Array:
+def _alone_rate(graph: TaskGraph, weight: Array) -> Array:
     """For each footprint, the rate that its links give it when nobody else is there."""
     capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
     rate = np.full(len(graph.feet), np.iinfo(np.int64).max)
-    np.minimum.at(rate, graph.feet.row_of, (capacity[graph.feet.idx] << WEIGHT_BITS) // graph.foot_weight)
+    np.minimum.at(rate, graph.feet.row_of, (capacity[graph.feet.idx] << WEIGHT_BITS) // weight)
     return rate
 
 

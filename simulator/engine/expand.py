@@ -99,6 +99,7 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
         skeleton.speed,
         skeleton.profiles,
         _holds(skeleton, holds, charge, first, communicator),
+        skeleton.alone_weight,
     )
     return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, tasks_unfolded or n)
 

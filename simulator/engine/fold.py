@@ -125,6 +125,7 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
     seen = representative[carried.link]
     crossed = partition.link[carried.link[seen]]
     order = np.lexsort((crossed, carried.foot[seen]))
+    foot, crossed = carried.foot[seen][order], crossed[order]
     counts = np.bincount(carried.foot[seen], minlength=len(comm) * skeleton.patterns)
     return replace(
         skeleton,
@@ -132,10 +133,23 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
         speed=skeleton.speed[rank],
         slots=np.append(partition.communicator, -1)[skeleton.slots[:, rank]],
         kind=skeleton.kind[comm],
-        feet=Csr(offsets(counts), crossed[order]),
+        feet=Csr(offsets(counts), crossed),
         foot_weight=carried.weight[seen][order],
         link_profile=skeleton.link_profile[link],
+        alone_weight=_alone_weight(skeleton, partition, comm, foot * len(link) + crossed),
     )
+
+
+def _alone_weight(skeleton: Skeleton, partition: Partition, first: Array, wanted: Array) -> Array:
+    """What the first communicator of each class puts on the fullest link of a class, for entries (footprint, class of links)."""
+    foot, links = skeleton.feet.row_of, _count(partition.link)
+    communicator, pattern = foot // skeleton.patterns, foot % skeleton.patterns
+    mine = first[partition.communicator[communicator]] == communicator
+    key = (partition.communicator[communicator] * skeleton.patterns + pattern) * links + partition.link[skeleton.feet.idx]
+    order = np.lexsort((-skeleton.foot_weight[mine], key[mine]))
+    found, at = np.unique(key[mine][order], return_index=True)
+    weight: Array = skeleton.foot_weight[mine][order][at]
+    return weight[np.searchsorted(found, wanted)]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -142,6 +142,8 @@ class TaskGraph:
     """Pace -> the index of its speed in `profiles`."""
     profiles: tuple[Profile, ...]
     holds: Holds = field(default_factory=Holds)
+    alone_weight: Array | None = None
+    """For each entry of `feet`, the weight of a single one of the footprints that it stands for; None if it is itself one."""
 
     def __len__(self) -> int:
         return len(self.solo_ns)

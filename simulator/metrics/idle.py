@@ -4,11 +4,12 @@ The cause of an idle instant is found by walking back from the stream's next ope
 ended last: a transfer or collective in progress at that instant makes it exposed time of its axis; a launch in progress
 makes it time of the host; a kernel still running elsewhere makes it bubble; a kernel of an optimizer, or waiting for one, is
 optimizer time. If nothing is left to walk to, it is bubble. So busy + exposed + host + bubble + optimizer is the step, on
-every rank, to the nanosecond.
+every rank, to the nanosecond. `exposed` gives the same exposed time task by task, for those who ask what a task waits for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,27 +36,56 @@ class Spent:
         return column
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Pieces:
+    """Intervals of compute streams, each spent on one task: on its own work, or on waiting for that task."""
+
+    which: Array
+    """The class of ranks."""
+    task: Array
+    """-1 where there is none."""
+    from_ns: Array
+    until_ns: Array
+
+
 def measure(seen: Observation) -> Spent:
     """Every class's time of the observed step, by cause."""
     causes = (BUSY, BUBBLE, OPTIMIZER, *seen.axes)
-    cause = _cause_of_task(seen, causes)
-    latest = _latest(seen, cause == causes.index(HOST) if HOST in causes else np.zeros(len(cause), dtype=bool))
+    busy, bubble, optimizer, first_axis = range(4)
+    axis, optimizing = _told(seen)
+    waiting = np.append(np.where(axis >= 0, first_axis + axis, np.where(optimizing, optimizer, bubble)), bubble)
+    working = np.where(waiting == bubble, busy, waiting)
     ns = np.zeros((len(seen.classes), len(causes)), dtype=np.int64)
+    for of, is_own in _pieces(seen, axis):
+        np.add.at(ns, (of.which, (working if is_own else waiting)[of.task]), of.until_ns - of.from_ns)
+    return Spent(causes, ns)
+
+
+def exposed(seen: Observation) -> tuple[Pieces, Array]:
+    """The exposed time of every class, piece by piece, each spent on a transfer or collective, and the axis of each by its
+    place in `seen.axes`. Launches are no communication."""
+    axis = _told(seen)[0]
+    communicates = np.append((axis >= 0) & (axis != _place_of(HOST, seen)), False)
+    columns = [np.zeros((4, 0), dtype=np.int64)]
+    for of, _ in _pieces(seen, axis):
+        columns.append(np.stack([of.which, of.task, of.from_ns, of.until_ns])[:, communicates[of.task]])
+    found = Pieces(*np.concatenate(columns, axis=1))
+    return found, axis[found.task]
+
+
+def _pieces(seen: Observation, axis: Array) -> Iterator[tuple[Pieces, bool]]:
+    """The observed step of every class's compute stream in pieces; with each batch, whether they are the stream's own tasks."""
+    latest = _latest(seen, axis == _place_of(HOST, seen))
     gaps = []
     for which in seen.classes:
         rows, tasks = seen.compute_rows(which), seen.timeline.expansion.tasks_of(which)
-        labels = seen.labels_of(which)
         start, end = (
             c[tasks[rows]].clip(seen.begin_ns, seen.end_ns) for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
         )
-        optimizing = labels.phase[rows] == "optimizer"
-        column = np.where(optimizing, causes.index(OPTIMIZER), 0)
-        for axis in seen.axes:
-            column[labels.axis[rows] == axis] = causes.index(axis)
-        np.add.at(ns[which], column, end - start)
+        yield Pieces(np.full(len(rows), which), tasks[rows], start, end), True
         gaps.append(_gaps(seen, which, latest, rows, start, end))
-    _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns, cause, ns)
-    return Spent(causes, ns)
+    for pieces in _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns):
+        yield pieces, False
 
 
 def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
@@ -72,18 +102,25 @@ def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Arra
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
 
 
-def _cause_of_task(seen: Observation, causes: tuple[str, ...]) -> Array:
-    """For each task, the cause (by column) of those who wait while it runs."""
+def _told(seen: Observation) -> tuple[Array, Array]:
+    """Of each task, the place of its axis in `seen.axes`, or -1; and whether it is part of an optimizer."""
     rank_of, row_of = seen.timeline.expansion.origin
-    cause = np.full(len(rank_of), causes.index(BUBBLE))
+    axis, optimizing = np.full(len(rank_of), -1), np.zeros(len(rank_of), dtype=bool)
+    ordered = np.argsort(rank_of, kind="stable")
+    cuts = np.searchsorted(rank_of[ordered], np.arange(len(seen.classes) + 1))
     for which in seen.classes:
         labels = seen.labels_of(which)
-        tasks = np.flatnonzero(rank_of == which)
+        tasks = ordered[cuts[which] : cuts[which + 1]]
         rows = row_of[tasks]
-        cause[tasks[labels.phase[rows] == "optimizer"]] = causes.index(OPTIMIZER)
-        for axis in seen.axes:
-            cause[tasks[labels.axis[rows] == axis]] = causes.index(axis)
-    return cause
+        optimizing[tasks] = labels.phase[rows] == "optimizer"
+        for place, name in enumerate(seen.axes):
+            axis[tasks[labels.axis[rows] == name]] = place
+    return axis, optimizing
+
+
+def _place_of(axis: str, seen: Observation) -> int:
+    """Where an axis stands in `seen.axes`; beyond all, if nothing communicates along it."""
+    return (*seen.axes, axis).index(axis)
 
 
 def _latest(seen: Observation, is_launch: Array) -> Array:
@@ -101,14 +138,14 @@ def _latest(seen: Observation, is_launch: Array) -> Array:
     return latest
 
 
-def _walk(gaps: Array, latest: Array, start: Array, cause: Array, ns: Array) -> None:
-    """Adds every gap to `ns`, piece by piece, each step of the walk for all gaps at once."""
+def _walk(gaps: Array, latest: Array, start: Array) -> Iterator[Pieces]:
+    """Every gap piece by piece, from its end back, each step of the walk for all gaps at once."""
     which, low, high, task = gaps.T
     while len(which):
         nothing = task < 0
         begins = np.where(nothing, low, np.maximum(low, start[np.maximum(task, 0)]))
-        column = np.where(nothing, 1, cause[np.maximum(task, 0)])
-        np.add.at(ns, (which, column), np.maximum(0, high - begins))
+        spent = high > begins
+        yield Pieces(which[spent], task[spent], begins[spent], high[spent])
         high = np.minimum(high, begins)
         more = (high > low) & ~nothing
         which, low, high, task = which[more], low[more], high[more], latest[task[more]]

@@ -82,11 +82,16 @@ def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone
             late = 1 + (across.rendezvous - 1) * size / (size + across.rendezvous_bytes)
             latency_s += repeats * part * across.crossing_s * late
             crossings += repeats * part
-    wire_s = sum(_wire_s(call, load, inside, across) for load in how.loads)
+    on_wire_s = wire_s(call, how, inside, across)
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
-    seconds = inside.launch_s + latency_s + wire_s + math.sqrt((inside.fill_s + deep_s) * wire_s)
+    seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
     sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     return Alone(seconds, "theoretical", "its rounds on these links", sigma)
+
+
+def wire_s(call: Call, how: Walk, inside: Inside, across: Across | None) -> float:
+    """The time of a call on the wire: of the busiest, window by window."""
+    return sum(_wire_s(call, load, inside, across) for load in how.loads)
 
 
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:

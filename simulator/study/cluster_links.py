@@ -52,16 +52,25 @@ def links_of(
 
     `name` is that of a fabric, or the path of its file. Without `curves` these are not read, which takes a while.
     """
-    get = shipped if curves else outlined
-    named = None if not name else fabrics.load(name) if catalog.is_path(name) else get(name)
-    own = catalog.is_path(name or "")
-    within = named if named and named.inside else _within(cluster, curves=curves)
-    inside = _inside(cluster, within, keep=own and within is named)
-    if cluster.nodes < 2:
+    within, between, own = fabrics_of(cluster, name, curves=curves)
+    inside = _inside(cluster, within, keep=within is own)
+    if between is None:
         return inside, None, within.curves
-    between = named if named and named.across else get(_nearest(NETWORKS, cluster.rail_bytes_per_s))
-    across = _across(cluster, between, keep=own and between is named)
+    across = _across(cluster, between, keep=between is own)
     return inside, across, within.curves if within is between else within.curves + between.curves
+
+
+def fabrics_of(cluster: Cluster, name: str | None = None, *, curves: bool = True) -> tuple[Fabric, Fabric | None, Fabric | None]:
+    """The fabric inside the nodes of a cluster; that between them, if there are several; and the one of these that stands in
+    a file of its own, which may be both.
+    """
+    get, own = shipped if curves else outlined, catalog.is_path(name or "")
+    named = None if not name else fabrics.load(name) if own else get(name)
+    within = named if named and named.inside else _within(cluster, curves=curves)
+    between = None
+    if cluster.nodes > 1:
+        between = named if named and named.across else get(_nearest(NETWORKS, cluster.rail_bytes_per_s))
+    return within, between, named if own else None
 
 
 def _within(cluster: Cluster, *, curves: bool) -> Fabric:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.conduct import AUTO
@@ -26,6 +27,7 @@ from ..program.program import Body, Communicator, Program, Step
 from ..units import GB, US_PER_S, seconds
 from . import engines
 from .library import conduct_on, must_serve
+from .uneven import KIND, Exchange, conduct_of
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -40,6 +42,8 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
 KINDS = tuple(BUS_FACTOR)
 EXCHANGE = "exchange"
 """What nccl-tests calls sendrecv: every rank sends to the next, at once."""
+MEASURED = "interpolated"
+"""The provenance of a time between measured ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Timed:
             "busbw_gb_per_s": self.bus_gb_per_s,
             "algorithm": self.algorithm,
             "provenance": self.provenance,
+            "extrapolated": self.provenance != MEASURED,
         }
 
 
@@ -81,7 +86,9 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
     if wanted % used or wanted // used > per_node:
         legal = max(used, min(wanted // used, per_node) * used)
         reason = f"{wanted} GPUs do not spread evenly over {used} nodes of {per_node}"
-        raise OutsideDomain(reason, nearest={"gpus": legal, "nodes": used})
+        able = [n for n in range(-(-wanted // per_node), wanted + 1) if wanted % n == 0]
+        hint = f"nearest legal: gpus {legal}, nodes {used}; {wanted} GPUs do over {min(able, key=lambda n: abs(n - used))} nodes"
+        raise OutsideDomain(reason, nearest={"gpus": legal, "nodes": used}, hint=hint)
     chosen: Array = (np.arange(used)[:, None] * per_node + np.arange(wanted // used)).ravel()
     return chosen
 
@@ -89,21 +96,28 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
 def time_collective(
     kind: str,
     cluster: Cluster,
-    sizes_bytes: Sequence[int],
+    sizes_bytes: Sequence[int] = (),
     *,
     gpus: Array | None = None,
     algorithm: str = AUTO,
     fidelity: str = "fluid",
     pieces: int | None = None,
+    matrix: ArrayLike | None = None,
 ) -> list[Timed]:
     """How long a collective of a cluster's GPUs (of those given, if any) takes alone, for each size.
 
-    Pipelined algorithms cut the payload into so many pieces, or infinitely fine.
+    Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall takes a `matrix` in place of sizes:
+    entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
     """
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
-    site = Site(cluster, no_kernels, replace(conduct_on(cluster, algorithm), pieces=pieces))
+    conduct = replace(conduct_on(cluster, algorithm), pieces=pieces)
     members = np.arange(cluster.gpus) if gpus is None else gpus
+    if matrix is not None:
+        exchange = _uneven(kind, sizes_bytes, matrix)
+        members, sizes_bytes = _ranks_of(exchange, cluster, gpus), [exchange.payload_bytes]
+        conduct = conduct_of(exchange, conduct, cluster)
+    site = Site(cluster, no_kernels, conduct)
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     must_serve(site.conduct, cluster, bound_as, nodes)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
@@ -117,6 +131,24 @@ def time_collective(
     origin = [alone.provenance if alone and fidelity != "stepwise" else "theoretical" for alone in known]
     rows = zip(size_of, lasted_ns, served, origin, strict=True)
     return [Timed(size, seconds(ns), len(members), kind, name, provenance) for size, ns, name, provenance in rows]
+
+
+def _uneven(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike) -> Exchange:
+    """The exchange of a matrix, if there can be one."""
+    if kind != KIND:
+        raise UserError(f"{kind} takes no matrix of bytes", hint=f"only {KIND} does")
+    if len(sizes_bytes):
+        raise UserError("a matrix says by itself how large an exchange is", hint="leave the sizes out")
+    return Exchange.of(matrix)
+
+
+def _ranks_of(exchange: Exchange, cluster: Cluster, gpus: Array | None) -> Array:
+    """The GPU of every rank: those given, or the first of as few nodes as hold them."""
+    there = cluster.gpus if gpus is None else len(gpus)
+    if exchange.ranks > there or (gpus is not None and exchange.ranks < there):
+        reason = f"a matrix of {exchange.ranks} ranks for {there} GPUs of {cluster.name}"
+        raise UserError(reason, hint="row i holds what rank i has for every rank")
+    return spread(cluster, exchange.ranks) if gpus is None else gpus
 
 
 def _run(bound: Bound, site: Site, fidelity: str) -> Timeline:

@@ -13,7 +13,7 @@ from ..program.op import Collective, Transfer
 from ..units import show_bytes
 from . import feasible
 from .kernel_costs import OpCost
-from .timing import timing_on
+from .library import conduct_on
 
 if TYPE_CHECKING:
     from .run import Run
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 def collective_costs(run: Run) -> list[OpCost]:
     """Every collective of the measured step, the dearest first. On links taken at face value nothing is known of any."""
-    timing, mesh, size = timing_on(run.scenario.cluster), feasible.mesh_of(run.scenario), run.scenario.cluster.gpus_per_node
-    if timing is None:
-        return []
+    conduct, mesh, size = conduct_on(run.scenario.cluster), feasible.mesh_of(run.scenario), run.scenario.cluster.gpus_per_node
     calls: Counter[tuple[str, str, int, int, int]] = Counter()
     for (name, kind, payload_bytes), times in _calls(run).items():
         communicator = run.program.communicators[name]
         nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
         calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += times
-    costs = [(what, times, timing(what[1], AUTO, np.arange(what[3]) % what[4], what[2])) for what, times in calls.items()]
+    costs = [(what, times, conduct.alone(what[1], AUTO, np.arange(what[3]) % what[4], what[2])) for what, times in calls.items()]
     rows = [_cost(what, times, known) for what, times, known in costs if known is not None]
     return sorted(rows, key=lambda row: -row.seconds)
 

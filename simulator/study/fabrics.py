@@ -6,6 +6,7 @@ that was inside. `results/collectives/make.py` writes those that ship, `trainsim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Annotated, Literal
 
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
+from ..costs.tuner import Switch
 from ..errors import UserError, did_you_mean
-from ..units import BYTES, BYTES_PER_SECOND, GB, GIB, KIB, LATENCY, MIB, SECONDS, US_PER_S
+from ..units import BYTES, BYTES_PER_SECOND, KIB, LATENCY, SECONDS
 from . import catalog
 from .checked import validated
 from .document import Document
@@ -92,6 +94,22 @@ class CurveSchema(Strict):
             yield "ranks", f": {self.ranks} do not sit evenly on {self.nodes} nodes", f"{self.nodes} of them, or a multiple"
 
 
+class SwitchSchema(Strict):
+    """One line of what somebody laid down: from which sizes on the library takes which algorithm."""
+
+    kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall"]
+    algorithm: str
+    size_up_to: Annotated[float, quantity(BYTES)] | None = None
+    nodes_up_to: Count | None = None
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        known = catalog.files("collectives")
+        if self.algorithm not in known:
+            yield "algorithm", f": there is none called {self.algorithm!r}", did_you_mean(self.algorithm, list(known))
+        elif self.kind not in catalog.module("collectives", self.algorithm).KINDS:
+            yield "algorithm", f": {self.algorithm} does no {self.kind}", "`trainsim catalog collectives` says what each does"
+
+
 class FabricSchema(Strict):
     """A file of topologies/fabrics."""
 
@@ -100,6 +118,7 @@ class FabricSchema(Strict):
     source: str
     inside: InsideSchema | None = None
     across: AcrossSchema | None = None
+    switches: Annotated[list[SwitchSchema], Field(default_factory=list)]
     curves: Annotated[list[CurveSchema], Field(default_factory=list)]
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -123,6 +142,8 @@ class Fabric:
     inside: Inside | None = None
     across: Across | None = None
     curves: tuple[Curve, ...] = ()
+    switches: tuple[Switch, ...] = ()
+    """Which algorithm its library takes up to which size, where that is known better than by NCCL's own reckoning."""
 
 
 Loader = Callable[[str], Fabric]
@@ -166,7 +187,8 @@ def _fabric(document: Document, name: str) -> Fabric:
         over = across if curve.nodes > 1 else None
         source = f"{name}: {curve.source}" if curve.source else name
         curves.append(Curve(curve.kind, curve.algorithm, curve.ranks, curve.nodes, knots, curve.error, within, over, source))
-    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves))
+    switches = (Switch(s.kind, s.algorithm, s.size_up_to or math.inf, s.nodes_up_to or math.inf) for s in schema.switches)
+    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves), tuple(switches))
 
 
 def _inside(name: str, schema: InsideSchema) -> Inside:
@@ -203,87 +225,6 @@ def _across(name: str, schema: AcrossSchema) -> Across:
         schema.adaptive,
         schema.nvls,
     )
-
-
-def text(fabric: Fabric) -> str:
-    """A fabric as its YAML file."""
-    lines = [f"# {fabric.about}", f"about: {_quoted(fabric.about)}"]
-    lines += [f"provenance: {fabric.provenance}", f"source: {_quoted(fabric.source)}"]
-    if fabric.inside:
-        lines += ["inside:", *(f"  {line}" for line in _inside_lines(fabric.inside))]
-    if fabric.across:
-        lines += ["across:", *(f"  {line}" for line in _across_lines(fabric.across))]
-    if fabric.curves:
-        lines.append("curves:")
-        for curve in fabric.curves:
-            lines += _curve_lines(curve, own=fabric.inside is not None)
-    return "\n".join(lines) + "\n"
-
-
-def _inside_lines(inside: Inside) -> list[str]:
-    lines = [f"rate: {_rate(inside.bytes_per_s)}", f"launch: {_us(inside.launch_s)}", f"step: {_us(inside.step_s)}"]
-    lines += [f"efficiency: {inside.efficiency:.4g}", f"fill: {_us(inside.fill_s)}"]
-    if inside.pair_efficiency != 1:
-        lines.append(f"pair_efficiency: {inside.pair_efficiency:.4g}")
-    if inside.nvls_efficiency:
-        lines.append(f"nvls_efficiency: {inside.nvls_efficiency:.4g}")
-    if inside.island:
-        lines += [f"island: {inside.island}", f"beyond: {_rate(inside.beyond_bytes_per_s)}"]
-        lines.append(f"beyond_efficiency: {inside.beyond_efficiency:.4g}")
-    if inside.mesh:
-        lines.append(f"mesh: {inside.mesh}")
-    if inside.flags != 1:
-        lines += [f"flags: {inside.flags:.4g}", f"flags_size: {_size(round(inside.flags_bytes))}"]
-    if inside.pair_bytes_per_s:
-        lines.append(f"pair: {_rate(inside.pair_bytes_per_s)}")
-    if inside.to_nics:
-        lines.append("to_nics: true")
-    return lines
-
-
-def _across_lines(across: Across) -> list[str]:
-    return [
-        f"nic: {_rate(across.nic_bytes_per_s)}",
-        f"nics: {across.nics:.0f}",
-        f"crossing: {_us(across.crossing_s)}",
-        f"efficiency: {across.efficiency:.4g}",
-        f"rendezvous: {across.rendezvous:.4g}",
-        f"rendezvous_size: {_size(round(across.rendezvous_bytes))}",
-        *(["sharp: true"] if across.sharp else []),
-        *(["adaptive: true"] if across.adaptive else []),
-        *([] if across.nvls else ["nvls: false"]),
-    ]
-
-
-def _curve_lines(curve: Curve, *, own: bool) -> list[str]:
-    head = f"  - {{kind: {curve.kind}, algorithm: {curve.algorithm}, ranks: {curve.ranks}, nodes: {curve.nodes}"
-    head += "" if own else f", inside: {curve.inside.name}"
-    return [
-        f"{head}, error: {curve.error:.4f}, source: {_quoted(curve.source)},",
-        f"     sizes: [{', '.join(_size(size) for size, _ in curve.knots)}],",
-        f"     times: [{', '.join(_us(time) for _, time in curve.knots)}]}}",
-    ]
-
-
-def _quoted(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _rate(value: float) -> str:
-    return f"{value / GB:.6g} GB/s"
-
-
-def _us(value: float) -> str:
-    """Rounded twice, as means of measured times lie half way between digits, and one machine errs above and another below."""
-    us = float(f"{value * US_PER_S:.9g}")
-    return f"{us:.4g} us" if us < MIB else f"{us:.0f} us"
-
-
-def _size(value: float) -> str:
-    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if value % factor == 0:
-            return f"{value / factor:.0f} {unit}"
-    return f"{value:.0f} B"
 
 
 def curves_of(fabrics: Sequence[Fabric]) -> tuple[Curve, ...]:

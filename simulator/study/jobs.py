@@ -196,7 +196,9 @@ def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Sc
         raise UserError(f"jobs: {shown(gpus)} GPUs are more than one simulation takes", where=at, hint=f"at most {MOST_GPUS}")
     if not isinstance(chosen, list) or not chosen or not all(type(g) is int and g >= 0 for g in chosen):
         at = document.where((*place, "gpus"))
-        raise UserError(f"jobs: gpus: {shown(gpus)} are no GPUs", where=at, hint="gpus: 8, or a list of their numbers")
+        wrong = next((g for g in gpus if type(g) is not int or g < 0), gpus) if isinstance(gpus, list) else gpus
+        said = f"{shown(wrong)} is no number of a GPU" if wrong is not gpus else f"{shown(gpus)} are no GPUs"
+        raise UserError(f"jobs: gpus: {said}", where=at, hint="how many, such as 8, or a list of their numbers: [0, 1, 2, 3]")
     shared = {key: value for key, value in document.data.items() if key in ("cluster", "framework", "fidelity", "perturb")}
     own = {key: entry[key] for key in ("model", "plan", "job") if key in entry}
     marks = {p: mark for p, mark in document.marks.items() if p[:1] != ("jobs",)}

@@ -11,33 +11,44 @@ from ..engine.task import Array
 from ..errors import OutsideDomain, UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from . import catalog
-from .timing import IDEAL, can_add_up, switch_abilities, timing_on
+from .choices import chosen_on, switches_of, told_on
+from .timing import IDEAL, MEASURED_AS, can_add_up, switch_abilities, timing_on
 
 LIBRARY = {
-    "all_reduce": ("ring", "tree", "hierarchical_pipelined"),
-    "reduce_scatter": ("ring", "hierarchical_pipelined"),
-    "all_gather": ("ring", "hierarchical_pipelined"),
+    "all_reduce": ("ring", "tree"),
+    "reduce_scatter": ("ring",),
+    "all_gather": ("ring",),
     "alltoall": ("direct",),
-    "broadcast": ("ring", "tree"),
+    "broadcast": ("ring",),
     "sendrecv": ("point_to_point",),
     "exchange": ("point_to_point",),
 }
-"""What `auto` chooses from everywhere: what collective libraries have."""
+"""What `auto` chooses from everywhere: what NCCL has."""
 IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
 """What it has besides for all-reduces where switches add up."""
+AT_FACE_VALUE = {
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), ("hierarchical_pipelined",)),
+    "broadcast": ("tree",),
+}
+"""What `auto` has besides on links at their face value, where it takes the fastest: a library made for them."""
 SAY_SO = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
 """How the file of a fabric says that switches add up."""
 
 
 def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
-    """How collectives are done on a cluster: by the algorithm named, or by the fastest that its library has."""
+    """How collectives are done on a cluster: by the algorithm named, or as its library would."""
     known, wanted = catalog.files("collectives"), catalog.plain(algorithm).replace("-", "_")
     if wanted not in (AUTO, *known):
         raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *known]))
+    chosen, told = chosen_on(cluster), told_on(cluster)
     able = [name for ability in switch_abilities(cluster) for name in IN_SWITCHES[ability]]
-    choices = {**LIBRARY, "all_reduce": (*LIBRARY["all_reduce"], *able)}
+    more = {"all_reduce": able} if chosen else AT_FACE_VALUE
+    choices = {kind: [*names, *more.get(kind, ())] for kind, names in LIBRARY.items()}
+    for line in switches_of(cluster):
+        choices[line.kind].append(line.algorithm)
     used = {wanted, *(name for names in choices.values() for name in names)} - {AUTO}
-    return Conduct({name: catalog.module("collectives", name) for name in sorted(used)}, choices, wanted, timing_on(cluster))
+    modules = {name: catalog.module("collectives", name) for name in sorted(used)}
+    return Conduct(modules, choices, wanted, timing_on(cluster), told, chosen)
 
 
 def must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> None:
@@ -53,7 +64,7 @@ def must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> N
     knows = kind in every[name].KINDS
     counts = [n for n in range(2, 2 * len(nodes)) if knows and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
     near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)
-    reason = f"{name} does no {kind}" + (f" over {len(nodes)} ranks" if knows else "")
+    reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if knows else "")
     hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
     raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
 

@@ -1,7 +1,7 @@
-"""What the network did in a step: bytes and busy time of every link, the busiest ones, and one link over time.
+"""What the network did in a step: bytes and busy time of every link, those that ranks wait for, and one link over time.
 
 Bytes are exact: every collective puts its wire bytes, weighted, on each link of its footprint. Over time the bytes of a
-collective are spread evenly between the end of its latency and its own end.
+collective are spread evenly between the end of its latency and its own end. Links that behave alike are looked at once.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..binding.bind import Bound
+from ..engine.fold import Partition, refine, verify
 from ..engine.task import RATE_BITS, WEIGHT_BITS, Array
 from ..engine.timeline import Timeline
 from ..hardware.cluster import Cluster
 from ..units import seconds
+from .waiting import Wait, WaitedLink, Waiting, waited_links, waits
 
 if TYPE_CHECKING:
     from .run import Run
@@ -49,19 +53,37 @@ class Traffic:
     @cached_property
     def bytes(self) -> Array:
         """Of every link, in the order of the cluster's wiring."""
-        skeleton = self.bound.skeleton
-        carried = np.zeros(len(skeleton.feet))
-        for communicator, program, rows in self._turns():
+        skeleton, alike = self.bound.skeleton, self._alike.communicator
+        carried = np.zeros((len(alike), skeleton.patterns))
+        for communicator, program, rows in self._turns(set(_first_of(alike).tolist())):
             work = skeleton.tariff.work[skeleton.kind[communicator]][skeleton.templates[program].charge[rows]]
             pattern = skeleton.tariff.pattern[skeleton.kind[communicator]][skeleton.templates[program].charge[rows]]
-            np.add.at(carried, communicator * skeleton.patterns + pattern, work / (1 << RATE_BITS))
-        each = carried[skeleton.feet.row_of] * skeleton.foot_weight / (1 << WEIGHT_BITS)
+            np.add.at(carried[communicator], pattern, work / (1 << RATE_BITS))
+        of_foot = carried[_first_of(alike)[alike]].ravel()
+        each = of_foot[skeleton.feet.row_of] * skeleton.foot_weight / (1 << WEIGHT_BITS)
         return np.bincount(skeleton.feet.idx, weights=each, minlength=self.cluster.wiring.links)
+
+    @cached_property
+    def _alike(self) -> Partition:
+        """Communicators that do the same at the same times, and links that carry the same."""
+        partition = refine(self.bound.skeleton)
+        verify(self.bound.skeleton, partition)
+        return partition
 
     def kind_of(self, link: int) -> str:
         """What a link joins: `nic > leaf`."""
         wiring = self.cluster.wiring
         return f"{wiring.vertex_kind(int(wiring.source[link]))} > {wiring.vertex_kind(int(wiring.target[link]))}"
+
+    @cached_property
+    def kinds(self) -> tuple[Array, tuple[str, ...]]:
+        """The kind of every link, a number, and the names of the kinds in the order of their first links."""
+        wiring = self.cluster.wiring
+        first = np.array([run.first for run in wiring.vertices])
+        source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
+        _, begin, which = np.unique(source * len(first) + target, return_index=True, return_inverse=True)
+        order = np.argsort(begin)
+        return np.argsort(order)[which], tuple(self.kind_of(int(begin[i])) for i in order)
 
     @cached_property
     def _first(self) -> tuple[Array, Array, Array]:
@@ -96,6 +118,8 @@ class Network(Traffic):
     timeline: Timeline
     begin_ns: int
     end_ns: int
+    waiting: Waiting
+    """The exposed time of every rank by the links that it waits for."""
 
     @property
     def step_s(self) -> float:
@@ -126,43 +150,54 @@ class Network(Traffic):
     @cached_property
     def classes(self) -> list[dict[str, Any]]:
         """Links that join the same kinds of vertices: how many, their bytes, the mean over them of the seconds that they are
-        busy (`busy_s`) and of their utilisation, and the highest utilisation."""
-        wiring = self.cluster.wiring
-        first = np.array([run.first for run in wiring.vertices])
-        source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
-        _, begin, which = np.unique(source * len(first) + target, return_index=True, return_inverse=True)
+        busy (`busy_s`) and of their utilisation, the highest utilisation, and the seconds that ranks, on average, wait for
+        what such links limit (`waited_s`)."""
+        which, names = self.kinds
+        waited_s = self.waiting.behind(which)
         return [
             {
-                "kind": self.kind_of(int(begin[i])),
+                "kind": name,
                 "links": int((which == i).sum()),
                 "bytes": float(self.bytes[which == i].sum()),
                 "busy_s": float(self.busy_s[which == i].mean()),
                 "utilisation": float(self.utilisation[which == i].mean()),
                 "highest_utilisation": float(self.utilisation[which == i].max()),
+                "waited_s": waited_s.get(i, 0.0),
             }
-            for i in np.argsort(begin)
+            for i, name in enumerate(names)
         ]
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        """What ranks wait for, the longest first: together the exposed communication of the step."""
+        return waits(self.waiting, *self.kinds)
+
+    def waited_links(self, count: int = 10) -> list[WaitedLink]:
+        """The links that ranks wait for longest; of links alike the first."""
+        return waited_links(self.waiting, self.cluster.wiring, *self.kinds)[:count]
 
     @cached_property
     def busy_s(self) -> Array:
         """Of every link: how long anything was on its way over it."""
-        feet = self.bound.skeleton.feet
-        used = np.flatnonzero(self.bound.skeleton.foot_weight)
-        used = used[np.argsort(feet.idx[used], kind="stable")]
-        links, first = np.unique(feet.idx[used], return_index=True)
-        busy = np.zeros(self.cluster.wiring.links)
-        for link, rows in zip(links.tolist(), np.split(feet.row_of[used], first[1:]), strict=True):
-            spans = [self._spans_ns[row] for row in rows.tolist() if row in self._spans_ns]
+        feet, patterns, alike = self.bound.skeleton.feet, self.bound.skeleton.patterns, self._alike
+        first, spans_ns = _first_of(alike.link), self._spans_ns
+        seen = np.flatnonzero(np.isin(feet.idx, first))
+        foot = feet.row_of[seen]
+        same = np.stack([alike.link[feet.idx[seen]], alike.communicator[foot // patterns] * patterns + foot % patterns])
+        busy = np.zeros(len(first))
+        for link, crossing in groupby(np.unique(same, axis=1).T.tolist(), key=itemgetter(0)):
+            spans = [spans_ns[foot] for _, foot in crossing if foot in spans_ns]
             if spans:
                 busy[link] = seconds(_covered_ns(np.concatenate(spans, axis=1), self.begin_ns))
-        return busy
+        return busy[alike.link]
 
     @cached_property
     def _spans_ns(self) -> dict[int, Array]:
-        """Of every footprint in use: when bytes begin to move, and when they have arrived, of each of its turns in the step."""
-        skeleton, times = self.bound.skeleton, self.timeline.times
+        """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when they have arrived, of
+        each of its turns in the step."""
+        skeleton, times, alike = self.bound.skeleton, self.timeline.times, self._alike.communicator
         tariff, found = skeleton.tariff, {}
-        for communicator, program, rows in self._turns():
+        for communicator, program, rows in self._turns(set(_first_of(alike).tolist())):
             kind, charge = skeleton.kind[communicator], skeleton.templates[program].charge[rows]
             tasks = self.timeline.tasks_of(self._first_rank[communicator])[rows]
             end = times.end_ns[tasks]
@@ -170,7 +205,7 @@ class Network(Traffic):
             pattern = np.where(tariff.work[kind, charge] > 0, tariff.pattern[kind, charge], -1)
             for of in set(pattern.tolist()) - {-1}:
                 at = pattern == of
-                found[int(communicator * skeleton.patterns + of)] = np.stack([begin[at], end[at]])
+                found[int(alike[communicator] * skeleton.patterns + of)] = np.stack([begin[at], end[at]])
         return found
 
     def series(self, link: int, bins: int = 200) -> tuple[Array, Array]:
@@ -200,6 +235,12 @@ class Network(Traffic):
                 begin = min(int(self.timeline.times.start_ns[task]) + int(tariff.latency_ns[kind, of]), end - 1)
                 if share and tariff.work[kind, of]:
                     yield begin, end, share * float(tariff.work[kind, of]) / (1 << RATE_BITS)
+
+
+def _first_of(classes: Array) -> Array:
+    """The first member of each class. Classes are numbered 0, 1, 2 ..."""
+    first: Array = np.unique(classes, return_index=True)[1]
+    return first
 
 
 def _covered_ns(spans: Array, after: int) -> int:
@@ -249,7 +290,8 @@ def shared_links(cluster: Cluster, users: Sequence[tuple[str, float, Array]], co
 def network(run: Run) -> Network:
     """The network's part in a run."""
     from .assemble import bound_of
+    from .waiting import waiting
 
     seen = run.observation
     bound = bound_of(run.scenario, run.program, every_link=True)
-    return Network(run.scenario.cluster, bound, seen.iteration, run.engine_timeline, seen.begin_ns, seen.end_ns)
+    return Network(run.scenario.cluster, bound, seen.iteration, run.engine_timeline, seen.begin_ns, seen.end_ns, waiting(run))

@@ -34,7 +34,7 @@ Timing = Callable[[str, str, Array, int], Alone | None]
 
 def timing_on(cluster: Cluster) -> Timing | None:
     """How long collectives take on a cluster; None for an ideal one, and for one whose links somebody drew by hand."""
-    if not _is_known(cluster):
+    if not is_known(cluster):
         return None
 
     @cache
@@ -68,7 +68,7 @@ def timing_on(cluster: Cluster) -> Timing | None:
 
 def switch_abilities(cluster: Cluster) -> list[str]:
     """In which networks of a cluster the switches add up: inside nodes (nvls), between them (sharp)."""
-    if not _is_known(cluster):
+    if not is_known(cluster):
         return []
     inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
     return ["nvls"] * (inside.nvls_efficiency > 0) + ["sharp"] * (across is not None and across.sharp)
@@ -79,7 +79,7 @@ def can_add_up(cluster: Cluster, ability: str, nodes: int) -> bool:
 
     Links at their face value take the network's for granted, and those of any NVSwitch.
     """
-    if not _is_known(cluster):
+    if not is_known(cluster):
         return ability == "sharp" or any(run.kind == SWITCH for run in cluster.wiring.vertices)
     inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
     if ability == "nvls" or nodes == 1:
@@ -87,5 +87,6 @@ def can_add_up(cluster: Cluster, ability: str, nodes: int) -> bool:
     return across is not None and (across.sharp or cluster.fabric in QUANTUM)
 
 
-def _is_known(cluster: Cluster) -> bool:
+def is_known(cluster: Cluster) -> bool:
+    """Whether fabrics speak of the links of a cluster; else they are taken at their face value."""
     return cluster.fabric != IDEAL and cluster.nvlink.bytes_per_s > 0

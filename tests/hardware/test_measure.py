@@ -28,7 +28,7 @@ def test_ways_of_a_dgx() -> None:
     assert sum(way.gpus for way in found) == 31
     assert found[0].bytes_per_s == (450 * GB, 450 * GB)
     assert found[1].classes == ("pcie up", "nic up", "nic down", "pcie down")
-    assert found[1].latency_s[0] == pytest.approx(5e-6)
+    assert found[1].latency_s[0] == pytest.approx(1.8e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.collectives import Edges, Round, direct, joined
+from simulator.collectives import Edges, Round, joined
 from simulator.errors import OutsideDomain, UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import catalog
@@ -336,54 +336,6 @@ def busy_fraction(name: str, kind: str, n: int) -> float:
     return float(busiest) / FORMS[name, kind](n, 0.0, 1.0)
 
 
-class TestUneven:
-    """An all-to-all in which ranks have more for some than for others."""
-
-    def test_equal_numbers_are_the_even_exchange(self) -> None:
-        even = direct.rounds("alltoall", np.zeros(6, dtype=int))
-        for matrix in (np.ones((6, 6)), np.full((6, 6), 7), [[0.3] * 6] * 6):
-            (r,) = direct.rounds("alltoall", np.zeros(6, dtype=int), matrix)
-            assert float(r.fraction) == pytest.approx(float(even[0].fraction), rel=1e-15)
-            assert r.edges.key == even[0].edges.key
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_the_busiest_rank_decides(self, seed: int) -> None:
-        n = 8
-        matrix = np.random.default_rng(seed).integers(0, 100, (n, n))
-        byte = n * T / matrix.sum()
-        off = matrix * (1 - np.eye(n, dtype=int))
-        expected = LATENCY + byte * max(off.sum(axis=0).max(), off.sum(axis=1).max())
-        assert seconds_alone(bound_to(matrix), "alltoall", S, one_node(n)) == pytest.approx(expected, rel=TOLERANCE)
-
-    def test_all_for_one_takes_n_times_as_long(self) -> None:
-        matrix = np.zeros((8, 8))
-        matrix[:, 3] = 1.0
-        expected = LATENCY + 7 * T
-        assert seconds_alone(bound_to(matrix), "alltoall", S, one_node(8)) == pytest.approx(expected, rel=TOLERANCE)
-
-    def test_nothing_for_others_is_free(self) -> None:
-        assert direct.rounds("alltoall", np.zeros(4, dtype=int), np.eye(4)) == ()
-        assert direct.rounds("alltoall", np.zeros(4, dtype=int), np.zeros((4, 4))) == ()
-
-    @pytest.mark.parametrize("matrix", [np.ones((3, 4)), np.full((4, 4), -1), np.full((4, 4), np.nan), np.ones(4)])
-    def test_what_is_no_matrix_of_bytes_is_refused(self, matrix: Any) -> None:
-        with pytest.raises(UserError, match="matrix of 4 x 4"):
-            direct.rounds("alltoall", np.zeros(4, dtype=int), matrix)
-
-
-def bound_to(matrix: Any) -> Any:
-    """The direct exchange with a matrix given."""
-
-    class Uneven:
-        KINDS = ("alltoall",)
-
-        @staticmethod
-        def rounds(kind: str, nodes: Any) -> Any:
-            return direct.rounds(kind, nodes, matrix)
-
-    return Uneven
-
-
 def test_a_group_with_uneven_nodes_is_refused_in_words() -> None:
     for name in ("hierarchical", "nvls", "nvls_tree", "sharp"):
         assert not taken(MODULES[name], "all_reduce", [0, 0, 1])
@@ -408,6 +360,7 @@ class TestRefusals:
             ("all_gather", "halving_doubling", 12, "ring"),
             ("broadcast", "nvls", 8, "binomial, ring, tree"),
             ("sendrecv", "ring", 8, "point_to_point"),
+            ("sendrecv", "ring", 8, "ring does no sendrecv"),
         ],
     )
     def test_what_cannot_serve_a_kind_is_refused(self, kind: str, name: str, gpus: int, hint: str) -> None:

@@ -20,7 +20,7 @@ from simulator.costs.curves import Curve, alone, read, rising
 from simulator.costs.links import LAWS, Across, Inside
 from simulator.costs.theory import ALGORITHMS, KINDS, Call
 from simulator.errors import UserError
-from simulator.study import fabrics
+from simulator.study import fabric_text, fabrics
 from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
 from simulator.study.cluster_links import links_of
@@ -320,7 +320,7 @@ def test_reading_knots() -> None:
 def test_a_fabric_comes_back_from_its_text(name: str, tmp_path: Path) -> None:
     fabric = fabrics.load(name)
     file = tmp_path / f"{name}.yaml"
-    file.write_text(fabrics.text(replace(fabric, curves=tuple(bare(c) for c in fabric.curves))), encoding="utf-8")
+    file.write_text(fabric_text.text(replace(fabric, curves=tuple(bare(c) for c in fabric.curves))), encoding="utf-8")
     again = fabrics.load(str(file))
     assert (again.inside, again.across, again.provenance) == (fabric.inside, fabric.across, fabric.provenance)
     assert [c.knots for c in again.curves] == [c.knots for c in fabric.curves]
@@ -432,7 +432,7 @@ def test_text_and_json_calibrate_alike(tmp_path: Path) -> None:
     text, record = tmp_path / "a.txt", tmp_path / "a.json"
     text.write_text("".join(printed(*run) for run in RUNS[:2]), encoding="utf-8")
     record.write_text("[" + ", ".join(reported(*run) for run in RUNS[:2]) + "]", encoding="utf-8")
-    one, other = (fabrics.text(calibrated([file], "own")) for file in (text, record))
+    one, other = (fabric_text.text(calibrated([file], "own")) for file in (text, record))
     assert one == other
     assert "NCCL 2.27.3; 12 points of 12 sizes" in one
 
@@ -489,7 +489,7 @@ def overall(errors: dict[tuple[str, str], list[float]], where: str) -> float:
 def test_what_ships_is_what_the_table_gives(make: ModuleType) -> None:
     built = make.build([row for row in make.measured(TABLE) if row.role == "fit"], laws=False)
     for name, fabric in built.fabrics.items():
-        assert (fabrics.folder() / f"{name}.yaml").read_text(encoding="utf-8") == fabrics.text(fabric), name
+        assert (fabrics.folder() / f"{name}.yaml").read_text(encoding="utf-8") == fabric_text.text(fabric), name
 
 
 def test_a_size_that_was_left_out_is_predicted(make: ModuleType) -> None:

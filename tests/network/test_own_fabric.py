@@ -14,7 +14,7 @@ from simulator.costs.curves import Curve, alone
 from simulator.costs.links import LAWS
 from simulator.costs.theory import Call
 from simulator.errors import UserError
-from simulator.study import fabrics
+from simulator.study import fabric_text, fabrics
 from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
 from simulator.study.calibrate.nccl_tests import read
@@ -173,7 +173,7 @@ def test_no_measurement_beats_the_wire_of_a_calibrated_fabric(
 ) -> None:
     logs = written(tmp_path / "runs.txt", "".join(run(*one) for one in runs))
     out = tmp_path / "own.yaml"
-    out.write_text(fabrics.text(calibrated([logs], "own", *start)), encoding="utf-8")
+    out.write_text(fabric_text.text(calibrated([logs], "own", *start)), encoding="utf-8")
     made = fabrics.load(str(out))
     assert made.inside
     for kind, ranks, nodes, gb_per_s in runs:

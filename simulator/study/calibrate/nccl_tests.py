@@ -176,7 +176,7 @@ def _line(number: int, words: Sequence[str]) -> _Line:
 
 
 def _is_number(word: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", word) is not None
+    return re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", word) is not None
 
 
 def _positive(word: str, *, allow_zero: bool = False) -> float:
