@@ -16,7 +16,7 @@ from typing import NewType
 
 from .errors import UserError, nearest, shown
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 TFLOP = 10**12
 BITS_PER_BYTE = 8
@@ -165,9 +165,9 @@ def show_s(value: float) -> str:
 
 def show_bytes(value: float) -> str:
     """A size in binary units, as memory is sold: `79.6 GiB`."""
-    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+    for factor, unit in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(value) >= factor:
-            return f"{value / factor:.1f} {unit}"
+            return f"{value / factor:,.1f} {unit}"
     return f"{value:.0f} B"
 
 
