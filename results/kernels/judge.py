@@ -87,7 +87,7 @@ def _percent(value: float) -> str:
 
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: Shelf, raw: Path) -> None:
     """Writes report.md and the pictures."""
-    fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf)]
+    fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf, sustained(table))]
     parts = [INTRODUCTION, *fitted, *sites(table, shelf), *apart(shelf), *validated(raw)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
@@ -171,31 +171,57 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
     yield from misses(judged)
 
 
-def left_out(scores: Iterable[tuple[Task, Score]], shelf: Shelf) -> Iterator[str]:
+def sustained(table: pd.DataFrame) -> Mapping[str, float]:
+    """The share of its peak that the fastest published bf16 product sustains, of GPUs for which a search was published."""
+    found = table[table.variant.str.contains("best-shape") & (table.dtype == "bf16")]
+    peaks = np.array([kernel_fits.gpu(owner).peak("bf16") for owner in found.owner])
+    return dict(zip(found.owner, 2 * found.m * found.n * found.k / found.seconds / peaks, strict=True))
+
+
+def left_out(scores: Iterable[tuple[Task, Score]], shelf: Shelf, best: Mapping[str, float]) -> Iterator[str]:
     """All rows of a GPU predicted by constants of the others."""
-    yield "\n## One GPU left out\n\nIts rows by the constants of the GPU most like it among the rest, as they would be lent.\n"
-    rows = []
+    yield "\n## One GPU left out\n\nIts rows by the constants of the GPU most like it among the rest, as they would be lent."
+    yield "*Known* is the median with one number about it: how much of its peak its fastest published product sustains, as the"
+    yield "files of GPUs that nobody measured have it.\n"
+    rows, medians = [], []
     for task, _ in scores:
         out = {task.gpu, *KIN} if task.gpu.startswith("a100") else {task.gpu}
         rest = Shelf({name: fits for name, fits in shelf.fits.items() if name not in out}, shelf.gpus)
         own = kernel_fits.gpu(task.gpu)
         library = "" if task.library == "any" else task.library
+        if task.dtype == "fp32" or task.gpu not in EACH_GENERATION:
+            continue
         chosen = blind(own, rest, task, library) or blind(own, rest, task)
-        if task.dtype != "fp32" and task.gpu in EACH_GENERATION and chosen:
-            made = score(task.rows, task.predict(chosen.fit.constants, task.machine, task.rows, _extra(chosen.fit)))
-            rows.append([task.gpu, task.family, task.dtype, task.library, f"{chosen.owner} {chosen.fit.library}", *made.cells])
-    yield from _markdown(["GPU", "family", "dtype", "library", "constants of", "all", "large", "bias"], rows)
+        known = blind(own, rest, task, library, best) or blind(own, rest, task, best=best)
+        if chosen and known:
+            fits = chosen.fit, known.fit
+            lent, told = (score(task.rows, task.predict(f.constants, task.machine, task.rows, _extra(f))) for f in fits)
+            both = [100 * float(np.median(np.abs(one.errors))) for one in (lent, told)]
+            medians.append(both)
+            from_whom = f"{chosen.owner} {chosen.fit.library}"
+            cells = [*lent.cells, *(f"{median:.1f}" for median in both)]
+            rows.append([task.gpu, task.family, task.dtype, task.library, from_whom, *cells])
+    mean = [f"{value:.1f}" for value in np.mean(medians, axis=0)]
+    rows.append(["mean of these", "", "", "", "", "", "", "", *mean])
+    yield from _markdown(["GPU", "family", "dtype", "library", "constants of", "all", "large", "bias", "median", "known"], rows)
 
 
-def blind(gpu: Gpu, rest: Shelf, task: Task, library: str = "") -> Chosen | None:
-    """What speaks for a GPU of which nothing is known but its data sheet: not how much of it kernels sustain."""
+def blind(gpu: Gpu, rest: Shelf, task: Task, library: str = "", best: Mapping[str, float] | None = None) -> Chosen | None:
+    """What speaks for a GPU of which nothing is known but its data sheet: not how much of it kernels sustain, or only by the
+    `best` product of each GPU.
+    """
     first = choose(gpu, rest, task.family, task.dtype, library)
-    return first and choose(replace(gpu, kernels=rest.gpus[first.owner].kernels), rest, task.family, task.dtype, library)
+    if not first:
+        return None
+    lender = rest.gpus[first.owner].kernels
+    times = best[gpu.name] / best[first.owner] if best else 1.0
+    kernels = replace(lender, compute_fraction=lender.compute_fraction * times)
+    return choose(replace(gpu, kernels=kernels), rest, task.family, task.dtype, library)
 
 
 def sites(table: pd.DataFrame, shelf: Shelf) -> Iterator[str]:
     """Independent products of two machines: each, and the four of a layer together, after one scalar for the machine."""
-    from make import GEMM_PRIOR, chosen, gemm, machine, tasks
+    from make import IN_TURN_PRIOR, chosen, gemm, machine, tasks
 
     yield "\n## Machines that were not fitted\n"
     yield "fp16 products of several models, on other machines and libraries (Vidur's profiles). How much of the last wave"
@@ -210,7 +236,7 @@ def sites(table: pd.DataFrame, shelf: Shelf) -> Iterator[str]:
         each = score(found, made * scalar)
         mean = {"layer sums": float(100 * np.abs(sums).mean())}
         own_fit = next(task for task in tasks(table) if (task.gpu, task.dtype, task.library) == (gpu, "bf16", "any"))
-        free = replace(own_fit, prior=GEMM_PRIOR)
+        free = replace(own_fit, prior=IN_TURN_PRIOR)
         others = (free, replace(free, start=replace(free.start, tiles="warpgroups")))
         refitted = (gemm(other.fit(other.rows)[0], other.machine, found) for other in others)
         means = (100 * np.abs(layer_sums(found.assign(predicted=one))[0]).mean() for one in refitted)
@@ -252,6 +278,10 @@ def apart(shelf: Shelf) -> Iterator[str]:
     zeros = [(gpu, fit.library, fit.beside) for gpu, fit in every if UNFILLED_SAVES in fit.beside]
     rows = [[gpu, library, f"{100 * b[UNFILLED_SAVES]:.0f}", f"{b[UNFILLED_GB]:.1f}"] for gpu, library, b in zeros]
     yield from _markdown(["GPU", "library", "saved, %", "half of it at, GB"], rows)
+    yield "\nProducts of inference libraries were timed in a loop over five or six weights. Small ones stay in the cache; what"
+    yield "comes from memory ends so much later, beside the time that its bytes take.\n"
+    cold = [(gpu, fit.dtype, getattr(fit.constants, "cold_us", 0.0)) for gpu, fit in every if fit.library == "any"]
+    yield from _markdown(["GPU", "dtype", "from memory, us"], [[gpu, dtype, f"{us:.1f}"] for gpu, dtype, us in cold if us])
     yield "\nfp32 products were timed in eager PyTorch, where a linear layer takes so much longer than a batch of products.\n"
     eager = [(gpu, fit.beside[LINEAR_US]) for gpu, fit in every if LINEAR_US in fit.beside]
     yield from _markdown(["GPU", "linear layers, us"], [[gpu, f"{us:.1f}"] for gpu, us in eager])

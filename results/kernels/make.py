@@ -32,8 +32,9 @@ from simulator.study import kernel_fits
 from simulator.study.calibrate import ratios
 from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
-from simulator.study.calibrate.predict import CAST_START, passes_s, products_s
+from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
+from simulator.study.calibrate.words import turns_of
 from simulator.study.kernel import bytes_each, plain
 from simulator.study.measured_gpus import named
 from simulator.units import US_PER_S
@@ -82,7 +83,10 @@ POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh",
 BINARY = ("add", "mul", "div", "pow")
 REDUCTIONS = ("layernorm", "softmax")
 """Operators over rows that PyTorch has as one kernel, and that were measured."""
-WITHOUT_QUANTUM = {name: sigma for name, sigma in GEMM_PRIOR.items() if name != "quantum"}
+COLD_US = 0.8
+"""By how much later kernels end whose operands come from memory: where fitting starts."""
+IN_TURN_PRIOR = {**GEMM_PRIOR, "cold_us": 1.0}
+WITHOUT_QUANTUM = {name: sigma for name, sigma in IN_TURN_PRIOR.items() if name != "quantum"}
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
 2025); independent products on an H100 of 2024 ask for .5. What speaks for several of them keeps that, and has no tiles of three
 warpgroups, which make builds of 2025 better predicted and those products worse."""
@@ -186,7 +190,7 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
     adds = rows.variant.str.contains("wgrad|grad_w").to_numpy()
-    time = products_s(c, on, (m, n, k, batch), WIDTH[dtype], adds, cast)
+    time = products_s(c, on, (m, n, k, batch), WIDTH[dtype], Timed(adds, cast, turns_of(rows.variant.iloc[0])))
     if not len(beside):
         return time
     if dtype == "fp32":
@@ -220,9 +224,9 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         libraries = dict.fromkeys(rows.library)
         for library in (ANY, *(libraries if len(libraries) > 1 else ())):
             own = rows if library == ANY else rows[rows.library == library]
-            prior = WITHOUT_QUANTUM if library == ANY and len(libraries) > 1 else GEMM_PRIOR
+            prior = WITHOUT_QUANTUM if library == ANY and len(libraries) > 1 else IN_TURN_PRIOR
             recent = architecture(kernel_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
-            start = GemmConstants(tiles=TILES_OF.get(dtype, "warpgroups" if recent else "any"))
+            start = GemmConstants(cold_us=COLD_US, tiles=TILES_OF.get(dtype, "warpgroups" if recent else "any"))
             unfilled = UNFILLED_START if dtype == "bf16" and UNFILLED_BY in set(own.library) else {}
             beside = SPILL_START if dtype == DEEP else unfilled
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, cast, beside)

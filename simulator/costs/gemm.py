@@ -5,6 +5,7 @@ A library picks a tile and splits the inner dimension so that the product ends s
 waves, the last of which is (partly) empty, and the ramps of one wave may pass during the work of another. The clock falls with
 the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the p-norm of their times.
 The tiles in flight read their operands together; where those exceed the cache, what tiles do not share comes from memory again.
+What comes from memory starts later than what a benchmark that repeats itself left in the cache, and streams slower.
 The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the least over tiles
 and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
 """
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..units import US_PER_S
-from .machine import Array, Machine, columns, in_blocks
+from .machine import Array, Machine, columns, held, in_blocks
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
@@ -65,6 +66,8 @@ class GemmConstants:
     compute: float = 0.9
     """Fraction of the peak, before the clock falls."""
     memory: float = 0.82
+    cold_us: float = 0.0
+    """How much later a kernel ends whose operands come from memory and not from the cache, beside their bytes."""
     ramp: float = 180.0
     """Filling and draining a tile's pipeline, as an inner dimension."""
     hidden: float = 0.2
@@ -96,14 +99,24 @@ class GemmConstants:
 
 
 def gemm_s(
-    c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike = 1, *, width: float = 2
+    c: GemmConstants,
+    on: Machine,
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    batch: ArrayLike = 1,
+    *,
+    width: float = 2,
+    turns: int = 0,
 ) -> Array:
-    """Seconds of (m, k) x (k, n), `batch` times, of elements `width` bytes wide: of one product, or of many at once."""
+    """Seconds of (m, k) x (k, n), `batch` times, of elements `width` bytes wide: of one product, or of many at once. Operands
+    come from memory; with `turns` they are timed over and over, so many second operands in turn, and the cache may hold all.
+    """
     sizes = columns(m, n, k, batch)
     flat = [size.ravel() for size in sizes]
     out = np.empty(flat[0].shape)
     for part in in_blocks(out.size, BLOCK):
-        out[part] = _block(c, on, [size[part] for size in flat], width)
+        out[part] = _block(c, on, [size[part] for size in flat], width, turns)
     return out.reshape(sizes[0].shape)
 
 
@@ -113,17 +126,19 @@ def accumulation_s(c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike) ->
     return c.accumulate * ACCUMULATED_BYTES * m * n / (c.memory * on.bytes_per_s)
 
 
-def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
+def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float, turns: int) -> Array:
     m, n, k, batch = sizes
     ideal_s = 2 * batch * m * n * k / on.flop_per_s
-    bytes_s = width * batch * (m * k + k * n + m * n) / on.bytes_per_s
+    moved = width * batch * (m * k + k * n + m * n)
+    warm = held(on, moved + (turns - 1) * width * batch * k * n) if turns else np.zeros_like(moved)
+    bytes_s = (1 - warm) * moved / on.bytes_per_s
     tiled_s = _tiled(c, on, sizes, width)
     slowed = c.power / (tiled_s + c.power_us / US_PER_S) + c.throttle / (tiled_s + c.throttle_us / US_PER_S)
     busy_s = tiled_s * (1 + ideal_s * slowed)
-    moving_s = bytes_s / c.memory
+    moving_s = bytes_s / c.memory + (warm * moved / on.cache_bytes_per_s if turns else 0.0)
     both_s = _overlapped(busy_s, moving_s, c.norm)
     least_s = np.maximum(ideal_s, bytes_s)
-    took_s: Array = c.launch_us / US_PER_S + np.maximum(both_s, least_s)
+    took_s: Array = (c.launch_us + (1 - warm) * c.cold_us) / US_PER_S + np.maximum(both_s, least_s)
     return took_s
 
 

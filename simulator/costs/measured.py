@@ -125,12 +125,12 @@ class Estimator:
         chosen, _ = self._constants("gemm", GemmConstants())
         return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
 
-    def product(self, kernel: Gemm, width: float) -> Estimate:
-        """A matrix product of elements that may be narrower than a byte."""
+    def product(self, kernel: Gemm, width: float, turns: int = 0) -> Estimate:
+        """A matrix product of elements that may be narrower than a byte; `turns` as in `gemm_s`."""
         on, adds = self.machine, kernel.part is Part.WEIGHT_GRADIENT and self.options.accumulate
 
         def took_s(c: GemmConstants) -> float:
-            time_s = float(gemm_s(c, on, kernel.m, kernel.n, kernel.k, kernel.batch, width=width))
+            time_s = float(gemm_s(c, on, kernel.m, kernel.n, kernel.k, kernel.batch, width=width, turns=turns))
             return time_s + float(accumulation_s(c, on, kernel.m, kernel.n)) * kernel.batch if adds else time_s
 
         chosen, c = self._constants("gemm", GemmConstants(), took_s)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..units import US_PER_S
-from .machine import UNKNOWN, Array, Machine, columns
+from .machine import UNKNOWN, Array, Machine, columns, held
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
@@ -137,10 +137,7 @@ def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: flo
 
 def _sooner(on: Machine, moved: Array) -> Array:
     """How much faster bytes come that the cache holds: all of them up to half of it, none beyond it."""
-    if not on.cache_bytes:
-        return np.ones_like(moved)
-    held: Array = np.clip(2 - 2 * moved / on.cache_bytes, 0, 1)
-    return 1 + (CACHED - 1) * held
+    return 1 + (CACHED - 1) * held(on, moved)
 
 
 def lookup_s(c: RowwiseConstants, on: Machine, elements: ArrayLike, bytes_moved: ArrayLike, kernels: int = 1) -> Array:

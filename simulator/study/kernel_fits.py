@@ -38,7 +38,7 @@ SOME = (
 )  # fmt: skip
 """Constants of which nothing is too little: a rate, a size, or work that takes no time."""
 AT_LEAST_ONE = ("norm", "overlap", "odd")
-NEUTRAL = ("odd", "odd_ramp", "reread")
+NEUTRAL = ("odd", "odd_ramp", "reread", "cold_us")
 """Constants that a file may leave out, and does where they change nothing."""
 AS_IT_SHIPS = "as it ships"
 """Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""

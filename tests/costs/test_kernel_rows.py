@@ -105,6 +105,21 @@ def test_key_heads() -> None:
     assert row.skipped == "30 heads cannot share 8 key heads evenly"
 
 
+def test_products_of_inference_libraries_were_timed_in_turn() -> None:
+    """Their small weights stay in a large cache; a product by itself reads them from memory."""
+    shape = {"gpu": "L40S", "op": "gemm", "dtype": "bf16", "m": "16"}
+    small, large = {"n": "2048", "k": "2048"}, {"n": "16384", "k": "8192"}
+    assert predicted(**shape, **small, variant="TN fwd") < 0.8 * predicted(**shape, **small)
+    assert predicted(**shape, **large, variant="TN fwd") == predicted(**shape, **large)
+
+
+@pytest.mark.parametrize(("words", "meant"), list(kernels.ON_HOPPER.items()))
+def test_frameworks_take_flash_attention_3_on_hopper(words: str, meant: str) -> None:
+    for gpu in ("H100-SXM", "H200-SXM"):
+        assert predicted(**{**ATTENTION, "gpu": gpu}, variant=words) == predicted(**{**ATTENTION, "gpu": gpu}, variant=meant)
+    assert predicted(**ATTENTION, variant=words) < 0.8 * predicted(**ATTENTION, variant="FA2")
+
+
 def test_unfused_attention_is_not_that_of_a_library() -> None:
     fused, *unfused = (predicted(**ATTENTION, variant=words) for words in ("fa2", "unfused", "math"))
     assert unfused[0] == unfused[1] > 2 * fused

@@ -114,6 +114,32 @@ class TestProducts:
         large = gemm_s(c, on, 1, 2**17, 2**14, width=width) - launch_s
         assert large == pytest.approx(width * 2**31 / (c.memory * on.bytes_per_s), rel=0.4)
 
+    @given(tensor_fits, lengths, lengths, lengths, st.sampled_from(("m", "n", "k")), st.integers(1, 512))
+    def test_in_turn_more_takes_no_less(
+        self, fit: tuple[GemmConstants, Machine, float], m: int, n: int, k: int, which: str, more: int
+    ) -> None:
+        c, on, width = fit
+        sizes = {"m": m, "n": n, "k": k}
+        grown = {**sizes, which: sizes[which] + more}
+        cold, once, six = (gemm_s(c, on, **sizes, width=width, turns=turns) for turns in (0, 1, 6))
+        assert once <= six * (1 + TOLERANCE)
+        assert six <= cold * (1 + TOLERANCE)
+        assert gemm_s(c, on, **grown, width=width, turns=6) >= six * (1 - TOLERANCE)
+
+    def test_only_weights_that_fit_stay_in_the_cache(self) -> None:
+        """Six of 8 MiB do in the 96 MB of an L40S, six of 32 MiB do not; in the 6 MB of an A40 not even the former do."""
+        graphics, smaller = (machine(kernel_fits.gpu(name), "bf16") for name in ("l40s", "a40"))
+        c = replace(GemmConstants(), cold_us=1.0)
+        for k, on, stays in ((2**11, graphics, True), (2**13, graphics, False), (2**11, smaller, False)):
+            cold, warm = (US_PER_S * gemm_s(c, on, 1, 2**11, k, turns=turns) for turns in (0, 6))
+            at_most_us = US_PER_S * 2 * 2**11 * k / on.bytes_per_s
+            assert (warm < cold - 1 and warm - c.launch_us < at_most_us) if stays else warm == cold
+
+    def test_what_comes_from_memory_starts_later(self) -> None:
+        on, c = MACHINES[0], GemmConstants()
+        later_s = gemm_s(replace(c, cold_us=1.5), on, 64, 4096, 4096) - gemm_s(c, on, 64, 4096, 4096)
+        assert later_s * US_PER_S == pytest.approx(1.5)
+
     def test_experts_of_odd_channels_take_longer(self) -> None:
         """By what was fitted, in their products: Triton loads sixteen at a time."""
         c, on = GemmConstants(odd=1.5), MACHINES[1]

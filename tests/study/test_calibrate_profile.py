@@ -27,10 +27,10 @@ from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.deep_gemm import spilled_s
 from simulator.study.calibrate.few import slowed
-from simulator.study.calibrate.predict import products_s
+from simulator.study.calibrate.predict import Timed, products_s
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
-from simulator.study.calibrate.words import kernel_of
+from simulator.study.calibrate.words import TURNS, kernel_of
 
 from ..commandline import SMALL, trainsim
 
@@ -157,7 +157,8 @@ def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
     sizes = [(m, n, k) for m in (256, 512, 1024, 4096) for n in (2048, 6144, 8192) for k in (1024, 4096, 8192)]
     m, n, k = (np.array(column, dtype=np.float64) for column in zip(*sizes, strict=True))
     assert isinstance(shipped.constants, GemmConstants)
-    seconds = products_s(shipped.constants, on, (m, n, k, np.ones(len(m))), 1.0, np.zeros(len(m)), shipped.cast or ())
+    timed = Timed(cast=shipped.cast or (), turns=TURNS)
+    seconds = products_s(shipped.constants, on, (m, n, k, np.ones(len(m))), 1.0, timed)
     seconds = seconds + spilled_s(4.0, on, m, n, k)
     probes = [Probe("gemm", "fp8_block", *one, variant="TN fwd") for one in sizes]
     rows = [Measured("h100", probe, took) for probe, took in zip(probes, seconds.tolist(), strict=True)]

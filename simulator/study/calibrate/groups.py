@@ -15,7 +15,7 @@ from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Gemm, Kernel, Rowwise
 from ..kernel import WIDTH
 from .table import COLD, Measured
-from .words import BACK, FORWARD_BACKWARD, Experts, kernel_of, name_of
+from .words import BACK, FORWARD_BACKWARD, Experts, kernel_of, name_of, turns_of
 
 RATIO = "ratio"
 """Instead of a library: rows that are no fit of their own, and told by their ratios to one."""
@@ -74,7 +74,7 @@ class Group:
     def casts(self) -> bool:
         """Whether products were measured with the cast of their first operand, as inference libraries are in FP8."""
         narrow = self.family == "gemm" and WIDTH[self.rows[0].probe.dtype] < WIDTH["bf16"]
-        return narrow and all(row.probe.variant.lower().startswith("tn fwd") for row in self.rows)
+        return narrow and all(turns_of(row.probe.variant) for row in self.rows)
 
     def column(self, name: str) -> Array:
         return np.array([float(getattr(kernel, name)) for kernel in self.kernels])

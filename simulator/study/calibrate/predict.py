@@ -7,6 +7,7 @@ from 16 bits; attention may be forward, backward, or both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ...units import US_PER_S
 from ..kernel import WIDTH
 from .deep_gemm import spilled_s
 from .groups import Group
-from .words import adds
+from .words import adds, turns_of
 
 CAST_START = (10.0, 2.5)
 """Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
@@ -29,14 +30,24 @@ CAST_FROM_BYTES = 2
 """Of an element before it is cast."""
 
 
-def products_s(
-    c: GemmConstants, on: Machine, sizes: Sequence[Array], width: float, adds: ArrayLike, cast: Sequence[float] | Array = ()
-) -> Array:
-    """Seconds of products of `sizes` m, n, k and batch; those that `adds` says add to a gradient, all cast if there is a cast."""
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """How products were timed."""
+
+    adds: ArrayLike = False
+    """Which of them add to a gradient in fp32."""
+    cast: Sequence[float] | Array = ()
+    """With an unfused cast of the first operand: microseconds, and passes over its bytes."""
+    turns: int = 0
+    """Over and over, with so many second operands in turn."""
+
+
+def products_s(c: GemmConstants, on: Machine, sizes: Sequence[Array], width: float, timed: Timed) -> Array:
+    """Seconds of products of `sizes` m, n, k and batch, as they were timed."""
     m, n, k, batch = sizes
-    time = gemm_s(c, on, m, n, k, batch, width=width)
-    time = time + np.where(adds, accumulation_s(c, on, m, n) * batch, 0.0)
-    return time + cast_s(cast, on, m, k, width) if len(cast) else time
+    time = gemm_s(c, on, m, n, k, batch, width=width, turns=timed.turns)
+    time = time + np.where(timed.adds, accumulation_s(c, on, m, n) * batch, 0.0)
+    return time + cast_s(timed.cast, on, m, k, width) if len(timed.cast) else time
 
 
 def cast_s(cast: Sequence[float] | Array, on: Machine, m: Array, k: Array, width: float) -> Array:
@@ -65,7 +76,9 @@ def predicted(c: Any, group: Group, cast: Array) -> Array:
     m, n, k, batch = sizes
     if group.family == "moe":
         return moe_s(c, group.on, m, k, n, (batch, group.column("top_k")), width=width)
-    time = products_s(c, group.on, sizes, width, np.array([adds(row.probe) for row in group.rows]), cast[:2])
+    turns = min(turns_of(row.probe.variant) for row in group.rows)
+    timed = Timed(np.array([adds(row.probe) for row in group.rows]), cast[:2], turns)
+    time = products_s(c, group.on, sizes, width, timed)
     if len(cast) > 2:
         time = time + spilled_s(cast[2], group.on, m, n, k)
     if not group.backward.any():

@@ -50,6 +50,11 @@ VARIANTS = {
 }
 """How the products of a part are run: a weight gradient into 16 bits, and added to one in fp32."""
 ADDS = re.compile(r"wgrad.*acc=true|grad_w")
+IN_TURN = "tn fwd"
+"""How tables of inference libraries call a product."""
+TURNS = 6
+"""Their public collectors (ai-dynamo/aiconfigurator, collector/*/collect_gemm.py) time it in a loop over so many weights, or
+five: more than the cache holds, unless they are small."""
 LIBRARIES = ("flash_attention", "cudnn", "mem_efficient")
 """Of attention, as PyTorch has them."""
 ELEMENTWISE = ("add", "mul", "relu", "gelu", "dropout", "silu")
@@ -60,6 +65,11 @@ WRITTEN_OUT = ("swiglu", "rope", "cross_entropy", "quantise")
 BACK = "_bwd"
 FLOP_PER_BYTE = 256
 """About the ratio of a GPU's peaks: orders kernels by their time."""
+
+
+def turns_of(variant: str) -> int:
+    """How many second operands took turns when a product was timed; 0 if none did, as far as its words tell."""
+    return TURNS if variant.strip().lower().startswith(IN_TURN) else 0
 
 
 @dataclass(frozen=True, slots=True)

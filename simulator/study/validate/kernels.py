@@ -23,7 +23,7 @@ from ...kernels import Gemm, Part, Rowwise
 from ...units import US_PER_S
 from .. import catalog, kernel_fits
 from ..calibrate.deep_gemm import spilled_s
-from ..calibrate.words import TOP_K, UNARY_PASSES, forward_bytes, is_within, known_as, mean_width, name_of
+from ..calibrate.words import TOP_K, UNARY_PASSES, forward_bytes, is_within, known_as, mean_width, name_of, turns_of
 from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, bytes_each, own_name, plain
 from ..measured_gpus import named
 from . import Own, Predicted, Row, count, time_us, truth
@@ -39,6 +39,13 @@ LIBRARIES = (
     (r"fa_?2|flash|triton|flashinfer", "flash_attention"),
 )
 """What stands in the name of an attention library that has no fit of its own, and whose it takes."""
+ON_HOPPER = {
+    "flash_attention": "fa3",
+    "flashinfer": "fa3",
+    "vllm_flash_attn": "vllm_flash_attn_fa3",
+    "vllm_flashinfer": "vllm_flash_attn_fa3",
+}
+"""What inference frameworks call a backend that takes FlashAttention 3 there, or kernels of its design."""
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """How tables call a linear layer that PyTorch ran, alone or within a model."""
 LABELLED_PASSES = {
@@ -88,8 +95,11 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
         if dtype not in WIDTH:
             raise UserError(f"dtype: {shown(row['dtype'])} is not known")
         library = _library(row["variant"], libraries) if op.startswith("attention") else ""
-        if library in FOR_AMPERE and architecture(found(row["gpu"])).kernels == "blackwell":
+        kernels = architecture(found(row["gpu"])).kernels
+        if library in FOR_AMPERE and kernels == "blackwell":
             library = ""  # what frameworks call so there are not those kernels
+        elif kernels == "hopper":
+            library = ON_HOPPER.get(row["variant"].strip().lower(), library)
         made = _estimates(estimator(row["gpu"], dtype, library), op, row)
         whole, sigma = together("", made), max(e.sigma for e in made)
         return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
@@ -152,7 +162,8 @@ def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
         return [by.product(Gemm(*sizes, 1, batch=batch), width) for sizes in ((m, k, n), (k, n, m))]
     variant = row["variant"].lower()
     adds = ("wgrad" in variant and "acc=true" in variant) or "grad_w" in variant or op == "gemm_wgrad"
-    made = by.product(Gemm(m, n, k, 1, Part.WEIGHT_GRADIENT if adds else Part.FORWARD, batch), width)
+    part = Part.WEIGHT_GRADIENT if adds else Part.FORWARD
+    made = by.product(Gemm(m, n, k, 1, part, batch), width, turns_of(variant))
     return [replace(made, seconds=made.seconds + _beside_s(by, (m, n, k), width, variant))] if op == "gemm" else [made]
 
 
@@ -161,7 +172,7 @@ def _beside_s(by: Estimator, sizes: tuple[int, int, int], width: float, variant:
     eager linear layer in fp32, what the framework does."""
     if by.dtype == "fp32":
         return by.gpu.site_scalar * by.beside(LINEAR_US) / US_PER_S if EAGER_LINEAR.search(variant) else 0.0
-    if width >= WIDTH["bf16"] or not variant.startswith("tn fwd"):
+    if width >= WIDTH["bf16"] or not turns_of(variant):
         return 0.0
     spill_us = by.beside(SPILL_US)
     lost_s = by.gpu.site_scalar * float(spilled_s(spill_us, by.machine, *sizes)) if spill_us else 0.0
