@@ -7,11 +7,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import backward
 import matplotlib
 import numpy as np
 import pandas as pd
 
-from simulator.costs.shelf import LINEAR_US, SPILL_US, UNFILLED_GB, UNFILLED_SAVES, Chosen, Fit, Shelf, choose
+from simulator.costs.shelf import (
+    HANDED_ON_US,
+    LINEAR_US,
+    OPERATOR_US,
+    SPILL_US,
+    UNFILLED_GB,
+    UNFILLED_SAVES,
+    Chosen,
+    Fit,
+    Shelf,
+    choose,
+)
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
 from simulator.study import kernel_fits, validate
@@ -88,7 +100,8 @@ def _percent(value: float) -> str:
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: Shelf, raw: Path) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf, sustained(table))]
-    parts = [INTRODUCTION, *fitted, *sites(table, shelf), *apart(shelf), *validated(raw)]
+    told = validate.judged(kernels, validate.read(raw), raw.name)
+    parts = [INTRODUCTION, *fitted, *sites(table, shelf), *backwards(table, shelf, told), *apart(shelf), *validated(told)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
     picture("products.png", [(t, s) for t, s in scores if t.family == "gemm" and t.gpu in EACH_GENERATION], "m n k")
@@ -152,10 +165,11 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
     """Other values held out, drawn at random."""
     yield f"\n## Other held-out values\n\n{SPLITS} random draws of values: one in 8 of n and k, one in 4 of heads. Mean of"
     yield "the draws, then the worst. By them the form of attention was chosen: blocks of so many rows, ramps as times, even"
-    yield "blocks in waves; that a product's ramps overlap; and that of fp32 products: their tiles, what they read again. Which"
-    yield "tiles a narrow format has, and that experts like multiples of 16, was chosen with both sets of held-out rows in view;"
-    yield "so were DeepGEMM's slow steps, and what weights save that nobody filled. They are blind to the constants, not to the"
-    yield "form.\n"
+    yield "blocks in waves; that a product's ramps overlap; and how far the tiles of fp32 products run apart. Which tiles a"
+    yield "narrow format has or fp32 without tensor cores, that a split costs there, and that experts like multiples of 16, was"
+    yield "chosen with both sets of held-out rows in view; so were DeepGEMM's slow steps, and what weights save that nobody"
+    yield "filled. They are blind to the constants, not to the form. That tables of fp32 products name the inner dimension second"
+    yield "was seen in all of their rows; rows of models, which are not among them, agree (*Backward passes*).\n"
     rows, judged = [], []
     for task in tasks:
         if task.dtype == "fp32" or (task.family != "moe" and task.gpu in EACH_GENERATION):
@@ -285,12 +299,29 @@ def apart(shelf: Shelf) -> Iterator[str]:
     yield "\nfp32 products were timed in eager PyTorch, where a linear layer takes so much longer than a batch of products.\n"
     eager = [(gpu, fit.beside[LINEAR_US]) for gpu, fit in every if LINEAR_US in fit.beside]
     yield from _markdown(["GPU", "linear layers, us"], [[gpu, f"{us:.1f}"] for gpu, us in eager])
+    yield "\nMemory-bound operators were timed there from an idle GPU: microseconds around each, and around one that launches"
+    yield "nothing.\n"
+    around = [(gpu, fit.beside) for gpu, fit in every if OPERATOR_US in fit.beside]
+    rows = [[gpu, *(f"{b[name]:.1f}" if name in b else "" for name in (OPERATOR_US, HANDED_ON_US))] for gpu, b in around]
+    yield from _markdown(["GPU", "operators, us", "handed on, us"], rows)
 
 
-def validated(raw: Path) -> Iterator[str]:
+def backwards(table: pd.DataFrame, shelf: Shelf, told: validate.Report) -> Iterator[str]:
+    """How backward passes of memory-bound operators stand to what was measured of them."""
+    yield "\n## Backward passes\n"
+    yield "Of operators that eager PyTorch ran one by one in fp32, those of products both together. Errors are medians and"
+    yield "90th percentiles: in sample; of each size by the rows of the others; by what is the same for all GPUs. Products are"
+    yield "fitted to rows of another run, forward. *Ratio* is to a pointwise kernel of the bytes that were moved, by rows that"
+    yield "are at least as long as what the framework took around them. *Measured* and *predicted* are backward over forward"
+    yield "times, with what was taken around both. The ids of the look-ups were all the same, and a row is the mean of several"
+    yield "tables: no ratio comes near those of the V100.\n"
+    predicted_us = pd.Series([row.predicted for row in told.rows])
+    yield from _markdown(backward.HEAD, backward.section(list(backward.passes(table, predicted_us, shelf))))
+
+
+def validated(told: validate.Report) -> Iterator[str]:
     """What `trainsim validate --kind kernels` says of the whole table: no library named but for attention."""
     yield "\n## The whole table\n\nAs `trainsim validate --kind kernels` predicts it, in-sample for rows that were fitted.\n"
-    told = validate.judged(kernels, validate.read(raw), raw.name)
     sources = {**told.sources, "all": validate.scores(told.rows)}
     rows = [
         [key, str(s["n"]), str(s["skipped"]), *(f"{100 * s[name]:.1f}" if s["n"] else "" for name in ("median", "p90", "bias"))]

@@ -17,25 +17,22 @@ from typing import Any
 import judge
 import numpy as np
 import pandas as pd
+import pointwise
 
 from simulator.costs.attention import HEAD_MULTIPLE, AttentionConstants, Heads
 from simulator.costs.gemm import GemmConstants
 from simulator.costs.machine import Machine, architecture
 from simulator.costs.machine import machine as machine_of
 from simulator.costs.moe import moe_s
-from simulator.costs.rowwise import BACKWARD, RowwiseConstants, lookup_s, rowwise_s
 from simulator.costs.shelf import ANY, LINEAR_US, USUAL, Constants, Fit
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.kernels import Rowwise
 from simulator.study import kernel_fits
-from simulator.study.calibrate import ratios
 from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
-from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
+from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
 from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
-from simulator.study.calibrate.words import turns_of
-from simulator.study.kernel import bytes_each, plain
+from simulator.study.calibrate.words import INNER_SECOND, turns_of
 from simulator.study.measured_gpus import named
 from simulator.units import US_PER_S
 
@@ -53,7 +50,7 @@ DRAWN = {"gemm": 8, "attention": 4, "moe": 4}
 FEW = 50
 """Held-out rows below which random splits too say how sure a fit is."""
 SOME = 20
-"""One row in so many at least is held out; where those values are rare, every fourth value of n is."""
+"""One row in so many at least is held out; where those values are rare, every fourth value of n is, as the table calls it."""
 PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
 """Libraries whose kernels pack heads that share keys: FlashInfer, and FlashAttention 3 with lengths that vary."""
 ATTENTION_BACKWARD = {"h100": 2.8, "b200": 2.3}
@@ -71,18 +68,6 @@ TILES_OF = {"fp8": "blocks", "fp8_block": DEEP_TILES, "nvfp4": "block"}
 """Which tiles the kernels of a narrow format have."""
 DEEP = "fp8_block"
 """The format that DeepGEMM ran."""
-HOPPER: dict[str, Any] = {
-    "constants": RowwiseConstants(stream=0.93),
-    "sigma": 0.15,
-    "rows": 0,
-    "ratios": {},
-    "source": "reference notes: add sustains .98 of HBM on H100 (with hits in the cache) where .88 on A100",
-}
-"""Pointwise kernels were measured on Hopper only where they may not be fitted."""
-POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh", "gelu")
-BINARY = ("add", "mul", "div", "pow")
-REDUCTIONS = ("layernorm", "softmax")
-"""Operators over rows that PyTorch has as one kernel, and that were measured."""
 COLD_US = 0.8
 """By how much later kernels end whose operands come from memory: where fitting starts."""
 IN_TURN_PRIOR = {**GEMM_PRIOR, "cold_us": 1.0}
@@ -90,10 +75,12 @@ WITHOUT_QUANTUM = {name: sigma for name, sigma in IN_TURN_PRIOR.items() if name 
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
 2025); independent products on an H100 of 2024 ask for .5. What speaks for several of them keeps that, and has no tiles of three
 warpgroups, which make builds of 2025 better predicted and those products worse."""
-EAGER = GemmConstants(launch_us=30.0, reread=1.0, tiles="tall")
-EAGER_PRIOR = {**GEMM_PRIOR, "reread": 2.0}
+EAGER = GemmConstants(launch_us=30.0, reread=4.0, split_loss=0.1, tiles="plain")
+EAGER_PRIOR = GEMM_PRIOR | PLAIN_PRIOR
 EAGER_START = {LINEAR_US: 20.0}
 """Products in fp32 without tensor cores, timed as an eager framework launches them: linear layers later than batches."""
+WITH_CUTLASS = ("ampere", "hopper", "blackwell")
+"""Generations for which cuBLAS has wide tiles of CUTLASS's there too."""
 SITE_PRIOR = {name: GEMM_PRIOR[name] / 4 for name in GEMM_PRIOR}
 """A few rows of a board whose sister was fitted: they move the constants little."""
 
@@ -130,7 +117,7 @@ class Task:
         values, names = HELD_OUT[self.family], COLUMNS[self.family]
         held = np.logical_or.reduce([self.rows[name].isin(values) for name in names])
         if held.sum() * SOME < len(self.rows):
-            held = self.rows.n.isin(sorted(self.rows.n.unique())[:: len(values)]).to_numpy()
+            held = self.rows.told_n.isin(sorted(self.rows.told_n.unique())[:: len(values)]).to_numpy()
         return held
 
     def drawn(self, seed: int) -> Any:
@@ -158,6 +145,9 @@ def measured(path: Path) -> pd.DataFrame:
     table["library"] = np.where(table.source.str.startswith(GRAPHS), table.source.str.split("/").str[3], "")
     table["seconds"] = table.time_us / US_PER_S
     table["batch"] = table.batch.fillna(1.0)
+    second = table.op.isin(["gemm", "bmm"]) & table.variant.str.match(INNER_SECOND)
+    table["told_n"] = table.n
+    table.loc[second, ["n", "k"]] = table.loc[second, ["k", "n"]].to_numpy()
     table["top_k"] = pd.to_numeric(table.variant.str.extract(r"topk(\d+)")[0])
     te = table.variant.str.contains("v_head_dim=128", regex=False)
     table.loc[te, "head_dim"] = (table.head_dim[te] + TE_VALUES) / 2
@@ -232,7 +222,9 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, cast, beside)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):
-        yield Task("gemm", gpu, "fp32", ANY, rows, EAGER, EAGER_PRIOR, gemm, (), EAGER_START)
+        later = architecture(kernel_fits.gpu(gpu)).kernels in WITH_CUTLASS
+        start = replace(EAGER, tiles="plain_wide") if later else EAGER
+        yield Task("gemm", gpu, "fp32", ANY, rows, start, EAGER_PRIOR, gemm, (), EAGER_START)
     for gpu, rows in graphs[graphs.op == "moe_ffn"].groupby("owner"):
         start = GemmConstants(launch_us=20.0, compute=0.6, odd=1.5)
         yield Task("moe", gpu, "bf16", ANY, rows, start, {**GEMM_PRIOR, "odd": 1.0}, moe)
@@ -291,29 +283,6 @@ def chosen(fits: list[Fit], family: str, dtype: str, library: str = ANY) -> Fit:
     return next(fit for fit in fits if (fit.family, fit.dtype, fit.library) == (family, dtype, library))
 
 
-def rowwise(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
-    """Pointwise kernels and look-ups of every GPU where some were measured."""
-    fit = table[(table.role == "fit") & (table.dtype == "fp32")].assign(op_name=table.variant.str.split().str[-1])
-    moved = fit.m * fit.n * WIDTH["fp32"] * np.where(fit.op_name.isin(BINARY), 3, 2)
-    for gpu, rows in fit[(fit.op == "elementwise") & fit.op_name.isin(POINTWISE)].groupby("owner"):
-        on, own, time = machine(str(gpu), "fp32"), moved[rows.index].to_numpy(), rows.seconds.to_numpy()
-
-        def predict(c: RowwiseConstants, _: Any, on: Machine = on, own: Any = own) -> Any:
-            return rowwise_s(c, on, own)
-
-        c, _ = fitted(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
-        floor_us, c = c.launch_us, replace(c, launch_us=RowwiseConstants().launch_us)
-        found = fit[(fit.op == "embedding") & (fit.owner == gpu)]
-        if len(found):
-            c = replace(c, lookup_cycles=lookup(c, str(gpu), found))
-        as_timed = replace(c, launch_us=floor_us)
-        errors = np.abs(predict(as_timed, None) / time - 1)
-        sigma = max(0.05, float(np.quantile(errors, 0.68)))
-        about = (sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927")
-        beside = reductions(as_timed, on, fit[fit.owner == gpu])
-        yield str(gpu), Fit("rowwise", "", "", c, *about, ratios=beside)
-
-
 def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
     """Attention with the backward pass of the library that training uses: of that of others nothing is known."""
     if not isinstance(fit.constants, AttentionConstants):
@@ -322,24 +291,6 @@ def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
         (f for f in own if f.family == "attention"), key=lambda f: USUAL.index(f.library) if f.library in USUAL else len(USUAL)
     )
     return replace(fit, constants=replace(fit.constants, backward=usual.constants.backward))  # type: ignore[union-attr]
-
-
-def reductions(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """How many times as long as a pointwise kernel norms and softmax take, forward and backward, where some were measured."""
-    own = [row for row in rows.itertuples() if plain(row.op).removesuffix(BACKWARD) in REDUCTIONS]
-    names = [plain(row.op) for row in own]
-    each = [bytes_each(name.removesuffix(BACKWARD), "fp32", backward=name.endswith(BACKWARD)) for name in names]
-    kernels = [Rowwise(name, int(row.m), int(row.n), 1, moved) for name, row, moved in zip(names, own, each, strict=True)]
-    return {ratio.op: (ratio.times, ratio.error) for ratio in ratios.found(own, kernels, c, on)}
-
-
-def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:
-    """Cycles of a multiprocessor for an element looked up: the slope of time over elements, with a floor of its own."""
-    elements = (rows.m * rows.n).to_numpy()
-    slope, _ = np.polyfit(elements, rows.seconds, 1, w=1 / rows.seconds)
-    on, most = machine_of(kernel_fits.gpu(gpu)), elements.max()
-    cycle_s = lookup_s(replace(c, launch_us=0.0, lookup_cycles=1.0), on, most, 0.0) / most
-    return float(slope / cycle_s)
 
 
 def main() -> None:
@@ -364,9 +315,9 @@ def main() -> None:
             ]
     for name, own in fits.items():
         fits[name] = [_like_the_usual(f, own) for f in own]
-    for gpu, fit in rowwise(table):
+    for gpu, fit in pointwise.fits(table):
         fits.setdefault(gpu, []).append(fit)
-    fits["h100"].append(replace(chosen(fits["a100-pcie-80gb"], "rowwise", "", ""), **HOPPER))
+    fits["h100"].append(replace(chosen(fits["a100-pcie-80gb"], "rowwise", "", ""), **pointwise.HOPPER))
     for gpu in sorted(fits):
         with atomic(FITS / f"{gpu}.yaml") as temporary:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py"

@@ -4,7 +4,8 @@ A library picks a tile and splits the inner dimension so that the product ends s
 2 tm tn (k + ramp) flop at the rate of one multiprocessor, less for small tiles, which reuse their operands less; tiles run in
 waves, the last of which is (partly) empty, and the ramps of one wave may pass during the work of another. The clock falls with
 the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the p-norm of their times.
-The tiles in flight read their operands together; where those exceed the cache, what tiles do not share comes from memory again.
+The tiles in flight read their operands together, but run apart along a long inner dimension; what the cache no longer holds when
+the last of them comes is read from memory again.
 What comes from memory starts later than what a benchmark that repeats itself left in the cache, and streams slower.
 The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the least over tiles
 and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
@@ -24,20 +25,20 @@ TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
 BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
 DEEP = ((256, 128), (128, 192), (128, 128), (128, 64), (64, 64), (64, 32), (64, 16))
-TALL = ((128, 128), (128, 64), (128, 32), (64, 64), (64, 32))
+PLAIN = ((128, 128), (64, 128), (32, 128), (64, 64), (32, 64))
 TILE_SETS = {
     "any": TILES,
     "warpgroups": ((192, 128), (128, 192), *TILES),
     "blocks": BLOCKS,
     "block": BLOCKS[:1],
     "deep_gemm": DEEP,
-    "tall": TALL,
+    "plain": PLAIN,
+    "plain_wide": ((256, 128), (128, 256), *PLAIN),
 }
 """Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
 eight bits; one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
-Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; or those
-of fp32 without tensor cores, no wider than tall: a batch of short and wide products takes longer than one of tall and narrow
-ones."""
+Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; those of
+cuBLAS in fp32 without tensor cores, by the names of its kernels no narrower than high; and, from Ampere on, with CUTLASS's."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Powers of two, so that a whole number of waves is one in floats as well."""
 PARTIAL_BYTES = 4
@@ -46,8 +47,8 @@ REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
 """The tile, by its flop per byte, that reaches the `compute` fraction."""
 ACCUMULATED_BYTES = 8
 """A weight gradient that is added to an fp32 one reads and writes it."""
-IN_FLIGHT = 4
-"""Tiles of a multiprocessor that read the same operands at about the same time."""
+DRIFT = 2.0**-4
+"""Of the inner dimension, by which tiles in flight run apart. By random splits of fp32 products, among halves of it."""
 BLOCK = 4096
 
 _SIDES = {
@@ -93,7 +94,9 @@ class GemmConstants:
     odd: float = 1.0
     """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
     reread: float = 0.0
-    """How many times as long as at the memory's peak it takes to read, slice by slice, what tiles in flight do not share."""
+    """How many times as long as at the memory's peak it takes to read, slice by slice, what the cache did not keep."""
+    split_loss: float = 0.0
+    """How much longer all of a product takes that is split, beside what is moved: its parts wait for each other."""
     tiles: str = "any"
     """Which of TILE_SETS."""
 
@@ -164,6 +167,8 @@ def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
     waves += whole
     waves *= np.ceil(k / _S) + (1 - c.hidden) * c.ramp
     waves += c.hidden * c.ramp * per_depth_s
+    if c.split_loss:
+        waves *= np.where(_S > 1, 1 + c.split_loss, 1.0)
     partial_s = c.split_traffic * PARTIAL_BYTES / (c.memory * on.bytes_per_s)
     waves += np.where(_S > 1, _S * (partial_s * batch * m * n) + c.split_us / US_PER_S, 0)
     if c.reread:
@@ -173,13 +178,13 @@ def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
 
 
 def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
-    """Reading what the tiles in flight, which go across first, do not share, as far as the operands exceed the cache."""
+    """Reading for each tile what the cache holds no longer: where tiles in flight, a square of the result, run apart by more of
+    the inner dimension than it has room for, and the operands exceed it."""
     m, n, k, batch = sizes
     rows, across = _SIDES[c.tiles]
-    width_in_flight = IN_FLIGHT * on.sms * across
-    columns_shared = np.maximum(np.minimum(n, width_in_flight), across)
-    rows_shared = np.maximum(np.minimum(m, rows * width_in_flight / n), rows)
-    moved_s = width * m * n * k * (1 / rows_shared + 1 / columns_shared) / on.bytes_per_s
+    moved_s = width * batch * m * n * k * (1 / rows + 1 / across) / on.bytes_per_s
+    kept = on.cache_bytes / (width * on.sms**0.5 * (rows + across))
+    apart = 1 / (1 + (kept / (DRIFT * k)) ** 2)
     beyond = 1 / (1 + (on.cache_bytes / (width * k * (m + n))) ** 2)
-    took_s: Array = c.reread * beyond * batch * moved_s
+    took_s: Array = c.reread * apart * beyond * moved_s
     return took_s

@@ -21,7 +21,7 @@ from .gemm import GemmConstants, accumulation_s, gemm_s
 from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
-from .rowwise import LOOKUPS, RowwiseConstants, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
+from .rowwise import BACKWARD, LOOKUPS, RowwiseConstants, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
 from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
@@ -36,10 +36,13 @@ ODD_SIGMA = 0.2
 UNTIMED_SIGMA = 0.15
 """What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
-ONE_KERNEL = ("layernorm", "softmax", "layernorm_backward", "softmax_backward")
+BACKWARD_OPERATORS = (
+    "layernorm", "softmax", "gelu", "dropout", "embedding", "tanh", "relu", "pow", "mul", "truediv", "where",
+)  # fmt: skip
+ONE_OPERATOR = ("layernorm", "softmax", *(f"{name}_backward" for name in BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
-"""What an eager framework runs as one kernel too, bound by memory in these formats, in which the ratios that ship were measured;
-in others by its threads."""
+"""What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
+measured; in others by its threads."""
 LOOKUP_SIGMA = 0.6
 """What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
 WIDE, NARROW = 4, 2
@@ -120,9 +123,10 @@ class Estimator:
         launch_us, passes = (chosen and chosen.fit.cast) or (0.0, 0.0)
         return self.gpu.site_scalar * (launch_us / US_PER_S + passes * m * k * (2 + width) / self.gpu.memory_bytes_per_s)
 
-    def beside(self, name: str) -> float:
-        """A number that was fitted beside products and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
-        chosen, _ = self._constants("gemm", GemmConstants())
+    def beside(self, name: str, family: Family = "gemm") -> float:
+        """A number that was fitted beside kernels and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
+        pair = self._constants(family, RowwiseConstants()) if family == "rowwise" else self._constants(family, GemmConstants())
+        chosen = pair[0]
         return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
 
     def product(self, kernel: Gemm, width: float, turns: int = 0) -> Estimate:
@@ -160,7 +164,7 @@ class Estimator:
 
     def _rowwise(self, kernel: Rowwise) -> Estimate:
         chosen, c = self._constants("rowwise", RowwiseConstants())
-        whole = not self.options.eager or (kernel.op in ONE_KERNEL and self.dtype in FORMATS_OF_RATIOS)
+        whole = not self.options.eager or (kernel.op in ONE_OPERATOR and self.dtype in FORMATS_OF_RATIOS)
         ratio = chosen.fit.ratios.get(kernel.op) if chosen and whole else None
         if chosen and ratio:
             time = float(ratio_s(c, machine(self.gpu), kernel.traffic_bytes, ratio[0]))
@@ -176,7 +180,7 @@ class Estimator:
         else:
             time = float(rowwise_s(c, on, kernel.traffic_bytes, pace, kernel.columns))
         said = self._said(time, kernel.op, chosen, {"bytes": kernel.traffic_bytes})
-        if kernel.op in LOOKUPS:
+        if kernel.op in LOOKUPS or (self.options.eager and kernel.op.removesuffix(BACKWARD) in LOOKUPS):
             said = replace(said, sigma=math.hypot(said.sigma, LOOKUP_SIGMA))
         if chosen is None or (is_timed(kernel.op) and chosen.fit.rows > 0):
             return said

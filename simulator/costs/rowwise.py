@@ -78,7 +78,7 @@ WORK = {
     "dropout": Work(1.2, Pace(1.2), 1.3),
     "adam": Work(1.15, Pace(2.0, 8), 1.15),
     "quantise": Work(1.2, Pace(2.7, 3), 1.2),
-    "embedding": Work(1.0, Pace(1.0, 2)),
+    "embedding": Work(1.0, Pace(6.0, 2)),
 }
 """The global constants of memory-bound operators; 1 for all others.
 
@@ -86,8 +86,10 @@ Fused reductions: fp32 layer norm and softmax of torch 2.1 on four GPUs, over ad
 backward: 2.7 and 2.6 times forward there, on 3 passes over memory against 2. Eager norms, rope, gates and gelu: bytes in a cycle
 from the bandwidth that they sustain in fp16 on A100 and H100 (the reference notes on measured kernels) beside that of add, for
 which the two agree to 8% (layer norm: 17%); blocks and steps are those of the kernels of vLLM and PyTorch in 2023, from memory.
-Dropout: 2.7 times forward backward in fp32. Cross-entropy: as softmax; eager, by its passes in fp32. Adam: 34 bytes per
-parameter at three quarters of the rate. Quantise: the casts that are taken apart from FP8 products in results/kernels.
+Dropout: 2.7 times forward backward in fp32. Look-ups: eager backward, where the table's gradient is zeroed and ids are sorted, 6
+times as long as its three passes (5.3 and 6.1 on two GPUs, in fp32; forward they wait for indices). Cross-entropy: as softmax;
+eager, by its passes in fp32. Adam: 34 bytes per parameter at three quarters of the rate. Quantise: the casts that are taken apart
+from FP8 products in results/kernels.
 """
 LOOKUPS = ("embedding",)
 

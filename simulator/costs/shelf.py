@@ -64,11 +64,15 @@ CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 """A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
 so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
 SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US = "spill_us", "unfilled_saves", "unfilled_gb", "linear_us"
+OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
 BESIDE = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
 """What was timed with products and is none of theirs: microseconds that a step of 128 of the inner dimension takes longer in
 kernels whose tile is too wide (study/calibrate/deep_gemm.py); the share of time that weights full of zeros save, and the size of
 weights of which half are (study/calibrate/unfilled.py); microseconds that an eager linear layer takes longer to launch than a
 batch of products."""
+BESIDE_ROWWISE = (OPERATOR_US, HANDED_ON_US)
+"""The same of memory-bound operators that were timed one by one: microseconds that the framework takes around one, and around one
+that launches nothing, as an addition's backward pass that hands its gradient on (study/calibrate/eager.py)."""
 MOST = 0.99
 """Of a peak: no fraction that is scaled becomes more."""
 
@@ -95,7 +99,7 @@ class Fit:
     """Of operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
     relative error of that."""
     beside: Mapping[str, float] = field(default_factory=dict)
-    """What else was timed with the products and is none of theirs, by the names of `BESIDE`."""
+    """What else was timed with the products and is none of theirs, by the names of `BESIDE`, or with memory-bound operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from ..costs.attention import AttentionConstants
 from ..costs.gemm import TILE_SETS, GemmConstants
 from ..costs.rowwise import RowwiseConstants
-from ..costs.shelf import BESIDE, Constants, Fit, Shelf, akin, likeness
+from ..costs.shelf import BESIDE, BESIDE_ROWWISE, Constants, Fit, Shelf, akin, likeness
 from ..errors import did_you_mean
 from ..hardware.gpu import Gpu
 from . import catalog
@@ -38,7 +38,7 @@ SOME = (
 )  # fmt: skip
 """Constants of which nothing is too little: a rate, a size, or work that takes no time."""
 AT_LEAST_ONE = ("norm", "overlap", "odd")
-NEUTRAL = ("odd", "odd_ramp", "reread", "cold_us")
+NEUTRAL = ("odd", "odd_ramp", "reread", "split_loss", "cold_us")
 """Constants that a file may leave out, and does where they change nothing."""
 AS_IT_SHIPS = "as it ships"
 """Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
@@ -83,9 +83,11 @@ class FitSchema(Strict):
         tiles = self.constants.get("tiles", "any")
         if isinstance(tiles, str) and tiles not in TILE_SETS:
             yield "constants.tiles", f": {tiles!r} is no set of tiles", did_you_mean(tiles, TILE_SETS)
-        for name in sorted(set(self.beside) - set(BESIDE)):
-            yield f"beside.{name}", ": nothing of this name is timed with products", did_you_mean(name, BESIDE)
-        if self.beside and self.family != "gemm":
+        timed_with = {"gemm": BESIDE, "rowwise": BESIDE_ROWWISE}.get(self.family, ())
+        for name in sorted(set(self.beside) - set(timed_with)) if timed_with else ():
+            what = "products" if self.family == "gemm" else "memory-bound operators"
+            yield f"beside.{name}", f": nothing of this name is timed with {what}", did_you_mean(name, timed_with)
+        if self.beside and not timed_with:
             yield "beside", f": {self.family} has nothing", "it is of products: family: gemm"
         if self.ratios and self.family != "rowwise":
             yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"

@@ -511,7 +511,9 @@ class TestFiles:
         ((again,),) = [fits for _, fits in (kernel_fits.load(file),)]
         assert again.ratios["rmsnorm"] == (1.3, fit.sigma)
 
-    @pytest.mark.parametrize("old, new", [("tiles: tall", "tiles: tll"), ("tiles: tall", "tiles: 3"), ("ramp: ", "ramp: some")])
+    @pytest.mark.parametrize(
+        "old, new", [("tiles: plain_wide", "tiles: pln"), ("tiles: plain_wide", "tiles: 3"), ("ramp: ", "ramp: some")]
+    )
     def test_words_that_are_no_constants_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
         file = tmp_path / "mine.yaml"
         text = (kernel_fits.folder() / "l4.yaml").read_text()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.costs.gemm import TALL, TILE_SETS, TILES, GemmConstants, gemm_s
+from simulator.costs.gemm import DRIFT, PLAIN, TILE_SETS, TILES, GemmConstants, gemm_s
 from simulator.costs.machine import Machine
 from simulator.costs.measured import Estimate, Estimator, Options
 from simulator.costs.shelf import LINEAR_US
@@ -20,7 +20,7 @@ from simulator.units import GB, MB, TFLOP, US_PER_S
 WIDTH = 4
 SMALL_CACHE = Machine(9.3 * TFLOP, 732 * GB, 56, cache_bytes=4 * MB)
 LARGE_CACHE = replace(SMALL_CACHE, cache_bytes=2**20 * MB)
-EAGER = GemmConstants(launch_us=30.0, reread=15.0, tiles="tall")
+EAGER = GemmConstants(launch_us=30.0, reread=10.0, split_loss=0.1, tiles="plain")
 PRODUCTS = [fit for fits in kernel_fits.shelf().fits.values() for fit in fits if fit.family in ("gemm", "moe")]
 
 
@@ -28,13 +28,24 @@ def took_us(c: GemmConstants, on: Machine, m: int, n: int, k: int, batch: int = 
     return US_PER_S * float(gemm_s(c, on, m, n, k, batch, width=WIDTH))
 
 
-def test_wide_products_read_again_what_exceeds_the_cache() -> None:
-    """As P100 shows: as many tiles, but the columns in flight are four times as many, and the rows a quarter."""
-    wide, tall = (took_us(EAGER, SMALL_CACHE, *sizes, 4096) for sizes in ((2048, 32768), (32768, 2048)))
-    assert wide > 1.5 * tall
-    kept, never = (took_us(c, LARGE_CACHE, 2048, 32768, 4096) for c in (EAGER, replace(EAGER, reread=0.0)))
+def test_long_products_read_again_what_the_cache_keeps_no_longer() -> None:
+    """As P100 shows: the same arithmetic and tiles, but an inner dimension along which tiles run far apart."""
+    long, short = (took_us(EAGER, SMALL_CACHE, *sizes) for sizes in ((3072, 768, 32768), (24576, 3072, 1024)))
+    assert long > 2 * short
+    far = SMALL_CACHE.cache_bytes / (WIDTH * SMALL_CACHE.sms**0.5 * 256) / DRIFT
+    assert 1024 < far < 32768
+    kept, never = (took_us(c, LARGE_CACHE, 3072, 768, 32768) for c in (EAGER, replace(EAGER, reread=0.0)))
     assert kept == pytest.approx(never, rel=1e-3)
-    assert took_us(EAGER, replace(SMALL_CACHE, cache_bytes=0.0), 2048, 32768, 4096) >= wide
+    assert took_us(EAGER, replace(SMALL_CACHE, cache_bytes=0.0), 3072, 768, 32768) >= long
+
+
+def test_a_split_that_costs_is_taken_where_it_still_pays() -> None:
+    """One tile on 56 multiprocessors: a split loses its share, and no more; a product of whole waves loses nothing."""
+    free, costly, dear = (replace(EAGER, reread=0.0, split_loss=loss) for loss in (0.0, 0.5, 1e6))
+    one, few, never = (took_us(c, LARGE_CACHE, 128, 128, 65536) - c.launch_us for c in (free, costly, dear))
+    assert one < few <= 1.5 * one < never
+    whole = [took_us(c, LARGE_CACHE, 56 * 128, 1280, 4096) for c in (free, costly, dear)]
+    assert whole[0] == whole[1] == whole[2]
 
 
 @given(*[st.integers(1, 2**14)] * 3, st.integers(1, 64), st.sampled_from(["m", "n", "k", "batch"]), st.integers(1, 4096))
@@ -44,22 +55,34 @@ def test_more_takes_no_less(m: int, n: int, k: int, batch: int, which: str, more
     assert took_us(EAGER, SMALL_CACHE, *grown.values()) >= took_us(EAGER, SMALL_CACHE, *sizes.values()) * (1 - 1e-9)
 
 
-def test_tall_tiles_are_no_wider_than_tall() -> None:
-    assert TILE_SETS["tall"] == TALL
-    assert all(rows >= across for rows, across in TALL)
-    assert any(rows < across for rows, across in TILES)
+def test_tiles_without_tensor_cores_are_no_narrower_than_high() -> None:
+    assert TILE_SETS["plain"] == PLAIN
+    assert all(rows <= across for rows, across in PLAIN)
+    assert any(rows > across for rows, across in TILES)
+    assert {*TILE_SETS["plain_wide"]} - {*PLAIN} == {(256, 128), (128, 256)}
 
 
 def test_only_eager_fits_read_again() -> None:
     """Those of CUDA graphs, on tensor cores, are what they were."""
-    eager = [fit for fit in PRODUCTS if isinstance(fit.constants, GemmConstants) and fit.constants.tiles == "tall"]
-    others = [fit for fit in PRODUCTS if isinstance(fit.constants, GemmConstants) and fit.constants.tiles != "tall"]
-    assert {fit.dtype for fit in eager} == {"fp32"}
+    held = [(fit, fit.constants) for fit in PRODUCTS if isinstance(fit.constants, GemmConstants)]
+    eager = [(fit, c) for fit, c in held if c.tiles in ("plain", "plain_wide")]
+    others = [(fit, c) for fit, c in held if c.tiles not in ("plain", "plain_wide")]
+    assert {fit.dtype for fit, _ in eager} == {"fp32"}
     assert len(eager) == 8
-    assert all(
-        fit.constants.reread > 0 and fit.beside[LINEAR_US] > 0 for fit in eager if isinstance(fit.constants, GemmConstants)
-    )
-    assert not any(fit.constants.reread or LINEAR_US in fit.beside for fit in others if isinstance(fit.constants, GemmConstants))
+    assert all(c.reread > 0 and c.split_loss > 0 and fit.beside[LINEAR_US] > 0 for fit, c in eager)
+    assert not any(c.reread or c.split_loss or LINEAR_US in fit.beside for fit, c in others)
+
+
+@pytest.mark.parametrize("op, variant, batch", [("gemm", "torch2.1 linear", ""), ("bmm", "torch2.1 bmm", "4")])
+def test_tables_whose_second_size_is_the_inner_one(op: str, variant: str, batch: str) -> None:
+    """As that of operators timed by themselves; rows of models, and everybody else's, are as the header says."""
+    row = {"gpu": "h100", "op": op, "dtype": "fp32", "batch": batch}
+    inner, plain = {"m": "960", "n": "32768", "k": "960"}, {"m": "960", "n": "960", "k": "32768"}
+    told = [
+        validate.judged(kernels, [{**row, **sizes, "variant": words}], "t.csv").rows[0].predicted or 0.0
+        for sizes, words in ((inner, variant), (plain, "fwd"), (inner, "fwd"))
+    ]
+    assert told[0] == told[1] > 1.02 * told[2]
 
 
 def test_tables_of_eager_linear_layers_hold_more_than_the_product() -> None:

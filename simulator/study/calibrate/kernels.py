@@ -50,6 +50,8 @@ GEMM_PRIOR = {
     "throttle_us": 1.0,
 }
 """How far each constant may be believed to lie from its start: a sigma, of its logarithm or log-odds."""
+PLAIN_PRIOR = {"reread": 2.0, "split_loss": 2.0}
+"""The same of what only products without tensor cores have."""
 ATTENTION_PRIOR = {
     "launch_us": 0.7,
     "compute": 0.8,

@@ -28,7 +28,7 @@ from . import few, ratios
 from .deep_gemm import DEEP_TILES, SPILL_START
 from .doubt import HINT
 from .groups import RATIO, Group, groups, held_out, ranges_of
-from .kernels import ATTENTION_PRIOR, GEMM_PRIOR, fitted
+from .kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
 from .predict import CAST_START, predicted
 from .table import Measured
 from .words import adds
@@ -200,7 +200,7 @@ def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, f
     if group.family == "gemm":
         accumulates = any(adds(row.probe) for row in group.rows)
         reads_again = isinstance(start, GemmConstants) and start.reread > 0
-        return start, GEMM_PRIOR | ({"accumulate": 1.0} if accumulates else {}) | ({"reread": 2.0} if reads_again else {})
+        return start, GEMM_PRIOR | ({"accumulate": 1.0} if accumulates else {}) | (PLAIN_PRIOR if reads_again else {})
     if group.family == "moe":
         odd = isinstance(start, GemmConstants) and start.odd > 1 and bool((group.column("n") % LOADED).any())
         return start, GEMM_PRIOR | ({"odd": 1.0} if odd else {})

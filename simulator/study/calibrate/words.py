@@ -34,6 +34,12 @@ GATED_PRODUCTS = 3
 """Of an expert: gate, value, and back."""
 LABEL = "torch2.1"
 """How some tables begin the variant of an operator."""
+INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")
+"""Products of tables whose second size is the inner one: (m, n) x (n, k), as NeuSight's own script multiplies them
+(profile_bmm: randn(B, M, N) by randn(B, N, K)). So say the times too: on the same A100, rows of models take as long as the
+header says, (m, k) x (k, n), and these as long with n and k exchanged; a batch of products of 64 in m or k takes twice its
+share of time there, where a tile is half empty, and one of 64 in n its share; and a product of 960 x 960 x 32768 on an H100
+is as slow as 64 tiles on 132 multiprocessors."""
 BINARY = re.compile(r"(add|mul|div|pow|sub|truediv|where)\b")
 BINARY_PASSES, UNARY_PASSES = 3, 2
 """Over the elements of a row's shape, of an elementwise operator that workloads do not have."""
@@ -134,10 +140,17 @@ def kernels_of(probe: Probe) -> tuple[Kernel | Experts, ...]:
 
 
 def _products(probe: Probe, width: int) -> tuple[Gemm, ...]:
-    m, n, k, batch = probe.m, probe.n, probe.k, probe.batch or 1
+    m, n, k = product_sizes((probe.m, probe.n, probe.k), probe.variant)
+    batch = probe.batch or 1
     if probe.op in BOTH:
         return Gemm(m, k, n, width, batch=batch), Gemm(k, n, m, width, batch=batch)
     return (Gemm(m, n, k, width, Part.WEIGHT_GRADIENT if adds(probe) else Part.FORWARD, batch),)
+
+
+def product_sizes(sizes: tuple[int, int, int], variant: str) -> tuple[int, int, int]:
+    """The sizes (m, n, k) of a product (m, k) x (k, n) from those that its row names so."""
+    m, n, k = sizes
+    return (m, k, n) if INNER_SECOND.match(variant.strip().lower()) else sizes
 
 
 def adds(probe: Probe) -> bool:

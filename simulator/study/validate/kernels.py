@@ -4,7 +4,8 @@ What the words of a row mean: `gemm` is (m, k) x (k, n), `batch` times in `bmm` 
 attention has its own columns, and its `variant` names the library; row-wise operators have m rows of n columns, moved as
 often as the eager kernel does; `_bwd` is the backward pass, for products that of both operands. fp32 is fp32, not TF32. FP8
 products forward were measured with the cast of their first operand, which is its own kernel here and is added, as is what kernels
-lost that are slow by a fault of theirs, and what an eager linear layer took beside its product.
+lost that are slow by a fault of theirs, and what an eager framework took around a linear layer or around an operator that was
+timed alone.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from functools import cache
 
 from ...costs.machine import architecture
 from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import FOR_AMPERE, LINEAR_US, SPILL_US, UNFUSED
+from ...costs.shelf import FOR_AMPERE, HANDED_ON_US, LINEAR_US, OPERATOR_US, SPILL_US, UNFUSED
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part, Rowwise
 from ...units import US_PER_S
 from .. import catalog, kernel_fits
 from ..calibrate.deep_gemm import spilled_s
-from ..calibrate.words import TOP_K, UNARY_PASSES, forward_bytes, is_within, known_as, mean_width, name_of, turns_of
-from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, bytes_each, own_name, plain
+from ..calibrate.eager import is_one_by_one, operator, row_bytes
+from ..calibrate.words import TOP_K, is_within, known_as, mean_width, product_sizes, turns_of
+from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, own_name, plain
 from ..measured_gpus import named
 from . import Own, Predicted, Row, count, time_us, truth
 
@@ -48,19 +50,6 @@ ON_HOPPER = {
 """What inference frameworks call a backend that takes FlashAttention 3 there, or kernels of its design."""
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """How tables call a linear layer that PyTorch ran, alone or within a model."""
-LABELLED_PASSES = {
-    "gelu": 3,
-    "tanh": 3,
-    "relu": 3,
-    "pow": 6,
-    "dropout": 5,
-    "drop": 5,
-    "softmax": 3,
-    "layernorm": 3,
-    "embedding": 9,
-    "add": 0,
-}
-"""Those of backward passes, as fp32 labels of torch 2.1 show them. `add` has none."""
 FUSED = ("adam", "cast")
 """Operators that PyTorch has as one kernel, and an eager run too."""
 
@@ -155,7 +144,8 @@ def _experts(by: Estimator, row: Row) -> Estimate:
 
 
 def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
-    m, n, k = (count(row, name) for name in "mnk")
+    told = (count(row, "m"), count(row, "n"), count(row, "k"))
+    m, n, k = product_sizes(told, row["variant"])
     batch = count(row, "batch") if row["batch"].strip() else 1
     width = WIDTH[by.dtype]
     if op in BOTH:
@@ -192,20 +182,14 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
 
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
     base, back = op.removesuffix("_backward"), op.endswith("_backward")
-    name = name_of(op, row["variant"])
+    name, variant = operator(op, row["variant"]), row["variant"].strip().lower()
     if base != "elementwise" and name not in PASSES:
         raise UserError(f"op: {shown(row['op'].strip())} is not known")
     if own_name(base) == "copy" and not is_within(row["variant"]):
         raise UserError(f"op: {shown(row['op'])} as {shown(row['variant'])} is no kernel of the workload")
-    each = _bytes_each(name, by.dtype, back=back, elementwise=base == "elementwise")
-    kernel = Rowwise(f"{name}_backward" if back else known_as(name, by.dtype), count(row, "m"), count(row, "n"), 1, each)
-    return replace(by, options=replace(by.options, eager=name not in FUSED)).estimate(kernel)
-
-
-def _bytes_each(name: str, dtype: str, *, back: bool, elementwise: bool) -> float:
-    """Bytes for each element of a row's shape."""
-    if back and name in LABELLED_PASSES:
-        return LABELLED_PASSES[name] * WIDTH[dtype]
-    if name in PASSES and not (back and elementwise):
-        return bytes_each(name, dtype, backward=back)
-    return UNARY_PASSES * WIDTH[dtype] if back else forward_bytes(name, dtype)
+    each = row_bytes(name, by.dtype, variant, back=back, elementwise=base == "elementwise")
+    known = f"{name}_backward" if back else known_as(name, by.dtype)
+    kernel = Rowwise(known, count(row, "m"), count(row, "n"), 1, each)
+    made = replace(by, options=replace(by.options, eager=name not in FUSED)).estimate(kernel)
+    around_us = by.beside(OPERATOR_US if each else HANDED_ON_US, "rowwise") if is_one_by_one(by.dtype, variant) else 0.0
+    return replace(made, seconds=made.seconds + by.gpu.site_scalar * around_us / US_PER_S)

@@ -1,0 +1,122 @@
+"""Pointwise kernels, look-ups and what is told beside them, for make.py: from rows of eager PyTorch in fp32, one operator each.
+
+What the framework takes around an operator is fitted with the pointwise kernels, forward, and so are blind to backward rows. A
+backward pass takes so many times as long as a pointwise kernel of its bytes: per GPU, by its rows that are at least as long as
+what the framework takes around them; elsewhere by what is the same for all GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simulator.costs.machine import Machine
+from simulator.costs.machine import machine as machine_of
+from simulator.costs.rowwise import BACKWARD, RowwiseConstants, lookup_s, rowwise_s
+from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit
+from simulator.kernels import Rowwise
+from simulator.study import kernel_fits
+from simulator.study.calibrate import ratios
+from simulator.study.calibrate.eager import is_one_by_one, operator, row_bytes
+from simulator.study.calibrate.kernels import fitted
+from simulator.study.calibrate.profile import SIGMA_MOST
+from simulator.study.kernel import WIDTH, bytes_each, plain
+from simulator.units import US_PER_S
+
+HOPPER: dict[str, Any] = {
+    "constants": RowwiseConstants(stream=0.93),
+    "sigma": 0.15,
+    "rows": 0,
+    "ratios": {},
+    "beside": {},
+    "source": "reference notes: add sustains .98 of HBM on H100 (with hits in the cache) where .88 on A100",
+}
+"""Pointwise kernels were measured on Hopper only where they may not be fitted."""
+POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh", "gelu")
+BINARY = ("add", "mul", "div", "pow")
+REDUCTIONS = ("layernorm", "softmax")
+"""Operators over rows that PyTorch has as one kernel, and that were measured."""
+USUAL_LAUNCH_US = RowwiseConstants().launch_us
+
+
+def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
+    """Pointwise kernels and look-ups of every GPU where some were measured."""
+    fit = table[(table.role == "fit") & (table.dtype == "fp32")].assign(op_name=table.variant.str.split().str[-1])
+    moved = fit.m * fit.n * WIDTH["fp32"] * np.where(fit.op_name.isin(BINARY), 3, 2)
+    for gpu, rows in fit[(fit.op == "elementwise") & fit.op_name.isin(POINTWISE)].groupby("owner"):
+        own, time = moved[rows.index].to_numpy(), rows.seconds.to_numpy()
+        on = machine_of(kernel_fits.gpu(str(gpu)), "fp32")
+
+        def predict(c: RowwiseConstants, _: Any, on: Machine = on, own: Any = own) -> Any:
+            return rowwise_s(c, on, own)
+
+        as_timed, _ = fitted(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
+        c = replace(as_timed, launch_us=USUAL_LAUNCH_US)
+        found, everything = fit[(fit.op == "embedding") & (fit.owner == gpu)], fit[fit.owner == gpu]
+        if len(found):
+            c = replace(c, lookup_cycles=lookup(c, str(gpu), found))
+        errors = np.abs(predict(as_timed, None) / time - 1)
+        sigma = max(0.05, float(np.quantile(errors, 0.68)))
+        about = (sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927")
+        beside = around(as_timed.launch_us, everything)
+        told = forward(replace(c, launch_us=as_timed.launch_us), on, everything) | backward(c, on, everything, beside)
+        yield str(gpu), Fit("rowwise", "", "", c, *about, ratios=told, beside=beside)
+
+
+def around(as_timed_us: float, rows: pd.DataFrame) -> dict[str, float]:
+    """What the framework takes around an operator beyond its launch, and around one that launches nothing if some were timed."""
+    return {OPERATOR_US: max(0.0, as_timed_us - USUAL_LAUNCH_US), **handed_on(rows)}
+
+
+def handed_on(rows: pd.DataFrame) -> dict[str, float]:
+    """The latter."""
+    nothing = [row.time_us for row in rows.itertuples() if is_backward(row) and not each(row)]
+    return {HANDED_ON_US: max(0.0, float(np.median(nothing)) - USUAL_LAUNCH_US)} if nothing else {}
+
+
+def forward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """How many times as long as a pointwise kernel norms and softmax take, where some were measured."""
+    own = [row for row in rows.itertuples() if row.op in REDUCTIONS]
+    kernels = [Rowwise(row.op, int(row.m), int(row.n), 1, bytes_each(row.op, "fp32")) for row in own]
+    return {ratio.op: (ratio.times, ratio.error) for ratio in ratios.found(own, kernels, c, on)}
+
+
+def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """The same of backward passes, without what the framework takes around them; of those that are as long as that."""
+    own = [row for row in rows.itertuples() if is_backward(row) and each(row)]
+    kernels = [Rowwise(f"{named(row)}{BACKWARD}", int(row.m), int(row.n), 1, each(row)) for row in own]
+    around_s = beside[OPERATOR_US] / US_PER_S
+    alone = [row._replace(seconds=row.seconds - around_s) for row in own]
+    moved = np.array([kernel.traffic_bytes for kernel in kernels], dtype=np.float64)
+    long = [i for i, took_s in enumerate(rowwise_s(c, on, moved)) if took_s >= around_s]
+    found = ratios.found([alone[i] for i in long], [kernels[i] for i in long], c, on) if long else ()
+    return {ratio.op: (ratio.times, ratio.error) for ratio in found if ratio.error <= SIGMA_MOST}
+
+
+def is_backward(row: Any) -> bool:
+    """Whether it is the backward pass of a memory-bound operator that was timed alone."""
+    products = plain(row.op).removesuffix(BACKWARD) in ("gemm", "bmm")
+    return plain(row.op).endswith(BACKWARD) and not products and is_one_by_one(row.dtype, row.variant)
+
+
+def named(row: Any) -> str:
+    """The operator of a row."""
+    return operator(plain(row.op), row.variant)
+
+
+def each(row: Any) -> float:
+    """Bytes for each element of a backward row's shape."""
+    return row_bytes(named(row), row.dtype, row.variant, back=True, elementwise=row.op.startswith("elementwise"))
+
+
+def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:
+    """Cycles of a multiprocessor for an element looked up: the slope of time over elements, with a floor of its own."""
+    elements = (rows.m * rows.n).to_numpy()
+    slope, _ = np.polyfit(elements, rows.seconds, 1, w=1 / rows.seconds)
+    on, most = machine_of(kernel_fits.gpu(gpu)), elements.max()
+    cycle_s = lookup_s(replace(c, launch_us=0.0, lookup_cycles=1.0), on, most, 0.0) / most
+    return float(slope / cycle_s)

@@ -1,0 +1,185 @@
+"""Backward passes of memory-bound operators: what they move, what is told of them per GPU, and what was measured."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from simulator.costs.measured import BACKWARD_OPERATORS, LOOKUP_SIGMA, UNTIMED_SIGMA, Estimator, Options
+from simulator.costs.rowwise import BACKWARD, RowwiseConstants, is_timed, work_of
+from simulator.costs.shelf import HANDED_ON_US, LENT_SIGMA, OPERATOR_US, Fit
+from simulator.errors import UserError
+from simulator.kernels import Rowwise
+from simulator.study import kernel_fits, validate
+from simulator.study.calibrate.eager import AUTOGRAD_PASSES, is_one_by_one
+from simulator.study.validate import kernels
+
+from ..source import ROOT, study_script
+
+TABLE = ROOT.parent / "shared" / "data" / "kernels.csv.gz"
+GPUS = ("a100-pcie-80gb", "v100-pcie-32gb")
+"""Those of which backward rows exist."""
+PRODUCTS = ("gemm", "bmm")
+ROW = {"gpu": "v100-pcie-32gb", "dtype": "fp32", "m": "65536", "n": "4096", "time_us": "1"}
+
+
+def fit_of(gpu: str) -> Fit:
+    (fit,) = (fit for fit in kernel_fits.shelf().fits[gpu] if fit.family == "rowwise")
+    return fit
+
+
+def predicted_us(**words: str) -> float:
+    (row,) = validate.judged(kernels, [{**ROW, **words}], "t.csv").rows
+    assert row.predicted is not None, row.skipped
+    return row.predicted
+
+
+# As measured ----------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def passes() -> dict[str, Any]:
+    """Every operator's backward pass on every GPU that has rows of it, as the report judges it."""
+    if not TABLE.exists():
+        return {}
+    script = study_script("kernels", "backward")
+    table = study_script("kernels").measured(TABLE)
+    told = validate.judged(kernels, validate.read(TABLE), TABLE.name).rows
+    found = script.passes(table, pd.Series([row.predicted for row in told]), kernel_fits.shelf())
+    return {f"{one.gpu} {one.name}": one for one in found}
+
+
+needs_the_table = pytest.mark.skipif(not TABLE.exists(), reason="needs ../shared/data/kernels.csv.gz")
+
+
+def error_of(one: Any) -> float:
+    """That of its ratio; without one, what is said of such an operator, or of products on a sister of the board."""
+    if one.ratio:
+        return float(one.ratio[1])
+    if one.name in PRODUCTS:
+        return math.hypot(one.fit.sigma, LENT_SIGMA)
+    return LOOKUP_SIGMA if one.name == "embedding" else float(one.fit.sigma)
+
+
+def forward_error_of(one: Any) -> float:
+    """What is said of its forward pass."""
+    if one.name in PRODUCTS:
+        return float(one.fit.sigma)
+    told = one.fit.ratios.get(one.name)
+    known = told[1] if told else one.fit.sigma if is_timed(one.name) else one.fit.sigma + UNTIMED_SIGMA
+    return LOOKUP_SIGMA if one.name == "embedding" else float(known)
+
+
+@needs_the_table
+def test_every_backward_operator_with_rows_is_judged() -> None:
+    names = {key: {name.split()[1] for name in passes() if name.startswith(key)} for key in GPUS}
+    every = {"add", *PRODUCTS, *BACKWARD_OPERATORS} - {"relu"}
+    assert names == dict.fromkeys(GPUS, every)
+    table = study_script("kernels").measured(TABLE)
+    rows = table[table.op.str.endswith("_bwd") & ~table.op.str.contains("attention") & (table.dtype == "fp32")]
+    assert sum(len(one.rows) for one in passes().values()) == len(rows)
+
+
+@needs_the_table
+@pytest.mark.parametrize("name", passes())
+def test_backward_times_are_those_measured(name: str) -> None:
+    """The median row is as near as the fit says that most are."""
+    one = passes()[name]
+    assert abs(median(one.errors)) <= error_of(one)
+
+
+@needs_the_table
+@pytest.mark.parametrize("name", [name for name in passes() if not name.endswith(" add")])
+def test_backward_over_forward_is_as_measured(name: str) -> None:
+    """To the errors of both fits; an addition launches nothing backward."""
+    one = passes()[name]
+    measured, predicted = one.over_forward()
+    down = forward_error_of(one)
+    up = down if one.name in PRODUCTS else error_of(one)
+    assert (1 - up) / (1 + down) <= predicted / measured <= (1 + up) / (1 - down)
+
+
+@needs_the_table
+@pytest.mark.parametrize("gpu", GPUS)
+def test_an_additions_backward_pass_launches_nothing(gpu: str) -> None:
+    one = passes()[f"{gpu} add"]
+    slow, fast = one.rows.time_us.max(), one.rows.time_us.min()
+    assert one.rows.predicted.to_list() == pytest.approx([one.rows.time_us.median()] * len(one.rows))
+    assert slow / fast < 1.3 < one.rows.m.max() * one.rows.n.max() / (one.rows.m.min() * one.rows.n.min())
+
+
+# What they move -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mul", "truediv", "where", "tanh", "gelu", "pow", "dropout"])
+def test_backward_passes_stream_what_autograd_moves(name: str) -> None:
+    """As plain copies of as many bytes do, but for what is told of this GPU; none is faster than its bytes."""
+    fit = fit_of(ROW["gpu"])
+    around_us = fit.beside[OPERATOR_US]
+    back = predicted_us(op="elementwise_bwd", variant=f"{name} bwd(all grads)") - around_us
+    copied = predicted_us(op="elementwise", variant="torch2.1 relu") - around_us
+    times, constants = fit.ratios[f"{name}{BACKWARD}"][0], fit.constants
+    assert isinstance(constants, RowwiseConstants)
+    assert back / copied == pytest.approx(max(times, constants.stream) * AUTOGRAD_PASSES[name] / 2, rel=0.01)
+    assert 0.85 < times < 1.2  # TOLERANCE: no kernel of these is far from a copy, or the passes are miscounted
+
+
+def test_what_a_framework_takes_around_an_operator_is_of_rows_that_were_timed_so() -> None:
+    fit, plain = fit_of(ROW["gpu"]), {"op": "elementwise", "variant": "relu"}
+    assert predicted_us(op="elementwise", variant="torch2.1 relu") - predicted_us(**plain) == pytest.approx(
+        fit.beside[OPERATOR_US]
+    )
+    handed_on = predicted_us(op="elementwise_bwd", variant="add bwd(all grads)")
+    assert handed_on == pytest.approx(fit.beside[HANDED_ON_US] + 1.5)
+    assert handed_on == predicted_us(op="elementwise_bwd", variant="add bwd(all grads)", m="1", n="1")
+
+
+@pytest.mark.parametrize("variant", ["torch2.1 add", "torch2.1 ln", "fwd", "gelu fwd", "bwd(all grads)", "pow bwd(all grads)"])
+def test_rows_that_were_timed_one_by_one(variant: str) -> None:
+    assert is_one_by_one("fp32", variant)
+    assert not is_one_by_one("bf16", variant)
+    assert not is_one_by_one("fp32", variant.removeprefix("torch2.1 ").removesuffix("fwd").removesuffix("bwd(all grads)"))
+
+
+# Per GPU, and shared ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["softmax", "layernorm", "gelu"])
+def test_the_ratio_for_all_gpus_is_near_those_of_each(op: str) -> None:
+    """As near as a ratio from another GPU is said to be."""
+    for gpu in GPUS:
+        own, _ = fit_of(gpu).ratios[f"{op}{BACKWARD}"]
+        assert work_of(f"{op}{BACKWARD}").backward == pytest.approx(own, rel=UNTIMED_SIGMA)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_gpu_with_rows_follows_them(gpu: str) -> None:
+    on, kernel = kernel_fits.gpu(gpu), Rowwise("softmax_backward", 65536, 4096, 1, 12)
+    own, other = (Estimator(one, "fp32", kernel_fits.shelf(), Options(eager=True)) for one in (on, kernel_fits.gpu("t4")))
+    times, error = fit_of(gpu).ratios["softmax_backward"]
+    pointwise = own.estimate(Rowwise("add", 65536, 4096, 1, 12))
+    said = own.estimate(kernel)
+    assert (said.seconds, said.sigma, said.provenance) == (pytest.approx(times * pointwise.seconds), error, "measured")
+    assert other.estimate(kernel).provenance == "transferred"
+
+
+def test_look_ups_backward_are_hardly_known_where_their_rows_tell_nothing() -> None:
+    assert "embedding_backward" not in fit_of("v100-pcie-32gb").ratios
+    by = Estimator(kernel_fits.gpu("v100-pcie-32gb"), "fp32", kernel_fits.shelf(), Options(eager=True))
+    assert by.estimate(Rowwise("embedding_backward", 4096, 1024, 1, 12)).sigma > LOOKUP_SIGMA
+
+
+def test_what_is_timed_around_operators_is_of_no_product(tmp_path: Any) -> None:
+    (fit,) = (fit for fit in kernel_fits.shelf().fits["t4"] if fit.family == "rowwise")
+    file = tmp_path / "mine.yaml"
+    text = kernel_fits.text("t4", [fit], "mine")
+    file.write_text(text)
+    assert kernel_fits.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
+    file.write_text(text.replace(OPERATOR_US, "linear_us"))
+    with pytest.raises(UserError, match="linear_us: nothing of this name is timed with memory-bound operators"):
+        kernel_fits.load(file)
