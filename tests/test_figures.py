@@ -11,11 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import same_color
 
 import simulator as sim
 from simulator.errors import UserError
 from simulator.figures.bars import chart_of_evaluation, chart_of_run, merged
 from simulator.figures.gantt import COLOURS, NAMES, gantt, save
+from simulator.figures.heat import Heat
+from simulator.figures.palette import MARK, UNLOADED
+from simulator.figures.places import plural
+from simulator.figures.topology import draw
+from simulator.hardware.measure import WORDS, switches
 from simulator.program.slot import Durations, Shape, lay_out
 from simulator.study import catalog
 from simulator.study.evaluate import evaluate
@@ -159,3 +166,66 @@ def test_arrows_join_both_ends_of_a_transfer_and_memory_is_counted(run: Run, tmp
     counters = [e for e in events if e["ph"] == "C" and e["pid"] == 0]
     assert max(e["args"]["bytes"] for e in counters) == run.memory[0].total_bytes
     assert counters[-1]["args"]["bytes"] == run.memory[0].static_bytes
+
+
+@pytest.mark.parametrize(
+    ("fullest", "top"), [(0.0, 1.0), (0.0267, 0.03), (0.0829, 0.1), (0.1554, 0.2), (0.255, 0.3), (0.83, 1.0), (1.0000004, 1.0)]
+)
+def test_the_colours_of_a_heat_map_end_at_the_fullest_link(fullest: float, top: float) -> None:
+    heat = Heat(np.array([0.0, fullest / 2, fullest, np.nan]))
+    assert heat.top == pytest.approx(top)
+    assert heat.ticks[0] == 0
+    assert fullest == 0 or 0.65 < heat.part(heat.load)[2] <= 1
+    idle, _, hottest, unknown = heat.colours(heat.load)
+    assert unknown == UNLOADED
+    assert (idle != hottest) == (fullest > 0)
+
+
+def test_a_heat_map_says_its_scale_and_what_is_marked() -> None:
+    for shown in (small_cluster(2), small_cluster(64)):
+        here = np.full(shown.wiring.links, 0.04)
+        here[7] = 0.17
+        figure = draw(shown, here, marked={"one link, 3 ms": np.array([7])})
+        assert figure.axes[1].get_xlabel() == "utilisation of a link (%), scaled to the fullest"
+        assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 20
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one link, 3 ms"]
+        assert halos(figure) == 1
+        assert halos(draw(shown, here)) == 0
+
+
+def halos(figure: Any) -> int:
+    """Broader lines below others, in the colour of what is marked."""
+    lines = figure.axes[0].lines
+    drawn = [colour for of in figure.axes[0].collections if isinstance(of, LineCollection) for colour in _each(of)]
+    return sum(same_color(line.get_color(), MARK) for line in lines) + sum(same_color(colour, MARK) for colour in drawn)
+
+
+def _each(lines: LineCollection) -> list[Any]:
+    """A colour for every line."""
+    colours = lines.get_colors()
+    return [colours[i % len(colours)] for i in range(len(lines.get_segments()))]
+
+
+def test_a_slow_link_is_seen_among_thousands() -> None:
+    """Its group has its colour, and the label tells it beside the mean."""
+    cluster = small_cluster(512)
+    load = np.full(cluster.wiring.links, 0.02)
+    load[cluster.link_named("node99/nic2>leaf198")] = 0.9
+    figure = draw(cluster, load)
+    said = [text.get_text() for text in figure.axes[0].texts if "% used" in text.get_text()]
+    assert [text.split("us, ")[-1] for text in said if " nic," in text] == ["2% used, at most 90%"]
+    assert all(text.endswith(", 2% used") for text in said if " nic," not in text)
+    assert sum(same_color(line.get_color(), Heat(load).colours(np.array([0.9]))[0]) for line in figure.axes[0].lines) == 1
+
+
+@pytest.mark.parametrize(("shape", "nodes"), [("leaf-spine", 64), ("fat-tree", 64), ("fat-tree", 8)])
+def test_pictures_count_switches_as_one_buys_them(shape: str, nodes: int) -> None:
+    cluster = small_cluster(nodes, shape=shape)
+    bought = switches(cluster)
+    drawn = Counter(run.kind for run in cluster.wiring.vertices for _ in range(run.count))
+    texts = [text.get_text() for text in draw(cluster).axes[0].texts]
+    pooled = [kind for kind in drawn if bought.get(WORDS.get(kind, kind), drawn[kind]) != drawn[kind]]
+    assert pooled
+    for kind in pooled:
+        count = bought[WORDS.get(kind, kind)]
+        assert any(text.startswith(f"{count:,} {plural(kind, count)}") for text in texts)

@@ -167,7 +167,7 @@ another, and both are given. A whole generation of NVLink is not to be had from 
 take half as many cycles again, which nothing in its description says. cluster00 sends at a quarter of what its
 NICs are sold with, from one GPU to one GPU, and so does nobody else."""
 
-SWITCHES_NOTE = """By NCCL's own cost model (simulator/costs/tuner.py), unless the file of a fabric lays down `switches:`. It
+SWITCHES_NOTE = """By NCCL's own cost model (simulator/costs/tuner.py), unless the file of a fabric lays down `choices:`. It
 decides over which links bytes go; what is taken alone is what was measured, whichever algorithm that was."""
 
 INSIDE_FREE = {"launch_s": 0.3, "step_s": 0.3, "efficiency": 0.05, "fill_s": 0.4, "pair_efficiency": 0.1}

@@ -30,7 +30,7 @@ class Conduct:
     timing: Timing | None = field(default=None, compare=False)
     """None where links are taken at their face value."""
     told: Choose | None = field(default=None, compare=False)
-    """What somebody laid down for these links; it counts as asked for by name."""
+    """What somebody laid down for these links. It is timed as if asked for by name, where the library itself was not measured."""
     library: Choose | None = field(default=None, compare=False)
     """What the library would take of the choices, the first of them where it has no opinion; None where there is no library."""
     pieces: int | None = None
@@ -38,9 +38,12 @@ class Conduct:
 
     def alone(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
         """What is known of a collective by itself. A library that chooses is known by its choices, not one by one."""
-        told = self.told(kind, nodes, payload_bytes) if self.told and self.algorithm == AUTO else None
-        asked = algorithm if algorithm == self.algorithm else told or AUTO
-        return self.timing(kind, asked, nodes, payload_bytes) if self.timing else None
+        if not self.timing:
+            return None
+        asked = algorithm if algorithm == self.algorithm else AUTO
+        known = self.timing(kind, asked, nodes, payload_bytes)
+        told = self.told(kind, nodes, payload_bytes) if self.told and asked == AUTO else None
+        return self.timing(kind, told, nodes, payload_bytes) if told and known and known.provenance != "interpolated" else known
 
     def pieces_of(self, algorithm: ModuleType) -> int | None:
         """In how many pieces a payload goes through the rounds of an algorithm; None for infinitely many."""

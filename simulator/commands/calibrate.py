@@ -52,6 +52,7 @@ def links(
     elif out is None:
         click.echo(content, nl=False)
     else:
+        click.echo(f"{out}: {fabric.source}")
         rows = [[str(c["kind"]), str(c["ranks"]), str(c["nodes"]), str(c["knots"]), f"{c['error']:.1%}"] for c in curves]
         print_table(["collective", "ranks", "nodes", "knots", "median error"], rows, right=(1, 2, 3, 4))
 

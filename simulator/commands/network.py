@@ -9,6 +9,7 @@ import click
 from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
+    from ..engine.task import Array
     from ..study.jobs import Tenancy
     from ..study.network import LinkUse, Network
     from ..study.waiting import Wait, WaitedLink
@@ -33,8 +34,10 @@ def command(
     """Simulate a training step of SCENARIO and show which links ranks wait for, and what each class of links carried in it.
 
     A rank waits for a collective or transfer that no computation hides: first for its latency, then for the links that limit it.
-    `nic <> leaf` are links both ways, as a ring fills both. Waits are means over all ranks. Of links that carry the same at the
-    same times one is listed, with their number; its wait is for any of them.
+    `nic <> leaf` are links both ways, as a ring loads both. Waits are means over all ranks. While such links are full, the wire
+    limits; while they are not, what moves is as fast as it is alone: as the library was measured, or round after round. Of
+    links that carry the same at the same times one is listed, with their number; its wait is for any of them. Use is of what a
+    link could carry in the step, on average, perturbations included.
 
     Of several jobs on one cluster, show the links that more than one of them uses, and what each job sends over them.
     """
@@ -105,13 +108,15 @@ def _tell(
     print_pairs([("step time", show_s(network.step_s)), *waits, *([("picture", plot)] if plot else [])])
     rows = [
         [c["kind"], f"{c['links']:,}", show_bytes(c["bytes"]), f"{c['utilisation']:.2%}", f"{c['highest_utilisation']:.2%}",
-         show_s(c["busy_s"]), _mean_wait(c["waited_s"])]
+         show_s(c["busy_s"]), _or_none(c["waited_s"])]
         for c in network.classes
     ]  # fmt: skip
     print_table(["links", "count", "carried", "mean use", "highest", "mean busy", "mean wait"], rows, right=range(1, 7))
     if waited:
-        rows = [[w.name, f"{w.alike:,}", show_rate(w.capacity_bytes_per_s), _mean_wait(w.waited_s)] for w in waited]
-        print_table(["links waited for", "alike", "each", "mean wait"], rows, right=range(1, 4))
+        rows = [
+            [w.name, f"{w.alike:,}", show_rate(w.capacity_bytes_per_s), _or_none(w.waited_s), _or_none(w.full_s)] for w in waited
+        ]
+        print_table(["links waited for", "alike", "each", "mean wait", "of it full"], rows, right=range(1, 5))
     rows = [[u.name, show_bytes(u.bytes), f"{u.utilisation:.2%}", show_s(u.busy_s)] for u in busiest]
     print_table(["busiest links", "carried", "use", "busy"], rows, right=range(1, 4))
     if link is not None:
@@ -124,9 +129,21 @@ def _waits_for(waits: list[Wait]) -> str:
     """In a line, the longest first."""
     from ..units import show_s
 
-    said = [f"{_limit(w.links)} {show_s(w.waited_s)} ({', '.join(w.waited_by_axis_s)})" for w in waits[:MOST_WAITS]]
+    said = [f"{_limit(w.links)} {show_s(w.waited_s)} ({_which(w)})" for w in waits[:MOST_WAITS]]
     more_s = sum(w.waited_s for w in waits[MOST_WAITS:])
     return ", then ".join([*said, *([f"{show_s(more_s)} for others"] if more_s else [])]) or "no collective and no transfer"
+
+
+def _which(wait: Wait) -> str:
+    """The axes that wait, and how much of it for links that are full: `dp, pp; 12.1 ms of it full`."""
+    from ..units import show_s
+
+    axes = ", ".join(wait.waited_by_axis_s)
+    if not wait.links:
+        return axes
+    if wait.full_s in (0, wait.waited_s):
+        return f"{axes}; {'all' if wait.full_s else 'none'} of it full"
+    return f"{axes}; {show_s(wait.full_s)} of it full"
 
 
 def _limit(kinds: tuple[str, ...]) -> str:
@@ -137,7 +154,7 @@ def _limit(kinds: tuple[str, ...]) -> str:
     return f"{', '.join(said)} links" if said else "latency"
 
 
-def _mean_wait(waited_s: float) -> str:
+def _or_none(waited_s: float) -> str:
     from ..units import show_s
 
     return show_s(waited_s) if waited_s else "-"
@@ -147,4 +164,15 @@ def _draw(network: Network, file: str) -> None:
     from ..figures.gantt import save
     from ..figures.topology import draw
 
-    save(draw(network.cluster, network.utilisation), file)
+    save(draw(network.cluster, network.utilisation, marked=_longest(network)), file)
+
+
+def _longest(network: Network) -> dict[str, Array]:
+    """The links that are waited for at least half as long as any, by what to say of them."""
+    from ..units import show_s
+
+    found = network.waited_links(MOST_WAITS)
+    longest = [one for one in found if 2 * one.waited_s >= found[0].waited_s]
+    links = [network.like(network.cluster.link_named(one.name)) for one in longest]
+    said = [f"{one.name}{f' and {one.alike - 1:,} alike' if one.alike > 1 else ''}, {show_s(one.waited_s)}" for one in longest]
+    return dict(zip(said, links, strict=True))

@@ -19,9 +19,6 @@ from dataclasses import dataclass
 from .links import LAWS, Across, Inside, Laws
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv")
-MOST_SWITCH_STEPS = 14
-"""Of a switch that adds up: 2(n - 1), fitted to 2 to 8 GPUs, and no more however many it joins, for all reach it at once.
-That is reasoned, not measured: no table holds a switch of more than eight."""
 ALGORITHMS = ("auto", "plain", "ring", "tree", "nvls", "sharp", "direct")
 """`plain` is the best of ring and tree: what is left of `auto` where the switch cannot add up, as for integers of a byte."""
 
@@ -176,7 +173,7 @@ def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes."""
     n, nodes, size = call.per_node, call.nodes, call.payload_bytes
-    steps, crossings = min(2 * (n - 1), MOST_SWITCH_STEPS), 2 * math.log2(nodes)
+    steps, crossings = 2 * (n - 1), 2 * math.log2(nodes)
     branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
     sent, left = (n + 1) / n * size, 2 * (nodes - 1) / nodes * size
     return Way(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
@@ -186,8 +183,7 @@ def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The network's switches add up: the tensor leaves each node once, and comes back once."""
     n, size = call.per_node, call.payload_bytes
     efficiency = inside.nvls_efficiency or reached(call, inside)
-    steps = min(2 * (n - 1), MOST_SWITCH_STEPS)
-    return Way(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
+    return Way(2 * (n - 1), 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
 
 
 def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:

@@ -2,11 +2,12 @@
 
 NCCL weighs every algorithm with every protocol (LL: words with flags, LL128: lines with flags, Simple: plain pieces) by
 latency + bytes / bandwidth, and takes the least. The constants are what NCCL believes, not what was measured; they decide what
-runs, never how long it takes. The sizes at which it switches follow from them and from the links; where somebody found others,
-`Switch` says so. Facts of NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), retyped: its tables, its formulas, and that its
-search lets a tree over two nodes count each NIC twice, as either direction carries one half. Taken as Intel's: the processors.
-Left out: limits per channel, which hardly bind, and what a network plug-in says of itself. Other kinds of collectives have one
-way each there: rings for gathers, scatters and broadcasts, single messages for an all-to-all.
+runs, never how long it takes. The sizes at which it changes over follow from them and from the links; where somebody found
+others, `Choice` says so. Facts of NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), retyped: its tables, its formulas, and
+that its search lets a tree over two nodes count each NIC twice, as either direction carries one half. Taken as Intel's: the
+processors. Left out: limits per channel, which hardly bind, and what a network plug-in says of itself. Other collectives have one
+way each here: rings for gathers, scatters and broadcasts, single messages for an all-to-all. (NCCL also weighs NVSwitches that
+gather, which never win by its own reckoning, and PAT, a tree for gathers and scatters of groups with one rank per node.)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HOP_US: Mapping[str, Mapping[str, Sequence[float]]] = {
 }
 SWITCH_US = 25.0
 """An NVSwitch that adds up. It, and what builds on it, knows Simple only."""
-TREE_NETWORK_US, SHARP_NETWORK_US = 20.9, 18.0
+TREE_NETWORK_US, SHARP_NETWORK_US = 14.0, 18.0
 """Over the network, with an NVSwitch that adds up: a hop of a tree, and switches of the network that add up too."""
 DIRECT_US, DIRECT_PEER_US, DIRECT_NETWORK_US = 3.7, 0.4, 31.0
 """Switches of the network that add up, without an NVSwitch that does: to a GPU's rail, per GPU, and over the network."""
@@ -46,16 +47,16 @@ COUNTED_PCIE = 24 / 31.5
 TREE_SHARE: Mapping[str, Sequence[float]] = {
     "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9),
-    "Simple": (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
+    "Simple": (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 }
 """Of a tree's bandwidth, what it is granted for payloads from 64 bytes on, doubling; all of it beyond."""
 FIRST_TREE_BYTES = 64
-PLATEAU_BYTES, PLATEAU = 64, 1.4
-"""Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer."""
+PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
+"""Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class Choice:
     """One line of what somebody laid down: the algorithm of a kind, for payloads and numbers of nodes up to so many."""
 
     kind: str
@@ -116,9 +117,9 @@ class Group:
         return self.ranks / (2 * (self.ranks - 1))
 
 
-def told(switches: Iterable[Switch], kind: str, payload_bytes: float, nodes: int) -> str | None:
+def told(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
     """The algorithm that the first line lays down which holds the call; None if none does."""
-    lines = (s for s in switches if s.kind == kind and payload_bytes <= s.bytes_up_to and nodes <= s.nodes_up_to)
+    lines = (c for c in choices if c.kind == kind and payload_bytes <= c.bytes_up_to and nodes <= c.nodes_up_to)
     return next((line.algorithm for line in lines), None)
 
 
@@ -153,7 +154,7 @@ def _ring(payload_bytes: float, g: Group) -> Believed:
         near_us, far_us = max(HOP_US[g.link]["ring"][which], post_us), _far_us("ring", which, g)
         latency_us = BASE_US["ring"][which] + (steps - far) * near_us + far * far_us
         if simple and g.nodes > 1 and payload_bytes >= PLATEAU_BYTES * CHANNELS * g.ranks:
-            latency_us *= PLATEAU
+            latency_us *= PLATEAU_VOLTA if g.generation == "volta" else PLATEAU
         found.append((latency_us, rate * g.ring_share))
     return found
 
@@ -192,11 +193,11 @@ def _nvls_tree(_: float, g: Group) -> Believed:
 
 
 def _sharp(payload_bytes: float, g: Group) -> Believed:
-    """The network's switches add up: with an NVSwitch that does so too, where there is one. A NIC sees half of a ring's bytes."""
+    """The network's switches add up: with an NVSwitch that does so too, where there is one."""
     if g.nodes == 1:
         return []
     if g.switch_bytes_per_s:
-        return [(SWITCH_US + SHARP_NETWORK_US, min(g.switch_bytes_per_s, 2 * g.nics_bytes_per_s) * g.ring_share)]
+        return [(SWITCH_US + SHARP_NETWORK_US, min(g.switch_bytes_per_s, g.nics_bytes_per_s) * g.ring_share)]
     latency_us = 2 * (min(1, g.hops) * DIRECT_US + g.hops * DIRECT_PEER_US) + DIRECT_NETWORK_US
     return [(latency_us, g.bus_bytes_per_s(nics_count=2) / 2)]
 

@@ -1,12 +1,9 @@
-"""What pictures of clusters say by colour: kinds of vertices, classes of links, and how busy a link is."""
+"""What pictures of clusters say by colour: kinds of vertices and classes of links."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..hardware.cluster import Cluster
 from ..hardware.measure import link_classes
@@ -15,10 +12,6 @@ from ..units import show_rate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Array = NDArray[Any]
-Load = Mapping[int, float] | Mapping[str, float] | Array
-"""Utilisation, 0 to 1, of links by number or by name `source>target`; or that of all links in the order of the wiring."""
 
 KINDS = {
     "gpu": "#76a85a",
@@ -55,8 +48,8 @@ CLASSES = {
 OTHERS = ("#4a74b4", "#d98b35", "#5c9440", "#7d57a3", "#2f8f88", "#a8302b", "#8d6e00", "#6b7385")
 """For kinds and classes of shapes that nobody chose colours for."""
 UNLOADED = "#dfe2e8"
-HEAT = "YlOrRd"
-"""The colours of utilisation, without the palest."""
+MARK = "#1d4ed8"
+"""Beside links that stand out."""
 
 
 def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
@@ -67,26 +60,6 @@ def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     axes.set_aspect("equal", adjustable="box")
     axes.axis("off")
     return figure, axes
-
-
-def loads(cluster: Cluster, link_load: Load | None) -> Array | None:
-    """The utilisation of every link; not a number where none is given."""
-    if link_load is None:
-        return None
-    if isinstance(link_load, np.ndarray):
-        return link_load.astype(float)
-    load = np.full(cluster.wiring.links, np.nan)
-    for link, value in link_load.items():
-        load[cluster.link_named(link) if isinstance(link, str) else link] = value
-    return load
-
-
-def heat(load: Array) -> list[Any]:
-    """The colours of some utilisations; pale grey where there is none."""
-    from matplotlib import colormaps
-
-    hot = colormaps[HEAT](0.12 + 0.88 * np.clip(np.nan_to_num(load), 0, 1))
-    return [UNLOADED if np.isnan(value) else tuple(colour) for value, colour in zip(load.tolist(), hot, strict=True)]
 
 
 def colour_of(name: str, known: Mapping[str, str], number: int) -> str:

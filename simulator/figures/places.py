@@ -7,13 +7,14 @@ everything that is no node with a fabric above it stands in layers by its distan
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..hardware.cluster import Cluster
+from ..hardware.measure import WORDS, switches
 from ..hardware.shapes._assembly import Assembly
 from ..hardware.shapes._direct import squarish
 from ..hardware.wiring import Wiring
@@ -28,6 +29,8 @@ MOST_APART = 4.0
 """Between switches of a layer."""
 SQUARE, BAR = 0.72, 0.42
 """Sides of a vertex, and the height of one that is as wide as what it joins."""
+TIERS = ("edge", "agg", "core")
+"""Kinds that are called switches."""
 CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), (2.5, 0.7), (4.0, 0.7))
 """The GPUs of a cube mesh, a quad behind the other."""
 
@@ -84,7 +87,7 @@ def places(cluster: Cluster) -> Places:
         found.centre[placed:] = corner + np.array([GAP - 0.2, 0.5])
         found.size[placed:] = (SQUARE * 1.5, SQUARE * 0.8)
     else:
-        _stack(found, wiring, placed)
+        _stack(found, wiring, placed, switches(cluster))
     return found
 
 
@@ -144,7 +147,7 @@ def _gpu_places(cluster: Cluster) -> Array:
     return np.stack([number % columns + 0.36 * (row % 2), row * 1.0], axis=1).astype(float)
 
 
-def _stack(found: Places, wiring: Wiring, placed: int) -> None:
+def _stack(found: Places, wiring: Wiring, placed: int, bought: Mapping[str, int]) -> None:
     """Layers of what stands above: kind by kind by distance from below, each vertex above the middle of what it joins."""
     distance = _distances(wiring, placed)
     runs: dict[str, list[int]] = {}
@@ -161,15 +164,22 @@ def _stack(found: Places, wiring: Wiring, placed: int) -> None:
         order, apart = np.argsort(middle, kind="stable"), max(0.9, min(MOST_APART, span / len(members)))
         found.centre[members[order]] = np.stack([_spread(middle[order], apart), np.full(len(members), top)], axis=1)
         found.size[members] = (0.7 * span if len(members) == 1 else 0.8 * apart, SQUARE)
-        found.layers.append((top, plural(kind, len(members))))
+        found.layers.append((top, layer_name(kind, len(members), bought)))
         below = np.concatenate([below, members])
 
 
+def layer_name(kind: str, drawn: int, bought: Mapping[str, int]) -> str:
+    """`leaves`; where spraying takes some that one buys for one, how many those are: `8 spines, as 1`."""
+    count = bought.get(WORDS.get(kind, kind), drawn)
+    return plural(kind, drawn) if count == drawn else f"{count:,} {plural(kind, count)},\nas {drawn:,}"
+
+
 def plural(kind: str, count: int) -> str:
-    """`leaf`, `leaves`."""
+    """`leaf`, `leaves`, `core switches`."""
+    named = f"{WORDS.get(kind, kind)} switch" if kind in TIERS else kind
     if count == 1:
-        return kind
-    return "leaves" if kind == "leaf" else f"{kind}{'es' if kind.endswith(('s', 'ch')) else 's'}"
+        return named
+    return "leaves" if kind == "leaf" else f"{named}{'es' if named.endswith(('s', 'ch')) else 's'}"
 
 
 def _spread(wanted: Array, apart: float) -> Array:

@@ -3,21 +3,25 @@
     draw(cluster)                       # links coloured by class
     draw(cluster, {link: 0.7, ...})     # a heat map: utilisation by link number, or by name, each direction beside the other
     draw(cluster, load)                 # the same, an array with the utilisation of every link
+    draw(cluster, load, marked={"waited for 1 s": links})       # some of them on a broader line, and named below
 
+Colours of a heat map go up to the fullest link.
 Beyond 32 nodes the picture is a summary: one node stands for all, and each layer is a bar with a count.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..hardware.cluster import Cluster
+from .heat import HALO_POINTS, Heat, Load, heat_of
 from .outline import Outline
-from .palette import CLASSES, HEAT, KINDS, Load, canvas, colour_of, families, heat, loads
+from .palette import CLASSES, KINDS, MARK, canvas, colour_of, families
 from .places import SQUARE, Places, on_grid, places
 
 if TYPE_CHECKING:
@@ -34,30 +38,39 @@ PITCH_IN = 0.42
 """Distance of two GPUs where there is room."""
 
 
-def draw(cluster: Cluster, link_load: Load | None = None, *, title: str | None = None) -> Figure:
-    """A matplotlib figure; with `link_load`, the utilisation of links from 0 to 1, a heat map."""
+def draw(
+    cluster: Cluster,
+    link_load: Load | None = None,
+    *,
+    title: str | None = None,
+    marked: Mapping[str, Array] | None = None,
+) -> Figure:
+    """A matplotlib figure; with `link_load`, the utilisation of links from 0 to 1, a heat map.
+
+    `marked` are numbers of links that stand out in it, by what to say of them.
+    """
+    heat = heat_of(cluster, link_load, marked)
     vertices = sum(run.count for run in cluster.wiring.vertices)
     if cluster.nodes > MOST_NODES or vertices > MOST_VERTICES:
-        return Outline(cluster, loads(cluster, link_load)).figure(title or _title(cluster))
+        return Outline(cluster, heat).figure(title or _title(cluster))
     at = places(cluster)
     left, low, right, high = at.extent
     arch = _arch(cluster, at)
     margin = 3.2 if at.layers else 0.8
     width, height = right - left + margin + 0.8, high - low + arch + 1.2
     inch = min(PITCH_IN, WIDEST_IN / width, TALLEST_IN / height)
-    figure, axes = canvas(max(5.5, width * inch), max(1.2, height * inch) + 0.7)
+    figure, axes = canvas(max(5.5, width * inch), max(1.2, height * inch) + (heat.room_in if heat else 0.0) + 0.7)
     slack = max(0.0, (5.5 / inch - width) / 2)
     axes.set_xlim(left - margin - slack, right + 0.8 + slack)
     axes.set_ylim(low - 0.8, high + arch + 0.4)
     points = 72 * inch
-    load = loads(cluster, link_load)
     _paint_boxes(axes, at, points)
-    _paint_links(axes, cluster, at, load, points)
+    _paint_links(axes, cluster, at, heat, points)
     _paint_vertices(axes, cluster, at, points)
     for y, name in at.layers:
         axes.text(left - 0.5, y, name, ha="right", va="center", fontsize=9, color="#444444")
     axes.set_title(title or _title(cluster), fontsize=11, loc="left")
-    _legend(figure, axes, cluster, load)
+    _legend(figure, axes, cluster, heat)
     return figure
 
 
@@ -174,15 +187,15 @@ def _ends(cluster: Cluster, at: Places) -> tuple[Array, Array]:
     return source, target
 
 
-def _paint_links(axes: Axes, cluster: Cluster, at: Places, load: Array | None, points: float) -> None:
+def _paint_links(axes: Axes, cluster: Cluster, at: Places, heat: Heat | None, points: float) -> None:
     from matplotlib.collections import LineCollection
 
     wiring = cluster.wiring
     crowd = max(0.35, min(1.3, 26 / math.sqrt(wiring.links + 1)))
     usual = float(np.median(wiring.capacity_bytes_per_s))
     width = crowd * np.clip(np.sqrt(wiring.capacity_bytes_per_s / usual), 0.7, 2.6)
-    segments = _segments(cluster, at, 0.0 if load is None else min(0.1, 1.6 / points))
-    if load is None:
+    segments = _segments(cluster, at, 0.0 if heat is None else min(0.1, 1.6 / points))
+    if heat is None:
         named = [colour_of(name, CLASSES, i) for i, name in enumerate(wiring.link_classes)]
         once = np.flatnonzero((wiring.source < wiring.target) | ~_has_twin(wiring.source, wiring.target))
         colours = [named[int(wiring.link_class[link])] for link in once]
@@ -192,10 +205,18 @@ def _paint_links(axes: Axes, cluster: Cluster, at: Places, load: Array | None, p
             )
         )
         return
-    idle = np.isnan(load)
-    order = np.argsort(np.where(idle, -1.0, load), kind="stable")
-    wide = np.where(idle, 0.6, 1.0 + 0.8 * np.nan_to_num(load)) * width * 1.3
-    axes.add_collection(LineCollection([segments[i] for i in order], colors=heat(load[order]), linewidths=wide[order], zorder=1))
+    idle = np.isnan(heat.load)
+    order = np.argsort(np.where(idle, -1.0, heat.load), kind="stable")
+    wide = np.where(idle, 0.6, 1.0 + 0.8 * heat.part(heat.load)) * width * 1.3
+
+    def paint(links: Array, colours: Any, more: float, zorder: float) -> None:
+        lines = [segments[i] for i in links]
+        axes.add_collection(LineCollection(lines, colors=colours, linewidths=wide[links] + more, zorder=zorder))
+
+    marked = heat.is_marked[order]
+    paint(order[~marked], heat.colours(heat.load[order[~marked]]), 0.0, 1.0)
+    paint(order[marked], MARK, HALO_POINTS, 1.1)
+    paint(order[marked], heat.colours(heat.load[order[marked]]), 0.0, 1.2)
 
 
 def _has_twin(source: Array, target: Array) -> Array:
@@ -204,25 +225,11 @@ def _has_twin(source: Array, target: Array) -> Array:
     return np.isin(source * most + target, target * most + source)
 
 
-def _legend(figure: Figure, axes: Axes, cluster: Cluster, load: Array | None) -> None:
+def _legend(figure: Figure, axes: Axes, cluster: Cluster, heat: Heat | None) -> None:
     from matplotlib.lines import Line2D
 
-    if load is not None:
-        from matplotlib import colormaps
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import LinearSegmentedColormap, Normalize
-
-        warm = LinearSegmentedColormap.from_list("heat", colormaps[HEAT](np.linspace(0.12, 1.0, 64)))
-        bar = figure.colorbar(
-            ScalarMappable(Normalize(0, 100), warm),
-            ax=axes,
-            location="bottom",
-            shrink=0.35,
-            aspect=40,
-            pad=0.02,
-            label="utilisation of a link (%)",
-        )
-        bar.outline.set_visible(False)
+    if heat is not None:
+        heat.explain(figure, axes)
         return
     handles = [Line2D([], [], color=colour, linewidth=2.2, label=label) for label, colour in families(cluster)]
     columns = min(len(handles), max(1, int(figure.get_figwidth() / 2.6)))

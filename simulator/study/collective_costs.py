@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..binding.conduct import AUTO
+from ..binding.conduct import AUTO, Conduct
 from ..costs.curves import Alone
 from ..program.op import Collective, Transfer
 from ..units import show_bytes
@@ -27,9 +27,15 @@ def collective_costs(run: Run) -> list[OpCost]:
         communicator = run.program.communicators[name]
         nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
         calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += times
-    costs = [(what, times, conduct.alone(what[1], AUTO, np.arange(what[3]) % what[4], what[2])) for what, times in calls.items()]
+    costs = [(what, times, _alone(conduct, what)) for what, times in calls.items()]
     rows = [_cost(what, times, known) for what, times, known in costs if known is not None]
     return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _alone(conduct: Conduct, what: tuple[str, str, int, int, int]) -> Alone | None:
+    """What is known of it, its ranks spread evenly over its nodes; members of a node stand together."""
+    _, kind, payload_bytes, ranks, nodes = what
+    return conduct.alone(kind, AUTO, np.arange(ranks) * nodes // ranks, payload_bytes)
 
 
 def _cost(what: tuple[str, str, int, int, int], calls: int, known: Alone) -> OpCost:

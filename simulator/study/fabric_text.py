@@ -6,7 +6,7 @@ import math
 
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
-from ..costs.tuner import Switch
+from ..costs.tuner import Choice
 from ..units import GB, GIB, KIB, MIB, US_PER_S
 from .fabrics import Fabric
 
@@ -19,8 +19,8 @@ def text(fabric: Fabric) -> str:
         lines += ["inside:", *(f"  {line}" for line in _inside_lines(fabric.inside))]
     if fabric.across:
         lines += ["across:", *(f"  {line}" for line in _across_lines(fabric.across))]
-    if fabric.switches:
-        lines += ["switches:", *(f"  - {{{_switch(line)}}}" for line in fabric.switches)]
+    if fabric.choices:
+        lines += ["choices:", *(f"  - {{{_choice(line)}}}" for line in fabric.choices)]
     if fabric.curves:
         lines.append("curves:")
         for curve in fabric.curves:
@@ -73,7 +73,7 @@ def _curve_lines(curve: Curve, *, own: bool) -> list[str]:
     ]
 
 
-def _switch(line: Switch) -> str:
+def _choice(line: Choice) -> str:
     parts = [f"kind: {line.kind}", f"algorithm: {line.algorithm}"]
     parts += [f"size_up_to: {_size(line.bytes_up_to)}"] * math.isfinite(line.bytes_up_to)
     parts += [f"nodes_up_to: {line.nodes_up_to:.0f}"] * math.isfinite(line.nodes_up_to)

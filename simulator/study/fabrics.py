@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
-from ..costs.tuner import Switch
+from ..costs.tuner import Choice
 from ..errors import UserError, did_you_mean
 from ..units import BYTES, BYTES_PER_SECOND, KIB, LATENCY, SECONDS
 from . import catalog
@@ -94,8 +94,8 @@ class CurveSchema(Strict):
             yield "ranks", f": {self.ranks} do not sit evenly on {self.nodes} nodes", f"{self.nodes} of them, or a multiple"
 
 
-class SwitchSchema(Strict):
-    """One line of what somebody laid down: from which sizes on the library takes which algorithm."""
+class ChoiceSchema(Strict):
+    """One line of what somebody laid down: up to which sizes the library takes which algorithm."""
 
     kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall"]
     algorithm: str
@@ -103,11 +103,16 @@ class SwitchSchema(Strict):
     nodes_up_to: Count | None = None
 
     def contradictions(self) -> Iterator[Contradiction]:
-        known = catalog.files("collectives")
-        if self.algorithm not in known:
-            yield "algorithm", f": there is none called {self.algorithm!r}", did_you_mean(self.algorithm, list(known))
-        elif self.kind not in catalog.module("collectives", self.algorithm).KINDS:
-            yield "algorithm", f": {self.algorithm} does no {self.kind}", "`trainsim catalog collectives` says what each does"
+        known, name = catalog.files("collectives"), self.name
+        if name not in known:
+            yield "algorithm", f": there is none called {self.algorithm!r}", did_you_mean(name, list(known))
+        elif self.kind not in catalog.module("collectives", name).KINDS:
+            yield "algorithm", f": {name} does no {self.kind}", "`trainsim catalog collectives` says what each does"
+
+    @property
+    def name(self) -> str:
+        """The algorithm as it is known here."""
+        return catalog.plain(self.algorithm).replace("-", "_")
 
 
 class FabricSchema(Strict):
@@ -118,7 +123,7 @@ class FabricSchema(Strict):
     source: str
     inside: InsideSchema | None = None
     across: AcrossSchema | None = None
-    switches: Annotated[list[SwitchSchema], Field(default_factory=list)]
+    choices: Annotated[list[ChoiceSchema], Field(default_factory=list)]
     curves: Annotated[list[CurveSchema], Field(default_factory=list)]
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -142,7 +147,7 @@ class Fabric:
     inside: Inside | None = None
     across: Across | None = None
     curves: tuple[Curve, ...] = ()
-    switches: tuple[Switch, ...] = ()
+    choices: tuple[Choice, ...] = ()
     """Which algorithm its library takes up to which size, where that is known better than by NCCL's own reckoning."""
 
 
@@ -187,8 +192,8 @@ def _fabric(document: Document, name: str) -> Fabric:
         over = across if curve.nodes > 1 else None
         source = f"{name}: {curve.source}" if curve.source else name
         curves.append(Curve(curve.kind, curve.algorithm, curve.ranks, curve.nodes, knots, curve.error, within, over, source))
-    switches = (Switch(s.kind, s.algorithm, s.size_up_to or math.inf, s.nodes_up_to or math.inf) for s in schema.switches)
-    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves), tuple(switches))
+    choices = (Choice(c.kind, c.name, c.size_up_to or math.inf, c.nodes_up_to or math.inf) for c in schema.choices)
+    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves), tuple(choices))
 
 
 def _inside(name: str, schema: InsideSchema) -> Inside:

@@ -187,7 +187,7 @@ def _fabric_file(path: str) -> str:
     try:
         fabrics.load(path)
     except UserError as error:
-        fault = error.faults[0]
-        message = f"{fault.where}: {fault.message}" if fault.where else fault.message
-        raise UserError(message, hint=fault.hint or "`trainsim calibrate links` writes one") from None
+        told = [f"{fault.where}: {fault.message}" if fault.where else fault.message for fault in error.faults]
+        hint = next((fault.hint for fault in error.faults if fault.hint), "`trainsim calibrate links` writes one")
+        raise UserError("\n    ".join(told), hint=hint) from None
     return path

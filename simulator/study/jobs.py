@@ -31,8 +31,9 @@ from . import feasible
 from .assemble import program_of, site_of
 from .document import Document, Place
 from .machines import MOST_GPUS
-from .network import SharedLink, Traffic, shared_links
 from .scenario import Perturb, Scenario
+from .shared_links import SharedLink, shared_links
+from .traffic import Traffic
 
 KEYS = ("name", "model", "plan", "job", "gpus")
 LEAST_STEPS, MOST_STEPS = 3, 64
@@ -69,6 +70,8 @@ class SharedRun:
     jobs: tuple[JobRun, ...]
     gpus: int
     wall_s: float
+    until_ns: int
+    """So long all of them run."""
 
     def as_dict(self) -> dict[str, Any]:
         named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")
@@ -114,13 +117,13 @@ class Tenancy:
             JobRun(t.name, len(t.gpus), _step_s(ends, max(2, int((ends <= until_ns).sum()))), alone)
             for t, ends, alone in zip(self.tenants, ends_ns, alone_s, strict=True)
         ]
-        return SharedRun(tuple(runs), self.cluster.gpus, perf_counter() - began)
+        return SharedRun(tuple(runs), self.cluster.gpus, perf_counter() - began, until_ns)
 
     def shared(self, run: SharedRun, count: int = 10) -> list[SharedLink]:
         """The links that several jobs use, those first that are fullest at the pace which jobs have among the others."""
-        carried = [Traffic(self.cluster, self._bound(t, LEAST_STEPS, every_link=True), 1).bytes for t in self.tenants]
-        users = [(job.name, job.step_time_s, of) for job, of in zip(run.jobs, carried, strict=True)]
-        return shared_links(self.cluster, users, count)
+        traffic = [Traffic(self.cluster, self._bound(t, LEAST_STEPS, every_link=True), 1) for t in self.tenants]
+        users = [(job.name, job.step_time_s, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
+        return shared_links(self.cluster.wiring, traffic[0].capacity(0, run.until_ns), users, count)
 
     def _ends_ns(self, who: Sequence[tuple[Tenant, int]]) -> list[Array]:
         """When each job's steps end, for so many steps of each, on the whole cluster."""

@@ -11,7 +11,7 @@ from ..engine.task import Array
 from ..errors import OutsideDomain, UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from . import catalog
-from .choices import chosen_on, switches_of, told_on
+from .choices import IN_SWITCHES, choices_of, chosen_on, told_on
 from .timing import IDEAL, MEASURED_AS, can_add_up, switch_abilities, timing_on
 
 LIBRARY = {
@@ -24,8 +24,6 @@ LIBRARY = {
     "exchange": ("point_to_point",),
 }
 """What `auto` chooses from everywhere: what NCCL has."""
-IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
-"""What it has besides for all-reduces where switches add up."""
 AT_FACE_VALUE = {
     **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), ("hierarchical_pipelined",)),
     "broadcast": ("tree",),
@@ -44,7 +42,7 @@ def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
     able = [name for ability in switch_abilities(cluster) for name in IN_SWITCHES[ability]]
     more = {"all_reduce": able} if chosen else AT_FACE_VALUE
     choices = {kind: [*names, *more.get(kind, ())] for kind, names in LIBRARY.items()}
-    for line in switches_of(cluster):
+    for line in choices_of(cluster):
         choices[line.kind].append(line.algorithm)
     used = {wanted, *(name for names in choices.values() for name in names)} - {AUTO}
     modules = {name: catalog.module("collectives", name) for name in sorted(used)}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,17 @@ TOLERANCE = 1e-3
 """By such a part may the loads of links differ that count as equally full: weights are rounded to 2^-16."""
 LEAVES, JOINS, RESIZES = range(3)
 
-Limit = tuple[int, tuple[int, ...]]
-"""A footprint, and those of its links that limit whatever moves over it."""
+
+class Limit(NamedTuple):
+    """What limits whatever moves over a footprint."""
+
+    foot: int
+    links: tuple[int, ...]
+    """Of the footprint."""
+    full: bool
+    """Whether they are full and give no flow more; else the flow goes as fast as it ever does, and they are the fullest."""
+
+
 Change = tuple[int, int, Limit]
 """A flow, and from when in nanoseconds this limits it."""
 
@@ -65,7 +75,7 @@ def _meets(flows: Array, moves_ns: Array, end_ns: Array) -> Array:
 
 def _alone(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int, Limit]]:
     """What limits flows that have their links to themselves, or would if `each` were alone: those that have most to carry for
-    what they can.
+    what they can, full unless the flow goes slower than they let it.
     """
     capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
     weight = graph.alone_weight if each and graph.alone_weight is not None else graph.foot_weight
@@ -73,12 +83,13 @@ def _alone(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int,
     most = np.zeros(len(graph.feet))
     np.maximum.at(most, graph.feet.row_of, load)
     fullest = load >= (1 - TOLERANCE) * most[graph.feet.row_of]
-    limit_of: dict[int, Limit] = {}
-    for flow, foot in zip(flows.tolist(), graph.foot[flows].tolist(), strict=True):
-        if foot not in limit_of:
+    links_of: dict[int, tuple[int, ...]] = {}
+    full = graph.cap[flows] * most[graph.foot[flows]] >= (1 - TOLERANCE) * (1 << WEIGHT_BITS)
+    for flow, foot, fills in zip(flows.tolist(), graph.foot[flows].tolist(), full.tolist(), strict=True):
+        if foot not in links_of:
             entries = slice(graph.feet.ptr[foot], graph.feet.ptr[foot + 1])
-            limit_of[foot] = foot, tuple(graph.feet.idx[entries][fullest[entries]].tolist())
-        yield flow, limit_of[foot]
+            links_of[foot] = tuple(graph.feet.idx[entries][fullest[entries]].tolist())
+        yield flow, Limit(foot, links_of[foot], fills)
 
 
 class _Replay:
@@ -110,7 +121,7 @@ class _Replay:
             for flow, rate in self.fabric.solve():
                 stirred.update(dict.fromkeys(self._goes(flow, rate)))
             for flow in dict.fromkeys(flow for link in stirred for flow in self.on_link[link] if flow in self.watched):
-                limit = int(self.graph.foot[flow]), self._limit(flow)
+                limit = self._limit(flow)
                 if told.get(flow) != limit:
                     told[flow] = limit
                     yield flow, now, limit
@@ -145,14 +156,14 @@ class _Replay:
             self.load[link] += weight * more
         return (link for link, _ in route)
 
-    def _limit(self, flow: int) -> tuple[int, ...]:
-        """The links that limit a flow now."""
-        load, room, rate = self.load, self.room, self.rate
-        links = [link for link, _ in self.routes[int(self.graph.foot[flow])]]
+    def _limit(self, flow: int) -> Limit:
+        """What limits a flow now."""
+        load, room, rate, foot = self.load, self.room, self.rate, int(self.graph.foot[flow])
+        links = [link for link, _ in self.routes[foot]]
         enough = rate[flow] / (1 - TOLERANCE)
         full = [link for link in links if load[link] >= (1 - TOLERANCE) * room[link]]
         limiting = [link for link in full if all(rate[other] <= enough for other in self.on_link[link])]
         if limiting:
-            return tuple(limiting)
+            return Limit(foot, tuple(limiting), True)
         fullest = (1 - TOLERANCE) * max(load[link] / room[link] for link in links)
-        return tuple(link for link in links if load[link] >= fullest * room[link])
+        return Limit(foot, tuple(link for link in links if load[link] >= fullest * room[link]), False)

@@ -2,14 +2,15 @@
 
 `metrics/idle.py` says which transfer or collective each exposed instant is spent on. While the latency of that passes, nothing
 moves and no link is to blame; then it is the links that limit it, as `limiting_links` finds them. So latency and links together
-are the exposed time, on every rank, to the nanosecond.
+are the exposed time, on every rank, to the nanosecond. While such links are full it is the wire that takes the time; while they
+are not, what moves over them goes as fast as it ever does: as the library was measured, or as its rounds follow each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,8 +36,10 @@ class Wait:
     """The kinds of links that limit together; none for latency, in which no byte moves."""
     waited_s: float
     """Mean over ranks."""
+    full_s: float
+    """The part of it in which the links are full."""
     waited_by_axis_s: dict[str, float]
-    """The same by whose collectives and transfers are waited for."""
+    """The whole by whose collectives and transfers are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,11 @@ class WaitedLink:
     alike: int
     """How many they are, this one among them."""
     capacity_bytes_per_s: float
+    """Mean over the step."""
     waited_s: float
     """How long a rank, on average, waits for something that one of them limits."""
+    full_s: float
+    """The part of it in which that one is full."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +71,8 @@ class Waiting:
     ns: Array
     limits: tuple[tuple[int, ...], ...]
     """The links of the cluster that limit together, of one communicator where several are alike; none for latency."""
+    full: tuple[bool, ...]
+    """For each limit whether its links are full, or only the fullest of those that are crossed."""
     behaves: Array
     """For each link of the cluster a number, equal for links that carry the same at the same times."""
 
@@ -84,18 +92,22 @@ class Waiting:
         chosen = np.isin(self.limit, limits)
         return self.seen.mean_s(self.ns_of(chosen if axis is None else chosen & (self.axis == self.seen.axes.index(axis))))
 
+    def full_s(self, limits: Sequence[int]) -> float:
+        """What is waited while one of these limits something and is full: seconds, mean over ranks."""
+        return self.mean_s([limit for limit in limits if self.full[limit]])
+
     def by_axis_s(self, limits: Sequence[int]) -> dict[str, float]:
         """The same for every axis along which something is waited for, the longest first."""
         found = {axis: self.mean_s(limits, axis) for axis in self.axes}
         return {axis: found[axis] for axis in sorted(found, key=lambda axis: -found[axis]) if found[axis]}
 
-    def behind(self, group_of_link: Array) -> dict[int, float]:
-        """Of groups of links: what is waited while a link of the group limits something, in seconds, mean over ranks."""
+    def behind(self, group_of_link: Array) -> dict[int, list[int]]:
+        """Of groups of links: the limits in which a link of the group has part."""
         limits_of: dict[int, list[int]] = {}
         for limit, links in enumerate(self.limits):
             for group in np.unique(group_of_link[list(links)]).tolist():
                 limits_of.setdefault(group, []).append(limit)
-        return {group: self.mean_s(limits) for group, limits in limits_of.items()}
+        return limits_of
 
 
 def waiting(run: Run) -> Waiting:
@@ -106,8 +118,8 @@ def waiting(run: Run) -> Waiting:
     flows = np.unique(pieces.task[graph.foot[pieces.task] >= 0])
     of = limited(graph, times, flows, alone=run.scenario.fidelity.collectives == "closed")
     links_of, behaves = _on_the_ground(run)
-    number: dict[tuple[int, ...], int] = {(): 0}
-    limit_of = np.array([number.setdefault(links_of(limit), len(number)) for limit in of.limits], dtype=np.int64)
+    number: dict[tuple[tuple[int, ...], bool], int] = {((), False): 0}
+    limit_of = np.array([number.setdefault((links_of(limit), limit.full), len(number)) for limit in of.limits], dtype=np.int64)
     first, last = (np.searchsorted(of.flow, pieces.task, side=side) for side in ("left", "right"))
     count = last - first
     piece = np.repeat(np.arange(len(count)), count)
@@ -122,7 +134,8 @@ def waiting(run: Run) -> Waiting:
     ns = np.zeros(columns.shape[1], dtype=np.int64)
     np.add.at(ns, where.ravel(), np.concatenate([still_ns, moving_ns]))
     which, axis, limit = columns[:, ns > 0]
-    return Waiting(seen, which, axis, limit, ns[ns > 0], tuple(number), behaves)
+    limits, full = zip(*number, strict=True)
+    return Waiting(seen, which, axis, limit, ns[ns > 0], limits, full, behaves)
 
 
 def waits(of: Waiting, kind: Array, names: Sequence[str]) -> list[Wait]:
@@ -130,31 +143,34 @@ def waits(of: Waiting, kind: Array, names: Sequence[str]) -> list[Wait]:
     found: dict[tuple[int, ...], list[int]] = {}
     for limit, links in enumerate(of.limits):
         found.setdefault(tuple(np.unique(kind[list(links)]).tolist()), []).append(limit)
-    told = [Wait(tuple(names[i] for i in kinds), of.mean_s(by), of.by_axis_s(by)) for kinds, by in found.items()]
+    told = [Wait(tuple(names[i] for i in kinds), of.mean_s(by), of.full_s(by), of.by_axis_s(by)) for kinds, by in found.items()]
     return sorted((wait for wait in told if wait.waited_s), key=lambda wait: -wait.waited_s)
 
 
-def waited_links(of: Waiting, wiring: Wiring, kind: Array, names: Sequence[str]) -> list[WaitedLink]:
+def waited_links(of: Waiting, wiring: Wiring, capacity_bytes_per_s: Array, kind: Array, names: Sequence[str]) -> list[WaitedLink]:
     """The links that ranks wait for, the longest first; one of each kind and behaviour."""
-    group, capacity = of.behaves * len(names) + kind, wiring.capacity_bytes_per_s
-    waited_s = of.behind(group)
+    group = of.behaves * len(names) + kind
+    behind = of.behind(group)
     rows = zip(*(column.tolist() for column in np.unique(group, return_index=True, return_counts=True)), strict=True)
-    longest = sorted([(-waited_s[which], link, alike) for which, link, alike in rows if which in waited_s])
-    return [WaitedLink(wiring.link_name(i), names[kind[i]], n, float(capacity[i]), -less) for less, i, n in longest]
+    longest = sorted((-of.mean_s(behind[which]), link, alike, which) for which, link, alike in rows if which in behind)
+    return [
+        WaitedLink(wiring.link_name(i), names[kind[i]], n, float(capacity_bytes_per_s[i]), -less, of.full_s(behind[which]))
+        for less, i, n, which in longest
+    ]
 
 
 def _on_the_ground(run: Run) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
     """What gives the cluster's links of a limit, and for each link of the cluster that of the simulated graph."""
     simulated, links = run.engine_timeline.expansion.skeleton, run.scenario.cluster.wiring.links
     if len(simulated.link_profile) == links:
-        return itemgetter(1), np.arange(links)
+        return attrgetter("links"), np.arange(links)
     whole = bound_of(run.scenario, run.program).skeleton
     partition = refine(whole)
     first = np.unique(partition.communicator, return_index=True)[1]
 
     def links_of(limit: Limit) -> tuple[int, ...]:
-        communicator, pattern = divmod(limit[0], whole.patterns)
+        communicator, pattern = divmod(limit.foot, whole.patterns)
         crossed = whole.feet.row(int(first[communicator]) * whole.patterns + pattern)
-        return tuple(crossed[np.isin(partition.link[crossed], limit[1])].tolist())
+        return tuple(crossed[np.isin(partition.link[crossed], limit.links)].tolist())
 
     return links_of, partition.link

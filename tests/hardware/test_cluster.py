@@ -78,9 +78,15 @@ def test_a_leaf_has_above_it_what_it_has_below_over_the_oversubscription(
         assert link["latency_s"] == cluster.switch_latency_s
 
 
-def test_the_last_pod_is_cabled_for_the_nodes_that_it_has() -> None:
-    cluster = small("leaf-spine", nodes=5)
-    assert attributes(cluster, "leaf2", "spine")["capacity_bytes_per_s"] == pytest.approx(4 * NIC)
+def test_all_leaves_are_wired_alike_whatever_is_plugged_in() -> None:
+    """A pod that is not full has the uplinks of one that is, and hashed flows find ports of full rate there."""
+    sprayed, hashed = (small("leaf-spine", nodes=5, routing=routing) for routing in ("spray", "ecmp"))
+    for leaf in ("leaf0", "leaf2"):
+        assert attributes(sprayed, leaf, "spine")["capacity_bytes_per_s"] == pytest.approx(8 * NIC)
+        assert attributes(hashed, leaf, "spine7")["capacity_bytes_per_s"] == pytest.approx(NIC)
+    tree = small("fat-tree", nodes=5, radix=8, routing="ecmp")
+    rates = {rate for _, _, rate in tree.graph.edges(data="capacity_bytes_per_s") if rate < 200e9}
+    assert sorted(rates) == pytest.approx(sorted({NIC, tree.pcie.bytes_per_s}))
 
 
 @pytest.mark.parametrize("shape", ["rail-optimized", "leaf-spine"])

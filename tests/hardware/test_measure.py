@@ -114,8 +114,7 @@ def test_the_command_tells_switches_from_the_vertices_of_the_graph(tmp_path: Pat
 
 def test_classes_of_links_are_counted_by_rate() -> None:
     found = {(of.name, of.count, of.bytes_per_s) for of in link_classes(sim.cluster("dgx-h100", nodes=33).wiring)}
-    assert ("leaf-spine up", 8, 1600 * GB) in found
-    assert ("leaf-spine up", 8, 50 * GB) in found
+    assert ("leaf-spine up", 16, 1600 * GB) in found
     assert ("nic down", 264, 50 * GB) in found
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.costs import tuner
-from simulator.costs.tuner import Group, Switch, believed_s, chosen, told
+from simulator.costs.tuner import Choice, Group, believed_s, chosen, told
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import fabric_text, fabrics
@@ -80,13 +80,13 @@ def test_over_nodes_trees_give_way_to_trees_of_switches(name: str) -> None:
 
 def test_what_logs_of_nccl_say() -> None:
     """nccl-tests issue 196: on two nodes trees, beyond what the network gives a ring. nccl issue 1801: rings for large payloads
-    on three parts of an NVL72 whose switch is told not to add up. nccl issue 1752: 64 nodes of 8 H200, trees up to 16 MiB, trees
-    of switches from 32 MiB on; here they are taken from 128 MiB on.
+    on three parts of an NVL72 whose switch is told not to add up. nccl issue 1752: 64 nodes of 8 H200, trees up to 16 MiB and
+    trees of switches from 32 MiB on.
     """
-    assert taken(sim.cluster("dgx-a100", nodes=2), [8, 64 * KIB, MIB, GIB]) == ["tree"] * 4
+    assert taken(sim.cluster("dgx-a100", nodes=2), [8, 64 * KIB, MIB, 256 * MIB]) == ["tree"] * 4
     thirds = Group(12, 3, "blackwell", "nvlink", 900 * GB, 4 * 50 * GB)
     assert chosen(16 * GIB, thirds, ("ring", "tree")) == "ring"
-    assert taken(sim.cluster("dgx-h200", nodes=64), [16 * MIB, 128 * MIB]) == ["tree", "nvls_tree"]
+    assert taken(sim.cluster("dgx-h200", nodes=64), [16 * MIB, 32 * MIB]) == ["tree", "nvls_tree"]
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "broadcast"])
@@ -119,9 +119,11 @@ def test_the_least_is_taken_and_all_is_finite(gpu: str, nodes: int, per_node: in
 
 def test_generations_of_constants() -> None:
     named = {"sm_70": "volta", "sm_75": "volta", "sm_80": "ampere", "sm_89": "ampere", "sm_90": "hopper", "sm_103": "blackwell"}
-    assert {name: generation(name) for name in named} == named
-    assert generation("sm_120") == "blackwell"
-    assert generation("gfx942") == "ampere"
+    assert {name: generation(name, 0.0) for name in named} == named
+    assert generation("sm_120", 0.0) == "blackwell"
+    assert generation("sm_90a", 0.0) == "hopper"
+    assert generation("gfx942", 448 * GB) == "ampere"
+    assert [generation("", rate * GB) for rate in (900, 450, 300, 150)] == ["blackwell", "hopper", "ampere", "volta"]
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-b200", "aws-p5", "dgx1-v100", "l40s-pcie"])
@@ -154,15 +156,15 @@ def test_at_face_value_the_fastest_is_taken() -> None:
 
 
 def laid_down(folder: Path, *lines: str, start: str = "ndr-ib") -> str:
-    """The path of a fabric like one that ships, with lines under `switches:`."""
+    """The path of a fabric like one that ships, with lines under `choices:`."""
     own = folder / "mine.yaml"
-    text = fabric_text.text(fabrics.outline(start)) + "switches:\n" + "".join(f"  - {{{line}}}\n" for line in lines)
+    text = fabric_text.text(fabrics.outline(start)) + "choices:\n" + "".join(f"  - {{{line}}}\n" for line in lines)
     own.write_text(text, encoding="utf-8")
     return str(own)
 
 
 def test_the_first_line_that_holds_a_call_decides() -> None:
-    lines = (Switch("all_reduce", "tree", 64 * KIB, 2), Switch("all_reduce", "ring", 64 * KIB), Switch("all_gather", "bruck", 8))
+    lines = (Choice("all_reduce", "tree", 64 * KIB, 2), Choice("all_reduce", "ring", 64 * KIB), Choice("all_gather", "bruck", 8))
     assert told(lines, "all_reduce", 64 * KIB, 2) == "tree"
     assert told(lines, "all_reduce", 64 * KIB, 3) == "ring"
     assert told(lines, "all_reduce", 64 * KIB + 1, 2) is None
@@ -187,10 +189,10 @@ def test_switch_sizes_of_a_file_decide_and_time_what_they_take(tmp_path: Path) -
 def test_lines_are_written_as_they_are_read(tmp_path: Path) -> None:
     lines = ("kind: all_reduce, algorithm: nvls_tree, size_up_to: 1 MiB, nodes_up_to: 4", "kind: alltoall, algorithm: pairwise")
     read = fabrics.load(laid_down(tmp_path, *lines))
-    assert read.switches == (Switch("all_reduce", "nvls_tree", MIB, 4), Switch("alltoall", "pairwise"))
+    assert read.choices == (Choice("all_reduce", "nvls_tree", MIB, 4), Choice("alltoall", "pairwise"))
     again = tmp_path / "again.yaml"
     again.write_text(fabric_text.text(read), encoding="utf-8")
-    assert fabrics.load(str(again)).switches == read.switches
+    assert fabrics.load(str(again)).choices == read.choices
 
 
 def test_a_line_that_does_not_fit_a_group_is_passed_over(tmp_path: Path) -> None:

@@ -13,15 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.commands.network import _limit
+from simulator.commands.network import _limit, _which
 from simulator.engine import des
 from simulator.engine.fabric import fill
 from simulator.engine.task import WEIGHT_BITS, Profile
 from simulator.metrics.idle import exposed
+from simulator.study.jobs import Tenancy
 from simulator.study.limiting_links import TOLERANCE, limited
 from simulator.study.network import Network
 from simulator.study.run import Run
 from simulator.study.scenario import Scenario
+from simulator.study.traffic import mean
+from simulator.study.waiting import Wait
 
 from ..commandline import SMALL, trainsim
 from ..engine.make import random_graph
@@ -75,16 +78,23 @@ def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> Non
     told = sum(wait.waited_s for wait in run.network.waits)
     assert told == pytest.approx(sum(run.metrics.exposed_s.values()), rel=1e-12)
     assert told > 0 or "host" in seen.axes
+    for wait in (*run.network.waits, *run.network.waited_links(1000)):
+        assert 0 <= wait.full_s <= wait.waited_s
+    for of_class in run.network.classes:
+        assert 0 <= of_class["full_s"] <= of_class["waited_s"]
 
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("fabric", [NARROW, {}, {"fabric": "ndr-ib"}])
 def test_folded_or_not_the_same_is_waited_for(name: str, fabric: dict[str, Any]) -> None:
     of = of_plan(name, cluster=fabric)
-    folded, whole = (waits_of(of.simulate(folding=folding).network) for folding in (True, False))
+    once, again = (of.simulate(folding=folding).network for folding in (True, False))
+    folded, whole = waits_of(once), waits_of(again)
     assert folded.keys() == whole.keys()
     for links, waited_s in folded.items():
         assert waited_s == pytest.approx(whole[links], rel=1e-9)
+    full_s = {wait.links: wait.full_s for wait in again.waits}
+    assert {wait.links: wait.full_s for wait in once.waits} == pytest.approx(full_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("changes", [False, True])
@@ -105,7 +115,7 @@ def test_t4_5_what_limits_a_flow_is_full_and_gives_nobody_more(changes: bool, se
     np.add.at(lasted, found.flow, found.until_ns - found.from_ns)
     np.testing.assert_array_equal(lasted[flows], (times.end_ns - moves_ns)[flows])
     for flow, limit, *ends in zip(found.flow, found.limit, found.from_ns, found.until_ns - 1, strict=True):
-        foot, links = found.limits[limit]
+        foot, links, fills = found.limits[limit]
         assert foot == graph.foot[flow]
         for now in ends:
             moving = [f for f in flows.tolist() if moves_ns[f] <= now < times.end_ns[f]]
@@ -118,6 +128,7 @@ def test_t4_5_what_limits_a_flow_is_full_and_gives_nobody_more(changes: bool, se
             fullest = max(load[x] / room[x] for x in crossed)
             expected = full or [x for x in crossed if load[x] / room[x] > (1 - TOLERANCE) * fullest]
             assert sorted(links) == sorted(expected)
+            assert fills == bool(full)
             assert full or rate[flow] == graph.cap[flow]
 
 
@@ -190,6 +201,104 @@ def test_t4_6_a_closed_collective_waits_for_the_links_that_it_fills_alone() -> N
     assert [links for links, waited_s in waits.items() if links and "dp" in waited_s] == [("nic > leaf", "leaf > nic")]
 
 
+def test_the_wire_takes_the_time_or_the_library_does() -> None:
+    """Face-value links are full while anything moves; where a library gets less out of them than they carry they never are, but
+    one of a tenth of the rate is; and so is an uplink that many share, slower than each of them may go.
+    """
+    plan = sim.Plan(tp=4, dp=4, overlap=sim.Overlap(dp=False))
+    rings = ("nic > leaf", "leaf > nic")
+
+    def full_part(links: tuple[str, ...], cluster: dict[str, Any], **more: Any) -> float:
+        network = scenario(plan=plan, cluster=small_cluster(4, **cluster), **more).simulate().network
+        wait = next(wait for wait in network.waits if wait.links == links)
+        assert wait.waited_s > 0
+        return wait.full_s / wait.waited_s
+
+    assert full_part(rings, {}) == 1
+    assert full_part(rings, {"fabric": "ndr-ib"}) == 0
+    slow = sim.Perturb(link="node1/nic2>leaf2", capacity=0.1)
+    assert full_part(("nic > leaf",), {"fabric": "ndr-ib"}, perturb=(slow,)) == 1
+    uplinks = ("leaf > spine", "spine > leaf")
+    assert full_part(uplinks, {**NARROW, "fabric": "ndr-ib"}) == 1
+
+
+SLOW = "node1/nic2>leaf2"
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("first", "last"), [(0.0, None), (0.0, 0.5), (0.25, 0.5), (0.75, None), (2.0, None)])
+def test_what_a_link_could_carry_is_what_perturbations_left_of_it(steps: int, first: float, last: float | None) -> None:
+    """A tenth of its rate in a part of the observed step, told in steps of the whole run, and all of it in the rest."""
+
+    def run(*perturb: sim.Perturb) -> Run:
+        return of_plan("one after the other", perturb=perturb).simulate(steps=steps)
+
+    usual = run().network
+    begin_s, step_s = usual.begin_ns * 1e-9, usual.step_s
+    until_s = None if last is None else begin_s + last * step_s
+    slowed = run(sim.Perturb(link=SLOW, capacity=0.1, from_s=begin_s + first * step_s, until_s=until_s)).network
+    begin_s, step_s, end_s = slowed.begin_ns * 1e-9, slowed.step_s, slowed.end_ns * 1e-9
+    from_s, until_s = usual.begin_ns * 1e-9 + first * usual.step_s, np.inf if until_s is None else until_s
+    slow_s = max(0.0, min(until_s, end_s) - max(from_s, begin_s))
+    use = slowed.link(slowed.cluster.link_named(SLOW))
+    assert use.bytes > 0
+    assert use.capacity_bytes_per_s == pytest.approx(50e9 * (step_s - 0.9 * slow_s) / step_s, rel=1e-6)
+    assert use.utilisation == pytest.approx(use.bytes / (use.capacity_bytes_per_s * step_s), rel=1e-12)
+    assert slow_s > 0 or first > 1
+    others = np.arange(slowed.cluster.wiring.links) != slowed.cluster.link_named(SLOW)
+    np.testing.assert_array_equal(slowed.capacity_bytes_per_s[others], slowed.cluster.wiring.capacity_bytes_per_s[others])
+
+
+def test_a_slow_link_is_the_busiest_and_told_with_what_it_carries() -> None:
+    network = of_plan("one after the other", perturb=(sim.Perturb(link=SLOW, capacity=0.1),)).simulate().network
+    first = network.busiest(1)[0]
+    assert (first.name, first.capacity_bytes_per_s) == (SLOW, pytest.approx(5e9))
+    told = network.waited_links(1)[0]
+    assert (told.name, told.capacity_bytes_per_s) == (SLOW, pytest.approx(5e9))
+    assert network.like(network.cluster.link_named(SLOW)).tolist() == [network.cluster.link_named(SLOW)]
+    of_class = next(of for of in network.classes if of["kind"] == "nic > leaf")
+    assert of_class["highest_utilisation"] == first.utilisation
+
+
+@given(st.data())
+def test_the_mean_of_a_profile_is_that_of_its_nanoseconds(data: st.DataObject) -> None:
+    since = sorted({0, *data.draw(st.lists(st.integers(1, 60), max_size=4))})
+    of = Profile(tuple(since), tuple(data.draw(st.integers(0, 1000)) for _ in since))
+    begin = data.draw(st.integers(0, 70))
+    end = data.draw(st.integers(begin, 80))
+    every = [of.value[max(i for i, at in enumerate(since) if at <= now)] for now in range(begin, max(end, begin + 1))]
+    assert mean(of, begin, end) == pytest.approx(np.mean(every), rel=1e-12)
+
+
+def test_jobs_share_what_a_perturbation_leaves() -> None:
+    cluster = {
+        "gpu": "h100", "gpus_per_node": 1, "nodes": 4, "intra_node": "NVSwitch 450 GB/s", "inter_node": "400 Gbit/s",
+        "shape": "leaf-spine", "nodes_per_pod": 2, "fabric": "ideal",
+    }  # fmt: skip
+    model = {"layers": 2, "hidden": 512, "heads": 8, "ffn_hidden": 2048, "vocab": 4096}
+    entries = [
+        {"name": f"{i}", "model": model, "plan": {"dp": 2}, "job": {"global_batch": 2}, "gpus": [i, 2 + i]} for i in (0, 1)
+    ]
+    perturb = [{"link": "leaf0>spine", "capacity": 0.2}]
+    jobs = sim.scenario({"cluster": cluster, "jobs": entries, "perturb": perturb})
+    assert isinstance(jobs, Tenancy)
+    run = jobs.simulate()
+    shared = {link.name: link for link in jobs.shared(run)}
+    assert shared["leaf0>spine"].capacity_bytes_per_s == pytest.approx(20e9)
+    assert shared["leaf1>spine"].capacity_bytes_per_s == 100e9
+    assert shared["leaf0>spine"].utilisation == pytest.approx(5 * shared["leaf1>spine"].utilisation)
+    assert shared["leaf0>spine"].utilisation <= 1
+
+
+@pytest.mark.parametrize(
+    ("full_s", "said"),
+    [(0.0, "dp, pp; none of it full"), (0.5, "dp, pp; 500.0 ms of it full"), (2.0, "dp, pp; all of it full")],
+)
+def test_how_much_of_a_wait_is_for_full_links(full_s: float, said: str) -> None:
+    assert _which(Wait(("nic > leaf",), 2.0, full_s, {"dp": 1.5, "pp": 0.5})) == said
+    assert _which(Wait((), 2.0, 0.0, {"tp": 2.0})) == "tp"
+
+
 @pytest.mark.parametrize(
     ("kinds", "said"),
     [
@@ -216,6 +325,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     waited_s = [wait["waited_s"] for wait in record["waits"]]
     assert waited_s == sorted(waited_s, reverse=True)
     assert len(record["waited_links"]) == 3
+    assert all(0 <= of["full_s"] <= of["waited_s"] for part in ("waits", "waited_links", "classes") for of in record[part])
     for of in record["classes"]:
         behind = sum(wait["waited_s"] for wait in record["waits"] if of["kind"] in wait["links"])
         assert of["waited_s"] == pytest.approx(behind, rel=1e-12)

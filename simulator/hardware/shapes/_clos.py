@@ -2,6 +2,7 @@
 
 Sprayed traffic goes evenly over all spines, so they are one vertex and only a leaf's uplinks together can bind. Hashed
 traffic takes one spine per flow: then each spine is a vertex, and two flows may meet on an uplink while others are free.
+All leaves are wired alike, those of a pod that is not full as well: what is plugged in below takes no uplink away.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def clos(
     leaf_part = Part("leaf", leaves, lambda i: f"leaf{i}")
     if cluster.pods == 1:
         return Fabric((leaf_part,), leaf_of_nic, (), _nothing, relays=relays)
-    plugged = np.bincount(leaf_of_nic, minlength=leaves)
-    above = plugged * cluster.rail_bytes_per_s / cluster.oversubscription
-    spines = _spines(cluster, int(plugged.max()))
+    full = int(np.bincount(leaf_of_nic, minlength=leaves).max())
+    above = full * cluster.rail_bytes_per_s / cluster.oversubscription
+    spines = _spines(cluster, full)
     leaf, spine = np.repeat(np.arange(leaves), spines), leaves + np.tile(np.arange(spines), leaves)
-    rate, latency_s = np.repeat(above / spines, spines), cluster.switch_latency_s
+    rate, latency_s = above / spines, cluster.switch_latency_s
     runs = (
         Links.between(leaf, spine, rate, latency_s, "leaf-spine up"),
         Links.between(spine, leaf, rate, latency_s, "leaf-spine down"),

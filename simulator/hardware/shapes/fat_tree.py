@@ -1,9 +1,10 @@
 """Fat tree of three levels, from switches of k ports each: edge, aggregation and core.
 
 A pod is k/2 edge switches with k/2 NICs each, below k/2 aggregation switches; (k/2)^2 core switches join up to k pods, so
-that k^3/4 NICs can all talk at once. NICs are plugged in one after the other. Reference: Al-Fares et al., "A scalable,
-commodity data center network architecture", SIGCOMM 2008. Sprayed traffic sees one aggregation switch per pod and one core
-that stand for all; hashed traffic takes one of each. Without a `radix`, k is the least power of two that does.
+that k^3/4 NICs can all talk at once. NICs are plugged in one after the other; switches have all their uplinks from the start.
+Sprayed traffic sees one aggregation switch per pod and one core that stand for all; hashed traffic takes one of each. Without a
+`radix`, k is the least power of two that does. Reference: Al-Fares et al., "A scalable, commodity data center network
+architecture", SIGCOMM 2008.
 """
 
 from __future__ import annotations
@@ -67,18 +68,17 @@ class _Tree:
 
     def runs(self) -> list[Links]:
         cluster, latency_s = self.cluster, self.cluster.switch_latency_s
-        above = np.bincount(self.edge_of) * cluster.rail_bytes_per_s / cluster.oversubscription
+        above = self.half * cluster.rail_bytes_per_s / cluster.oversubscription
         edge, agg = np.repeat(np.arange(self.edges), self.aggs), np.tile(np.arange(self.aggs), self.edges)
-        over, rate = self.first_agg + self.pod_of[edge] * self.aggs + agg, above[edge] / self.aggs
+        over, rate = self.first_agg + self.pod_of[edge] * self.aggs + agg, above / self.aggs
         runs = [
             Links.between(edge, over, rate, latency_s, "edge-agg up"),
             Links.between(over, edge, rate, latency_s, "edge-agg down"),
         ]
         if self.pods > 1:
-            below = np.bincount(self.pod_of, weights=above) / self.cores
             which = np.repeat(np.arange(self.pods * self.aggs), self.cores_per_agg)
             core = self.first_core + np.tile(np.arange(self.cores), self.pods)
-            rate = below[which // self.aggs]
+            rate = above * self.half / self.cores
             runs.append(Links.between(self.first_agg + which, core, rate, latency_s, "agg-core up"))
             runs.append(Links.between(core, self.first_agg + which, rate, latency_s, "agg-core down"))
         return runs

@@ -29,6 +29,10 @@ from .nccl_tests import Table, read
 INSIDE_FREE = {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7}
 ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
 """What is fitted, and the sigma of the logarithm of its prior."""
+LIMITS = (
+    ("efficiency", 0.0, 1.0), ("pair_efficiency", 0.0, 2.0), ("nvls_efficiency", 0.0, 1.0), ("rendezvous", 1.0, 100.0),
+)  # fmt: skip
+"""Between which a file takes them."""
 RATE_TOLERANCE = 1e-5
 """By how much a rate stays above what a measurement needs: files hold six digits."""
 PCIE = ("pcie3", "pcie4", "pcie5")
@@ -55,6 +59,7 @@ def calibrated(
     within = _start(tables, _possible(tables) if inside is None else (inside,), "inside")
     many = [table for table in tables if table.nodes > 1]
     between = _start(many, CANDIDATES_ACROSS if across is None else (across,), "across", within) if many else None
+    source = "; ".join(["nccl-tests", f"started from {within.name}" + (f" and {between.name}" if between else "")])
     within, between = _fast_enough(tables, within, between)
     start: dict[str, Any] = {"inside": replace(within, name=name)}
     free = _free("inside", INSIDE_FREE)
@@ -62,8 +67,12 @@ def calibrated(
         start["across"] = replace(between, name=name)
         free += _free("across", ACROSS_FREE)
     found: dict[str, Any] = dict(fitted(_points(tables), start, free))
-    made = {owner: replace(held, efficiency=min(held.efficiency, 1.0)) for owner, held in found.items()}
-    return _fabric(name, tables, made)
+    return _fabric(name, tables, {owner: _possible_constants(held) for owner, held in found.items()}, source)
+
+
+def _possible_constants(held: Any) -> Any:
+    """Fitted constants where they mean something: runs that do not tell them push them anywhere."""
+    return replace(held, **{name: min(max(getattr(held, name), low), high) for name, low, high in LIMITS if hasattr(held, name)})
 
 
 def _free(owner: str, sigmas: Mapping[str, float]) -> list[Free]:
@@ -140,14 +149,14 @@ def _with_rate(across: Across, factor: float) -> Across:
     return replace(across, nic_bytes_per_s=across.nic_bytes_per_s * factor * (1 + RATE_TOLERANCE)) if factor > 1 else across
 
 
-def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any]) -> Fabric:
+def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any], source: str) -> Fabric:
     together: dict[tuple[str, int, int], list[Table]] = {}
     for table in tables:
         together.setdefault((table.kind, table.ranks, table.nodes), []).append(table)
     inside, across = made["inside"], made.get("across")
     curves = tuple(_curve(own, inside, across if own[0].nodes > 1 else None) for own in together.values())
     about = f"{name}, calibrated on {len(tables)} run{'s' * (len(tables) > 1)} of nccl-tests"
-    return Fabric(name, about, "measured", "nccl-tests", inside, across, curves)
+    return Fabric(name, about, "measured", source, inside, across, curves)
 
 
 def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Curve:
