@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-MOST_LISTED = 24
+MOST_LISTED = 32
 """Names that a hint lists in full, and faults that a message does."""
 ALIKE = 0.7
 """Words this alike are one and its misspelling."""

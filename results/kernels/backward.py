@@ -12,7 +12,7 @@ import pointwise
 
 from simulator.costs.machine import Machine
 from simulator.costs.machine import machine as machine_of
-from simulator.costs.rowwise import BACKWARD, RowwiseConstants, pace_of, ratio_s
+from simulator.costs.rowwise import RowwiseConstants, pace_of, ratio_s
 from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit, Shelf
 from simulator.study import kernel_fits
 from simulator.units import US_PER_S
@@ -47,13 +47,19 @@ class Passes:
     @property
     def ratio(self) -> tuple[float, float] | None:
         """How many times as long as a pointwise kernel it takes, and the error of that, if its own rows tell."""
-        return self.fit.ratios.get(f"{self.name}{BACKWARD}")
+        return self.fit.ratios.get(self.op)
+
+    @property
+    def op(self) -> str:
+        """The kernel that the rows timed, as its ratio knows it."""
+        (op,) = {self.name if self.name in PRODUCTS else pointwise.kernel(row).op for row in self.rows.itertuples()}
+        return op
 
     def took_us(self, rows: pd.DataFrame, told: Ratios, beside: Mapping[str, float]) -> Any:
         """Predicted by the ratio of some rows, or that of all GPUs where those tell none."""
-        op = f"{self.name}{BACKWARD}"
+        op = self.op
         times = told[op][0] if op in told else pace_of(op, eager=True, width=4).times
-        moved = np.array([row.m * row.n * pointwise.each(row) for row in rows.itertuples()])
+        moved = np.array([float(pointwise.kernel(row).traffic_bytes) for row in rows.itertuples()])
         around_us = np.where(moved > 0, beside[OPERATOR_US], beside.get(HANDED_ON_US, 0.0))
         return around_us + US_PER_S * ratio_s(self.constants, self.on, moved, times)
 

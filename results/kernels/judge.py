@@ -314,7 +314,8 @@ def backwards(table: pd.DataFrame, shelf: Shelf, told: validate.Report) -> Itera
     yield "fitted to rows of another run, forward. *Ratio* is to a pointwise kernel of the bytes that were moved, by rows that"
     yield "are at least as long as what the framework took around them. *Measured* and *predicted* are backward over forward"
     yield "times, with what was taken around both. The ids of the look-ups were all the same, and a row is the mean of several"
-    yield "tables: no ratio comes near those of the V100.\n"
+    yield "tables: no ratio comes near those of the V100. They are the worst case of adding up, which no run has, so that"
+    yield "ratios to them speak for rows of that kind alone.\n"
     predicted_us = pd.Series([row.predicted for row in told.rows])
     yield from _markdown(backward.HEAD, backward.section(list(backward.passes(table, predicted_us, shelf))))
 

@@ -21,9 +21,11 @@ from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit
 from simulator.kernels import Rowwise
 from simulator.study import kernel_fits
 from simulator.study.calibrate import ratios
-from simulator.study.calibrate.eager import is_one_by_one, operator, row_bytes
+from simulator.study.calibrate.eager import is_one_by_one
 from simulator.study.calibrate.kernels import fitted
+from simulator.study.calibrate.moved import name_of, rowwise_of
 from simulator.study.calibrate.profile import SIGMA_MOST
+from simulator.study.calibrate.table import Probe
 from simulator.study.kernel import WIDTH, bytes_each, plain
 from simulator.units import US_PER_S
 
@@ -74,7 +76,7 @@ def around(as_timed_us: float, rows: pd.DataFrame) -> dict[str, float]:
 
 def handed_on(rows: pd.DataFrame) -> dict[str, float]:
     """The latter."""
-    nothing = [row.time_us for row in rows.itertuples() if is_backward(row) and not each(row)]
+    nothing = [row.time_us for row in rows.itertuples() if is_backward(row) and not kernel(row).traffic_bytes]
     return {HANDED_ON_US: max(0.0, float(np.median(nothing)) - USUAL_LAUNCH_US)} if nothing else {}
 
 
@@ -87,8 +89,8 @@ def forward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, t
 
 def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """The same of backward passes, without what the framework takes around them; of those that are as long as that."""
-    own = [row for row in rows.itertuples() if is_backward(row) and each(row)]
-    kernels = [Rowwise(f"{named(row)}{BACKWARD}", int(row.m), int(row.n), 1, each(row)) for row in own]
+    own = [row for row in rows.itertuples() if is_backward(row) and kernel(row).traffic_bytes]
+    kernels = [kernel(row) for row in own]
     around_s = beside[OPERATOR_US] / US_PER_S
     alone = [row._replace(seconds=row.seconds - around_s) for row in own]
     moved = np.array([kernel.traffic_bytes for kernel in kernels], dtype=np.float64)
@@ -105,12 +107,14 @@ def is_backward(row: Any) -> bool:
 
 def named(row: Any) -> str:
     """The operator of a row."""
-    return operator(plain(row.op), row.variant)
+    return name_of(row.op, row.variant)
 
 
-def each(row: Any) -> float:
-    """Bytes for each element of a backward row's shape."""
-    return row_bytes(named(row), row.dtype, row.variant, back=True, elementwise=row.op.startswith("elementwise"))
+def kernel(row: Any) -> Rowwise:
+    """What a row of a memory-bound operator timed, as `trainsim validate` and `trainsim calibrate fit` read it."""
+    found = rowwise_of(Probe(row.op, row.dtype, int(row.m), int(row.n), variant=row.variant))
+    assert found is not None, row
+    return found
 
 
 def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:

@@ -211,9 +211,11 @@ def _print_profile(made: Any) -> None:
     rows = [
         [e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}", f"{e['sigma']:.1%}"]
         for e in fits
+        if e["rows"]
     ]
     columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "claimed"]
-    print_table(columns, rows, right=(3, 4, 5, 6))
+    if rows:
+        print_table(columns, rows, right=(3, 4, 5, 6))
     if ratios:
         rows = [[e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}"] for e in ratios]
         print_table(["operator", "times a pointwise kernel", "rows", "error"], rows, right=(1, 2, 3))

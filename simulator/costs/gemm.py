@@ -38,7 +38,8 @@ TILE_SETS = {
 """Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
 eight bits; one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
 Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; those of
-cuBLAS in fp32 without tensor cores, by the names of its kernels no narrower than high; and, from Ampere on, with CUTLASS's."""
+fp32 without tensor cores, sizes that cuBLAS has kernels of, of which held-out rows took those no narrower than high; and, from
+Ampere on, CUTLASS's too."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Powers of two, so that a whole number of waves is one in floats as well."""
 PARTIAL_BYTES = 4

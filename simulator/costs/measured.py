@@ -21,7 +21,7 @@ from .gemm import GemmConstants, accumulation_s, gemm_s
 from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
-from .rowwise import BACKWARD, LOOKUPS, RowwiseConstants, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
+from .rowwise import LOOKUPS, ONE_ID, RowwiseConstants, is_lookup, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
 from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
@@ -37,12 +37,13 @@ UNTIMED_SIGMA = 0.15
 """What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
 BACKWARD_OPERATORS = (
-    "layernorm", "softmax", "gelu", "dropout", "embedding", "tanh", "relu", "pow", "mul", "truediv", "where",
+    "layernorm", "softmax", "gelu", "relu", "truediv", f"{ONE_ID}embedding",
+    "autograd_dropout", "autograd_tanh", "autograd_pow", "autograd_mul", "autograd_where",
 )  # fmt: skip
 ONE_OPERATOR = ("layernorm", "softmax", *(f"{name}_backward" for name in BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
 """What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
-measured; in others by its threads."""
+measured; in others by its threads. What autograd has in fp32 only has a name of its own (study/calibrate/eager.py)."""
 LOOKUP_SIGMA = 0.6
 """What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
 WIDE, NARROW = 4, 2
@@ -164,13 +165,12 @@ class Estimator:
 
     def _rowwise(self, kernel: Rowwise) -> Estimate:
         chosen, c = self._constants("rowwise", RowwiseConstants())
-        whole = not self.options.eager or (kernel.op in ONE_OPERATOR and self.dtype in FORMATS_OF_RATIOS)
-        ratio = chosen.fit.ratios.get(kernel.op) if chosen and whole else None
+        ratio = chosen.fit.ratios.get(kernel.op) if chosen and self._has_ratio(kernel.op, chosen) else None
         if chosen and ratio:
             time = float(ratio_s(c, machine(self.gpu), kernel.traffic_bytes, ratio[0]))
             known = replace(chosen, sigma=math.hypot(chosen.lent_sigma, ratio[1]))
             said = self._said(time, kernel.op, known, {"bytes": kernel.traffic_bytes})
-            if self.dtype in FORMATS_OF_RATIOS or chosen.fit in self.shelf.profile:
+            if self.dtype in FORMATS_OF_RATIOS or self._is_own(chosen):
                 return said
             return replace(said, provenance="transferred", sigma=math.hypot(said.sigma, UNTIMED_SIGMA))
         wide = WIDE if self.dtype in ("fp32", "tf32") else NARROW
@@ -180,12 +180,29 @@ class Estimator:
         else:
             time = float(rowwise_s(c, on, kernel.traffic_bytes, pace, kernel.columns))
         said = self._said(time, kernel.op, chosen, {"bytes": kernel.traffic_bytes})
-        if kernel.op in LOOKUPS or (self.options.eager and kernel.op.removesuffix(BACKWARD) in LOOKUPS):
+        if is_lookup(kernel.op):
             said = replace(said, sigma=math.hypot(said.sigma, LOOKUP_SIGMA))
         if chosen is None or (is_timed(kernel.op) and chosen.fit.rows > 0):
             return said
         more = 0.0 if is_timed(kernel.op) else UNTIMED_SIGMA
         return replace(said, provenance="transferred", sigma=math.hypot(said.sigma, more))
+
+    def owns(self, op: str) -> bool:
+        """Whether a profile of this GPU tells how long a memory-bound operator takes."""
+        chosen, _ = self._constants("rowwise", RowwiseConstants())
+        return chosen is not None and self._is_own(chosen) and op in chosen.fit.ratios
+
+    def _is_own(self, chosen: Chosen) -> bool:
+        return chosen.fit in self.shelf.profile
+
+    def _has_ratio(self, op: str, chosen: Chosen) -> bool:
+        """Whether the ratios of a fit speak for an operator: all for fused ones; for eager ones those that ship where they were
+        measured, and one's own but for what runs as several kernels."""
+        if not self.options.eager:
+            return True
+        if self._is_own(chosen):
+            return is_lookup(op) or pace_of(op, eager=True).kernels == 1
+        return op in ONE_OPERATOR and self.dtype in FORMATS_OF_RATIOS
 
     def _constants(self, family: Family, usual: C, takes_s: Callable[[C], float] | None = None) -> tuple[Chosen | None, C]:
         """The constants for a family of kernels, from a fit if there is one; a library only where it has such kernels.

@@ -86,18 +86,26 @@ Fused reductions: fp32 layer norm and softmax of torch 2.1 on four GPUs, over ad
 backward: 2.7 and 2.6 times forward there, on 3 passes over memory against 2. Eager norms, rope, gates and gelu: bytes in a cycle
 from the bandwidth that they sustain in fp16 on A100 and H100 (the reference notes on measured kernels) beside that of add, for
 which the two agree to 8% (layer norm: 17%); blocks and steps are those of the kernels of vLLM and PyTorch in 2023, from memory.
-Dropout: 2.7 times forward backward in fp32. Look-ups: eager backward, where the table's gradient is zeroed and ids are sorted, 6
-times as long as its three passes (5.3 and 6.1 on two GPUs, in fp32; forward they wait for indices). Cross-entropy: as softmax;
-eager, by its passes in fp32. Adam: 34 bytes per parameter at three quarters of the rate. Quantise: the casts that are taken apart
-from FP8 products in results/kernels.
+Dropout: 2.7 times forward backward in fp32. Look-ups: eager backward, where the table's gradient is zeroed and ids are sorted,
+6 times as long as its three passes (5.3 and 6.1 on two GPUs, in fp32, of ids that were all the same; forward they wait for
+indices). Cross-entropy: as softmax; eager, by its passes in fp32. Adam: 34 bytes per parameter at three quarters of the rate.
+Quantise: the casts that are taken apart from FP8 products in results/kernels.
 """
 LOOKUPS = ("embedding",)
+ONE_ID = "one_id_"
+"""How look-ups backward are called whose ids were all the same, as in some tables: every gradient is added to one row, the worst
+case. What runs take does not follow them."""
 
 
 def work_of(op: str) -> Work:
     """The ratios of an operator, by its name with or without `_backward`."""
-    name = op.removesuffix(BACKWARD)
+    name = op.removesuffix(BACKWARD).removeprefix(ONE_ID)
     return WORK["gated"] if name.endswith("_gated") else WORK.get(name, POINTWISE)
+
+
+def is_lookup(op: str) -> bool:
+    """Whether an operator, or its backward pass, is bound by indices."""
+    return op.removesuffix(BACKWARD).removeprefix(ONE_ID) in LOOKUPS
 
 
 def is_timed(op: str) -> bool:

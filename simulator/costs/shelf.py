@@ -120,6 +120,10 @@ class Shelf:
         found = (fit.library for fits in self.fits.values() for fit in fits if fit.family == family)
         return tuple(dict.fromkeys(library for library in found if library not in ("", ANY)))
 
+    def own_libraries(self, family: Family) -> tuple[str, ...]:
+        """Those of them that the profile has."""
+        return tuple(dict.fromkeys(fit.library for fit in self.profile if fit.family == family and fit.library not in ("", ANY)))
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

@@ -13,6 +13,7 @@ from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..lowering.passes.optimizer import ADAM_BYTES
 from ..units import GB, TFLOP, US_PER_S
 from . import kernel_fits
+from .calibrate.eager import autograd
 
 WIDTH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5625, "mxfp4": 0.53125}
 """Bytes of an element, with what scales it: a byte for 16 or 32 of four bits."""
@@ -131,7 +132,7 @@ def _known_op(asked: Asked) -> None:
 
 def _kernels(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
     """The time of what was asked, its flop and the bytes that it moves."""
-    kernels, width = kernels_of(asked, by.dtype), WIDTH[by.dtype]
+    kernels, width = kernels_of(asked, by.dtype, by.options.eager), WIDTH[by.dtype]
     _apply(asked, kernels[0], by)
     parts = [by.product(one, width) if isinstance(one, Gemm) else by.estimate(one) for one in kernels]
     moved = sum(one.traffic_bytes * (width if isinstance(one, Gemm) else 1.0) for one in kernels)
@@ -186,18 +187,18 @@ def _refuse(asked: Asked, by: Estimator, useful: Sequence[str]) -> None:
         raise UserError(f"{', '.join(wrong)}: says nothing about {asked.op}", hint="leave it out")
 
 
-def kernels_of(asked: Asked, dtype: str) -> list[Kernel]:
+def kernels_of(asked: Asked, dtype: str, eager: bool = False) -> list[Kernel]:
     """The shapes that were asked for: two of the backward pass of a product, one of everything else."""
     if asked.name in BOTH:
         m, n, k = _given(asked, dict(zip(("-m", "-n", "-k"), asked.sizes, strict=True)))
         return [kernel_of(replace(asked, op=BOTH[asked.name], sizes=each), dtype) for each in ((m, k, n), (k, n, m))]
     if asked.name == ATTENTION_BOTH:
         return [kernel_of(replace(asked, op=op), dtype) for op in ("attention", "attention_backward")]
-    return [kernel_of(asked, dtype)]
+    return [kernel_of(asked, dtype, eager)]
 
 
-def kernel_of(asked: Asked, dtype: str) -> Kernel:
-    """The shape that was asked for; of a product with elements of a byte."""
+def kernel_of(asked: Asked, dtype: str, eager: bool = False) -> Kernel:
+    """The shape that was asked for; of a product with elements of a byte. Backward, eager PyTorch moves other bytes in fp32."""
     op, (m, n, k) = asked.name, asked.sizes
     if op in PRODUCTS:
         m, n, k = _given(asked, {"-m": m, "-n": n, "-k": k})
@@ -209,6 +210,9 @@ def kernel_of(asked: Asked, dtype: str) -> Kernel:
     _known_op(asked)
     each = bytes_each(own_name(op), dtype, backward=op.endswith("_backward"))
     m, n = _given(asked, {"-m": m, "-n": n})
+    written_out = autograd(own_name(op)) if eager and dtype in SINGLE and op.endswith("_backward") else None
+    if written_out:
+        return Rowwise(written_out[0], m * asked.batch, n, 1, written_out[1] * WIDTH[dtype])
     return Rowwise(own_name(op) + "_backward" * op.endswith("_backward"), m * asked.batch, n, 1, each)
 
 

@@ -1,7 +1,6 @@
 """Which GPU of the catalog a table of measurements means: "A100-SXM-80", "NVIDIA H100 80GB HBM3", "RTX PRO 6000".
 
-"NVL72" is a rack of the same modules; "NVL" alone is a board of its own, with other memory and less power, and none of those
-is in the catalog.
+"NVL72" is a rack of the same modules; "NVL" alone is a board of its own, with other memory and less power.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from functools import cache
 from statistics import median
 from typing import Any
@@ -11,14 +13,15 @@ import pandas as pd
 import pytest
 
 from simulator.costs.measured import BACKWARD_OPERATORS, LOOKUP_SIGMA, UNTIMED_SIGMA, Estimator, Options
-from simulator.costs.rowwise import BACKWARD, RowwiseConstants, is_timed, work_of
+from simulator.costs.rowwise import BACKWARD, ONE_ID, RowwiseConstants, is_timed, work_of
 from simulator.costs.shelf import HANDED_ON_US, LENT_SIGMA, OPERATOR_US, Fit
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
 from simulator.study import kernel_fits, validate
-from simulator.study.calibrate.eager import AUTOGRAD_PASSES, is_one_by_one
+from simulator.study.calibrate.eager import AUTOGRAD, is_one_by_one
 from simulator.study.validate import kernels
 
+from ..commandline import trainsim
 from ..source import ROOT, study_script
 
 TABLE = ROOT.parent / "shared" / "data" / "kernels.csv.gz"
@@ -78,7 +81,8 @@ def forward_error_of(one: Any) -> float:
 @needs_the_table
 def test_every_backward_operator_with_rows_is_judged() -> None:
     names = {key: {name.split()[1] for name in passes() if name.startswith(key)} for key in GPUS}
-    every = {"add", *PRODUCTS, *BACKWARD_OPERATORS} - {"relu"}
+    known = {name.removeprefix(AUTOGRAD).removeprefix(ONE_ID) for name in BACKWARD_OPERATORS}
+    every = {"add", *PRODUCTS, *known} - {"relu"}
     assert names == dict.fromkeys(GPUS, every)
     table = study_script("kernels").measured(TABLE)
     rows = table[table.op.str.endswith("_bwd") & ~table.op.str.contains("attention") & (table.dtype == "fp32")]
@@ -88,9 +92,19 @@ def test_every_backward_operator_with_rows_is_judged() -> None:
 @needs_the_table
 @pytest.mark.parametrize("name", passes())
 def test_backward_times_are_those_measured(name: str) -> None:
-    """The median row is as near as the fit says that most are."""
+    """By rows of other sizes, or of another run for products, the median row is as near as the fit says that most are."""
     one = passes()[name]
-    assert abs(median(one.errors)) <= error_of(one)
+    assert abs(median(one.errors if one.name in PRODUCTS else one.held_out)) <= error_of(one)
+
+
+@needs_the_table
+@pytest.mark.parametrize("name", [name for name in passes() if name.split()[1] not in PRODUCTS])
+def test_held_out_sizes_are_as_far_off_as_the_report_says(name: str) -> None:
+    one = passes()[name]
+    row = re.search(rf"^\| {one.gpu} \| {one.name} \|(.*)\|$", (ROOT / "results/kernels/report.md").read_text(), re.MULTILINE)
+    assert row
+    told, _ = row[1].split("|")[4].split("/")
+    assert 100 * median(map(abs, one.held_out)) == pytest.approx(float(told), abs=0.051)  # TOLERANCE: a printed digit
 
 
 @needs_the_table
@@ -107,25 +121,35 @@ def test_backward_over_forward_is_as_measured(name: str) -> None:
 @needs_the_table
 @pytest.mark.parametrize("gpu", GPUS)
 def test_an_additions_backward_pass_launches_nothing(gpu: str) -> None:
+    """One time for all sizes, which lie far apart: within the error of the fit for the median row of a size that was not seen,
+    and within a fifth for nine rows of ten."""
     one = passes()[f"{gpu} add"]
     slow, fast = one.rows.time_us.max(), one.rows.time_us.min()
-    assert one.rows.predicted.to_list() == pytest.approx([one.rows.time_us.median()] * len(one.rows))
+    assert median(map(abs, one.held_out)) <= one.fit.sigma
+    assert one.rows.predicted.nunique() == 1
+    assert sum(abs(error) < 0.2 for error in one.held_out) >= 0.9 * len(one.rows)  # TOLERANCE: they differ by 1.3 themselves
     assert slow / fast < 1.3 < one.rows.m.max() * one.rows.n.max() / (one.rows.m.min() * one.rows.n.min())
 
 
 # What they move -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mul", "truediv", "where", "tanh", "gelu", "pow", "dropout"])
-def test_backward_passes_stream_what_autograd_moves(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "op", "passes"),
+    [
+        ("mul", f"{AUTOGRAD}mul", 2), ("truediv", "truediv", 2), ("where", f"{AUTOGRAD}where", 2.25), ("gelu", "gelu", 3),
+        ("tanh", f"{AUTOGRAD}tanh", 3), ("pow", f"{AUTOGRAD}pow", 7), ("dropout", f"{AUTOGRAD}dropout", 6.25),
+    ],
+)  # fmt: skip
+def test_backward_passes_stream_what_autograd_moves(name: str, op: str, passes: float) -> None:
     """As plain copies of as many bytes do, but for what is told of this GPU; none is faster than its bytes."""
     fit = fit_of(ROW["gpu"])
     around_us = fit.beside[OPERATOR_US]
     back = predicted_us(op="elementwise_bwd", variant=f"{name} bwd(all grads)") - around_us
     copied = predicted_us(op="elementwise", variant="torch2.1 relu") - around_us
-    times, constants = fit.ratios[f"{name}{BACKWARD}"][0], fit.constants
+    times, constants = fit.ratios[f"{op}{BACKWARD}"][0], fit.constants
     assert isinstance(constants, RowwiseConstants)
-    assert back / copied == pytest.approx(max(times, constants.stream) * AUTOGRAD_PASSES[name] / 2, rel=0.01)
+    assert back / copied == pytest.approx(max(times, constants.stream) * passes / 2, rel=0.01)
     assert 0.85 < times < 1.2  # TOLERANCE: no kernel of these is far from a copy, or the passes are miscounted
 
 
@@ -169,9 +193,61 @@ def test_a_gpu_with_rows_follows_them(gpu: str) -> None:
 
 
 def test_look_ups_backward_are_hardly_known_where_their_rows_tell_nothing() -> None:
-    assert "embedding_backward" not in fit_of("v100-pcie-32gb").ratios
+    assert f"{ONE_ID}embedding{BACKWARD}" not in fit_of("v100-pcie-32gb").ratios
     by = Estimator(kernel_fits.gpu("v100-pcie-32gb"), "fp32", kernel_fits.shelf(), Options(eager=True))
-    assert by.estimate(Rowwise("embedding_backward", 4096, 1024, 1, 12)).sigma > LOOKUP_SIGMA
+    for op in ("embedding_backward", f"{ONE_ID}embedding_backward"):
+        assert by.estimate(Rowwise(op, 4096, 1024, 1, 12)).sigma > LOOKUP_SIGMA
+
+
+# One ratio, one count of passes ------------------------------------------------------------------------------------------------
+
+
+def kernel_us(op: str, *more: str, gpu: str = "a100-pcie-80gb", dtype: str = "fp32") -> tuple[float, str, float]:
+    """What `trainsim kernel` says of 65536 x 4096: microseconds, whose word it is, and its relative error."""
+    said = trainsim("kernel", op, "--gpu", gpu, "--dtype", dtype, "-m", 65536, "-n", 4096, *more, "--json").record
+    return said["time_us"], said["provenance"], said["sigma"]
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "dropout"])
+def test_what_autograd_runs_is_what_its_rows_say_and_a_fused_framework_takes_what_workloads_count(name: str) -> None:
+    """In eager fp32 the passes and the ratio of the rows; else those of workloads, with the ratio that all GPUs share."""
+    fit, row = fit_of("a100-pcie-80gb"), {"op": "elementwise_bwd", "variant": f"{name} bwd(all grads)", "gpu": "a100-pcie-80gb"}
+    around_us = fit.beside[HANDED_ON_US if name == "add" else OPERATOR_US]
+    eager_us, provenance, _ = kernel_us(f"{name}_backward", "--eager")
+    assert eager_us == pytest.approx(predicted_us(**row) - around_us)
+    assert provenance == ("transferred" if name == "add" else "measured")
+    fused_us, provenance, sigma = kernel_us(f"{name}_backward")
+    assert fused_us == pytest.approx(work_of(name).backward * kernel_us("add")[0], rel=0.01)  # TOLERANCE: a launch beside it
+    assert (provenance, sigma >= UNTIMED_SIGMA) == ("transferred", True)
+
+
+def test_a_run_with_dropout_takes_the_ratio_of_all_gpus() -> None:
+    """Its three passes are not those of which the ratio of autograd tells, eager or not."""
+    kernel = Rowwise("dropout_backward", 65536, 4096, 4, 12)
+    for eager in (False, True):
+        by = Estimator(kernel_fits.gpu("a100-pcie-80gb"), "fp32", kernel_fits.shelf(), Options(eager=eager))
+        made, pointwise = by.estimate(kernel), by.estimate(replace(kernel, op="add"))
+        assert made.seconds == pytest.approx(work_of("dropout").backward * pointwise.seconds, rel=0.01)  # TOLERANCE: a launch
+        assert made.provenance == "transferred"
+
+
+@pytest.mark.parametrize("eager", [[], ["--eager"]], ids=["fused", "eager"])
+def test_look_ups_of_one_id_do_not_set_what_runs_take(eager: list[str]) -> None:
+    """A board with such rows takes as long as its sister, but for the rates of their memories."""
+    times = {gpu: kernel_us("embedding_backward", *eager, gpu=gpu, dtype="bf16") for gpu in ("a100-80gb", "a100-pcie-80gb")}
+    rate = {gpu: kernel_fits.gpu(gpu).memory_bytes_per_s for gpu in times}
+    one, other = ((took_us * rate[gpu], sigma) for gpu, (took_us, _, sigma) in times.items())
+    assert one[0] == pytest.approx(other[0], rel=0.02)  # TOLERANCE: launches, and the fits of two boards
+    assert min(one[1], other[1]) >= LOOKUP_SIGMA
+    row = {"op": "embedding_bwd", "variant": "bwd(all grads)", "gpu": "a100-pcie-80gb"}
+    assert predicted_us(**row) > 1.05 * kernel_us("embedding_backward", "--eager")[0]
+
+
+@pytest.mark.parametrize("gpu", kernel_fits.shelf().fits)
+def test_ratios_that_ship_are_of_the_bytes_that_workloads_count_or_say_otherwise(gpu: str) -> None:
+    """No operator whose backward pass autograd runs in other kernels, and no look-up of one id, goes by its plain name."""
+    ratios = {op for fit in kernel_fits.shelf().fits[gpu] for op in fit.ratios}
+    assert not ratios & {f"{name}{BACKWARD}" for name in ("add", "mul", "where", "tanh", "pow", "dropout", "embedding")}
 
 
 def test_what_is_timed_around_operators_is_of_no_product(tmp_path: Any) -> None:

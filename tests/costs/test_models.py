@@ -334,7 +334,11 @@ class TestNames:
         with pytest.raises(UserError, match="no GPU"):
             named(words)
 
-    @pytest.mark.parametrize(("words", "near"), [("NVIDIA H100 NVL", "h100"), ("H200-NVL", "h200"), ("H100 NVL 94GB", "h100")])
+    @pytest.mark.parametrize("words", ["NVIDIA H100 NVL", "H100 NVL 94GB", "H100-NVL/PCIe"])
+    def test_a_board_of_its_own(self, words: str) -> None:
+        assert named(words) == "h100-nvl"
+
+    @pytest.mark.parametrize(("words", "near"), [("H200-NVL", "h200"), ("NVIDIA A100 NVL", "a100")])
     def test_a_board_is_not_taken_for_the_module(self, words: str, near: str) -> None:
         with pytest.raises(UserError, match="no GPU") as caught:
             named(words)
@@ -547,7 +551,7 @@ class TestRatios:
     OP = Rowwise("rmsnorm", 8192, 8192, 2, 4)
 
     def estimate(self, gpu: str, times: float, kernel: Rowwise = OP, *, eager: bool = False) -> Estimate:
-        fit = replace(rowwise_fit(), rows=0, ratios={"rmsnorm": (times, 0.03)})
+        fit = replace(rowwise_fit(), rows=0, ratios=dict.fromkeys(("rmsnorm", "cross_entropy"), (times, 0.03)))
         shelf = kernel_fits.overlaid(kernel_fits.gpu("h100"), "h100", [fit])
         return Estimator(kernel_fits.gpu(gpu), "bf16", shelf, Options(eager=eager)).estimate(kernel)
 
@@ -564,8 +568,12 @@ class TestRatios:
         assert 0.03 < made.sigma < 0.2
         assert made.seconds == pytest.approx(1.7 * self.estimate("h200", 1.7, replace(self.OP, op="add")).seconds)
 
-    def test_other_operators_and_eager_ones_keep_theirs(self) -> None:
-        for kernel, eager in ((replace(self.OP, op="layernorm"), False), (self.OP, True)):
+    def test_it_speaks_for_eager_frameworks_too(self) -> None:
+        """It is of the operator that such a framework runs."""
+        assert self.estimate("h100", 1.7, eager=True) == self.estimate("h100", 1.7)
+
+    def test_other_operators_and_those_that_eager_frameworks_run_as_several_keep_theirs(self) -> None:
+        for kernel, eager in ((replace(self.OP, op="layernorm"), False), (replace(self.OP, op="cross_entropy"), True)):
             made = self.estimate("h100", 1.7, kernel, eager=eager)
             assert made.provenance == "transferred"
             assert made == self.estimate("h100", 3.0, kernel, eager=eager)

@@ -14,8 +14,9 @@ from ...costs.shelf import ANY, FITTED_AS, SHORT, Family
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Gemm, Kernel, Rowwise
 from ..kernel import WIDTH
+from .moved import BACK, name_of
 from .table import COLD, Measured
-from .words import BACK, FORWARD_BACKWARD, Experts, kernel_of, name_of, turns_of
+from .words import FORWARD_BACKWARD, Experts, kernel_of, turns_of
 
 RATIO = "ratio"
 """Instead of a library: rows that are no fit of their own, and told by their ratios to one."""

@@ -2,7 +2,8 @@
 
 A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. That is told by rows
 which are one operator of the framework, so large that they hardly wait for their launch: their median, and as its error what
-most of them stay within. Rows of several operators say nothing about one kernel; a run has those operators one by one.
+most of them stay within, each size by the rows of all others. Rows of several operators say nothing about one kernel; a run has
+those operators one by one.
 """
 
 from __future__ import annotations
@@ -37,25 +38,29 @@ class Ratio:
     op: str
     times: float
     error: float
-    """Relative error that 68% of the rows stay below."""
+    """Relative error that 68% of the rows stay below, each size unseen."""
     rows: int
 
 
 def found(rows: Sequence[Measured], kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine) -> tuple[Ratio, ...]:
-    """The ratios that rows tell, beside what the constants of pointwise kernels say; of operators with large rows."""
+    """The ratios that rows tell, beside what the constants of pointwise kernels say; of operators with large rows,
+    or that move nothing: they stand to a launch."""
     moved = np.array([float(kernel.traffic_bytes) for kernel in kernels])
     pointwise_s = rowwise_s(c, on, moved)
-    large = pointwise_s >= LARGE * c.launch_us / US_PER_S
+    large = (moved == 0) | (pointwise_s >= LARGE * c.launch_us / US_PER_S)
     times = np.array([row.seconds for row in rows]) / pointwise_s
     ops = np.array([kernel.op for kernel in kernels])
-    chosen = [(str(op), times[large & (ops == op)]) for op in dict.fromkeys(ops.tolist())]
-    return tuple(_ratio(op, some) for op, some in chosen if len(some))
+    chosen = [(str(op), large & (ops == op)) for op in dict.fromkeys(ops.tolist())]
+    return tuple(_ratio(op, times[rows_of], moved[rows_of]) for op, rows_of in chosen if rows_of.any())
 
 
-def _ratio(op: str, times: Array) -> Ratio:
-    middle = float(np.median(times))
+def _ratio(op: str, times: Array, sizes: Array) -> Ratio:
+    """The median, and how far from it the rows of each size are by those of all others, or by all if there is one size only."""
+    others = [times[sizes != size] for size in sizes]
+    unseen = np.array([float(np.median(some)) if len(some) else float(np.median(times)) for some in others])
     least = LEAST_ERROR if len(times) >= FEW else FEW_ERROR
-    return Ratio(op, middle, max(least, float(np.quantile(np.abs(middle / times - 1), SURE))), len(times))
+    error = max(least, float(np.quantile(np.abs(unseen / times - 1), SURE)))
+    return Ratio(op, float(np.median(times)), error, len(times))
 
 
 def against(rows: Iterable[Measured], seconds: Callable[[Kernel | Experts, bool], float]) -> dict[str, tuple[float, int]]:

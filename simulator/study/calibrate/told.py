@@ -22,11 +22,11 @@ CPU = "cpu"
 
 
 def constants(made: Profile) -> Iterable[list[str]]:
-    """The fitted constants and ratios, with the error of the fit that they belong to."""
+    """The constants that were fitted, and ratios, with the error of the fit that they belong to."""
     for judged in made.fits:
         fit = judged.fit
         by = "held-out sizes" if judged.held_out else "its own rows"
-        for name, value in asdict(fit.constants).items():
+        for name, value in asdict(fit.constants).items() if fit.rows else ():
             words = [fit.family, fit.dtype, fit.library, name, number(value), f"{judged.error:.4f}"]
             yield [*words, str(fit.rows), str(judged.held_out), by]
         for ratio in judged.ratios:

@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
-from ..kernel import FORWARD_ONLY, PASSES, WIDTH, bytes_each, own_name
+from ...kernels import Attention, Gemm, Kernel, Part
+from ..kernel import WIDTH
+from .moved import BACK, rowwise_of
 from .table import EAGER, Probe
 
 PRODUCTS = {
@@ -32,23 +33,14 @@ EXPERTS = "moe_ffn"
 TOP_K = re.compile(r"topk(\d+)")
 GATED_PRODUCTS = 3
 """Of an expert: gate, value, and back."""
-LABEL = "torch2.1"
-"""How some tables begin the variant of an operator."""
 INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")
 """Products of tables whose second size is the inner one: (m, n) x (n, k), as NeuSight's own script multiplies them
 (profile_bmm: randn(B, M, N) by randn(B, N, K)). So say the times too: on the same A100, rows of models take as long as the
 header says, (m, k) x (k, n), and these as long with n and k exchanged; a batch of products of 64 in m or k takes twice its
 share of time there, where a tile is half empty, and one of 64 in n its share; and a product of 960 x 960 x 32768 on an H100
 is as slow as 64 tiles on 132 multiprocessors."""
-BINARY = re.compile(r"(add|mul|div|pow|sub|truediv|where)\b")
-BINARY_PASSES, UNARY_PASSES = 3, 2
-"""Over the elements of a row's shape, of an elementwise operator that workloads do not have."""
-WIDE_GELU = "gelu32"
-"""Gelu in 16 bits is bound by its arithmetic; in 32 bits it is not."""
 TE_VALUES = re.compile(r"v_head_dim=(\d+)")
 """Heads whose values are of another width than their keys."""
-WITHIN = ("", "d2d", "dtod")
-"""Copies within a GPU's memory; others are of links."""
 VARIANTS = {
     Part.FORWARD: ("fwd",),
     Part.INPUT_GRADIENT: ("dgrad",),
@@ -68,14 +60,13 @@ ELEMENTWISE = ("add", "mul", "relu", "gelu", "dropout", "silu")
 TABLE_OP = {"silu_gated": "swiglu", "gelu_gated": "geglu"}
 WRITTEN_OUT = ("swiglu", "rope", "cross_entropy", "quantise")
 """What PyTorch has no one operator for, that takes what a model gives: the rows say that they are several."""
-BACK = "_bwd"
 FLOP_PER_BYTE = 256
 """About the ratio of a GPU's peaks: orders kernels by their time."""
 
 
 def turns_of(variant: str) -> int:
     """How many second operands took turns when a product was timed; 0 if none did, as far as its words tell."""
-    return TURNS if variant.strip().lower().startswith(IN_TURN) else 0
+    return TURNS if variant.strip().lower() == IN_TURN else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +126,7 @@ def kernels_of(probe: Probe) -> tuple[Kernel | Experts, ...]:
         top_k = TOP_K.search(probe.variant.lower())
         found = Experts(probe.m, probe.n, probe.k, probe.batch, int(top_k[1]) if top_k else 0, width)
         return (found,) if found.m and found.n and found.k and 1 <= found.top_k <= found.batch else ()
-    kernel = _rowwise(probe, width)
+    kernel = rowwise_of(probe)
     return (kernel,) if kernel else ()
 
 
@@ -168,44 +159,6 @@ def mean_width(head_dim: int, variant: str) -> int:
     """The width of a head, of which the values may have another."""
     values = TE_VALUES.search(variant)
     return (head_dim + int(values[1])) // 2 if values else head_dim
-
-
-def _rowwise(probe: Probe, width: int) -> Rowwise | None:
-    """A memory-bound operator with the bytes that runs have it move; one that workloads do not have, forward only."""
-    name, back = name_of(probe.op, probe.variant), probe.op.endswith(BACK)
-    strange = name not in PASSES and (back or probe.op != "elementwise")
-    if strange or not (probe.m and probe.n) or (name == "copy" and not is_within(probe.variant)):
-        return None
-    if back and name in FORWARD_ONLY:
-        return None
-    each = bytes_each(name, probe.dtype, backward=True) if back else forward_bytes(name, probe.dtype)
-    known = f"{name}_backward" if back else known_as(name, probe.dtype)
-    return Rowwise(known, probe.m, probe.n, width, each)
-
-
-def name_of(op: str, variant: str) -> str:
-    """A memory-bound operator of a row, or its backward pass, as workloads call it: the first word of `variant`, if it is told
-    there."""
-    base = op.removesuffix(BACK).removesuffix("_backward")
-    words = variant.lower().removeprefix(LABEL).split() if base == "elementwise" else []
-    return own_name(words[0] if words else base)
-
-
-def is_within(variant: str) -> bool:
-    """Whether a copy stays within the memory of a GPU."""
-    return "".join(variant.lower().split()[:1]) in WITHIN
-
-
-def known_as(name: str, dtype: str) -> str:
-    """The forward pass of an operator as models of its time know it."""
-    return WIDE_GELU if name == "gelu" and dtype == "fp32" else name
-
-
-def forward_bytes(name: str, dtype: str) -> float:
-    """Bytes for each element of a row's shape, of an operator that workloads may not have."""
-    if name in PASSES:
-        return bytes_each(name, dtype)
-    return (BINARY_PASSES if BINARY.fullmatch(name) else UNARY_PASSES) * WIDTH[dtype]
 
 
 def work(probe: Probe) -> float:

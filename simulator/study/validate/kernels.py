@@ -20,13 +20,15 @@ from ...costs.measured import Estimate, Estimator, Options, together
 from ...costs.shelf import FOR_AMPERE, HANDED_ON_US, LINEAR_US, OPERATOR_US, SPILL_US, UNFUSED
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
-from ...kernels import Gemm, Part, Rowwise
+from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .. import catalog, kernel_fits
 from ..calibrate.deep_gemm import spilled_s
-from ..calibrate.eager import is_one_by_one, operator, row_bytes
-from ..calibrate.words import TOP_K, is_within, known_as, mean_width, product_sizes, turns_of
-from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, own_name, plain
+from ..calibrate.eager import is_one_by_one
+from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
+from ..calibrate.table import EAGER, Probe
+from ..calibrate.words import TOP_K, mean_width, product_sizes, turns_of
+from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
 from ..measured_gpus import named
 from . import Own, Predicted, Row, count, time_us, truth
 
@@ -47,7 +49,8 @@ ON_HOPPER = {
     "vllm_flash_attn": "vllm_flash_attn_fa3",
     "vllm_flashinfer": "vllm_flash_attn_fa3",
 }
-"""What inference frameworks call a backend that takes FlashAttention 3 there, or kernels of its design."""
+"""What inference frameworks call a backend that takes FlashAttention 3 there, or kernels of its design, by the code of public
+collectors (ai-dynamo/aiconfigurator). PyTorch calls FlashAttention 2 so; only a profile of one's own tells its rows apart."""
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """How tables call a linear layer that PyTorch ran, alone or within a model."""
 FUSED = ("adam", "cast")
@@ -83,12 +86,9 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
         op, dtype = plain(row["op"]), plain(row["dtype"])
         if dtype not in WIDTH:
             raise UserError(f"dtype: {shown(row['dtype'])} is not known")
-        library = _library(row["variant"], libraries) if op.startswith("attention") else ""
-        kernels = architecture(found(row["gpu"])).kernels
-        if library in FOR_AMPERE and kernels == "blackwell":
-            library = ""  # what frameworks call so there are not those kernels
-        elif kernels == "hopper":
-            library = ON_HOPPER.get(row["variant"].strip().lower(), library)
+        on = found(row["gpu"])
+        owned = shelves[on.name].own_libraries("attention") if on.name in shelves else ()
+        library = _library(row["variant"], libraries, owned, architecture(on).kernels) if op.startswith("attention") else ""
         made = _estimates(estimator(row["gpu"], dtype, library), op, row)
         whole, sigma = together("", made), max(e.sigma for e in made)
         return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
@@ -117,9 +117,17 @@ def _gpu(words: str, mine: Gpu | None) -> Gpu:
     return mine if mine and mine.name == name else kernel_fits.gpu(name)
 
 
-def _library(variant: str, known: tuple[str, ...]) -> str:
+def _library(variant: str, known: tuple[str, ...], owned: tuple[str, ...], kernels: str) -> str:
+    """The library of a row's attention: as one's own profile calls it; else by what inference frameworks mean by its name on GPUs
+    of such kernels; nothing if no fit is known to be of it.
+    """
     name = variant.strip().lower()
-    return name if name in known else next((mine for words, mine in LIBRARIES if re.search(words, name)), "")
+    library = name if name in known else next((mine for words, mine in LIBRARIES if re.search(words, name)), "")
+    if library in owned:
+        return library
+    if kernels == "blackwell" and library in FOR_AMPERE:
+        return ""
+    return ON_HOPPER.get(name, library) if kernels == "hopper" else library
 
 
 def _estimates(by: Estimator, op: str, row: Row) -> list[Estimate]:
@@ -181,15 +189,16 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
 
 
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
-    base, back = op.removesuffix("_backward"), op.endswith("_backward")
-    name, variant = operator(op, row["variant"]), row["variant"].strip().lower()
-    if base != "elementwise" and name not in PASSES:
+    name, variant = name_of(op, row["variant"]), row["variant"].strip()
+    if not is_elementwise(op) and name not in PASSES:
         raise UserError(f"op: {shown(row['op'].strip())} is not known")
-    if own_name(base) == "copy" and not is_within(row["variant"]):
-        raise UserError(f"op: {shown(row['op'])} as {shown(row['variant'])} is no kernel of the workload")
-    each = row_bytes(name, by.dtype, variant, back=back, elementwise=base == "elementwise")
-    known = f"{name}_backward" if back else known_as(name, by.dtype)
-    kernel = Rowwise(known, count(row, "m"), count(row, "n"), 1, each)
-    made = replace(by, options=replace(by.options, eager=name not in FUSED)).estimate(kernel)
-    around_us = by.beside(OPERATOR_US if each else HANDED_ON_US, "rowwise") if is_one_by_one(by.dtype, variant) else 0.0
+    if name == "copy" and not is_within(variant):
+        raise UserError(f"op: {shown(row['op'])} as {shown(variant)} is no kernel of the workload")
+    kernel = rowwise_of(Probe(op, by.dtype, count(row, "m"), count(row, "n"), variant=variant))
+    if kernel is None:
+        raise UserError(f"{name} has no backward pass")
+    fused = name in FUSED or (by.owns(kernel.op) and EAGER not in variant.lower().split())
+    made = replace(by, options=replace(by.options, eager=not fused)).estimate(kernel)
+    around = OPERATOR_US if kernel.traffic_bytes else HANDED_ON_US
+    around_us = by.beside(around, "rowwise") if is_one_by_one(by.dtype, variant) else 0.0
     return replace(made, seconds=made.seconds + by.gpu.site_scalar * around_us / US_PER_S)
