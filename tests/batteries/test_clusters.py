@@ -16,8 +16,11 @@ from simulator.units import GB
 from tests.hardware.paths import assert_leads, pairs_of, routes
 
 FILES = catalog.files("clusters")
-SOURCED = {"intra_node", "inter_node", "pcie", "nodes_per_pod", "oversubscription", "latency", "dragonfly", "box", "wan"}
-"""Fields with numbers from the world."""
+SOURCED = {
+    "gpus_per_node", "shape", "intra_node", "inter_node", "pcie", "nodes_per_pod", "oversubscription", "latency", "dragonfly",
+    "box", "wan",
+}  # fmt: skip
+"""Fields with facts from the world."""
 
 
 def data_of(name: str) -> dict[str, Any]:
