@@ -107,7 +107,7 @@ def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ship
     own = next((judged for judged in fits if judged.fit.family == "rowwise"), None)
     judged = own or _as_shipped(*ships)
     c: Any = judged.fit.constants
-    found = ratios.found(beside.rows, beside.kernels, c, beside.on)
+    found = ratios.found(beside.rows, beside.kernels, c, beside.on, beside.cold)
     ops, told = [kernel.op for kernel in beside.kernels], []
     for op in dict.fromkeys(ops):
         ratio = next((ratio for ratio in found if ratio.op == op), None)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...costs.machine import Array, Machine
 from ...costs.rowwise import RowwiseConstants, rowwise_s
@@ -42,13 +43,20 @@ class Ratio:
     rows: int
 
 
-def found(rows: Sequence[Measured], kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine) -> tuple[Ratio, ...]:
+def pointwise_s(c: RowwiseConstants, on: Machine, moved: Array, cold: ArrayLike) -> Array:
+    """Seconds of pointwise kernels of so many bytes, of which the last cache held nothing where it was `cold`."""
+    return np.where(cold, rowwise_s(c, replace(on, cache_bytes=0.0), moved), rowwise_s(c, on, moved))
+
+
+def found(
+    rows: Sequence[Measured], kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine, cold: ArrayLike = False
+) -> tuple[Ratio, ...]:
     """The ratios that rows tell, beside what the constants of pointwise kernels say; of operators with large rows,
     or that move nothing: they stand to a launch."""
     moved = np.array([float(kernel.traffic_bytes) for kernel in kernels])
-    pointwise_s = rowwise_s(c, on, moved)
-    large = (moved == 0) | (pointwise_s >= LARGE * c.launch_us / US_PER_S)
-    times = np.array([row.seconds for row in rows]) / pointwise_s
+    plain_s = pointwise_s(c, on, moved, cold)
+    large = (moved == 0) | (plain_s >= LARGE * c.launch_us / US_PER_S)
+    times = np.array([row.seconds for row in rows]) / plain_s
     ops = np.array([kernel.op for kernel in kernels])
     chosen = [(str(op), large & (ops == op)) for op in dict.fromkeys(ops.tolist())]
     return tuple(_ratio(op, times[rows_of], moved[rows_of]) for op, rows_of in chosen if rows_of.any())
@@ -63,13 +71,13 @@ def _ratio(op: str, times: Array, sizes: Array) -> Ratio:
     return Ratio(op, float(np.median(times)), error, len(times))
 
 
-def against(rows: Iterable[Measured], seconds: Callable[[Kernel | Experts, bool], float]) -> dict[str, tuple[float, int]]:
-    """Measured over predicted time, by operator and dtype: the median, and of how many rows. Rows of several operators are
-    compared with what is predicted of those, which `seconds` is told."""
+def against(rows: Iterable[Measured], seconds: Callable[[Kernel | Experts, Measured], float]) -> dict[str, tuple[float, int]]:
+    """Measured over predicted time, by operator and dtype: the median, and of how many rows. `seconds`
+    is told of which row a kernel is: one of several operators is compared with those."""
     told: dict[str, list[float]] = {}
     for row in rows:
         kernels = kernels_of(row.probe)
         if kernels and row.may_be_fitted:
             words = filter(None, (row.probe.op, row.probe.variant, row.probe.dtype))
-            told.setdefault(" ".join(words), []).append(row.seconds / sum(seconds(kernel, row.is_eager) for kernel in kernels))
+            told.setdefault(" ".join(words), []).append(row.seconds / sum(seconds(kernel, row) for kernel in kernels))
     return {name: (math.exp(float(np.median(np.log(values)))), len(values)) for name, values in told.items()}

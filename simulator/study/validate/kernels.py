@@ -11,7 +11,7 @@ timed alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -23,17 +23,18 @@ from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .. import catalog, kernel_fits
+from ..calibrate import table
 from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.eager import is_one_by_one
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
-from ..calibrate.table import EAGER, Probe
+from ..calibrate.table import EAGER, Probe, is_cold
 from ..calibrate.words import TOP_K, mean_width, product_sizes, turns_of
 from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
 from ..measured_gpus import named
 from . import Own, Predicted, Row, count, time_us, truth
 
 UNIT = "us"
-READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant")
+READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant", "cache")
 NEEDS = ("gpu", "op", "dtype")
 
 LIBRARIES = (
@@ -55,6 +56,11 @@ EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """How tables call a linear layer that PyTorch ran, alone or within a model."""
 FUSED = ("adam", "cast")
 """Operators that PyTorch has as one kernel, and an eager run too."""
+
+
+def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
+    """The rows with the GPU that the table leaves out, where one's own is told, and with how their cache was."""
+    return table.completed(rows, _mine(own).name if own else "")
 
 
 def source_key(row: Row) -> str:
@@ -197,6 +203,10 @@ def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
     kernel = rowwise_of(Probe(op, by.dtype, count(row, "m"), count(row, "n"), variant=variant))
     if kernel is None:
         raise UserError(f"{name} has no backward pass")
+    cold = is_cold(row)
+    if cold is None:
+        raise UserError(f"cache: {shown(row['cache'])} is neither cold nor warm")
+    by = by.with_nothing_cached() if cold else by
     fused = name in FUSED or (by.owns(kernel.op) and EAGER not in variant.lower().split())
     made = replace(by, options=replace(by.options, eager=not fused)).estimate(kernel)
     around = OPERATOR_US if kernel.traffic_bytes else HANDED_ON_US
