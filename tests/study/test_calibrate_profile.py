@@ -332,12 +332,25 @@ def test_a_table_in_another_unit_is_refused_and_nothing_written(tmp_path: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_rows_that_no_constants_explain_are_refused(tmp_path: Path) -> None:
-    """Columns in another order, say."""
+def mixed_up(rows: list[Measured]) -> list[Measured]:
+    """As if columns stood in another order."""
     random = np.random.default_rng(2)
-    rows = table("gemm", "add")
-    mixed = [replace(row, gpu="H100-SXM", seconds=row.seconds * float(np.exp(2 * abs(random.standard_normal())))) for row in rows]
-    (tmp_path / "table.csv").write_text(text(mixed))
+    return [replace(row, gpu="H100-SXM", seconds=row.seconds * float(np.exp(2 * abs(random.standard_normal())))) for row in rows]
+
+
+def test_a_kind_of_kernels_that_no_constants_explain_is_named_and_the_rest_written(tmp_path: Path) -> None:
+    plain = [replace(row, gpu="H100-SXM") for row in table("gemm")]
+    (tmp_path / "table.csv").write_text(text([*plain, *mixed_up(table("add"))]))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
+    assert (said.code, said.err) == (0, "")
+    (reason,) = (line for line in said.out.splitlines() if "no constants come nearer" in line)
+    assert reason.startswith(f"{len(table('add'))} rows not used: rowwise: ")
+    assert "not measured: rowwise" in said.out
+    assert [fit.family for fit in kernel_fits.load(tmp_path / "mine.yaml")[1]] == ["gemm"]
+
+
+def test_rows_that_no_constants_explain_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(text(mixed_up(table("gemm", "add"))))
     said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
     assert said.code == 2
     assert "gemm bf16 any: no constants come nearer than" in said.err

@@ -90,14 +90,18 @@ def profile(rows: Sequence[Measured], gpu: Gpu, shelf: Shelf) -> Profile:
             unused[reason] = unused.get(reason, 0) + len(group.rows)
             continue
         fits.append(made)
+    doubted = [made.fit for made in fits if made.fit.sigma > SIGMA_MOST]
+    fits = [made for made in fits if made.fit.sigma <= SIGMA_MOST]
     for group in (group for group in every if group.library == RATIO):
         fits = _with_ratios(fits, group, unused, (gpu, shelf))
+    if doubted and not fits:
+        raise UserError("; ".join(map(_doubt, doubted)), hint=HINT)
+    unused |= {_doubt(fit): fit.rows for fit in doubted}
     if not fits:
         told = "; ".join(f"{count} rows: {reason}" for reason, count in unused.items())
         raise UserError(
             f"nothing to fit in {len(rows)} rows ({told})", hint="a fit takes products, attention or pointwise kernels"
         )
-    _doubted(fits)
     measured = [(one.fit.family, one.fit.dtype) for one in fits if one.fit.rows]
     return Profile(gpu.name, tuple(fits), unused, few.missing(measured, gpu, shelf))
 
@@ -132,12 +136,9 @@ def _as_shipped(gpu: Gpu, shelf: Shelf) -> Judged:
     return Judged(Fit("rowwise", "", "", c, sigma, ranges, 0, few.words_of(chosen)), 0, 0.0)
 
 
-def _doubted(fits: Sequence[Judged]) -> None:
-    """Refuses fits that tell nothing."""
-    bad = [judged.fit for judged in fits if judged.fit.sigma > SIGMA_MOST]
-    if bad:
-        words = [f"{_name(fit)}: no constants come nearer than {fit.sigma:.0%}" for fit in bad]
-        raise UserError("; ".join(words), hint=HINT)
+def _doubt(fit: Fit) -> str:
+    """Why a fit tells nothing."""
+    return f"{_name(fit)}: no constants come nearer than {fit.sigma:.0%}"
 
 
 def _name(fit: Fit) -> str:
