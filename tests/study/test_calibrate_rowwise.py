@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -168,3 +169,30 @@ def test_a_cache_that_is_neither_cold_nor_warm_is_refused(tmp_path: Path) -> Non
     first, second, *_ = validate.judged(kernels, validate.read(tmp_path / "table.csv"), "table").rows
     assert first.skipped == "cache: 'tepid' is neither cold nor warm"
     assert second.skipped is None
+
+
+# Rows that are too small for a ratio ------------------------------------------------------------------------------------------
+
+
+def with_small_rows() -> list[Measured]:
+    """An operator that streams 2.2 times as long as a pointwise kernel and waits for one launch as that does."""
+    plain = [*small("elementwise", "add", 3, cold=True), *(row for row in rows("bf16", cold=True) if row.probe.variant == "add")]
+    norms = [replace(row, probe=replace(row.probe, op="rmsnorm_bwd", variant="")) for row in plain]
+    launch_s = TRUE.launch_us * 1e-6
+    return [*plain, *(replace(row, seconds=launch_s + 2.2 * (row.seconds - launch_s)) for row in norms)]
+
+
+def test_a_ratio_claims_its_error_at_the_sizes_that_it_was_judged_at(tmp_path: Path) -> None:
+    """Smaller rows are counted, and as far off as they are by it is what is claimed of such kernels."""
+    table = with_small_rows()
+    (tmp_path / "table.csv").write_text(text(table))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml", "--json").record
+    (ratio,) = said["ratios"]
+    counted = sum(row.probe.op == "rmsnorm_bwd" for row in table)
+    assert (ratio["rows"] + ratio["smaller_rows"], said["unused"]) == (counted, {})
+    assert ratio["smaller_error"] > 2 * ratio["error"]
+    told = validate.judged(kernels, validate.read(tmp_path / "table.csv"), "table", validate.Own("", str(tmp_path / "mine.yaml")))
+    judged: list[Any] = [row for row in told.rows if "rmsnorm_bwd" in row.source_key]
+    assert sum(row.extrapolated for row in judged) == ratio["smaller_rows"]
+    assert all(row.interval[0] <= row.measured <= row.interval[1] for row in judged)
+    assert "smaller rows" in trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").out

@@ -21,7 +21,7 @@ from ...costs.gemm import GemmConstants
 from ...costs.machine import Array
 from ...costs.moe import LOADED
 from ...costs.rowwise import LOOKUPS, RowwiseConstants
-from ...costs.shelf import LENT_SIGMA, Constants, Fit, Shelf
+from ...costs.shelf import FEW_ROWS, LENT_SIGMA, Constants, Fit, Shelf
 from ...errors import UserError
 from ...hardware.gpu import Gpu
 from . import few, ratios
@@ -33,8 +33,6 @@ from .predict import CAST_START, predicted
 from .table import Measured
 from .words import adds
 
-LEAST_ROWS = 4
-"""Fewer rows than that are no fit, and scale one."""
 SURE = 0.68
 """The share of rows whose error stays below `sigma`."""
 LEAST_SIGMA = {"gemm": 0.01, "moe": 0.01, "attention": 0.01, "rowwise": 0.05}
@@ -84,7 +82,7 @@ def profile(rows: Sequence[Measured], gpu: Gpu, shelf: Shelf) -> Profile:
     every = list(groups(rows, gpu, unused))
     fits: list[Judged] = []
     for group in (group for group in every if group.library != RATIO):
-        made = _judged(group, gpu, shelf) if len(group.rows) >= LEAST_ROWS else _scaled(group, gpu, shelf)
+        made = _judged(group, gpu, shelf) if len(group.rows) >= FEW_ROWS else _scaled(group, gpu, shelf)
         if made.scaled and made.fit.sigma > SIGMA_MOST:
             reason = f"few rows of {_name(made.fit)}, which no one factor explains"
             unused[reason] = unused.get(reason, 0) + len(group.rows)
@@ -124,7 +122,8 @@ def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ship
     if not told:
         return fits
     pairs = {ratio.op: (ratio.times, ratio.error) for ratio in told}
-    made = replace(judged, fit=replace(judged.fit, ratios=pairs), ratios=tuple(told))
+    rows = {ratio.op: ratio.told for ratio in told}
+    made = replace(judged, fit=replace(judged.fit, ratios=pairs, ratio_rows=rows), ratios=tuple(told))
     return [made if one is own else one for one in fits] if own else [*fits, made]
 
 
@@ -174,14 +173,11 @@ def _scaled(group: Group, gpu: Gpu, shelf: Shelf) -> Judged:
     only_back = group.backward & ~group.forward & (group.family == "attention")
     made = few.scaled(start, few.words_of(chosen), group.seconds, predicted(start, group, cast), only_back)
     errors = np.abs(predicted(made.constants, group, cast) / group.seconds - 1)
-    known, ranges = (chosen.sigma, dict(chosen.fit.ranges)) if chosen else (few.UNKNOWN_SIGMA, {})
-    for name, (low, high) in ranges_of(group).items():
-        least, most = ranges.get(name, (low, high))
-        ranges[name] = (min(least, low), max(most, high))
+    known, lent_ranges = (chosen.sigma, chosen.fit.ranges) if chosen else (few.UNKNOWN_SIGMA, {})
     sigma = max(few.LEAST_SIGMA, known, float(np.quantile(errors, SURE)))
     about = _about(group, cast)
     about["source"] = f"{about['source']}: {made.times:.3g} times {made.of}"
-    fit = Fit(group.family, group.dtype, group.library, made.constants, sigma, ranges, **about)
+    fit = Fit(group.family, group.dtype, group.library, made.constants, sigma, ranges_of(group), **about, lent_ranges=lent_ranges)
     return Judged(fit, 0, float(errors.mean()), scaled=made)
 
 
