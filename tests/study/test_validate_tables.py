@@ -6,17 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from simulator.study.validate import collectives
+from simulator.study import validate
+from simulator.study.calibrate import trace_ops
+from simulator.study.measured_gpus import named
+from simulator.study.validate import collectives, kernels
 
 from ..commandline import trainsim
 
 GEMM = {"gpu": "H100-SXM", "op": "gemm", "dtype": "bf16", "m": "4096", "n": "4096", "k": "4096", "time_us": "205"}
+EXPERTS = GEMM | {"op": "moe_ffn", "m": "64", "n": "2048", "batch": "32"}
 
 
 def written(path: Path, *rows: dict[str, str]) -> Path:
     lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def judged(**words: str) -> validate.Judged:
+    (row,) = validate.judged(kernels, [GEMM | words], "table").rows
+    return row
 
 
 @pytest.mark.parametrize(
@@ -51,3 +60,32 @@ def test_a_table_without_gpus_is_of_the_one_that_is_named(tmp_path: Path) -> Non
 def test_a_table_of_collectives_is_taken_as_it_is() -> None:
     rows = [{"system": "mine"}]
     assert collectives.completed(rows, None) == rows
+
+
+@pytest.mark.parametrize("word, here", [("bfloat16", "bf16"), ("float16", "fp16"), ("E4M3", "fp8"), ("float", "fp32")])
+def test_a_dtype_in_the_words_of_others_is_skipped_with_what_it_is_called_here(word: str, here: str) -> None:
+    assert judged(dtype=word).skipped == f"dtype: {word!r} is not known, here it is {here}"
+    assert judged(dtype="int3").skipped == "dtype: 'int3' is not known"
+
+
+@pytest.mark.parametrize("variant", ["top_k=8", "topk=8", "topk 8", "top-k: 8", "TopK8 balanced"])
+def test_how_many_experts_a_token_goes_to_may_be_written_in_several_ways(variant: str) -> None:
+    told, plain = (judged(**EXPERTS, variant=words) for words in (variant, "topk8"))
+    assert plain.predicted
+    assert told.predicted == plain.predicted
+    assert judged(**EXPERTS, variant="balanced").skipped == "variant: a mixture of experts needs its topk, such as topk8"
+
+
+def test_the_server_edition_is_known_by_its_letters() -> None:
+    assert named("RTX Pro 6000 BSE") == "rtx-pro-6000"
+
+
+def test_a_product_of_a_trace_is_a_kernel_alone() -> None:
+    """In fp32 too, where `fwd` in tables is a linear layer as an eager framework ran it."""
+    shapes = {"Input Dims": [[256, 512], [512, 1024]], "Input type": ["float", "float"]}
+    probe = trace_ops.probe_of(trace_ops.Op("aten::mm", 0.0, 1.0, shapes))
+    assert probe is not None
+    sizes = {name: str(getattr(probe, name)) for name in ("m", "n", "k")}
+    traced, alone, eager = (judged(dtype="fp32", variant=words, **sizes) for words in (probe.variant, "", "fwd"))
+    assert traced.predicted == alone.predicted
+    assert (alone.predicted or 0.0) < 0.9 * (eager.predicted or 0.0)
