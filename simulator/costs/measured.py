@@ -26,6 +26,13 @@ from .shelf import FEW_ROWS, SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance,
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
+USUAL_CONSTANTS: Mapping[Family, GemmConstants | AttentionConstants | RowwiseConstants] = {
+    "gemm": GemmConstants(),
+    "moe": GemmConstants(),
+    "attention": AttentionConstants(),
+    "rowwise": RowwiseConstants(),
+}
+"""Of kernels that nobody measured."""
 PROVENANCES: tuple[Provenance, ...] = ("measured", "transferred", "roofline")
 """From the best word to the last."""
 ROOFLINE_SIGMA = 0.4
@@ -130,8 +137,8 @@ class Estimator:
 
     def beside(self, name: str, family: Family = "gemm") -> float:
         """A number that was fitted beside kernels and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
-        pair = self._constants(family, RowwiseConstants()) if family == "rowwise" else self._constants(family, GemmConstants())
-        chosen = pair[0]
+        usual: GemmConstants | AttentionConstants | RowwiseConstants = USUAL_CONSTANTS[family]
+        chosen, _ = self._constants(family, usual)
         return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
 
     def product(self, kernel: Gemm, width: float, turns: int = 0) -> Estimate:

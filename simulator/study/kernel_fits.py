@@ -13,10 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..costs.attention import AttentionConstants
+from ..costs.attention import WIDTHS, AttentionConstants
 from ..costs.gemm import TILE_SETS, GemmConstants
 from ..costs.rowwise import RowwiseConstants
-from ..costs.shelf import BESIDE, BESIDE_ROWWISE, Constants, Fit, RatioRows, Shelf, akin, likeness
+from ..costs.shelf import BESIDE, BESIDE_ATTENTION, BESIDE_ROWWISE, Constants, Fit, RatioRows, Shelf, akin, likeness
 from ..errors import did_you_mean
 from ..hardware.gpu import Gpu
 from . import catalog
@@ -37,9 +37,20 @@ SOME = (
     "narrow_rows", "rows", "wide_rows",
 )  # fmt: skip
 """Constants of which nothing is too little: a rate, a size, or work that takes no time."""
-AT_LEAST_ONE = ("norm", "overlap", "odd")
+AT_LEAST_ONE = ("norm", "overlap", "cover", "odd")
 NEUTRAL = ("odd", "odd_ramp", "reread", "split_loss", "cold_us")
 """Constants that a file may leave out, and does where they change nothing."""
+WORDS: Mapping[str, tuple[str, Iterable[str]]] = {
+    "tiles": ("any", TILE_SETS),
+    "widths": ("sixteens", WIDTHS),
+}
+"""Constants that are words: the usual one, and all."""
+TIMED_WITH: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "gemm": ("products", BESIDE),
+    "rowwise": ("memory-bound operators", BESIDE_ROWWISE),
+    "attention": ("attention", BESIDE_ATTENTION),
+}
+"""What may have been timed with kernels of a family, and is none of theirs."""
 AS_IT_SHIPS = "as it ships"
 """Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
 DIGITS, HASH_DIGITS = 4, 12
@@ -84,20 +95,20 @@ class FitSchema(Strict):
                 f"they are {', '.join(sorted(known))}",
             )
         for name, value in self.constants.items():
-            if (name == "tiles") != isinstance(value, str):
-                yield f"constants.{name}", f": {value!r} is no {'word' if name == 'tiles' else 'number'}", ""
+            if (name in WORDS) != isinstance(value, str):
+                yield f"constants.{name}", f": {value!r} is no {'word' if name in WORDS else 'number'}", ""
             elif name in SOME and not value:
                 yield f"constants.{name}", ": nothing is too little", "a number above 0"
             elif name in AT_LEAST_ONE and isinstance(value, float) and value < 1:
                 yield f"constants.{name}", f": {value:g} is too little", "a number of at least 1"
-        tiles = self.constants.get("tiles", "any")
-        if isinstance(tiles, str) and tiles not in TILE_SETS:
-            yield "constants.tiles", f": {tiles!r} is no set of tiles", did_you_mean(tiles, TILE_SETS)
-        timed_with = {"gemm": BESIDE, "rowwise": BESIDE_ROWWISE}.get(self.family, ())
-        for name in sorted(set(self.beside) - set(timed_with)) if timed_with else ():
-            what = "products" if self.family == "gemm" else "memory-bound operators"
+        for name, (usual, words) in WORDS.items():
+            value = self.constants.get(name, usual)
+            if isinstance(value, str) and value not in words:
+                yield f"constants.{name}", f": {value!r} is none of its words", did_you_mean(value, words)
+        what, timed_with = TIMED_WITH.get(self.family, ("", ()))
+        for name in sorted(set(self.beside) - set(timed_with)) if what else ():
             yield f"beside.{name}", f": nothing of this name is timed with {what}", did_you_mean(name, timed_with)
-        if self.beside and not timed_with:
+        if self.beside and not what:
             yield "beside", f": {self.family} has nothing", "it is of products: family: gemm"
         if self.ratios and self.family != "rowwise":
             yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"

@@ -5,8 +5,9 @@ attention has its own columns, and its `variant` names the library; row-wise ope
 often as the eager kernel does, none of them out of the last cache where `cache` says `cold`; `_bwd` is the backward pass, for
 products that of both operands. fp32 is fp32, not TF32. FP8
 products forward were measured with the cast of their first operand, which is its own kernel here and is added, as is what kernels
-lost that are slow by a fault of theirs, and what an eager framework took around a linear layer or around an operator that was
-timed alone.
+lost that are slow by a fault of theirs, what an eager framework took around a linear layer or around an operator that was timed
+alone, and the cache of keys and values that inference frameworks write before causal attention, where `variant` is a word of
+theirs.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from ...costs.attention import Heads
 from ...costs.machine import architecture
 from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import FOR_AMPERE, HANDED_ON_US, LINEAR_US, OPERATOR_US, SPILL_US, UNFUSED
+from ...costs.shelf import CACHE_PASSES, CACHE_US, FOR_AMPERE, HANDED_ON_US, LINEAR_US, OPERATOR_US, PAGED, SPILL_US, UNFUSED
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .. import catalog, kernel_fits
 from ..calibrate import table
+from ..calibrate.cached import TURNS_QUERIES, cached_s, has_cache
 from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.eager import is_one_by_one
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
@@ -193,7 +196,15 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
     if causal is None:
         raise UserError(f"causal: {shown(row['causal'])} is neither 0 nor 1")
     parts = [Part.FORWARD, Part.INPUT_GRADIENT] if op == ATTENTION_BOTH else [ATTENTIONS[op]]
-    return [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
+    made = [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
+    passes, variant = by.beside(CACHE_PASSES, "attention"), row["variant"].strip()
+    if op != "attention_fwd" or not passes or not has_cache(variant, causal=causal):
+        return made
+    what = Heads(batch, seq, heads, kv_heads, head_dim)
+    cache_us, width = by.beside(CACHE_US, "attention"), WIDTH[by.dtype]
+    written_s = cached_s(cache_us, passes, by.machine, what, width, queries=variant in TURNS_QUERIES)
+    paged = by.beside(PAGED, "attention") or 1.0
+    return [replace(made[0], seconds=paged * made[0].seconds + by.gpu.site_scalar * float(written_s))]
 
 
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
