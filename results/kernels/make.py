@@ -119,8 +119,9 @@ class Task:
         """Constants fitted to some of the rows."""
         on, time = self.machine, rows.seconds.to_numpy()
         start: Any = self.start
-        extra = (*self.cast, *self.beside.values())
-        return fitted(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, np.array(extra) if extra else None, self.beside_sigma)
+        values = (*self.cast, *self.beside.values())
+        extra = np.array(values) if values else None
+        return fitted(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, self.beside_sigma)
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""
@@ -250,9 +251,8 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         blocks = BLOCKS.get(architecture(kernel_fits.gpu(gpu)).kernels, {})
         widths = "flash" if library in FLASH else "sixteens"
         even = rows if widths == "flash" else rows[rows.head_dim % HEAD_MULTIPLE == 0]
-        start = AttentionConstants(
-            packed=library in PACKED, widths=widths, backward=ATTENTION_BACKWARD.get(gpu, 2.8), **blocks
-        )
+        back = ATTENTION_BACKWARD.get(gpu, 2.8)
+        start = AttentionConstants(packed=library in PACKED, widths=widths, backward=back, **blocks)
         timed_with = (CACHED_START, CACHED_SIGMA)
         yield Task("attention", gpu, "bf16", str(library), even, start, ATTENTION_PRIOR, attention, (), *timed_with)
 

@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ..errors import UserError
 from ..hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..units import US_PER_S, ns
@@ -26,7 +27,7 @@ from .shelf import FEW_ROWS, SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance,
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
-USUAL_CONSTANTS: Mapping[Family, GemmConstants | AttentionConstants | RowwiseConstants] = {
+USUAL_CONSTANTS: Mapping[Family, Any] = {
     "gemm": GemmConstants(),
     "moe": GemmConstants(),
     "attention": AttentionConstants(),
@@ -40,6 +41,9 @@ BACKWARD_SIGMA = 0.1
 """What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
 ODD_SIGMA = 0.2
 """What heads leave open whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
+SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
+NARROW_ATTENTION_SIGMA = 0.2
+"""What attention in 8 bits leaves open that is told by that in 16: assumed, as none was measured."""
 UNTIMED_SIGMA = 0.15
 """What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
@@ -137,8 +141,7 @@ class Estimator:
 
     def beside(self, name: str, family: Family = "gemm") -> float:
         """A number that was fitted beside kernels and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
-        usual: GemmConstants | AttentionConstants | RowwiseConstants = USUAL_CONSTANTS[family]
-        chosen, _ = self._constants(family, usual)
+        chosen, _ = self._constants(family, USUAL_CONSTANTS[family])
         return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
 
     def product(self, kernel: Gemm, width: float, turns: int = 0) -> Estimate:
@@ -162,6 +165,8 @@ class Estimator:
             return float(attention_s(c, on, what, width=kernel.element_bytes, backward=back))
 
         chosen, c = self._constants("attention", AttentionConstants(), lambda c: took_s(c, back=False) + took_s(c, back=True))
+        if chosen is None and self.peak_dtype in NARROW_PEAKS:
+            chosen, c = self._narrow_attention()
         sizes = {"seq": kernel.seq, "lines": kernel.batch * kernel.heads, "head_dim": kernel.head_dim}
         said = self._said(took_s(c, back=backward), "attention backward" if backward else "attention", chosen, sizes)
         more = ODD_SIGMA if kernel.head_dim % HEAD_MULTIPLE else 0.0
@@ -170,6 +175,17 @@ class Estimator:
             if chosen and not chosen.fit.backward_rows and said.provenance == "measured":
                 said = replace(said, provenance="transferred")
         return replace(said, sigma=math.hypot(said.sigma, more))
+
+    def _narrow_attention(self) -> tuple[Chosen | None, AttentionConstants]:
+        """The constants of 16 bits for products of 8: exponentials take as long as before. In 4 bits nobody has attention."""
+        if self.peak_dtype == NARROWEST:
+            raise UserError(f"no attention runs in {self.dtype}", hint="bf16, or fp8 where the GPU has it")
+        chosen, c = replace(self, dtype=SIXTEEN_BITS)._constants("attention", AttentionConstants())
+        if chosen is None:
+            return None, c
+        faster = self.gpu.peak(self.peak_dtype) / self.gpu.peak(SIXTEEN_BITS)
+        sigma = math.hypot(chosen.sigma, NARROW_ATTENTION_SIGMA)
+        return replace(chosen, provenance="transferred", sigma=sigma), replace(c, exponential=c.exponential * faster)
 
     def _unfused(self, kernel: Attention) -> Estimate:
         return together("attention: unfused", [self.estimate(part) for part in unfused(kernel)])
