@@ -146,6 +146,8 @@ def test_frameworks_write_a_cache_before_causal_attention() -> None:
     assert predicted(**full | {"variant": "FA3"}) == predicted(**full | {"variant": "fa3"})
     backward = ATTENTION | {"op": "attention_bwd"}
     assert predicted(**backward | {"variant": "FA3"}) == predicted(**backward | {"variant": "fa3"})
+    surveyed = ATTENTION | {"cache": "cold"}
+    assert predicted(**surveyed | {"variant": "fa3"}) == kernel_us
 
 
 def test_a_cache_grows_with_the_heads_of_keys_and_turned_queries_with_all() -> None:

@@ -198,7 +198,7 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
     parts = [Part.FORWARD, Part.INPUT_GRADIENT] if op == ATTENTION_BOTH else [ATTENTIONS[op]]
     made = [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
     passes, variant = by.beside(CACHE_PASSES, "attention"), row["variant"].strip()
-    if op != "attention_fwd" or not passes or not has_cache(variant, causal=causal):
+    if op != "attention_fwd" or not passes or row["cache"].strip() or not has_cache(variant, causal=causal):
         return made
     what = Heads(batch, seq, heads, kv_heads, head_dim)
     cache_us, width = by.beside(CACHE_US, "attention"), WIDTH[by.dtype]
