@@ -7,6 +7,7 @@ Workload blocks speak it, programs carry it, cost models read it; it stands belo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -188,6 +189,8 @@ class Rowwise:
 
 
 Kernel = Gemm | Attention | Rowwise
+KernelCost = Callable[[Kernel], int]
+"""How long a kernel takes, in nanoseconds: what a cost model hands to those who bind."""
 
 
 def model_flop(kernel: Kernel) -> int:

@@ -16,7 +16,6 @@ import simulator as sim
 from simulator.binding.bind import Bound, bind
 from simulator.binding.host import Host
 from simulator.binding.stepwise import stepwise
-from simulator.costs.roofline import KernelCost
 from simulator.engine import des
 from simulator.engine.close import close
 from simulator.engine.fold import Folded, fold, unfolded
@@ -25,7 +24,7 @@ from simulator.engine.replay import replay, why_not
 from simulator.engine.timeline import Timeline, Times
 from simulator.figures.gantt import gantt
 from simulator.figures.trace import events_of
-from simulator.kernels import Kernel, Rowwise
+from simulator.kernels import Kernel, KernelCost, Rowwise
 from simulator.metrics import Observation
 from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh

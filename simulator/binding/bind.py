@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..costs.roofline import KernelCost
 from ..engine.skeleton import Skeleton
 from ..engine.task import FULL_SPEED, RATE_BITS, Array, Profile
 from ..errors import InvariantBroken, UserError
 from ..hardware.cluster import Cluster
 from ..hardware.wiring import Wiring
+from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
 from ..program.program import Program

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..costs.roofline import KernelCost
 from ..engine.skeleton import Template
 from ..engine.task import Array, Csr, offsets
 from ..errors import InvariantBroken
+from ..kernels import KernelCost
 from ..program.labels import Labels
 from ..program.op import COMPUTE, AnyOp, Compute, Transfer
 from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Step

@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 
 from ..errors import UserError
 from ..hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
-from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
+from ..kernels import Attention, Gemm, Kernel, KernelCost, Part, Rowwise
 from ..units import US_PER_S, ns
 from .attention import HEAD_MULTIPLE, AttentionConstants, Heads, attention_s, unfused
 from .gemm import GemmConstants, accumulation_s, gemm_s
 from .machine import Machine, machine
 from .moe import moe_s
-from .roofline import KernelCost
 from .rowwise import LOOKUPS, ONE_ID, RowwiseConstants, is_lookup, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
 from .shelf import FEW_ROWS, SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
 

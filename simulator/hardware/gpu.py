@@ -1,4 +1,4 @@
-"""One GPU: what it can do at best, and the constants that say how much of it real kernels reach."""
+"""One GPU: what it can do at best, and how much of that its kernels sustain beside those of other GPUs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ BLOCK_SCALED = {"mxfp8": "nvfp4"}
 
 
 @dataclass(frozen=True, slots=True)
-class KernelConstants:
-    """How kernels fall short of the peaks: a fixed time each, and the fraction of each peak that is sustained."""
+class Sustained:
+    """The fractions of its peaks that large kernels sustain on a GPU. What was measured on one GPU is lent to another in the
+    ratio of the two (costs/shelf.py); what was measured on a GPU itself does not depend on them.
+    """
 
-    fixed_s: float
     compute_fraction: float
     memory_fraction: float
-    attention_forward_fraction: float
-    attention_backward_fraction: float
     provenance: str
-    """`measured` on this GPU, or `transferred` from another."""
+    """`measured`: fitted to kernels of this GPU. `transferred`: those of another GPU, times what is known of the two."""
 
 
-AT_PEAK = KernelConstants(0.0, 1.0, 1.0, 1.0, 1.0, "unknown")
+AT_PEAK = Sustained(1.0, 1.0, "unknown")
 """Of nothing but the peaks."""
 
 
@@ -44,7 +43,7 @@ class Gpu:
     sms: int
     tdp_w: float
     """0 where it is not known."""
-    kernels: KernelConstants = AT_PEAK
+    kernels: Sustained = AT_PEAK
     profile: str = ""
     """A file of kernel fits that go before those of the catalog; none if empty."""
     profile_hash: str = ""

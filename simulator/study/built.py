@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..hardware.cluster import Cluster
-from ..hardware.gpu import Gpu, KernelConstants
+from ..hardware.gpu import Gpu, Sustained
 from ..hardware.options import Box, Dragonfly, Drawn, LinkSpec, Options, Routing, Wan
 from ..units import GB
 from . import catalog
@@ -36,17 +36,15 @@ def gpu(schema: GpuSchema) -> Gpu:
         clock_hz=schema.clock,
         cache_bytes=schema.cache,
     )
-    return replace(made, kernels=_efficiencies(schema.kernels, made))
+    return replace(made, kernels=_sustained(schema.kernels, made))
 
 
-def _efficiencies(k: KernelSchema | None, of: Gpu) -> KernelConstants:
+def _sustained(k: KernelSchema | None, of: Gpu) -> Sustained:
     if k is None:
         from . import kernel_fits
 
         return replace(kernel_fits.like(of).kernels, provenance="transferred")
-    return KernelConstants(
-        k.fixed, k.compute_fraction, k.memory_fraction, k.attention_forward_fraction, k.attention_backward_fraction, k.provenance
-    )
+    return Sustained(k.compute_fraction, k.memory_fraction, k.provenance)
 
 
 def _fingerprint(profile: str) -> str:

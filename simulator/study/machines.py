@@ -48,14 +48,14 @@ Dims = Annotated[list[Degree], Field(min_length=1, max_length=8)]
 
 
 class KernelSchema(Strict):
-    """How far kernels stay below a GPU's peaks."""
+    """How much of its peaks a GPU sustains. It acts where kernels that were measured on one GPU are lent to another, in the ratio
+    of the two, and on nothing that was measured on the GPU itself. (A microbatch of more than a day is refused by it, too.)
+    """
 
-    fixed: Latency
-    compute_fraction: Fraction
-    memory_fraction: Fraction
-    attention_forward_fraction: Fraction
-    attention_backward_fraction: Fraction
+    compute_fraction: Annotated[Fraction, Field(description="of `peak`, by large products")]
+    memory_fraction: Annotated[Fraction, Field(description="of `memory_bandwidth`")]
     provenance: Literal["measured", "transferred"]
+    """Fitted to kernels of this GPU, or those of another GPU times what the source says."""
     source: str = ""
 
 
@@ -71,9 +71,9 @@ class GpuSchema(Strict):
     architecture: Annotated[str, Field(description="what its kernels are compiled for, such as sm_90")] = ""
     clock: Annotated[Hertz, Field(description="the highest, such as 1980 MHz")] = 0.0
     cache: Annotated[Bytes, Field(description="of the last level, such as 50 MiB")] = 0.0
-    kernels: Annotated[KernelSchema | None, Field(description="left out, it is that of the measured GPU most like this one")] = (
-        None
-    )
+    kernels: Annotated[
+        KernelSchema | None, Field(description="what it sustains; left out, as much as the measured GPU most like this one")
+    ] = None
     profile: Annotated[str, Field(description="a file that `trainsim calibrate fit` wrote for this GPU")] = ""
     site_scalar: Annotated[float, Field(gt=0, le=MOST_SCALAR, allow_inf_nan=False, description="times every kernel's time")] = 1.0
     sources: Annotated[dict[str, str], Field(default_factory=dict)]

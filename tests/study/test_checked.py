@@ -38,8 +38,7 @@ cluster:
   gpu:
     {memory: 80 GiB, memory_bandwidth: 3 TB/s, peak: {bf16: 989 TFLOP/s}, sms: 132, tdp: 700 W, clock: 1980 MHz, site_scalar: 1,
      sources: {memory: a book},
-     kernels: {fixed: 3 us, compute_fraction: 0.7, memory_fraction: 0.9, attention_forward_fraction: 0.5,
-               attention_backward_fraction: 0.4, provenance: measured}}
+     kernels: {compute_fraction: 0.7, memory_fraction: 0.9, provenance: measured}}
   gpus_per_node: 4
   nodes: 4
   intra_node: NVSwitch 450 GB/s
