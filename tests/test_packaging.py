@@ -23,7 +23,7 @@ import pytest
 from .source import ROOT, Module, modules, project_files, refuse
 
 DATA = {"simulator._data.topologies": "topologies", "simulator._data.workloads": "workloads"}
-IMPORTED_AS = {"PyYAML": "yaml", "protobuf": "google", "dask[distributed]": "dask"}
+IMPORTED_AS = {"PyYAML": "yaml"}
 
 
 def setup(section: str, key: str) -> list[str]:
@@ -81,6 +81,16 @@ def test_what_is_imported_is_required() -> None:
             elif name in extra - core and node in module.tree.body:
                 faults.append(f"{module.path}:{node.lineno}: {name} is an extra: import it where it is used")
     refuse(faults)
+
+
+def test_what_an_extra_of_the_simulator_installs_is_imported() -> None:
+    """An extra that nothing uses promises what is not there. Notebooks and development bring programs, not modules."""
+    config = ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    extras = [name for name in config["options.extras_require"] if name not in ("dev", "notebook")]
+    imported = {name for module in modules() for _, name in _imports(module)}
+    idle = [(name, item) for name in extras for item in setup("options.extras_require", name) if _module(item) not in imported]
+    refuse(f"setup.cfg:1: extra {name}: nothing imports {item}: leave it out until something does" for name, item in idle)
 
 
 def _module(requirement: str) -> str:
