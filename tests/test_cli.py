@@ -236,6 +236,17 @@ def test_everything_with_a_name_says_what_it_is(kind: str) -> None:
     assert all(row["about"].endswith(".") for row in rows)
 
 
+def test_gpus_are_listed_with_what_they_are_sold_with() -> None:
+    """Each number of a file that no run reads is shown, in one unit for all."""
+    rows = {row["name"]: row for row in trainsim("catalog", "gpus", "--json").record}
+    lines = {line.split()[0]: line.split() for line in trainsim("catalog", "gpus").out.splitlines()[1:]}
+    assert lines.keys() == rows.keys()
+    assert lines["h100"][1:6] == ["79.6", "GiB", "3,350", "989", "700"]
+    h100 = rows["h100"]
+    assert (h100["tdp_w"], h100["peak_flop_per_s"]["fp8"], h100["memory_bytes_per_s"]) == (700, 1978.9e12, 3.35e12)
+    assert h100["memory_bytes"] == pytest.approx(79.6 * 2**30)
+
+
 def test_a_cluster_of_no_nodes_is_refused() -> None:
     said = trainsim("topology", "dgx-h100", "--nodes", 0, "--json")
     assert (said.code, said.record["nearest"]) == (2, {"nodes": 1})

@@ -42,9 +42,44 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
         print_json(names) if as_json else print_pairs((k, ", ".join(found)) for k, found in names.items())
     elif kind not in kinds:
         raise UserError(f"no kind {kind!r}", hint=did_you_mean(kind, [*kinds, "defaults"]))
+    elif kind == "gpus":
+        _print_gpus(as_json)
     else:
         rows = [(name, catalog.headline(path)) for name, path in catalog.files(kind).items()]
         print_json([{"name": n, "about": about} for n, about in rows]) if as_json else print_table(["name", "about"], rows)
+
+
+def _print_gpus(as_json: bool) -> None:
+    """Every GPU with what it is sold with: its memory, the dense peak of its 16-bit products, the power that it may draw."""
+    from ..study import catalog, kernel_fits
+    from ..units import GB, TFLOP, show_bytes
+
+    about = {name: catalog.headline(path) for name, path in catalog.files("gpus").items()}
+    gpus = [kernel_fits.gpu(name) for name in about]
+    if as_json:
+        facts = [
+            {
+                "memory_bytes": gpu.memory_bytes,
+                "memory_bytes_per_s": gpu.memory_bytes_per_s,
+                "peak_flop_per_s": dict(gpu.peak_flop_per_s),
+                "tdp_w": gpu.tdp_w,
+            }
+            for gpu in gpus
+        ]
+        print_json([{"name": gpu.name, "about": about[gpu.name], **own} for gpu, own in zip(gpus, facts, strict=True)])
+        return
+    rows = [
+        (
+            gpu.name,
+            show_bytes(gpu.memory_bytes),
+            f"{gpu.memory_bytes_per_s / GB:,.0f}",
+            f"{gpu.matmul_peak('fp16') / TFLOP:,.0f}",
+            f"{gpu.tdp_w:,.0f}",
+            about[gpu.name],
+        )
+        for gpu in gpus
+    ]
+    print_table(["name", "memory", "GB/s", "fp16 TFLOP/s", "W", "about"], rows, right=(1, 2, 3, 4))
 
 
 def _print_defaults(as_json: bool) -> None:
