@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from typing import Any
 
+import collective_sources as sources
 import numpy as np
 import published
 
@@ -65,10 +66,12 @@ def across(name: str, nic: float, nics: int, about: str, source: str, **changes:
     return Fabric(name, about, "theoretical", source, across=network)
 
 
-STAGED = "rendezvous: all-reduces of 16 GPUs in 0.98 and 1.06 ms at 16 and 32 MB in published logs of TCPXO, chunks of 512 KB"
+STAGED = f"rendezvous: all-reduces of 16 GPUs in 0.98 and 1.06 ms at 16 and 32 MB ({published.TOOLKIT}), chunks of 512 KB"
 STAGES: dict[str, Any] = {"rendezvous": 6.0, "rendezvous_bytes": 512 * KIB, "nvls": False}
 """GPUDirect-TCPX: whole chunks are staged, and Google's guides leave NCCL only rings and trees."""
 NVIDIA = "rate: NVIDIA data sheets"
+BY_HAND = f"set by hand after what users report ({published.RTX4090_ISSUES}; {published.RTX5090_ISSUE})"
+PCI = f"rate: PCI-SIG; efficiencies, ramp and flags: {BY_HAND}"
 DESCRIBED = (
     inside(
         "nvlink2-mesh",
@@ -82,9 +85,9 @@ DESCRIBED = (
     inside("nvlink4-nvswitch", 450, "NVLink 4 through NVSwitches: HGX H100 and H200", NVIDIA, nvls_efficiency=NVLS),
     inside("nvlink5-nvswitch", 900, "NVLink 5 through NVSwitches: HGX B200, NVL72", NVIDIA, nvls_efficiency=NVLS),
     inside("xgmi-mi300", 448, "Infinity Fabric: eight MI300X, seven links of 64 GB/s each", "rate: AMD data sheets", mesh=8),
-    inside("pcie3", 15.75, "PCIe 3.0 x16 alone", "rate: PCI-SIG", to_nics=True),
-    inside("pcie4", 31.5, "PCIe 4.0 x16 alone", "rate: PCI-SIG", to_nics=True),
-    inside("pcie5", 63, "PCIe 5.0 x16 alone", "rate: PCI-SIG", to_nics=True),
+    inside("pcie3", 15.75, "PCIe 3.0 x16 alone", PCI, to_nics=True),
+    inside("pcie4", 31.5, "PCIe 4.0 x16 alone", PCI, to_nics=True),
+    inside("pcie5", 63, "PCIe 5.0 x16 alone", PCI, to_nics=True),
     across("edr-ib", 12.5, 4, "InfiniBand EDR, four NICs to a node", "rate: InfiniBand Trade Association"),
     across("hdr-ib", 25, 8, "InfiniBand HDR, a NIC per GPU", "rate: InfiniBand Trade Association"),
     across("ndr-ib", 50, 8, "InfiniBand NDR, a NIC per GPU", "rate: InfiniBand Trade Association"),
@@ -99,7 +102,7 @@ DESCRIBED = (
         25,
         4,
         "HPE Slingshot 11, a NIC per GPU of four",
-        "rate: HPE; rendezvous: how all-reduce grows with nodes below and above 2 KB in published logs of a GH200 system",
+        f"rate: HPE; rendezvous: how all-reduce grows with nodes below and above 2 KB ({published.ALPS})",
         efficiency=0.92,
         rendezvous=4.0,
         rendezvous_bytes=4 * KIB,
@@ -200,6 +203,7 @@ class Measured:
     inside: str
     across: str
     version: str
+    source: str
 
     @property
     def series(self) -> tuple[Any, ...]:
@@ -224,9 +228,8 @@ def measured(path: Path) -> list[Measured]:
         call = Call(row["collective"], size, int(row["gpus"]), where.nodes, name)
         network = where.across.name if where.across else ""
         time = float(row["time_us"]) * US
-        found.append(
-            Measured(row["system"], row["role"], call, time, row["gpu"], row["fabric"], where.inside.name, network, row["nccl"])
-        )
+        words = (row["gpu"], row["fabric"], where.inside.name, network, row["nccl"], row["source"])
+        found.append(Measured(row["system"], row["role"], call, time, *words))
     return found
 
 
@@ -259,12 +262,22 @@ def build(rows: Sequence[Measured], *, laws: bool) -> Built:
     count = {name: sum(name in (p.inside, p.across) for p in points) for name in constants}
     made = {}
     for fabric in DESCRIBED:
-        own = tuple(curve for name, curve in curves if name == fabric.name)
+        own = tuple(curve for home, curve, _ in curves if home == fabric.name)
+        behind = [row for home, _, group in curves for row in group if home == fabric.name]
         held = constants[fabric.name]
         held_as = {"inside": held} if isinstance(held, Inside) else {"across": held}
         known = "measured" if own or count[fabric.name] else "theoretical"
-        made[fabric.name] = replace(fabric, provenance=known, curves=own, **held_as)
+        told = _told(fabric, behind, fitted_too=bool(count[fabric.name]))
+        made[fabric.name] = replace(fabric, provenance=known, source=told, curves=own, **held_as)
     return Built(made, constants["laws"])
+
+
+def _told(fabric: Fabric, rows: Sequence[Measured], *, fitted_too: bool) -> str:
+    """Where the numbers of a fabric come from: its rate, and the measurements behind its curves and other constants."""
+    if not rows:
+        return f"{fabric.source}; the rest assumed, or as on the fabrics that were measured"
+    what = "constants and curves" if fitted_too else "curves"
+    return f"{fabric.source}; {what}: {sources.origins(rows)}, {sources.READ}"
 
 
 def aggregated(rows: Iterable[Measured]) -> list[Point]:
@@ -330,8 +343,8 @@ def fit_across(points: Sequence[Point], start: Mapping[str, Any], *, laws: bool)
     return found
 
 
-def curves_of(rows: Sequence[Measured], constants: Mapping[str, Any]) -> list[tuple[str, Curve]]:
-    """The measured series as knots, each with the fabric that it belongs to."""
+def curves_of(rows: Sequence[Measured], constants: Mapping[str, Any]) -> list[tuple[str, Curve, list[Measured]]]:
+    """The measured series as knots, each with the fabric that it belongs to, and its rows."""
     found = []
     for (within, between, kind, name, ranks, nodes), group in groupby(sorted(rows, key=lambda r: r.series), lambda r: r.series):
         own = list(group)
@@ -349,15 +362,15 @@ def curves_of(rows: Sequence[Measured], constants: Mapping[str, Any]) -> list[tu
         home = SLOW_FABRIC if slow else between or within
         network = constants.get(home) if between else None
         curve = Curve(kind, name, ranks, nodes, points, error, constants[within], network, source_of(own, len(times)))
-        found.append((home, curve))
+        found.append((home, curve, own))
     return found
 
 
 def source_of(rows: Sequence[Measured], sizes: int) -> str:
     """Whose measurements a curve was fitted to."""
     systems = ", ".join(sorted({row.system for row in rows}))
-    versions = ", ".join(sorted({row.version.removeprefix("dir") for row in rows} - {""}))
-    return f"{systems}; NCCL {versions or 'not stated'}; {len(rows)} points of {sizes} sizes"
+    versions = sources.versions(rows) or "not stated"
+    return f"{systems}; NCCL {versions}; {len(rows)} points of {sizes} sizes; {sources.origins(rows)}"
 
 
 # Judging --------------------------------------------------------------------------------------------------------------------
@@ -487,6 +500,7 @@ def report(rows: Sequence[Measured], built: Built) -> str:
         SYSTEMS_NOTE,
     )
     lines += table("Sanity rows", errors(built, checks), SANITY)
+    lines += sources.table(rows)
     lines += published.table(built.fabrics.__getitem__, built.laws)
     lines += switches_table()
     lines += laws_table(build(fit, laws=True).laws)

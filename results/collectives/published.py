@@ -1,10 +1,7 @@
 """What published logs of systems outside the table say as a whole, beside what the theory says: numbers quoted one by one.
 
-GH200 on Slingshot 11 (boeschf/nccl-benchmark-on-alps-2025), TCPXO (GoogleCloudPlatform/cluster-toolkit), H100 on NDR
-(xxrjun/nccl-tests-cluster), B200 on NDR (togethercomputer/together-nccl-tests), pairs of GPUs (microsoft/vidur). What users of
-NCCL report of servers: H200, H800 and H100 (issues 272 and 212 of NVIDIA/nccl-tests, 1374 of NVIDIA/nccl), RTX 4090 with and
-without peers and RTX 5090 on PCIe (1603 and 1639 of NVIDIA/nccl, 36 of tinygrad/open-gpu-kernel-modules), three A100 of which
-two share a bridge (178 of NVIDIA/nccl-tests). Where they name no size, 8 GiB are taken.
+Each fact names its source: a repository at a commit, or an issue where a user of NCCL reports it; with the year in which it was
+written where that is known, and otherwise when it was read. Where they name no size, 8 GiB are taken.
 """
 
 from __future__ import annotations
@@ -12,12 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from collective_sources import READ
+
 from simulator.costs.curves import alone
 from simulator.costs.links import Laws
 from simulator.costs.theory import Call
 from simulator.study.describe import machine
 from simulator.study.fabrics import Fabric
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
+
+ALPS = "boeschf/nccl-benchmark-on-alps-2025@897cff4, 2025"
+TOOLKIT = f"GoogleCloudPlatform/cluster-toolkit@1047080, {READ}"
+CLUSTER00 = f"xxrjun/nccl-tests-cluster@455de4f, {READ}"
+TOGETHER = "togethercomputer/together-nccl-tests@0492bed, May 2026"
+TOGETHER_SENDS = "togethercomputer/together-nccl-tests@280e4df, April 2026"
+VIDUR = f"microsoft/vidur@7d47513, {READ}"
+NVLS_ISSUE, H200_ISSUE, H800_ISSUE = "NVIDIA/nccl-tests#212, 2024", "NVIDIA/nccl-tests#272, 2024", "NVIDIA/nccl#1374, 2024"
+RTX4090_ISSUES = f"NVIDIA/nccl#1603 and tinygrad/open-gpu-kernel-modules#36, {READ}"
+RTX5090_ISSUE, BRIDGE_ISSUE = "NVIDIA/nccl#1639, 2025", "NVIDIA/nccl-tests#178, 2023"
 
 GH200 = ("GH200", "NVLink4 + Slingshot 4x200Gb/s")
 TCPXO = ("H100-SXM", "NVLink4 NVSwitch + GPUDirect-TCPXO 1600Gb/s")
@@ -33,6 +42,7 @@ BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "alltoall": 1.0}
 class Fact:
     """One published number: microseconds, or the bus bandwidth in GB/s as nccl-tests counts it."""
 
+    source: str
     gpu: str
     fabric: str
     call: Call
@@ -66,17 +76,20 @@ def _call(size: float, ranks: int, nodes: int, algorithm: str = "auto", kind: st
 
 
 FACTS = (
-    *(Fact(*GH200, _call(8, n, n // 4), us=us) for n, us in ((8, 19), (2048, 145))),
-    *(Fact(*GH200, _call(16 * KIB, n, n // 4), us=us, used=True) for n, us in ((8, 51), (2048, 465))),
-    *(Fact(*GH200, _call(64 * KIB, n, n // 4), us=140) for n in (8, 16)),
-    *(Fact(*GH200, _call(2 * MIB, n, n // 4), us=us) for n, us in ((8, 130), (16, 210))),
-    *(Fact(*GH200, _call(4 * GIB, n, n // 4), gb_per_s=92) for n in (8, 64, 512)),
-    *(Fact(*TCPXO, _call(size * MIB, 16, 2), us=us, used=True) for size, us in ((16, 980), (32, 1060))),
-    *(Fact(*H100, _call(4 * GIB, 10 * g, 10), gb_per_s=v, used=True) for g, v in ((1, 48.9), (2, 98.3), (4, 196), (8, 345))),
-    Fact(*H100, _call(4 * GIB, 80, 10, kind="alltoall"), gb_per_s=47.5),
-    Fact(*H100, _call(4 * GIB, 80, 10, kind="sendrecv"), gb_per_s=25),
+    *(Fact(ALPS, *GH200, _call(8, n, n // 4), us=us) for n, us in ((8, 19), (2048, 145))),
+    *(Fact(ALPS, *GH200, _call(16 * KIB, n, n // 4), us=us, used=True) for n, us in ((8, 51), (2048, 465))),
+    *(Fact(ALPS, *GH200, _call(64 * KIB, n, n // 4), us=140) for n in (8, 16)),
+    *(Fact(ALPS, *GH200, _call(2 * MIB, n, n // 4), us=us) for n, us in ((8, 130), (16, 210))),
+    *(Fact(ALPS, *GH200, _call(4 * GIB, n, n // 4), gb_per_s=92) for n in (8, 64, 512)),
+    *(Fact(TOOLKIT, *TCPXO, _call(size * MIB, 16, 2), us=us, used=True) for size, us in ((16, 980), (32, 1060))),
     *(
-        Fact(*B200, _call(16 * GIB, 8 * n, n, name), gb_per_s=v, used=True)
+        Fact(CLUSTER00, *H100, _call(4 * GIB, 10 * g, 10), gb_per_s=v, used=True)
+        for g, v in ((1, 48.9), (2, 98.3), (4, 196), (8, 345))
+    ),
+    Fact(CLUSTER00, *H100, _call(4 * GIB, 80, 10, kind="alltoall"), gb_per_s=47.5),
+    Fact(CLUSTER00, *H100, _call(4 * GIB, 80, 10, kind="sendrecv"), gb_per_s=25),
+    *(
+        Fact(TOGETHER, *B200, _call(16 * GIB, 8 * n, n, name), gb_per_s=v, used=True)
         for name, found in (
             ("ring", (345, 323, 291)),
             ("nvls", (717, 307, 291)),
@@ -85,23 +98,26 @@ FACTS = (
         )
         for n, v in zip((2, 8, 46), found, strict=True)
     ),
-    *(Fact(*B200, _call(16 * GIB, 8 * n, n, "ring", "all_gather"), gb_per_s=v) for n, v in ((2, 343), (8, 312), (46, 293))),
     *(
-        Fact(*B200, _call(GIB, 8 * n, n, kind="sendrecv"), gb_per_s=v, used=True)
+        Fact(TOGETHER, *B200, _call(16 * GIB, 8 * n, n, "ring", "all_gather"), gb_per_s=v)
+        for n, v in ((2, 343), (8, 312), (46, 293))
+    ),
+    *(
+        Fact(TOGETHER_SENDS, *B200, _call(GIB, 8 * n, n, kind="sendrecv"), gb_per_s=v, used=True)
         for n, v in ((2, 43), (4, 43), (8, 26), (16, 14.6), (64, 14.6))
     ),
-    Fact(*A100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=233, used=True),
-    Fact(*A100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=14.8),
-    Fact(*H100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=193, used=True),
-    Fact(*H100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=7.7),
-    Fact(*H100, _call(64 * MIB, 2, 2, kind="sendrecv"), us=1882, used=True),
-    Fact(*H100, _call(2 * KIB, 2, 2, kind="sendrecv"), us=18.3),
-    *(Fact(*H100, _call(8 * GIB, 8, 1, name), gb_per_s=v) for name, v in (("auto", 480), ("ring", 370))),
-    Fact("H200", H100[1], _call(4 * GIB, 8, 1), gb_per_s=475),
-    Fact("H800", H100[1], _call(8 * GIB, 8, 1), gb_per_s=215),
-    *(Fact(*RTX4090, _call(8 * GIB, 4, 1), gb_per_s=v, used=True) for v in (18, 22, 26)),
-    *(Fact(*RTX5090, _call(8 * GIB, n, 1), gb_per_s=v, used=True) for n, v in ((4, 35), (8, 28))),
-    *(Fact(*BRIDGED, _call(8 * GIB, n, 1), gb_per_s=v) for n, v in ((2, 208), (3, 20))),
+    Fact(VIDUR, *A100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=233, used=True),
+    Fact(VIDUR, *A100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=14.8),
+    Fact(VIDUR, *H100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=193, used=True),
+    Fact(VIDUR, *H100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=7.7),
+    Fact(VIDUR, *H100, _call(64 * MIB, 2, 2, kind="sendrecv"), us=1882, used=True),
+    Fact(VIDUR, *H100, _call(2 * KIB, 2, 2, kind="sendrecv"), us=18.3),
+    *(Fact(NVLS_ISSUE, *H100, _call(8 * GIB, 8, 1, name), gb_per_s=v) for name, v in (("auto", 480), ("ring", 370))),
+    Fact(H200_ISSUE, "H200", H100[1], _call(4 * GIB, 8, 1), gb_per_s=475),
+    Fact(H800_ISSUE, "H800", H100[1], _call(8 * GIB, 8, 1), gb_per_s=215),
+    *(Fact(RTX4090_ISSUES, *RTX4090, _call(8 * GIB, 4, 1), gb_per_s=v, used=True) for v in (18, 22, 26)),
+    *(Fact(RTX5090_ISSUE, *RTX5090, _call(8 * GIB, n, 1), gb_per_s=v, used=True) for n, v in ((4, 35), (8, 28))),
+    *(Fact(BRIDGE_ISSUE, *BRIDGED, _call(8 * GIB, n, 1), gb_per_s=v) for n, v in ((2, 208), (3, 20))),
 )
 
 
@@ -115,9 +131,10 @@ def table(load: Callable[[str], Fabric], laws: Laws) -> list[str]:
     """The facts as lines of the report."""
     lines = ["## Published summaries", "", "Numbers quoted from the logs of systems that are not in the table."]
     lines += ["`set` marks those that a constant was set with in mind.", ""]
-    lines += ["| what | published | predicted | error | |", "|---|---|---|---|---|"]
+    lines += ["| what | published | predicted | error | | source |", "|---|---|---|---|---|---|"]
     for fact in FACTS:
         value, unit = predicted(fact, load, laws), "us" if fact.us else "GB/s"
         error = value / fact.published - 1
-        lines.append(f"| {fact.words} | {fact.published:g} {unit} | {value:.4g} {unit} | {error:+.0%} | {fact.used * 'set'} |")
+        cells = [fact.words, f"{fact.published:g} {unit}", f"{value:.4g} {unit}", f"{error:+.0%}", fact.used * "set", fact.source]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]

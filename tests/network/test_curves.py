@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +32,9 @@ from ..commandline import trainsim
 from ..source import ROOT, study_script
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
+COMMIT = re.compile(r"\b[\w.-]+/[\w.-]+@[0-9a-f]{7}\b")
+ISSUE = re.compile(r"\b[\w.-]+/[\w.-]+#[0-9]+\b")
+YEAR = re.compile(r"\b20[12][0-9]\b")
 INSIDE = {name: fabric.inside for name in fabrics.names() if (fabric := fabrics.load(name)).inside}
 ACROSS = {name: fabric.across for name in fabrics.names() if (fabric := fabrics.load(name)).across}
 CURVES = fabrics.curves_of([fabrics.load(name) for name in fabrics.names()])
@@ -336,8 +340,12 @@ def test_every_fabric_says_how_it_is_known(name: str) -> None:
     fabric = fabrics.load(name)
     assert fabric.source
     assert fabric.provenance == "measured" or not fabric.curves
+    assert fabric.provenance != "measured" or (COMMIT.search(fabric.source) and YEAR.search(fabric.source))
     for curve in fabric.curves:
         assert "points of" in curve.source
+        named = set(COMMIT.findall(curve.source))
+        assert named, "whose measurement it is"
+        assert named <= set(COMMIT.findall(fabric.source)), "when that was read"
         assert len(curve.knots) <= 9
         assert 0 <= curve.error < 0.3
 
@@ -514,6 +522,24 @@ def test_a_system_that_was_left_out_is_predicted(make: ModuleType) -> None:
     assert overall(errors, "across") <= 0.13
     assert medians.pop(("H100 cluster00", "across")) < 0.75, "sends at a quarter of its NICs: words do not tell, known to fail"
     assert max(medians.values()) <= 0.19
+
+
+def test_published_summaries_name_their_sources() -> None:
+    for fact in study_script("collectives", "published").FACTS:
+        assert COMMIT.search(fact.source) or ISSUE.search(fact.source), fact
+        assert YEAR.search(fact.source.rpartition(",")[2]), fact
+
+
+def test_the_report_lists_every_source_that_a_fabric_names() -> None:
+    """And every row that is used has a line there: the rows of the table add up."""
+    text = (ROOT / "results/collectives/report.md").read_text(encoding="utf-8")
+    section = text.partition("## Sources")[2].partition("\n## ")[0]
+    named = {commit for name in fabrics.names() for curve in fabrics.load(name).curves for commit in COMMIT.findall(curve.source)}
+    assert len(named) >= 4
+    assert named <= set(COMMIT.findall(section))
+    fitted = sum(int(row.split("|")[-3]) for row in section.splitlines() if row.endswith("| fitted |"))
+    shipped = [curve.source for name in fabrics.names() for curve in fabrics.load(name).curves]
+    assert fitted == sum(int(re.search(r"(\d+) points of", source)[1]) for source in shipped)  # type: ignore[index]
 
 
 def test_published_summaries_are_met() -> None:
