@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import backward
 import bare
+import kernel_sources as sources
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -103,7 +104,7 @@ def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: She
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf, sustained(table))]
     told = validate.judged(kernels, validate.read(raw), raw.name)
     parts = [INTRODUCTION, *fitted, *sites(table, shelf), *backwards(table, shelf, told), *apart(shelf)]
-    parts += [*trained(table, shelf, told), *validated(told)]
+    parts += [*trained(table, shelf, told), *validated(told), *sources.section(table)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
     picture("products.png", [(t, s) for t, s in scores if t.family == "gemm" and t.gpu in EACH_GENERATION], "m n k")

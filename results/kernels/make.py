@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import judge
+import kernel_sources as sources
 import numpy as np
 import pandas as pd
 import pointwise
@@ -57,7 +58,9 @@ PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
 """Libraries whose kernels pack heads that share keys: FlashInfer, and FlashAttention 3 with lengths that vary."""
 ATTENTION_BACKWARD = {"h100": 2.8, "b200": 2.3}
 """Attention's backward over its forward where the rows to fit are missing. H100: FlashAttention 3's published charts, 2.7 to
-2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192). Both as the reference notes on measured kernels give them."""
+2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192)."""
+BACKWARD_FROM = {"h100": "charts of FlashAttention 3 (arXiv 2407.08608), transcribed", "b200": "MooreThreads/SimuMax@4dcaae5"}
+"""Where these are from: rows that are not in the table, or not to be fitted."""
 FLASH = ("flash_attention", "fa3", "vllm_flash_attn", "vllm_flash_attn_fa3")
 """Libraries that are compiled for FlashAttention's widths of heads."""
 KERNELS_OF = {"fa3": ("fa3", "flash_attention_v3")}
@@ -266,21 +269,22 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     constants, extra = task.fit(task.rows)
     cast = (float(extra[0]), float(extra[1])) if task.cast else None
     beside = dict(zip(task.beside, map(float, extra[len(task.cast) :]), strict=True))
-    back = 0
+    source, back = sources.origins(task.rows), 0
     if isinstance(constants, AttentionConstants):
-        constants, back, paged = finished(constants, task, table)
+        constants, told, paged = finished(constants, task, table)
+        back = int((told.op != "attention_fwd").sum())
+        source += f"; backward: {sources.origins(told) if back else BACKWARD_FROM[task.gpu]}"
         beside |= {PAGED: paged} if paged != 1 else {}
     names = {"gemm": ("m", "n", "k", "batch"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
     rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
     ranges = {name: (float(rows[name].min()), float(rows[name].max())) for name in names}
-    source = ", ".join(sorted({text.partition(":")[0] for text in task.rows.source}))
     about = (sure.sigma, ranges, len(rows), source, cast, back)
     return Fit(task.family, task.dtype, task.library, constants, *about, beside=beside), judged
 
 
-def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, int, float]:
-    """With what the other rows tell, of odd heads and of the backward pass; how many tell of that, and how much slower the rows
-    are than the bare kernel, where that was timed with its backward pass."""
+def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, pd.DataFrame, float]:
+    """With what the other rows tell, of odd heads and of the backward pass; those that tell of that, and how much slower the
+    fitted rows are than the bare kernel, where that was timed with its backward pass."""
     fit = table[(table.role == "fit") & table.op.str.startswith("attention")]
     odd = fit[(fit.owner == task.gpu) & (fit.variant == task.library) & (fit.head_dim % HEAD_MULTIPLE != 0)]
     odd = odd[odd.seq >= LEAST_SEQ]
@@ -290,10 +294,10 @@ def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[At
     both = fit[(fit.op == "attention_fwd_bwd") & (fit.owner == task.gpu)]
     sister = fit[fit.owner == task.gpu.replace("-", "-pcie-")]
     if not len(both) or task.library not in USUAL:
-        return c, 0, 1.0
+        return c, both, 1.0
     c = replace(c, backward=backward_over_forward(sister))
     paged = float(np.median(attention(c, task.machine, both) / both.seconds))
-    return few.slowed(c, 1 / paged), len(both), paged
+    return few.slowed(c, 1 / paged), pd.concat([both, sister]), paged
 
 
 def backward_over_forward(rows: pd.DataFrame) -> float:
@@ -320,8 +324,7 @@ def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iter
         times = attention(lent.constants, machine(str(gpu), "bf16"), own)  # type: ignore[arg-type]
         made = few.scaled(lent.constants, lent.library, own.seconds.to_numpy(), times, back)
         errors = np.abs(attention(made.constants, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
-        source = ", ".join(sorted({text.partition(":")[0] for text in own.source}))
-        about = {"rows": len(own), "source": source, "backward_rows": int(back.sum()), "beside": {}}
+        about = {"rows": len(own), "source": sources.origins(own), "backward_rows": int(back.sum()), "beside": {}}
         yield str(gpu), replace(lent, constants=made.constants, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
 
 
@@ -366,7 +369,7 @@ def main() -> None:
     fits["h100"].append(replace(chosen(fits["a100-pcie-80gb"], "rowwise", "", ""), **pointwise.HOPPER))
     for gpu in sorted(fits):
         with atomic(FITS / f"{gpu}.yaml") as temporary:
-            about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py"
+            about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"
             temporary.write_text(kernel_fits.text(gpu, fits[gpu], about), encoding="utf-8")
     kernel_fits.shelf.cache_clear()
     judge.report(table, scores, kernel_fits.shelf(), TABLE)

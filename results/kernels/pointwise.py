@@ -35,7 +35,8 @@ HOPPER: dict[str, Any] = {
     "rows": 0,
     "ratios": {},
     "beside": {},
-    "source": "reference notes: add sustains .98 of HBM on H100 (with hits in the cache) where .88 on A100",
+    "source": "as a100-pcie-80gb, but for the rate: fp16 additions of 20 MB and more take .98 of that of the memory on H100 SXM "
+    "(with hits in the cache) where .88 on A100 SXM (microsoft/vidur@7d47513)",
 }
 """Pointwise kernels were measured on Hopper only where they may not be fitted."""
 POINTWISE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "relu", "tanh", "gelu")

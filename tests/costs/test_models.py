@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -527,13 +528,16 @@ class TestFiles:
         file = tmp_path / f"{name}.yaml"
         file.write_text(kernel_fits.text(name, SHELF.fits[name], "again"))
         assert kernel_fits.load(file) == (name, tuple(SHELF.fits[name]))
-        assert (kernel_fits.folder() / f"{name}.yaml").read_text().splitlines()[1:] == file.read_text().splitlines()[1:]
+        shipped = (kernel_fits.folder() / f"{name}.yaml").read_text().splitlines()
+        assert shipped[1:] == file.read_text().splitlines()[1:]
+        assert re.search(r"\b20[12][0-9]$", shipped[0]), "when its sources were read"
 
     def test_constants_are_those_of_a_gpu(self) -> None:
         for fits in SHELF.fits.values():
             for fit in fits:
                 assert 0 < fit.sigma < 0.5
-                assert fit.source
+                assert re.search(r"[\w-]+/[\w-]+@[0-9a-f]{7}\b", fit.source), "a repository at a commit"
+                assert (fit.family == "attention") == ("; backward: " in fit.source)
                 values = {f.name: getattr(fit.constants, f.name) for f in fields(fit.constants)}
                 assert all(0 < values[name] <= 1 for name in ("compute", "memory", "quantum", "stream") if name in values), fit
 
