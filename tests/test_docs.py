@@ -1,10 +1,11 @@
-"""docs/semantics.md and the tests hold one another: a test for every numbered sentence, a sentence for every numbered test."""
+"""Pages hold what they say: numbered sentences of docs/semantics.md have tests and numbered tests sentences; places exist."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,13 @@ HALF = re.compile(r"^## (First|Second) half", re.MULTILINE)
 SECTION = re.compile(r"^### (\d+)\. ", re.MULTILINE)
 SENTENCE = re.compile(r"^(\d+)\. ", re.MULTILINE)
 LETTER = {"First": "s", "Second": "t"}
+PAGES = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks" / "README.md",
+]
+FOLDERS = ("simulator", "workloads", "topologies", "notebooks", "docs", "tests", "results", "benchmarks")
 NAMED = re.compile(r"test_([st])(\d+)_(\d+)(?:_(and|to)_(\d+))?(?![a-z0-9])")
 
 
@@ -66,6 +74,14 @@ def test_what_a_page_and_a_name_are_read_as() -> None:
     assert named("test_t2_1_and_2_buckets") == {("t", 2, 1), ("t", 2, 2)}
     assert named("test_s3_8_some_flows") == {("s", 3, 8)}
     assert not named("test_s_curves")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_docs_name_places_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = {page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)}
+    places = {ROOT / place for place in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w/.*-]*)`", text)}
+    assert not [str(place) for place in targets | places if "*" not in place.name and not place.exists()]
 
 
 @pytest.mark.parametrize("study", ["collectives", "kernels"])
