@@ -15,12 +15,7 @@ HALF = re.compile(r"^## (First|Second) half", re.MULTILINE)
 SECTION = re.compile(r"^### (\d+)\. ", re.MULTILINE)
 SENTENCE = re.compile(r"^(\d+)\. ", re.MULTILINE)
 LETTER = {"First": "s", "Second": "t"}
-PAGES = [
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    ROOT / "benchmarks" / "README.md",
-]
+PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("simulator", "workloads", "topologies", "notebooks", "docs", "tests", "results", "benchmarks")
 NAMED = re.compile(r"test_([st])(\d+)_(\d+)(?:_(and|to)_(\d+))?(?![a-z0-9])")
 
