@@ -53,7 +53,7 @@ notebooks: $(VENV)/.dev ## run every notebooks/*.py and write its .ipynb
 results: $(VENV)/.dev ## regenerate every results/<study>/ by its make.py
 	@for script in $(sort $(wildcard results/*/make.py)); do echo "$$script"; $(PY) "$$script" || exit 1; done
 
-docs: $(VENV)/.dev ## run what README.md and docs/ say
+docs: $(VENV)/.dev ## run README.md, scenarios, notebooks and studies, and compare
 	@$(PYTEST) -m "" -k "readme or docs" $(ARGS)
 
 size: $(VENV)/.dev ## lines per place, the longest files, functions and classes

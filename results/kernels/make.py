@@ -8,7 +8,6 @@ written. Only rows whose role is `fit` are fitted; no measured time is kept, onl
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -344,7 +343,8 @@ def _like_the_usual(fit: Fit, own: list[Fit]) -> Fit:
 
 def main() -> None:
     if not TABLE.exists():
-        sys.exit(f"no {TABLE}: nothing to fit")
+        print(f"{TABLE.name} is not there: nothing to do")
+        return
     table = measured(TABLE)
     fits: dict[str, list[Fit]] = {}
     scores: list[tuple[Task, judge.Score]] = []

@@ -43,7 +43,7 @@ class Size(click.ParamType[int]):
 @click.option("--nodes", type=Count(1, 2**20), help="Over how many nodes.  [default: as few as hold the GPUs]")
 @click.option("-b", "first", type=Size(), default="8", show_default=True, help="Smallest size.")
 @click.option("-e", "last", type=Size(), default="8G", show_default=True, help="Largest size.")
-@click.option("-f", "factor", type=Count(2, 1024), default=2, show_default=True, help="From one size to the next.")
+@click.option("-f", "factor", type=Count(2, 1024), default=2, show_default=True, help="Factor from one size to the next.")
 @click.option("--algorithm", default="auto", show_default=True, help="One that `trainsim catalog collectives` lists, or auto.")
 @click.option("--fidelity", type=click.Choice(FIDELITIES), default="fluid", show_default=True, help="How links are shared.")
 @click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")

@@ -48,9 +48,19 @@ class Durations(click.types.FloatParamType):
 @click.option("--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Of a weight-gradient slot.")
 @click.option("--FB", "pair", type=Duration(), help="Of an overlapped pair.  [default: F + B]")
 @click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Of a crossing between ranks.")
-@click.option("--objective", type=click.Choice(["makespan", "span"]), default="makespan", help="What a search makes short.")
 @click.option(
-    "--memory-count", type=click.Choice(["fw", "half"]), default="fw", help="How a search counts: I frees none or half."
+    "--objective",
+    type=click.Choice(["makespan", "span"]),
+    default="makespan",
+    show_default=True,
+    help="What a search makes short.",
+)
+@click.option(
+    "--memory-count",
+    type=click.Choice(["fw", "half"]),
+    default="fw",
+    show_default=True,
+    help="How a search counts activations: held from F to W (fw), or freed by half at I.",
 )
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Of a search, in seconds.")
 @click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table that torch loads.")

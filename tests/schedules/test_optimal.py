@@ -287,7 +287,6 @@ def test_ctrl_c_keeps_the_best_so_far(after: float) -> None:
     assert certificate["status"] == "interrupted"
     assert not certificate["proven"]
     assert 0 < certificate["lower_bound"] < certificate["value"]
-    assert certificate["seconds"] < after + 20
 
 
 def test_without_a_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,90 @@
+"""Pages hold what they say: numbered sentences of docs/semantics.md have tests and numbered tests sentences; places exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from .source import ROOT, study_script
+
+HALF = re.compile(r"^## (First|Second) half", re.MULTILINE)
+SECTION = re.compile(r"^### (\d+)\. ", re.MULTILINE)
+SENTENCE = re.compile(r"^(\d+)\. ", re.MULTILINE)
+LETTER = {"First": "s", "Second": "t"}
+PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = ("simulator", "workloads", "topologies", "notebooks", "docs", "tests", "results", "benchmarks")
+NAMED = re.compile(r"test_([st])(\d+)_(\d+)(?:_(and|to)_(\d+))?(?![a-z0-9])")
+
+
+def sentences(page: str) -> set[tuple[str, int, int]]:
+    """Half, section and number of every sentence."""
+    _, *halves = HALF.split(page)
+    return {
+        (LETTER[half], int(section), int(number))
+        for half, text in zip(halves[::2], halves[1::2], strict=True)
+        for section, sentences in _sections(text)
+        for number in SENTENCE.findall(sentences)
+    }
+
+
+def _sections(text: str) -> Iterable[tuple[str, str]]:
+    _, *parts = SECTION.split(text)
+    return zip(parts[::2], [part.partition("\n### ")[0] for part in parts[1::2]], strict=True)
+
+
+def named(test: str) -> set[tuple[str, int, int]]:
+    """The sentences that the name of a test says: `test_t4_1_to_3_...` three of them."""
+    found = NAMED.match(test)
+    if not found:
+        return set()
+    letter, section, first, joined, last = found.groups()
+    numbers = range(int(first), int(last) + 1) if joined == "to" else [int(first), *([int(last)] if last else [])]
+    return {(letter, int(section), number) for number in numbers}
+
+
+def numbered_tests() -> dict[str, set[tuple[str, int, int]]]:
+    """Every test that names a sentence, anywhere in tests/."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    functions = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {name: told for name in functions if (told := named(name))}
+
+
+def test_docs_every_sentence_of_semantics_has_a_test_and_every_such_test_a_sentence() -> None:
+    written = sentences((ROOT / "docs" / "semantics.md").read_text(encoding="utf-8"))
+    tested = numbered_tests()
+    assert len(written) > 50
+    assert not sorted(written - set().union(*tested.values())), "sentences without a test"
+    assert not {name for name, told in tested.items() if told - written}, "tests of sentences that do not exist"
+
+
+def test_what_a_page_and_a_name_are_read_as() -> None:
+    page = "## First half: a\n### 1. One\n1. Is.\n2. Also\n   2. no.\n### Folding\n1. None.\n"
+    page += "## Second half: b\n### 12. Two\n3. Is.\n"
+    assert sentences(page) == {("s", 1, 1), ("s", 1, 2), ("t", 12, 3)}
+    assert named("test_t4_1_to_3_idle_time") == {("t", 4, 1), ("t", 4, 2), ("t", 4, 3)}
+    assert named("test_t2_1_and_2_buckets") == {("t", 2, 1), ("t", 2, 2)}
+    assert named("test_s3_8_some_flows") == {("s", 3, 8)}
+    assert not named("test_s_curves")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_docs_name_places_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = {page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)}
+    places = {ROOT / place for place in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w/.*-]*)`", text)}
+    assert not [str(place) for place in targets | places if "*" not in place.name and not place.exists()]
+
+
+@pytest.mark.parametrize("study", ["collectives", "kernels"])
+def test_docs_results_without_their_table_say_so_and_write_nothing(
+    study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = study_script(study)
+    monkeypatch.setattr(made, "TABLE", ROOT / "no such table.csv.gz")
+    monkeypatch.setattr(made, "atomic", None)
+    made.main()
+    assert capsys.readouterr().out == "no such table.csv.gz is not there: nothing to do\n"
