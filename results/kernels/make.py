@@ -323,7 +323,8 @@ def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iter
         times = attention(lent.constants, machine(str(gpu), "bf16"), own)  # type: ignore[arg-type]
         made = few.scaled(lent.constants, lent.library, own.seconds.to_numpy(), times, back)
         errors = np.abs(attention(made.constants, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
-        about = {"rows": len(own), "source": sources.origins(own), "backward_rows": int(back.sum()), "beside": {}}
+        whose = sources.origins(own)
+        about = {"rows": len(own), "source": f"{whose}; backward: {whose}", "backward_rows": int(back.sum()), "beside": {}}
         yield str(gpu), replace(lent, constants=made.constants, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
 
 
