@@ -143,17 +143,21 @@ def likeness(gpu: Gpu) -> float:
 
 
 def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str = "") -> Chosen | None:
-    """The fit that speaks for a family of kernels on a GPU: its own, or that of the GPU most like it; None without any."""
+    """The fit that speaks for a family of kernels on a GPU: its own, or that of the GPU most like it; None without any.
+
+    Where a library has no fit in a format, that of others is lent to it.
+    """
     library, times = SLOWER.get(library, (SHORT.get(library, library), 1.0))
     wanted = FITTED_AS.get(dtype, dtype)
-    another = _runs_others(gpu, shelf, family, library)
-    library = "" if another else library
-    usable = [
+    speaking = [
         (owner, fit)
         for owner, fits in shelf.fits.items()
         for fit in fits
-        if fit.family == family and _fits_format(fit, wanted, gpu, shelf.gpus[owner]) and library in ("", fit.library)
+        if fit.family == family and _fits_format(fit, wanted, gpu, shelf.gpus[owner])
     ]
+    unfitted = library not in {fit.library for _, fit in speaking}
+    another = bool(library) and (unfitted or _runs_others(gpu, shelf, family, library))
+    usable = [(owner, fit) for owner, fit in speaking if another or library in ("", fit.library)]
     if not usable:
         return None
 
@@ -168,7 +172,7 @@ def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str
     newer = likeness(gpu) - likeness(shelf.gpus[owner])
     ported = fit.library in FOR_AMPERE and newer > GENERATION
     lent = fit if owner == gpu.name else _lent(fit, shelf.gpus[owner], gpu, wanted, ported=ported)
-    slower = times / (AMPERE_ON_LATER if ported else 1.0)
+    slower = (1.0 if another else times) / (AMPERE_ON_LATER if ported else 1.0)
     lent = replace(lent, constants=_slower(lent.constants, slower))
     if owner != gpu.name and family == "gemm":
         lent = replace(lent, cast=_cast(gpu, shelf, owner, wanted))
@@ -188,7 +192,7 @@ def _runs_others(gpu: Gpu, shelf: Shelf, family: Family, library: str) -> bool:
     """Whether a library was measured, on GPUs that are not akin only, while others were on some that are: it does not run here,
     or not with those kernels. Kernels of Ampere run on everything later.
     """
-    if not library or library in FOR_AMPERE:
+    if library in FOR_AMPERE:
         return False
     kin = [fits for owner, fits in shelf.fits.items() if akin(gpu, shelf.gpus[owner])]
     found = [fit.library for fits in kin for fit in fits if fit.family == family]
