@@ -74,7 +74,7 @@ BESIDE_ROWWISE = (OPERATOR_US, HANDED_ON_US)
 """The same of memory-bound operators that were timed one by one: microseconds that the framework takes around one, and around one
 that launches nothing, as an addition's backward pass that hands its gradient on (study/calibrate/eager.py)."""
 MOST = 0.99
-"""Of a peak: no fraction that is scaled becomes more."""
+"""Of a peak: no fraction becomes more by being scaled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +243,18 @@ def _lent(fit: Fit, owner: Gpu, gpu: Gpu, dtype: str, *, ported: bool) -> Fit:
     compute, memory = _sustained(gpu, owner)
     c = fit.constants
     if isinstance(c, RowwiseConstants):
-        return replace(fit, constants=replace(c, stream=min(MOST, c.stream * memory))) if akin(gpu, owner) else fit
-    computed, moved = min(MOST, c.compute * compute), min(MOST, c.memory * memory)
+        return replace(fit, constants=replace(c, stream=_scaled(c.stream, memory))) if akin(gpu, owner) else fit
+    computed, moved = _scaled(c.compute, compute), _scaled(c.memory, memory)
     if isinstance(c, GemmConstants):
         cycles = _flop_per_cycle(gpu, dtype) / _flop_per_cycle(owner, fit.dtype) if _portable(gpu, owner) else 1.0
         return replace(fit, constants=replace(c, compute=computed, memory=moved, ramp=c.ramp * cycles))
     sooner = 1.0 if ported else _flop_per_score(gpu) / _flop_per_score(owner)
     return replace(fit, constants=replace(c, compute=computed, memory=moved, exponential=c.exponential * sooner))
+
+
+def _scaled(fraction: float, times: float) -> float:
+    """A fraction of a peak so many times as large; one that was fitted above `MOST` stays where it is."""
+    return min(max(MOST, fraction), fraction * times)
 
 
 def _sustained(gpu: Gpu, owner: Gpu) -> tuple[float, float]:
