@@ -61,6 +61,8 @@ BLOCKS = {"hopper": {"narrow_rows": 192.0}, "blackwell": {"narrow_rows": 256.0, 
 LEAST_SEQ, ODD_START = 16, 1.2
 TE_VALUES = 128
 """The width of values in rows of Transformer Engine whose heads are wider."""
+ADDS = "wgrad|grad_w"
+"""In the variant of products that are added to a gradient in fp32."""
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 """Bytes of an operand's element; nvfp4 has a scale for each 16."""
 RESULT_BYTES = 2
@@ -179,7 +181,7 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
-    adds = rows.variant.str.contains("wgrad|grad_w").to_numpy()
+    adds = rows.variant.str.contains(ADDS).to_numpy()
     time = products_s(c, on, (m, n, k, batch), WIDTH[dtype], Timed(adds, cast, turns_of(rows.variant.iloc[0])))
     if not len(beside):
         return time
@@ -243,7 +245,7 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
         judged if len(judged.errors) >= FEW else judge.together([judged, *map(task.judged, map(task.drawn, range(judge.SPLITS)))])
     )
     constants, extra = task.fit(task.rows)
-    back = 0
+    back = int(task.rows.variant.str.contains(ADDS).sum()) if task.family == "gemm" else 0
     if isinstance(constants, AttentionConstants):
         constants, back = finished(constants, task, table)
     cast = (float(extra[0]), float(extra[1])) if task.cast else None

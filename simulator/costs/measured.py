@@ -22,7 +22,7 @@ from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
 from .rowwise import LOOKUPS, ONE_ID, RowwiseConstants, is_lookup, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
-from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
+from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Fit, Provenance, Shelf, akin, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
@@ -48,6 +48,8 @@ LOOKUP_SIGMA = 0.6
 """What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
 WIDE, NARROW = 4, 2
 """Bytes of an element outside of products: in 32 bits, and in 16 whatever products run in."""
+UNTOLD = {"batch": (1.0, 1.0)}
+"""Sizes between which rows were measured where a fit does not tell: products one by one, and any of all others."""
 STRETCH = 1.001
 """Sizes that are the largest measured are not beyond it."""
 BEYOND = 2.0
@@ -139,7 +141,11 @@ class Estimator:
             return time_s + float(accumulation_s(c, on, kernel.m, kernel.n)) * kernel.batch if adds else time_s
 
         chosen, c = self._constants("gemm", GemmConstants(), took_s)
-        return self._said(took_s(c), "gemm", chosen, {"m": kernel.m, "n": kernel.n, "k": kernel.k, "batch": kernel.batch})
+        sizes = {"m": kernel.m, "n": kernel.n, "k": kernel.k, "batch": kernel.batch}
+        said = self._said(took_s(c), "gemm", chosen, sizes)
+        if chosen and chosen.provenance == "measured" and not _timed(chosen.fit, kernel.batch, adds=adds):
+            return replace(said, provenance="transferred")
+        return said
 
     def _attention(self, kernel: Attention) -> Estimate:
         on, backward = self.machine, kernel.part is not Part.FORWARD
@@ -227,10 +233,16 @@ class Estimator:
         if chosen is None:
             return Estimate(time_s, f"{what}: usual constants", "roofline", ROOFLINE_SIGMA, True)
         fit = chosen.fit
-        spans = ((sizes[name], low, high) for name, (low, high) in fit.ranges.items())
+        spans = ((size, *fit.ranges.get(name, UNTOLD.get(name, (0.0, math.inf)))) for name, size in sizes.items())
         beyond = any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
         name = " ".join(word for word in (f"{what}:", fit.dtype, fit.library, f"of {chosen.owner}") if word)
         return Estimate(time_s, name, chosen.provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
+
+
+def _timed(fit: Fit, batch: int, *, adds: bool) -> bool:
+    """Whether a fit saw products of this kind: several at once or one, and added to a gradient in fp32 if this one is."""
+    least, most = fit.ranges.get("batch", UNTOLD["batch"])
+    return (most > 1 if batch > 1 else least <= 1) and (not adds or fit.backward_rows > 0)
 
 
 def together(what: str, parts: Sequence[Estimate]) -> Estimate:

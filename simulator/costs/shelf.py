@@ -94,7 +94,7 @@ class Fit:
     cast: tuple[float, float] | None = None
     """What an unfused cast of the first operand added to the measured products: microseconds, and passes over its bytes."""
     backward_rows: int = 0
-    """Rows of attention's backward pass among those that were fitted."""
+    """Rows of attention's backward pass, or of products that are added to a gradient, among those that were fitted."""
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
     relative error of that."""
