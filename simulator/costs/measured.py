@@ -22,7 +22,7 @@ from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
 from .rowwise import LOOKUPS, ONE_ID, RowwiseConstants, is_lookup, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
-from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Fit, Provenance, Shelf, akin, choose, known_library
+from .shelf import FEW_ROWS, SHORT, SLOWER, UNFUSED, Chosen, Family, Fit, Provenance, Shelf, akin, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
@@ -105,6 +105,10 @@ class Estimator:
         """The GPU at that peak; a dtype that it lacks is refused."""
         return machine(self.gpu, self.peak_dtype)
 
+    def with_nothing_cached(self) -> Estimator:
+        """The same for kernels whose operands are not in the last cache, as benchmarks with a cold cache time them."""
+        return replace(self, gpu=replace(self.gpu, cache_bytes=0.0))
+
     def estimate(self, kernel: Kernel) -> Estimate:
         """The time of a kernel, and whose word it is."""
         if isinstance(kernel, Gemm):
@@ -174,8 +178,7 @@ class Estimator:
         ratio = chosen.fit.ratios.get(kernel.op) if chosen and self._has_ratio(kernel.op, chosen) else None
         if chosen and ratio:
             time = float(ratio_s(c, machine(self.gpu), kernel.traffic_bytes, ratio[0]))
-            known = replace(chosen, sigma=math.hypot(chosen.lent_sigma, ratio[1]))
-            said = self._said(time, kernel.op, known, {"bytes": kernel.traffic_bytes})
+            said = self._said(time, kernel.op, _by_ratio(chosen, kernel), {"bytes": kernel.traffic_bytes})
             if self.dtype in FORMATS_OF_RATIOS or self._is_own(chosen):
                 return said
             return replace(said, provenance="transferred", sigma=math.hypot(said.sigma, UNTIMED_SIGMA))
@@ -233,10 +236,31 @@ class Estimator:
         if chosen is None:
             return Estimate(time_s, f"{what}: usual constants", "roofline", ROOFLINE_SIGMA, True)
         fit = chosen.fit
-        spans = ((size, *fit.ranges.get(name, UNTOLD.get(name, (0.0, math.inf)))) for name, size in sizes.items())
-        beyond = any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
+        beyond, provenance = _beyond(fit.ranges, sizes), chosen.provenance
+        if beyond and fit.lent_ranges is not None:
+            beyond = not fit.lent_ranges or _beyond(fit.lent_ranges, sizes)
+            provenance = "transferred"
         name = " ".join(word for word in (f"{what}:", fit.dtype, fit.library, f"of {chosen.owner}") if word)
-        return Estimate(time_s, name, chosen.provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
+        return Estimate(time_s, name, provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
+
+
+def _beyond(ranges: Mapping[str, tuple[float, float]], sizes: Mapping[str, float]) -> bool:
+    """Whether some size lies outside the measured ones."""
+    spans = ((size, *ranges.get(name, UNTOLD.get(name, (0.0, math.inf)))) for name, size in sizes.items())
+    return any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
+
+
+def _by_ratio(chosen: Chosen, kernel: Rowwise) -> Chosen:
+    """A fit as it speaks for an operator by its ratio: as surely as the rows of that tell, and at their sizes. That of a few rows
+    is measured there only."""
+    fit = chosen.fit
+    sigma, told = fit.ratios[kernel.op][1], fit.ratio_rows.get(kernel.op)
+    if told:
+        few: dict[str, tuple[float, float]] | None = {} if told.rows < FEW_ROWS else None
+        fit = replace(fit, ranges={"bytes": (told.least_bytes, told.most_bytes)}, lent_ranges=few)
+        if kernel.traffic_bytes * STRETCH < told.least_bytes:
+            sigma = max(sigma, told.smaller_sigma / BEYOND)
+    return replace(chosen, fit=fit, sigma=math.hypot(chosen.lent_sigma, sigma))
 
 
 def _timed(fit: Fit, batch: int, *, adds: bool) -> bool:

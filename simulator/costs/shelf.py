@@ -73,8 +73,21 @@ batch of products."""
 BESIDE_ROWWISE = (OPERATOR_US, HANDED_ON_US)
 """The same of memory-bound operators that were timed one by one: microseconds that the framework takes around one, and around one
 that launches nothing, as an addition's backward pass that hands its gradient on (study/calibrate/eager.py)."""
+FEW_ROWS = 4
+"""Fewer rows than that are no fit: they scale one, and are measured at their own sizes only."""
 MOST = 0.99
 """Of a peak: no fraction becomes more by being scaled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRows:
+    """What the ratio of an operator to a pointwise kernel is told by: rows so large that they hardly wait for a launch."""
+
+    least_bytes: float
+    most_bytes: float
+    rows: int
+    smaller_sigma: float
+    """Relative error that 68% of the rows that were smaller stay below; 0 if there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,10 @@ class Fit:
     relative error of that."""
     beside: Mapping[str, float] = field(default_factory=dict)
     """What else was timed with the products and is none of theirs, by the names of `BESIDE`, or with memory-bound operators."""
+    ratio_rows: Mapping[str, RatioRows] = field(default_factory=dict)
+    """Of ratios that somebody's own rows tell, which rows."""
+    lent_ranges: Mapping[str, tuple[float, float]] | None = None
+    """Of what was scaled to a few rows, the sizes that the fit before it was measured between: there it is transferred."""
 
 
 @dataclass(frozen=True, slots=True)
