@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pointwise
 
-from simulator.costs.attention import HEAD_MULTIPLE, AttentionConstants, Heads
+from simulator.costs.attention import HEAD_MULTIPLE, SIXTEENS, AttentionConstants, Heads
 from simulator.costs.gemm import GemmConstants
 from simulator.costs.machine import Machine, architecture
 from simulator.costs.machine import machine as machine_of
@@ -60,8 +60,8 @@ ATTENTION_BACKWARD = {"h100": 2.8, "b200": 2.3}
 2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192)."""
 BACKWARD_FROM = {"h100": "charts of FlashAttention 3 (arXiv 2407.08608), transcribed", "b200": "MooreThreads/SimuMax@4dcaae5"}
 """Where these are from: rows that are not in the table, or not to be fitted."""
-FLASH = ("flash_attention", "fa3", "vllm_flash_attn", "vllm_flash_attn_fa3")
-"""Libraries that are compiled for FlashAttention's widths of heads."""
+WIDTHS_OF = {"flash_attention": "flash", "vllm_flash_attn": "flash", "fa3": "flash3", "vllm_flash_attn_fa3": "flash3"}
+"""Libraries that are compiled for FlashAttention's widths of heads; the others have every multiple of 16."""
 KERNELS_OF = {"fa3": ("fa3", "flash_attention_v3")}
 """Words of a table for the same kernels: FlashAttention 3 in SGLang, over a prompt and in encoders."""
 BLOCKS = {"hopper": {"narrow_rows": 192.0}, "blackwell": {"narrow_rows": 256.0, "rows": 256.0}}
@@ -71,6 +71,8 @@ SURE = 0.68
 LEAST_SEQ, ODD_START = 16, 1.2
 TE_VALUES = 128
 """The width of values in rows of Transformer Engine whose heads are wider."""
+ADDS = "wgrad|grad_w"
+"""In the variant of products that are added to a gradient in fp32."""
 WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 """Bytes of an operand's element; nvfp4 has a scale for each 16."""
 RESULT_BYTES = 2
@@ -192,7 +194,7 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
-    adds = rows.variant.str.contains("wgrad|grad_w").to_numpy()
+    adds = rows.variant.str.contains(ADDS).to_numpy()
     time = products_s(c, on, (m, n, k, batch), WIDTH[dtype], Timed(adds, cast, turns_of(rows.variant.iloc[0])))
     if not len(beside):
         return time
@@ -251,8 +253,8 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
     named_as = {word: library for library, words in KERNELS_OF.items() for word in words}
     for (gpu, library), rows in forward.groupby(["owner", forward.variant.replace(named_as)]):
         blocks = BLOCKS.get(architecture(kernel_fits.gpu(gpu)).kernels, {})
-        widths = "flash" if library in FLASH else "sixteens"
-        even = rows if widths == "flash" else rows[rows.head_dim % HEAD_MULTIPLE == 0]
+        widths = WIDTHS_OF.get(str(library), SIXTEENS)
+        even = rows if widths != SIXTEENS else rows[rows.head_dim % HEAD_MULTIPLE == 0]
         back = ATTENTION_BACKWARD.get(gpu, 2.8)
         start = AttentionConstants(packed=library in PACKED, widths=widths, backward=back, **blocks)
         timed_with = (CACHED_START, CACHED_SIGMA)
@@ -268,7 +270,8 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     constants, extra = task.fit(task.rows)
     cast = (float(extra[0]), float(extra[1])) if task.cast else None
     beside = dict(zip(task.beside, map(float, extra[len(task.cast) :]), strict=True))
-    source, back = sources.origins(task.rows), 0
+    source = sources.origins(task.rows)
+    back = int(task.rows.variant.str.contains(ADDS).sum()) if task.family == "gemm" else 0
     if isinstance(constants, AttentionConstants):
         constants, told, paged = finished(constants, task, table)
         back = int((told.op != "attention_fwd").sum())
@@ -287,7 +290,7 @@ def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[At
     fit = table[(table.role == "fit") & table.op.str.startswith("attention")]
     odd = fit[(fit.owner == task.gpu) & (fit.variant == task.library) & (fit.head_dim % HEAD_MULTIPLE != 0)]
     odd = odd[odd.seq >= LEAST_SEQ]
-    if len(odd) and c.widths != "flash":
+    if len(odd) and c.widths == SIXTEENS:
         on, start = task.machine, replace(c, odd=ODD_START)
         c, _ = fitted(start, {"odd": 1.0, "odd_ramp": 1.0}, lambda c, _: attention(c, on, odd), odd.seconds.to_numpy())
     both = fit[(fit.op == "attention_fwd_bwd") & (fit.owner == task.gpu)]

@@ -27,12 +27,15 @@ ALIKE = 8.0
 """The norm between the longest block and the mean load where all blocks are as long: nearly the larger."""
 HEAD_MULTIPLE = 16
 """What a tensor core takes at once of a head's width."""
+SIXTEENS = "sixteens"
 WIDTHS: Mapping[str, tuple[int, ...]] = {
-    "sixteens": tuple(range(HEAD_MULTIPLE, 257, HEAD_MULTIPLE)),
-    "flash": (32, 64, 96, 128, 160, 192, 224, 256),
+    SIXTEENS: tuple(range(HEAD_MULTIPLE, 257, HEAD_MULTIPLE)),
+    "flash": (32, 64, 96, 128, 192, 256),
+    "flash3": (64, 96, 128, 160, 192, 256),
 }
 """Widths of heads that libraries are compiled for, to the next of which a head is padded: every multiple, or those of
-FlashAttention (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`; not every release has 160 and 224)."""
+FlashAttention 2 and 3 (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`). 160 stands for keys of 192 with values of
+128, which 3 has a kernel for and 2 pads."""
 WIDTH = 128
 """The head width in whose products the cost of an exponential is counted."""
 SPLITS = (1, 2, 4, 8, 16, 32)
@@ -78,7 +81,7 @@ class AttentionConstants:
     """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
     odd_ramp: float = 1.0
     """And how much slower its blocks begin and end."""
-    widths: str = "sixteens"
+    widths: str = SIXTEENS
     """Which of `WIDTHS` the library is compiled for."""
     packed: bool = False
     """Whether heads that share keys share a block."""

@@ -22,7 +22,7 @@ from .gemm import GemmConstants, accumulation_s, gemm_s
 from .machine import Machine, machine
 from .moe import moe_s
 from .rowwise import LOOKUPS, ONE_ID, RowwiseConstants, is_lookup, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
-from .shelf import FEW_ROWS, SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
+from .shelf import FEW_ROWS, SHORT, SLOWER, UNFUSED, Chosen, Family, Fit, Provenance, Shelf, akin, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
@@ -53,11 +53,13 @@ BACKWARD_OPERATORS = (
 ONE_OPERATOR = ("layernorm", "softmax", *(f"{name}_backward" for name in BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
 """What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
-measured; in others by its threads. What autograd has in fp32 only has a name of its own (study/calibrate/eager.py)."""
+measured; in others by its threads. What autograd moves other bytes for has a name of its own (study/calibrate/eager.py)."""
 LOOKUP_SIGMA = 0.6
 """What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
 WIDE, NARROW = 4, 2
 """Bytes of an element outside of products: in 32 bits, and in 16 whatever products run in."""
+UNTOLD = {"batch": (1.0, 1.0)}
+"""Sizes between which rows were measured where a fit does not tell: products one by one, and any of all others."""
 STRETCH = 1.001
 """Sizes that are the largest measured are not beyond it."""
 BEYOND = 2.0
@@ -152,7 +154,11 @@ class Estimator:
             return time_s + float(accumulation_s(c, on, kernel.m, kernel.n)) * kernel.batch if adds else time_s
 
         chosen, c = self._constants("gemm", GemmConstants(), took_s)
-        return self._said(took_s(c), "gemm", chosen, {"m": kernel.m, "n": kernel.n, "k": kernel.k, "batch": kernel.batch})
+        sizes = {"m": kernel.m, "n": kernel.n, "k": kernel.k, "batch": kernel.batch}
+        said = self._said(took_s(c), "gemm", chosen, sizes)
+        if chosen and chosen.provenance == "measured" and not _timed(chosen.fit, kernel.batch, adds=adds):
+            return replace(said, provenance="transferred")
+        return said
 
     def _attention(self, kernel: Attention) -> Estimate:
         on, backward = self.machine, kernel.part is not Part.FORWARD
@@ -262,7 +268,8 @@ class Estimator:
 
 def _beyond(ranges: Mapping[str, tuple[float, float]], sizes: Mapping[str, float]) -> bool:
     """Whether some size lies outside the measured ones."""
-    return any(not low / STRETCH <= sizes[name] <= high * STRETCH for name, (low, high) in ranges.items())
+    spans = ((size, *ranges.get(name, UNTOLD.get(name, (0.0, math.inf)))) for name, size in sizes.items())
+    return any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
 
 
 def _by_ratio(chosen: Chosen, kernel: Rowwise) -> Chosen:
@@ -276,6 +283,12 @@ def _by_ratio(chosen: Chosen, kernel: Rowwise) -> Chosen:
         if kernel.traffic_bytes * STRETCH < told.least_bytes:
             sigma = max(sigma, told.smaller_sigma / BEYOND)
     return replace(chosen, fit=fit, sigma=math.hypot(chosen.lent_sigma, sigma))
+
+
+def _timed(fit: Fit, batch: int, *, adds: bool) -> bool:
+    """Whether a fit saw products of this kind: several at once or one, and added to a gradient in fp32 if this one is."""
+    least, most = fit.ranges.get("batch", UNTOLD["batch"])
+    return (most > 1 if batch > 1 else least <= 1) and (not adds or fit.backward_rows > 0)
 
 
 def together(what: str, parts: Sequence[Estimate]) -> Estimate:

@@ -83,7 +83,7 @@ BESIDE_ATTENTION = (CACHE_US, CACHE_PASSES, PAGED)
 """The same of attention in inference frameworks: microseconds of writing keys and values to a cache, passes over the bytes that
 this reads and writes, and how many times longer the kernel takes that reads them there (study/calibrate/cached.py)."""
 MOST = 0.99
-"""Of a peak: no fraction that is scaled becomes more."""
+"""Of a peak: no fraction becomes more by being scaled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Fit:
     cast: tuple[float, float] | None = None
     """What an unfused cast of the first operand added to the measured products: microseconds, and passes over its bytes."""
     backward_rows: int = 0
-    """Rows of attention's backward pass among those that were fitted."""
+    """Rows of attention's backward pass, or of products that are added to a gradient, among those that were fitted."""
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
     relative error of that."""
@@ -167,17 +167,21 @@ def likeness(gpu: Gpu) -> float:
 
 
 def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str = "") -> Chosen | None:
-    """The fit that speaks for a family of kernels on a GPU: its own, or that of the GPU most like it; None without any."""
+    """The fit that speaks for a family of kernels on a GPU: its own, or that of the GPU most like it; None without any.
+
+    Where a library has no fit in a format, that of others is lent to it.
+    """
     library, times = SLOWER.get(library, (SHORT.get(library, library), 1.0))
     wanted = FITTED_AS.get(dtype, dtype)
-    another = _runs_others(gpu, shelf, family, library)
-    library = "" if another else library
-    usable = [
+    speaking = [
         (owner, fit)
         for owner, fits in shelf.fits.items()
         for fit in fits
-        if fit.family == family and _fits_format(fit, wanted, gpu, shelf.gpus[owner]) and library in ("", fit.library)
+        if fit.family == family and _fits_format(fit, wanted, gpu, shelf.gpus[owner])
     ]
+    unfitted = library not in {fit.library for _, fit in speaking}
+    another = bool(library) and (unfitted or _runs_others(gpu, shelf, family, library))
+    usable = [(owner, fit) for owner, fit in speaking if another or library in ("", fit.library)]
     if not usable:
         return None
 
@@ -192,7 +196,7 @@ def choose(gpu: Gpu, shelf: Shelf, family: Family, dtype: str = "", library: str
     newer = likeness(gpu) - likeness(shelf.gpus[owner])
     ported = fit.library in FOR_AMPERE and newer > GENERATION
     lent = fit if owner == gpu.name else _lent(fit, shelf.gpus[owner], gpu, wanted, ported=ported)
-    slower = times / (AMPERE_ON_LATER if ported else 1.0)
+    slower = (1.0 if another else times) / (AMPERE_ON_LATER if ported else 1.0)
     lent = replace(lent, constants=_slower(lent.constants, slower))
     if owner != gpu.name and family == "gemm":
         lent = replace(lent, cast=_cast(gpu, shelf, owner, wanted))
@@ -212,7 +216,7 @@ def _runs_others(gpu: Gpu, shelf: Shelf, family: Family, library: str) -> bool:
     """Whether a library was measured, on GPUs that are not akin only, while others were on some that are: it does not run here,
     or not with those kernels. Kernels of Ampere run on everything later.
     """
-    if not library or library in FOR_AMPERE:
+    if library in FOR_AMPERE:
         return False
     kin = [fits for owner, fits in shelf.fits.items() if akin(gpu, shelf.gpus[owner])]
     found = [fit.library for fits in kin for fit in fits if fit.family == family]
@@ -263,13 +267,18 @@ def _lent(fit: Fit, owner: Gpu, gpu: Gpu, dtype: str, *, ported: bool) -> Fit:
     compute, memory = _sustained(gpu, owner)
     c = fit.constants
     if isinstance(c, RowwiseConstants):
-        return replace(fit, constants=replace(c, stream=min(MOST, c.stream * memory))) if akin(gpu, owner) else fit
-    computed, moved = min(MOST, c.compute * compute), min(MOST, c.memory * memory)
+        return replace(fit, constants=replace(c, stream=_scaled(c.stream, memory))) if akin(gpu, owner) else fit
+    computed, moved = _scaled(c.compute, compute), _scaled(c.memory, memory)
     if isinstance(c, GemmConstants):
         cycles = _flop_per_cycle(gpu, dtype) / _flop_per_cycle(owner, fit.dtype) if _portable(gpu, owner) else 1.0
         return replace(fit, constants=replace(c, compute=computed, memory=moved, ramp=c.ramp * cycles))
     sooner = 1.0 if ported else _flop_per_score(gpu) / _flop_per_score(owner)
     return replace(fit, constants=replace(c, compute=computed, memory=moved, exponential=c.exponential * sooner))
+
+
+def _scaled(fraction: float, times: float) -> float:
+    """A fraction of a peak so many times as large; one that was fitted above `MOST` stays where it is."""
+    return min(max(MOST, fraction), fraction * times)
 
 
 def _sustained(gpu: Gpu, owner: Gpu) -> tuple[float, float]:

@@ -114,8 +114,8 @@ def time_kernel(asked: Asked, by: Software = Software()) -> dict[str, Any]:
         "provenance": made.provenance,
         "sigma": made.sigma,
         "extrapolated": made.extrapolated,
-        "tflop_per_s": flop / made.seconds / TFLOP,
-        "gb_per_s": moved / made.seconds / GB,
+        "tflop_per_s": flop / made.seconds / TFLOP if flop else 0.0,
+        "gb_per_s": moved / made.seconds / GB if moved else 0.0,
         **({"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}),
     }
 
@@ -132,11 +132,20 @@ def _known_op(asked: Asked) -> None:
 
 def _kernels(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
     """The time of what was asked, its flop and the bytes that it moves."""
-    kernels, width = kernels_of(asked, by.dtype, by.options.eager), WIDTH[by.dtype]
+    as_autograd = by.options.eager and not by.owns(f"{own_name(asked.name)}_backward")
+    kernels, width = kernels_of(asked, by.dtype, as_autograd), WIDTH[by.dtype]
     _apply(asked, kernels[0], by)
-    parts = [by.product(one, width) if isinstance(one, Gemm) else by.estimate(one) for one in kernels]
+    parts = [by.product(one, width) if isinstance(one, Gemm) else _launched(asked, one, by) for one in kernels]
     moved = sum(one.traffic_bytes * (width if isinstance(one, Gemm) else 1.0) for one in kernels)
     return parts[0] if len(parts) == 1 else together(parts[0].model, parts), sum(one.flop for one in kernels), moved
+
+
+def _launched(asked: Asked, kernel: Kernel, by: Estimator) -> Estimate:
+    """The time of a kernel, none if a framework has none to launch: the gradient of a sum is handed on as it is."""
+    made = by.estimate(kernel)
+    if kernel.traffic_bytes:
+        return made
+    return replace(made, seconds=0.0, model=f"{asked.name}: nothing is launched", sigma=0.0, extrapolated=False)
 
 
 def _experts(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
@@ -198,7 +207,7 @@ def kernels_of(asked: Asked, dtype: str, eager: bool = False) -> list[Kernel]:
 
 
 def kernel_of(asked: Asked, dtype: str, eager: bool = False) -> Kernel:
-    """The shape that was asked for; of a product with elements of a byte. Backward, eager PyTorch moves other bytes in fp32."""
+    """The shape that was asked for; of a product with elements of a byte. Backward, eager PyTorch moves other bytes."""
     op, (m, n, k) = asked.name, asked.sizes
     if op in PRODUCTS:
         m, n, k = _given(asked, {"-m": m, "-n": n, "-k": k})
@@ -210,9 +219,9 @@ def kernel_of(asked: Asked, dtype: str, eager: bool = False) -> Kernel:
     _known_op(asked)
     each = bytes_each(own_name(op), dtype, backward=op.endswith("_backward"))
     m, n = _given(asked, {"-m": m, "-n": n})
-    written_out = autograd(own_name(op)) if eager and dtype in SINGLE and op.endswith("_backward") else None
+    written_out = autograd(own_name(op), WIDTH[dtype]) if eager and op.endswith("_backward") else None
     if written_out:
-        return Rowwise(written_out[0], m * asked.batch, n, 1, written_out[1] * WIDTH[dtype])
+        return Rowwise(written_out[0], m * asked.batch, n, 1, written_out[1])
     return Rowwise(own_name(op) + "_backward" * op.endswith("_backward"), m * asked.batch, n, 1, each)
 
 

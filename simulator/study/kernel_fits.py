@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..costs.attention import WIDTHS, AttentionConstants
+from ..costs.attention import SIXTEENS, WIDTHS, AttentionConstants
 from ..costs.gemm import TILE_SETS, GemmConstants
 from ..costs.rowwise import RowwiseConstants
 from ..costs.shelf import BESIDE, BESIDE_ATTENTION, BESIDE_ROWWISE, Constants, Fit, RatioRows, Shelf, akin, likeness
@@ -42,7 +42,7 @@ NEUTRAL = ("odd", "odd_ramp", "reread", "split_loss", "cold_us")
 """Constants that a file may leave out, and does where they change nothing."""
 WORDS: Mapping[str, tuple[str, Iterable[str]]] = {
     "tiles": ("any", TILE_SETS),
-    "widths": ("sixteens", WIDTHS),
+    "widths": (SIXTEENS, WIDTHS),
 }
 """Constants that are words: the usual one, and all."""
 TIMED_WITH: Mapping[str, tuple[str, tuple[str, ...]]] = {

@@ -19,6 +19,7 @@ from simulator.errors import UserError
 from simulator.kernels import Rowwise
 from simulator.study import kernel_fits, validate
 from simulator.study.calibrate.eager import AUTOGRAD, is_one_by_one
+from simulator.study.kernel import WIDTH
 from simulator.study.validate import kernels
 
 from ..commandline import trainsim
@@ -208,17 +209,42 @@ def kernel_us(op: str, *more: str, gpu: str = "a100-pcie-80gb", dtype: str = "fp
     return said["time_us"], said["provenance"], said["sigma"]
 
 
-@pytest.mark.parametrize("name", ["add", "mul", "dropout"])
-def test_what_autograd_runs_is_what_its_rows_say_and_a_fused_framework_takes_what_workloads_count(name: str) -> None:
-    """In eager fp32 the passes and the ratio of the rows; else those of workloads, with the ratio that all GPUs share."""
-    fit, row = fit_of("a100-pcie-80gb"), {"op": "elementwise_bwd", "variant": f"{name} bwd(all grads)", "gpu": "a100-pcie-80gb"}
-    around_us = fit.beside[HANDED_ON_US if name == "add" else OPERATOR_US]
+@pytest.mark.parametrize("name", ["mul", "dropout"])
+def test_what_autograd_runs_is_what_its_rows_say(name: str) -> None:
+    """In eager fp32 the passes and the ratio of the rows."""
+    row = {"op": "elementwise_bwd", "variant": f"{name} bwd(all grads)", "gpu": "a100-pcie-80gb"}
     eager_us, provenance, _ = kernel_us(f"{name}_backward", "--eager")
-    assert eager_us == pytest.approx(predicted_us(**row) - around_us)
-    assert provenance == ("transferred" if name == "add" else "measured")
+    assert eager_us == pytest.approx(predicted_us(**row) - fit_of("a100-pcie-80gb").beside[OPERATOR_US])
+    assert provenance == "measured"
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "dropout"])
+def test_a_fused_framework_takes_what_workloads_count(name: str) -> None:
+    """With the ratio that all GPUs share."""
     fused_us, provenance, sigma = kernel_us(f"{name}_backward")
     assert fused_us == pytest.approx(work_of(name).backward * kernel_us("add")[0], rel=0.01)  # TOLERANCE: a launch beside it
     assert (provenance, sigma >= UNTIMED_SIGMA) == ("transferred", True)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize(("name", "passes", "mask_bytes"), [("add", 0, 0), ("mul", 2, 0), ("dropout", 6, 1)])
+def test_autograd_runs_the_same_in_every_format(name: str, passes: float, mask_bytes: int, dtype: str) -> None:
+    asked = ("kernel", f"{name}_backward", "--gpu", "a100-80gb", "--dtype", dtype, "-m", 65536, "-n", 4096, "--eager", "--json")
+    record = trainsim(*asked).record
+    each = record["gb_per_s"] * record["time_us"] * 1e3 / (65536 * 4096)
+    assert each == pytest.approx(passes * WIDTH[dtype] + mask_bytes)
+
+
+@pytest.mark.parametrize("op", ["add_backward", "elementwise_bwd"])
+@pytest.mark.parametrize("gpu", ["a100-80gb", "h100", "v100-pcie-32gb"])
+def test_handing_a_gradient_on_takes_no_time(gpu: str, op: str) -> None:
+    """Its rows hold what the framework takes on the host, as much for each size; a sum that is computed is a `residual`."""
+    asked = ("kernel", op, "--gpu", gpu, "--dtype", "fp32", "-m", 16384, "-n", 8192)
+    record = trainsim(*asked, "--eager", "--json").record
+    assert [record[name] for name in ("time_us", "sigma", "tflop_per_s", "gb_per_s")] == [0, 0, 0, 0]
+    assert "nothing is launched" in trainsim(*asked, "--eager").out
+    summed = ("kernel", "residual_backward", *asked[2:])
+    assert trainsim(*summed, "--eager", "--json").record["time_us"] == trainsim(*asked, "--json").record["time_us"] > 100
 
 
 def test_a_run_with_dropout_takes_the_ratio_of_all_gpus() -> None:

@@ -207,7 +207,7 @@ class TestAttention:
         moving_s = 2 * 2 * 2 * 128 * 2 * seq * heads / (c.memory * on.bytes_per_s)
         assert max(working_s, moving_s) * (1 - TOLERANCE) <= both_s <= (working_s + moving_s) * (1 + TOLERANCE)
 
-    @pytest.mark.parametrize(("widths", "padded"), [("flash", 96), ("sixteens", 80)])
+    @pytest.mark.parametrize(("widths", "padded"), [("flash", 96), ("flash3", 96), ("sixteens", 80)])
     def test_heads_are_padded_to_the_widths_of_a_library(self, widths: str, padded: int) -> None:
         c, on = AttentionConstants(widths=widths, memory=1.0), replace(MACHINES[1], bytes_per_s=math.inf)
         took = {width: float(attention_s(c, on, Heads(8, 4096, 16, 16, width))) for width in (64, 72, 80, 96, 272, 288)}

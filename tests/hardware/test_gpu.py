@@ -14,7 +14,7 @@ from tests.batteries.test_gpus import gpu_of
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference" / "kernels.md"
 
 DATASHEETS = {
-    # name: (fp16 TFLOP/s, fp8, fp32, memory GB/s, GB on the label, SMs, W)
+    # name: (fp16 TFLOP/s, fp8, fp32, memory GB/s, GB on the label, SMs, W); memories of Blackwell as NVIDIA rounds full stacks
     "v100-32gb": (125, None, 15.7, 900, 32, 80, 300),
     "a100-40gb": (312, None, 19.5, 1555, 40, 108, 400),
     "a100-80gb": (312, None, 19.5, 2039, 80, 108, 400),
@@ -23,7 +23,7 @@ DATASHEETS = {
     "l40s": (362, 733, 91.6, 864, 48, 142, 350),
     "gh200-96gb": (989, 1979, 67, 4000, 96, 132, 700),
     "b200": (2250, 4500, 75, 8000, 180, 148, 1000),
-    "b300": (2250, 4500, 75, 7700, 270, 148, 1100),
+    "b300": (2250, 4500, 75, 8000, 270, 148, 1100),
     "gb200": (2500, 5000, 80, 8000, 186, 152, 1200),
     "gb300": (2500, 5000, 80, 8000, 279, 152, 1400),
 }

@@ -20,17 +20,19 @@ ONE_BY_ONE = re.compile(r"torch2\.1 |(\w+ )?(fwd|bwd\(all grads\))$")
 """The variants of such rows."""
 AUTOGRAD = "autograd_"
 """How the name of a backward pass begins whose bytes are those of `AUTOGRAD_PASSES`."""
-MASK = 0.25
-"""Of a pass over elements of four bytes: a truth of one byte."""
-AUTOGRAD_PASSES: Mapping[str, float] = {
-    "add": 0, "mul": 2, "where": 2 + MASK, "tanh": 3, "pow": 2 + 2 + 3, "dropout": 1 + MASK + 2 + 3,
-}  # fmt: skip
+MASK_BYTES = 1
+"""A truth for each element."""
+MASK = MASK_BYTES / 4
+"""Of a pass over elements of four bytes."""
+AUTOGRAD_PASSES: Mapping[str, float] = {"add": 0, "mul": 2, "where": 2, "tanh": 3, "pow": 2 + 2 + 3, "dropout": 1 + 2 + 3}
 """Passes over the elements of a backward row, where they are not those of workloads. `add` hands its gradient on. Numbers scale,
 so they have no gradient; `where` reads its mask. Tanh reads the gradient and what it kept. Power: x^(p-1), times p, times the
 gradient. Dropout: the mask made numbers, scaled, times the gradient. All others are counted as runs have them, and told by a
 ratio: gelu and relu read the gradient and what they kept; a division by a number reads the gradient; softmax multiplies gradient
 and result before its kernel (six passes in all), layer norm reads both operands for its input and again for its weights (seven),
 a look-up zeroes the table's gradient, sorts ids and adds rows."""
+MASKED = ("where", "dropout")
+"""Read a mask too."""
 TRACED_PASSES: Mapping[str, float] = {"mul": 2, "truediv": 2, "pow": 2, "where": 2 + MASK}
 """Forward, in rows of a model: with a number, or a mask and a number, where operators timed by themselves have two tensors."""
 
@@ -40,10 +42,12 @@ def is_one_by_one(dtype: str, variant: str) -> bool:
     return dtype == "fp32" and bool(ONE_BY_ONE.match(variant.strip().lower()))
 
 
-def autograd(name: str) -> tuple[str, float] | None:
-    """The backward pass of an operator as eager PyTorch runs it in fp32: its name, and its passes over the elements; None if it
-    is that of workloads."""
-    return (f"{AUTOGRAD}{name}{BACKWARD}", AUTOGRAD_PASSES[name]) if name in AUTOGRAD_PASSES else None
+def autograd(name: str, width: float) -> tuple[str, float] | None:
+    """The backward pass of an operator as eager PyTorch runs it on elements of `width` bytes: its name, and the bytes that it
+    moves for each of them, none if it launches nothing; None if it is that of workloads."""
+    if name not in AUTOGRAD_PASSES:
+        return None
+    return f"{AUTOGRAD}{name}{BACKWARD}", AUTOGRAD_PASSES[name] * width + MASK_BYTES * (name in MASKED)
 
 
 def backward_name(name: str) -> str:

@@ -128,6 +128,8 @@ def _key(row: Measured, gpu: Gpu) -> tuple[Family, str, str, Kernel | Experts] |
 def ranges_of(group: Group) -> dict[str, tuple[float, float]]:
     """Between which sizes the rows lie."""
     columns = {name: group.column(name) for name in SIZES[group.family]}
+    if group.family == "gemm":
+        columns["batch"] = group.column("batch")
     if group.family == "attention":
         columns["lines"] = group.column("batch") * group.column("heads")
     names = {"traffic_bytes": "bytes", "heads": ""}

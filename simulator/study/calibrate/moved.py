@@ -83,8 +83,8 @@ def _back(name: str, probe: Probe) -> tuple[str, float]:
     """The same of a backward pass."""
     width = WIDTH[probe.dtype]
     alone = is_one_by_one(probe.dtype, probe.variant)
-    written_out = autograd(name) if alone else None
+    written_out = autograd(name, width) if alone else None
     if written_out:
-        return written_out[0], written_out[1] * width
+        return written_out
     each = bytes_each(name, probe.dtype, backward=True) if name in PASSES else UNARY_PASSES * width
     return (backward_name(name) if alone else f"{name}_backward"), each

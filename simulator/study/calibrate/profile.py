@@ -186,8 +186,8 @@ def _about(group: Group, cast: Array) -> dict[str, Any]:
     source = ", ".join(sorted({row.source.partition(":")[0] or "not stated" for row in group.rows})).replace('"', "'")
     with_cast = (float(cast[0]), float(cast[1])) if len(cast) else None
     beside = dict(zip(SPILL_START, cast[2:].tolist(), strict=False))
-    back = int(group.backward.sum()) if group.family == "attention" else 0
-    return {"rows": len(group.rows), "source": source, "cast": with_cast, "backward_rows": back, "beside": beside}
+    back = group.backward if group.family == "attention" else [group.family == "gemm" and adds(row.probe) for row in group.rows]
+    return {"rows": len(group.rows), "source": source, "cast": with_cast, "backward_rows": int(sum(back)), "beside": beside}
 
 
 def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, float]]:
