@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..study.run_options import ENGINES, MOST_STEPS
 from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
     from ..study.run import Run
 
-ENGINES = ("auto", "des", "replay", "compiled")
 ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
 STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 if steps run into each other]"
 
@@ -23,7 +23,7 @@ STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 
 @set_option
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
-@click.option("--steps", type=Count(1, 1000), help=STEPS_HELP)
+@click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")

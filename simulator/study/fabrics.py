@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
+from ..costs.theory import Algorithm, Kind
 from ..costs.tuner import Choice
 from ..errors import UserError, did_you_mean
 from ..units import BYTES, BYTES_PER_SECOND, KIB, LATENCY, SECONDS
@@ -73,8 +74,8 @@ class AcrossSchema(Strict):
 class CurveSchema(Strict):
     """One measured series."""
 
-    kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv"]
-    algorithm: Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"] = "auto"
+    kind: Kind
+    algorithm: Algorithm = "auto"
     ranks: Annotated[int, Field(ge=2, le=2**20)]
     nodes: Count = 1
     inside: str | None = None
