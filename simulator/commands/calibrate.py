@@ -211,7 +211,7 @@ def _print_profile(made: Any) -> None:
         for e in fits
         if e["rows"]
     ]
-    columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "claimed"]
+    columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "standard error"]
     if rows:
         print_table(columns, rows, right=(3, 4, 5, 6))
     if ratios:

@@ -24,7 +24,6 @@ from .document import Document
 from .source import parse, read
 from .strict import Contradiction, Field, Strict, quantity
 
-FOLDER = "fabrics"
 MOST_KNOTS = 64
 
 Rate = Annotated[float, quantity(BYTES_PER_SECOND)]
@@ -113,7 +112,7 @@ class ChoiceSchema(Strict):
     @property
     def name(self) -> str:
         """The algorithm as it is known here."""
-        return catalog.plain(self.algorithm).replace("-", "_")
+        return catalog.written("collectives", self.algorithm)
 
 
 class FabricSchema(Strict):
@@ -157,12 +156,12 @@ Loader = Callable[[str], Fabric]
 
 def folder() -> Path:
     """Where the fabrics are that ship."""
-    return catalog.folder("clusters") / FOLDER
+    return catalog.folder("fabrics")
 
 
 def names() -> list[str]:
     """Every fabric that ships."""
-    return sorted(path.stem for path in folder().glob("*.yaml"))
+    return list(catalog.files("fabrics"))
 
 
 def load(name: str) -> Fabric:
