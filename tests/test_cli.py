@@ -15,7 +15,7 @@ import pytest
 
 from simulator.cli import cli
 from simulator.errors import InvariantBroken
-from simulator.study import catalog
+from simulator.study import catalog, grammar
 
 from .commandline import SMALL, trainsim
 
@@ -245,6 +245,55 @@ def test_gpus_are_listed_with_what_they_are_sold_with() -> None:
     h100 = rows["h100"]
     assert (h100["tdp_w"], h100["peak_flop_per_s"]["fp8"], h100["memory_bytes_per_s"]) == (700, 1978.9e12, 3.35e12)
     assert h100["memory_bytes"] == pytest.approx(79.6 * 2**30)
+
+
+@pytest.mark.parametrize("name", trainsim("catalog", "--json").record["fabrics"])
+def test_every_fabric_that_is_listed_can_be_given(name: str) -> None:
+    assert grammar.fabric(name) == name
+
+
+RUN = ["run", "llama3-70b-64xh100"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "among"),
+    [
+        ("schedules", [*RUN, "--set", "plan.schedule=nope"], {"zb-h1", "seq-1f1b"}),
+        ("shapes", [*RUN, "--set", "cluster.shape=nope"], {"rail-optimized", "fat-tree", "leaf-spine"}),
+        ("fabrics", [*RUN, "--set", "cluster.fabric=nope"], {"ndr-ib", "ideal"}),
+        ("collectives", ["collective", "all_reduce", "--cluster", "dgx-h100", "--algorithm", "nope"], {"nvls_tree"}),
+    ],
+)
+def test_names_have_one_spelling(kind: str, args: list[str], among: set[str]) -> None:
+    """Letter by letter what an error proposes is what the catalog lists, in the spelling that files are written in."""
+    proposed = set(trainsim(*args).err.partition("known: ")[2].strip().split(", ")) - {"auto"}
+    assert proposed == set(trainsim("catalog", "--json").record[kind])
+    assert among <= proposed
+
+
+def test_a_name_is_printed_in_its_spelling_however_it_was_typed() -> None:
+    for typed in ("zb-h1", "zb_h1", "ZB_H1"):
+        sizes = ("--ranks", 4, "--microbatches", 8)
+        assert trainsim("schedule", typed, *sizes).out.split()[1] == "zb-h1,"
+        assert trainsim("schedule", "--compare", f"gpipe,{typed}", *sizes).out.splitlines()[1].split()[0] == "zb-h1"
+        assert ", zb-h1\n" in trainsim(*RUN, "--set", f"plan.schedule={typed}").out
+        said = trainsim(*RUN, "--set", f"plan.schedule={typed}", "--set", "plan.splits=2")
+        assert "plan.splits: zb-h1 has no use for it" in said.err
+    for typed in ("nvls-tree", "nvls_tree", "NVLS_tree"):
+        asked = ("collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", 2, "-b", "1M", "-e", "1M", "--algorithm")
+        assert [row["algorithm"] for row in trainsim(*asked, typed, "--json").record["rows"]] == ["nvls_tree"]
+
+
+def test_a_record_holds_a_schedule_as_it_was_asked_for() -> None:
+    record = trainsim(*RUN, "--set", "plan.schedule=ZB_H1", "--json").record
+    assert record["scenario"]["plan"]["schedule"] == "ZB_H1"
+
+
+@pytest.mark.parametrize("kind", ["defaults", "models", None])
+def test_the_catalog_prints_the_json_that_its_help_speaks_of(kind: str | None) -> None:
+    args = ["catalog", *([kind] if kind else [])]
+    assert isinstance(trainsim(*args, "--json").record, list if kind == "models" else dict)
+    assert "one object or array" in trainsim("catalog", "--help").out
 
 
 def test_a_cluster_of_no_nodes_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from .source import ROOT, Module, modules, refuse
 
 FLOORS = (
-    ("units", "errors", "kernels", "files"),
+    ("units", "errors", "kernels", "files", "hashing"),
     ("engine", "hardware", "workload", "program"),
     ("plan", "schedules", "collectives", "costs", "metrics"),
     ("lowering", "binding", "memory"),

@@ -153,6 +153,21 @@ def test_the_profile_none_is_no_framework() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("framework", "overlap", "said"),
+    [
+        (Framework(), {}, "none: launches are free, every operator is one kernel, only dp, pp may run beside compute"),
+        (Framework(), {"tp": True}, "none: launches are free, every operator is one kernel, dp, tp, pp may run beside compute"),
+        (Framework(), {"dp": False, "pp": False}, "one kernel, nothing may run beside compute"),
+        (replace(Framework(), dropout=True, gradients="bf16"), {}, "none, but for dropout, gradients"),
+        (sim.framework("torchtitan-2024"), {}, "torchtitan-2024"),
+    ],
+)
+def test_a_summary_always_says_whose_software_it_is(framework: Framework, overlap: dict[str, bool], said: str) -> None:
+    run = replace(scenario(), plan=sim.Plan(tp=2, pp=2, overlap=sim.Overlap(**overlap)), framework=framework).simulate()
+    assert dict(run.summary)["framework"].endswith(said)
+
+
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])
 def test_every_profile_runs_and_takes_no_less_than_none(name: str, model: Any) -> None:

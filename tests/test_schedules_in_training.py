@@ -91,6 +91,19 @@ def test_t2_7_a_shared_table_is_reduced_when_both_ends_are_done() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("field", "name", "same"),
+    [("chunks", "interleaved", "1f1b"), ("chunks", "interleaved_zb", "zb-h1"), ("splits", "seq-1f1b", "1f1b")],
+)
+def test_a_schedule_that_cuts_nothing_says_what_it_comes_to(field: str, name: str, same: str) -> None:
+    cuts_nothing, named = (run_of(sim.Plan(tp=1, pp=2, schedule=called)) for called in (name, same))
+    assert cuts_nothing.metrics.step_time_s == named.metrics.step_time_s
+    assert f"{catalog.plain(name)}, which is {same} with plan.{field} 1" in dict(cuts_nothing.summary)["plan"]
+    assert "which is" not in dict(named.summary)["plan"]
+    cut = run_of(sim.Plan(tp=1, pp=2, schedule=name, **{field: 2}))
+    assert f"{catalog.plain(name)} x 2 {field}" in dict(cut.summary)["plan"]
+
+
 def test_t3_4_a_post_validated_optimizer_waits_for_its_own_rank_only() -> None:
     plan = sim.Plan(tp=1, pp=4, dp=1, optimizer="post-validated")
     run, synchronised = run_of(plan), run_of(replace(plan, optimizer="synchronised"))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Collectives = Literal["closed", "fluid", "stepwise"]
+Granularity = Literal["op"]
 
 
 @dataclass(frozen=True, slots=True)

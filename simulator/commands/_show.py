@@ -13,7 +13,7 @@ import click
 
 from ..errors import OutsideDomain
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object or array, and nothing else.")
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. Repeat for more."
 )

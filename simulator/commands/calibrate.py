@@ -88,15 +88,13 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     try:
         wanted = survey.possible(asked, bench.device)
         survey.begin(where, bench.name, bench.facts(), today)
-        with _progress() as report:
+        with bench, _progress() as report:
             outcome = run(bench, wanted, where / survey.RAW, budget_s, report)
     except KeyboardInterrupt:
         click.echo(
             f"{survey.rows_in(where)} rows are kept in {where / survey.RAW}; the same command goes on from there", err=True
         )
         raise
-    finally:
-        bench.close()
     written = survey.finish(where, outcome.left)
     if as_json:
         print_json({"folder": str(where), "too_large": len(set(asked) - set(wanted)), **survey.record(outcome, written)})
@@ -213,7 +211,7 @@ def _print_profile(made: Any) -> None:
         for e in fits
         if e["rows"]
     ]
-    columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "claimed"]
+    columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "standard error"]
     if rows:
         print_table(columns, rows, right=(3, 4, 5, 6))
     if ratios:

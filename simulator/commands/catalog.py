@@ -14,8 +14,23 @@ AUTOMATIC = {
     "plan.sequence_parallel": "true when tp > 1",
     "plan.group": "the schedule's own choice",
     **{f"plan.overlap.{axis}": "as the framework does" for axis in ("dp", "tp", "pp")},
+    "framework.attention": "the usual one of the GPU",
+    "cluster.inter_node": "none, of a single node",
+    "cluster.shape": "rail-optimized; of a single node what is inside it",
+    "cluster.pcie": "that of PCIe 5.0 x16; of a PCIe box what intra_node says",
+    "cluster.fabric": "the one most like its links",
+    **dict.fromkeys(("cluster.dims", "cluster.node_dims"), "sides as equal as can be"),
+    "cluster.radix": "the least power of two that does",
+    "cluster.spines": "one per uplink of a leaf",
+    "cluster.box.gpus_per_switch": "none: GPUs hang on the sockets",
+    "cluster.box.socket": "the rate of a GPU's PCIe link",
+    "cluster.box.bridge": "none",
 }
 """Defaults that depend on the rest of a scenario."""
+OF_THEIR_SHAPES = ("wan", "vertices", "links")
+"""Fields of a cluster that one shape needs and no other has."""
+NO_FILE = {"fabrics": {"ideal": "Links at their face value: nothing that was measured enters."}}
+"""Names that mean something without a file."""
 
 
 @click.command("catalog", short_help="List everything that has a name.")
@@ -25,7 +40,8 @@ AUTOMATIC = {
 def command(kind: str | None, schema: bool, as_json: bool) -> None:
     """List what has a name, or of one KIND what each is: models, clusters, gpus, schedules, scenarios ...
 
-    `trainsim catalog defaults` lists what a scenario may omit, and what it is then.
+    `trainsim catalog defaults` lists what a scenario may omit of its plan, its job, its fidelity, its framework and a cluster
+    of its own, and what it is then. A named framework or cluster says most of it itself.
     """
     from ..errors import UserError, did_you_mean
     from ..study import catalog
@@ -38,14 +54,14 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
     elif kind == "defaults":
         _print_defaults(as_json)
     elif kind is None:
-        names = {k: list(catalog.files(k)) for k in kinds}
+        names = {k: list(_about(k)) for k in kinds}
         print_json(names) if as_json else print_pairs((k, ", ".join(found)) for k, found in names.items())
     elif kind not in kinds:
         raise UserError(f"no kind {kind!r}", hint=did_you_mean(kind, [*kinds, "defaults"]))
     elif kind == "gpus":
         _print_gpus(as_json)
     else:
-        rows = [(name, catalog.headline(path)) for name, path in catalog.files(kind).items()]
+        rows = list(_about(kind).items())
         print_json([{"name": n, "about": about} for n, about in rows]) if as_json else print_table(["name", "about"], rows)
 
 
@@ -82,20 +98,59 @@ def _print_gpus(as_json: bool) -> None:
     print_table(["name", "memory", "GB/s", "fp16 TFLOP/s", "W", "about"], rows, right=(1, 2, 3, 4))
 
 
+def _about(kind: str) -> dict[str, str]:
+    """The names of a kind, and what each is."""
+    from ..study import catalog
+
+    found = {name: catalog.headline(path) for name, path in catalog.files(kind).items()}
+    return dict(sorted({**found, **NO_FILE.get(kind, {})}.items()))
+
+
 def _print_defaults(as_json: bool) -> None:
     from dataclasses import asdict
 
     from ..binding.fidelity import Fidelity
-    from ..errors import shown
     from ..plan.plan import Plan
     from ..workload.job import Job
 
     values = {"plan": asdict(Plan()), "job": asdict(Job()), "fidelity": asdict(Fidelity())}
+    values |= {"framework": _framework(), "cluster": _cluster()}
     if as_json:
         print_json(values)
     else:
-        flat = list(_flat(values))
-        print_pairs((n, AUTOMATIC.get(n) or (value if isinstance(value, str) else shown(value))) for n, value in flat)
+        print_pairs((name, AUTOMATIC.get(name) or _written(value)) for name, value in _flat(values))
+
+
+def _framework() -> dict[str, Any]:
+    """What a framework's fields are where it does not say, times as a file has them."""
+    from dataclasses import asdict
+
+    from ..units import show_s
+    from ..workload.framework import Framework
+
+    fields = asdict(Framework())
+    return {**fields, "host": {name.removesuffix("_s"): show_s(value) for name, value in fields["host"].items()}}
+
+
+def _cluster() -> dict[str, Any]:
+    """What a cluster's fields are where it does not say, times as a file has them."""
+    from ..study.machines import ClusterSchema
+    from ..study.strict import Strict, fields
+    from ..units import show_s
+
+    told = {name: getattr(ClusterSchema, name) for name in fields(ClusterSchema) if hasattr(ClusterSchema, name)}
+    told = {name: dict(value) if isinstance(value, Strict) else value for name, value in told.items()}
+    told |= {"latency": {name: show_s(value) for name, value in told["latency"].items()}}
+    return {name: value for name, value in told.items() if name not in ("name", *OF_THEIR_SHAPES)}
+
+
+def _written(value: Any) -> str:
+    """A value as it stands in a file."""
+    from ..errors import shown
+
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return value if isinstance(value, str) else shown(value)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from ..binding.fidelity import Collectives
 from ._show import Count, json_option, print_json, print_pairs, print_table, progress
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ MOST_BYTES = 2**40
 MOST_ROWS = 4096
 FACE_VALUE = "note: stepwise takes links at their face value; nothing that was measured on this fabric enters"
 SET_UP = "note: the switches between nodes are taken to be set up for sharp, which auto does not count on here"
-FIDELITIES = ("fluid", "closed", "stepwise")
+FIDELITIES = get_args(Collectives)
 SIZES = {"first": "-b", "last": "-e", "factor": "-f"}
 
 

@@ -54,7 +54,7 @@ def command(
     print_pairs(
         [
             ("kernel", f"{record['op']} on {record['gpu']} in {record['dtype']}"),
-            ("time", f"{record['time_us']:,.2f} us, give or take {record['sigma']:.0%}"),
+            ("time", f"{record['time_us']:,.2f} us, give or take {record['sigma']:.0%} (one standard error)"),
             ("model", record["model"]),
             ("provenance", record["provenance"] + (", beyond the measured sizes" if record["extrapolated"] else "")),
             *([("site", f"every kernel takes {record['site_scalar']:g} times as long")] if "site_scalar" in record else []),

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..study.run_options import ENGINES, MOST_STEPS
 from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
     from ..study.run import Run
 
-ENGINES = ("auto", "des", "replay", "compiled")
 ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
+COSTS_HELP = "List kernels and collectives (of each job alone): time, model, provenance, standard error."
 STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 if steps run into each other]"
 
 
@@ -23,16 +24,18 @@ STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 
 @set_option
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
-@click.option("--steps", type=Count(1, 1000), help=STEPS_HELP)
+@click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
-@click.option("--costs", is_flag=True, help="List kernels and collectives (of each job alone): time, model, provenance, error.")
+@click.option("--costs", is_flag=True, help=COSTS_HELP)
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, costs: bool, as_json: bool, **options: Any
 ) -> None:
     """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists.
+
+    The range of the step time is two standard errors to each side; `--costs` lists single ones.
 
     A scenario with `jobs` runs them side by side on one cluster, and says how much each slows down.
     """
@@ -81,7 +84,7 @@ def _list_costs(run: Run, title: str) -> None:
          c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
         for c in (*run.kernel_costs, *run.collective_costs)
     ]  # fmt: skip
-    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "known by", "error"]
+    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "known by", "standard error"]
     print_table(headers, rows, right=(3, 4, 5, 8), title=title)
 
 

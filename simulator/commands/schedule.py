@@ -146,14 +146,14 @@ def _must_be_small(shape: Shape) -> None:
 def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str | None, bool]) -> None:
     """Evaluates one schedule and tells, writes and draws the result."""
     from ..program.slot import as_taken, lay_out
-    from ..study import torch_csv
+    from ..study import catalog, torch_csv
     from ..study.evaluate import evaluate
 
     csv_file, plot_file, as_json = outputs
-    shape = as_taken(schedule, shape)
+    shape, called = as_taken(schedule, shape), catalog.called(name)
     _must_be_small(shape)
     _check_durations(shape, shape.stages, "stages")
-    with progress(f"evaluating {name}"):
+    with progress(f"evaluating {called}"):
         result = evaluate(lay_out(schedule, shape))
         certificate = schedule.certificate(shape) if hasattr(schedule, "certificate") else None
     sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
@@ -165,11 +165,12 @@ def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str 
     if plot_file:
         from ..figures.gantt import gantt, save
 
-        save(gantt(result, title=f"{name}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {_brief(result)}"), plot_file)
+        title = f"{called}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {_brief(result)}"
+        save(gantt(result, title=title), plot_file)
     if as_json:
         print_json(record)
     else:
-        _tell(name, result, record, [("table", csv_file), ("picture", plot_file)])
+        _tell(called, result, record, [("table", csv_file), ("picture", plot_file)])
 
 
 def _brief(result: Evaluation) -> str:
@@ -203,6 +204,7 @@ def _proof(certificate: Mapping[str, Any]) -> str:
 
 def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, as_json: bool) -> None:
     """Puts schedules beside one another."""
+    from ..study import catalog
     from ..study.compare_schedules import compare, cut, places
 
     _check_durations(shape, shape.ranks, "ranks")
@@ -214,7 +216,8 @@ def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, 
     if plot_file and entries:
         from ..figures.gantt import gantts, save
 
-        save(gantts({f"{entry.name}: {_brief(entry.results[-1])}": entry.results[-1] for entry in entries}), plot_file)
+        drawn = {entry.name: entry.results[-1] for entry in entries}
+        save(gantts({f"{catalog.called(name)}: {_brief(result)}": result for name, result in drawn.items()}), plot_file)
     if as_json:
         rows = [entry.as_dict(place) for entry, place in zip(entries, at, strict=True)]
         sizes = {"ranks": shape.ranks, "microbatches": shape.microbatches}
@@ -227,6 +230,7 @@ def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, 
 
 
 def _tell_several(entries: list[Entry], at: list[list[int]], refused: list[Refused]) -> None:
+    from ..study import catalog
     from ..study.evaluate import crossings
 
     latencies = [result.durations.comm for result in entries[0].results] if entries else []
@@ -246,13 +250,15 @@ def _tell_several(entries: list[Entry], at: list[list[int]], refused: list[Refus
         print_table([*headers, "peak microbatches", "transfers"], rows, right=right)
     for item in refused:
         nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
-        click.echo(f"{item.name} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
+        click.echo(f"{catalog.called(item.name)} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
 
 
 def _called(entry: Entry) -> str:
     """The name, with what makes the comparison uneven."""
+    from ..study import catalog
+
     copies = f" ({entry.copies} copies of the model)" if entry.copies > 1 else ""
-    return f"{entry.name}{f' ({entry.splits} splits)' if entry.splits > 1 else copies}"
+    return f"{catalog.called(entry.name)}{f' ({entry.splits} splits)' if entry.splits > 1 else copies}"
 
 
 def _place(mine: list[int], i: int) -> str:

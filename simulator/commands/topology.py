@@ -37,7 +37,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, as_json: bool) ->
         from ..figures.topology import draw
 
         save(draw(found), plot)
-    _print_record(found) if as_json else _print_tables(found)
+    _print_record(found) if as_json else _print_tables(found, plot)
 
 
 def _print_record(cluster: Cluster) -> None:
@@ -102,7 +102,7 @@ def _link(wiring: Wiring, link: int) -> dict[str, Any]:
     }
 
 
-def _print_tables(cluster: Cluster) -> None:
+def _print_tables(cluster: Cluster, plot: str | None) -> None:
     from ..hardware.measure import bisection, diameter, link_classes, switches, ways
     from ..units import show_bytes, show_rate, show_s
 
@@ -121,6 +121,7 @@ def _print_tables(cluster: Cluster) -> None:
             ("bisection", cut.method if cut.bytes_per_s is None else f"{show_rate(cut.bytes_per_s)} each way ({cut.method})"),
             ("diameter", f"{across.hops} links" + ("" if across.exact else f" (from {across.sources} GPUs)")),
             *((name, _reach([w for w in found if w.inside == inside])) for name, inside in _NEAR_AND_FAR),
+            *([("picture", plot)] if plot else []),
         ]
     )
     if found:

@@ -30,7 +30,8 @@ BEYOND = "beyond the measured sizes"
 def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, as_json: bool) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
-    Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured.
+    Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured. An
+    `interval` of --json is two standard errors to each side.
     """
     from ..study.validate import Own, validate
 

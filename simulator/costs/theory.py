@@ -15,11 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from .links import LAWS, Across, Inside, Laws
 
-KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv")
-ALGORITHMS = ("auto", "plain", "ring", "tree", "nvls", "sharp", "direct")
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv"]
+Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"]
+KINDS: tuple[str, ...] = get_args(Kind)
+ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """`plain` is the best of ring and tree: what is left of `auto` where the switch cannot add up, as for integers of a byte."""
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import InvariantBroken
+from ..hashing import mix
 from .expand import Expansion, expand
 from .skeleton import Skeleton
 from .task import Array, Csr, offsets
@@ -76,18 +77,18 @@ def refine(skeleton: Skeleton) -> Partition:
     communicator, slot, member = skeleton.members
     foot, link = skeleton.feet.row_of, skeleton.feet.idx
     weight = (skeleton.foot_weight // max(1, int(np.gcd.reduce(skeleton.foot_weight)))).astype(np.uint64)
-    foot_of, pattern = foot // skeleton.patterns, _mix((foot % skeleton.patterns).astype(np.uint64))
-    slot_salt = _mix(slot.astype(np.uint64) + np.uint64(1))
-    rank = _mix(_dense(skeleton.program) * np.uint64(len(skeleton.profiles)) + _dense(skeleton.speed))
-    comm, line = _mix(_dense(skeleton.kind)), _mix(_dense(skeleton.link_profile))
+    foot_of, pattern = foot // skeleton.patterns, mix((foot % skeleton.patterns).astype(np.uint64))
+    slot_salt = mix(slot.astype(np.uint64) + np.uint64(1))
+    rank = mix(_dense(skeleton.program) * np.uint64(len(skeleton.profiles)) + _dense(skeleton.speed))
+    comm, line = mix(_dense(skeleton.kind)), mix(_dense(skeleton.link_profile))
     found = (0, 0, 0)
     while True:
-        comm = _mix(comm)
-        comm += _sums(communicator, _mix(rank[member] ^ slot_salt), len(comm))
-        comm += _sums(foot_of, _mix(_mix(line[link] ^ pattern) + weight), len(comm))
-        comm = _mix(comm)
-        rank = _mix(rank) + _sums(member, _mix(comm[communicator] ^ slot_salt), len(rank))
-        line = _mix(line) + _sums(link, _mix(comm[foot_of] ^ pattern) * weight, len(line))
+        comm = mix(comm)
+        comm += _sums(communicator, mix(rank[member] ^ slot_salt), len(comm))
+        comm += _sums(foot_of, mix(mix(line[link] ^ pattern) + weight), len(comm))
+        comm = mix(comm)
+        rank = mix(rank) + _sums(member, mix(comm[communicator] ^ slot_salt), len(rank))
+        line = mix(line) + _sums(link, mix(comm[foot_of] ^ pattern) * weight, len(line))
         now = (_count(rank), _count(comm), _count(line))
         if now == found:
             return Partition(_labels(rank), _labels(comm), _labels(line))
@@ -239,12 +240,3 @@ def _sums(rows: Array, values: Array, n: int) -> Array:
     total = np.zeros(n, dtype=np.uint64)
     np.add.at(total, rows, values)
     return total
-
-
-def _mix(values: Array) -> Array:
-    """A 64-bit finaliser: every output bit depends on every input bit."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = z ^ (z >> np.uint64(31))
-    return mixed

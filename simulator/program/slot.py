@@ -9,7 +9,8 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that g
 - `in_flight(rank, shape)`, the most chunks of activations that a rank ever holds;
 - `COST_AWARE = True`, if its order depends on the durations in the shape;
 - `CHUNKS`, if it runs that many stages per rank and no other number, whatever is asked for;
-- `OPTIONS`, names of the fields `group`, `splits` and `memory_limit` of the shape that it looks at.
+- `OPTIONS`, names of the fields `group`, `splits` and `memory_limit` of the shape that it looks at;
+- `WITH_ONE`, the schedule that it comes to with one of the `chunks`, or `splits`, that it is made for: {"chunks": "1f1b"}.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
 
 OPTIONS = ("group",)
+WITH_ONE = {"chunks": "1f1b"}
 
 
 def refuse(shape: Shape) -> None:

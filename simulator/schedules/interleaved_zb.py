@@ -15,6 +15,8 @@ from ..program.slot import Shape, Slot
 from . import interleaved
 from ._delayed import most_alive, weave
 
+WITH_ONE = {"chunks": "zb-h1"}
+
 
 def refuse(shape: Shape) -> None:
     interleaved.refuse(replace(shape, group=None))

@@ -15,6 +15,7 @@ from ..program.slot import Shape, Slot
 
 CHUNKS = 1
 OPTIONS = ("splits",)
+WITH_ONE = {"splits": "1f1b"}
 
 
 def refuse(shape: Shape) -> None:

@@ -21,10 +21,13 @@ DATA = {
     "gpus": "topologies/gpus",
     "frameworks": "workloads/frameworks",
     "scenarios": "workloads/scenarios",
+    "fabrics": "topologies/fabrics",
 }
 """Kinds of things that are data: YAML files in a folder."""
 CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "collectives", "metrics": "metrics"}
 """Kinds of things that are code: Python files in a folder of the package."""
+WITH_UNDERSCORES = ("collectives",)
+"""Kinds whose names are written with underscores, as NCCL writes all_reduce; all others have dashes, as in rail-optimized."""
 SINGULAR = {kind: kind[:-1] for kind in (*DATA, *CODE)} | {"gpus": "GPU"}
 
 
@@ -37,15 +40,21 @@ def folder(kind: str) -> Path:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Every name of a kind, and its file."""
+    """Every name of a kind, as it is written, and its file."""
     home, suffix = folder(kind), ".py" if kind in CODE else ".yaml"
-    stems = sorted(name.removesuffix(suffix) for name in os.listdir(home) if name.endswith(suffix))
-    return {stem: home / f"{stem}{suffix}" for stem in stems if not stem.startswith("_")}
+    stems = [name.removesuffix(suffix) for name in os.listdir(home) if name.endswith(suffix)]
+    found = {written(kind, stem): home / f"{stem}{suffix}" for stem in stems if not stem.startswith("_")}
+    return dict(sorted(found.items()))
 
 
 def plain(name: str) -> str:
     """A name without the differences that do not matter."""
     return name.strip().lower().replace("_", "-")
+
+
+def written(kind: str, name: str) -> str:
+    """A name in the spelling of its kind: the one that is printed, whatever was typed."""
+    return plain(name).replace("-", "_") if kind in WITH_UNDERSCORES else plain(name)
 
 
 def is_path(name: str) -> bool:
@@ -70,10 +79,10 @@ def find(kind: str, name: str) -> Path:
     """The file of a name, or of a path."""
     if kind in DATA and is_path(name):
         return Path(name)
-    known = {plain(stem): path for stem, path in files(kind).items()}
-    if plain(name) not in known:
+    known = files(kind)
+    if written(kind, name) not in known:
         raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
-    return known[plain(name)]
+    return known[written(kind, name)]
 
 
 def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
@@ -81,7 +90,7 @@ def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
         return f"a {SINGULAR[kind]} in a file is written {name}:function"
     if kind in DATA and is_file(f"{name}.yaml"):
         return f"did you mean '{name}.yaml'?"
-    return did_you_mean(plain(name), known)
+    return did_you_mean(written(kind, name), known)
 
 
 def module(kind: str, name: Any) -> Any:
@@ -102,8 +111,10 @@ def module(kind: str, name: Any) -> Any:
 
 
 def called(thing: Any) -> str:
-    """The name of a thing of the catalog, or of an object that was given in its place."""
-    return thing if isinstance(thing, str) else str(getattr(thing, "__name__", type(thing).__name__)).rpartition(".")[2]
+    """The name of a schedule of the catalog, or of an object or a file that was given in its place."""
+    if isinstance(thing, str):
+        return thing if ":" in thing or is_table(thing) else plain(thing)
+    return str(getattr(thing, "__name__", type(thing).__name__)).rpartition(".")[2]
 
 
 def headline(path: Path) -> str:

@@ -10,7 +10,6 @@ from ..engine.timeline import Times
 from ..errors import UserError
 from ..units import show_bytes, show_s
 
-ENGINES = ("auto", "des", "replay", "compiled")
 MANY_TASKS = 500_000
 """From so many on the compiled engine is quicker, although it loads for a second, and compiles for ten on its first use."""
 MOST_TASKS = {"des": 20_000_000, "compiled": 60_000_000}

@@ -13,7 +13,7 @@ from .fabrics import Fabric
 
 def text(fabric: Fabric) -> str:
     """A fabric as its YAML file."""
-    lines = [f"# {fabric.about}", f"about: {_quoted(fabric.about)}"]
+    lines = [f"# {fabric.about.rstrip('.')}.", f"about: {_quoted(fabric.about)}"]
     lines += [f"provenance: {fabric.provenance}", f"source: {_quoted(fabric.source)}"]
     if fabric.inside:
         lines += ["inside:", *(f"  {line}" for line in _inside_lines(fabric.inside))]

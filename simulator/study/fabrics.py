@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from ..costs.curves import Curve
 from ..costs.links import Across, Inside
+from ..costs.theory import Algorithm, Kind
 from ..costs.tuner import Choice
 from ..errors import UserError, did_you_mean
 from ..units import BYTES, BYTES_PER_SECOND, KIB, LATENCY, SECONDS
@@ -23,7 +24,6 @@ from .document import Document
 from .source import parse, read
 from .strict import Contradiction, Field, Strict, quantity
 
-FOLDER = "fabrics"
 MOST_KNOTS = 64
 
 Rate = Annotated[float, quantity(BYTES_PER_SECOND)]
@@ -73,8 +73,8 @@ class AcrossSchema(Strict):
 class CurveSchema(Strict):
     """One measured series."""
 
-    kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv"]
-    algorithm: Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"] = "auto"
+    kind: Kind
+    algorithm: Algorithm = "auto"
     ranks: Annotated[int, Field(ge=2, le=2**20)]
     nodes: Count = 1
     inside: str | None = None
@@ -112,7 +112,7 @@ class ChoiceSchema(Strict):
     @property
     def name(self) -> str:
         """The algorithm as it is known here."""
-        return catalog.plain(self.algorithm).replace("-", "_")
+        return catalog.written("collectives", self.algorithm)
 
 
 class FabricSchema(Strict):
@@ -156,12 +156,12 @@ Loader = Callable[[str], Fabric]
 
 def folder() -> Path:
     """Where the fabrics are that ship."""
-    return catalog.folder("clusters") / FOLDER
+    return catalog.folder("fabrics")
 
 
 def names() -> list[str]:
     """Every fabric that ships."""
-    return sorted(path.stem for path in folder().glob("*.yaml"))
+    return list(catalog.files("fabrics"))
 
 
 def load(name: str) -> Fabric:

@@ -103,13 +103,13 @@ def sites(value: Any) -> tuple[str, ...]:
 
 def _is_shape_with(name: str, part: str) -> bool:
     """Whether a shape of that name can be a node's `inside`, or a `fabric`; reads no other shape."""
-    known = name in map(catalog.plain, catalog.files("shapes"))
+    known = name in catalog.files("shapes")
     return known and hasattr(catalog.module("shapes", name), part)
 
 
 def shapes_with(what: str) -> list[str]:
     """The shapes of the catalog that can be a node's `inside`, or a `fabric` of nodes, or that have an option."""
-    found = {catalog.plain(name): catalog.module("shapes", name) for name in catalog.files("shapes")}
+    found = {name: catalog.module("shapes", name) for name in catalog.files("shapes")}
     if what in ("inside", "fabric"):
         return [name for name, module in found.items() if hasattr(module, what)]
     return [name for name, m in found.items() if what in (*m.OPTIONS, *getattr(m, "OPTIONS_INSIDE", ()))]

@@ -35,7 +35,7 @@ SAY_SO = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under a
 
 def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
     """How collectives are done on a cluster: by the algorithm named, or as its library would."""
-    known, wanted = catalog.files("collectives"), catalog.plain(algorithm).replace("-", "_")
+    known, wanted = catalog.files("collectives"), catalog.written("collectives", algorithm)
     if wanted not in (AUTO, *known):
         raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *known]))
     chosen, told = chosen_on(cluster), told_on(cluster)

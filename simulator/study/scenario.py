@@ -55,11 +55,13 @@ class Scenario:
         return Document({}, self.marks).where(place)
 
     def as_dict(self) -> dict[str, Any]:
-        """The scenario as plain data, for records of results."""
+        """The scenario as plain data, for records of results; its schedule as it was asked for."""
+        schedule = self.plan.schedule
+        named = schedule if isinstance(schedule, str) else catalog.called(schedule)
         return {
             "model": self.model.name,
             "cluster": self._cluster(),
-            "plan": {**asdict(replace(self.plan, schedule=catalog.called(self.plan.schedule))), "overlap": self._overlap()},
+            "plan": {**asdict(replace(self.plan, schedule=named)), "overlap": self._overlap()},
             "job": asdict(self.job),
             "framework": asdict(self.framework),
             "fidelity": asdict(self.fidelity),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
+from ..binding.fidelity import Collectives, Granularity
 from ..units import SECONDS, show_s
 from . import grammar
 from .machines import LEAST_FACTOR, ClusterSchema, Degree, Name, Size
@@ -98,8 +99,8 @@ class JobSchema(Strict):
 class FidelitySchema(Strict):
     """The accuracy dial."""
 
-    collectives: Literal["closed", "fluid", "stepwise"] = "fluid"
-    granularity: Literal["op"] = "op"
+    collectives: Collectives = "fluid"
+    granularity: Granularity = "op"
 
 
 class PerturbSchema(Strict):

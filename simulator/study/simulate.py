@@ -27,9 +27,9 @@ from . import engines, feasible
 from .assemble import bound_of, program_of, site_of
 from .explain_deadlock import explained
 from .run import Run
+from .run_options import ENGINES, MOST_STEPS
 from .scenario import Perturb, Scenario
 
-MOST_STEPS = 1000
 OVERLAPPING_STEPS = 3
 
 
@@ -63,8 +63,8 @@ def simulate_scenario(
 ) -> Run:
     """The same for a scenario that has been put together already."""
     began = perf_counter()
-    if engine not in engines.ENGINES:
-        raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, engines.ENGINES))
+    if engine not in ENGINES:
+        raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, ENGINES))
     if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     feasible.check(scenario)

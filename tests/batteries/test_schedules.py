@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from simulator.engine.close import close
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay
 from simulator.errors import OutsideDomain, UserError
-from simulator.program.slot import Shape, Slot
+from simulator.program.slot import Layout, Shape, Slot, lay_out
 from simulator.study import catalog
 from simulator.testing import check_schedule
 
@@ -52,6 +53,36 @@ def test_whole_steps_replay_like_the_event_loop(name: str, chunks: int) -> None:
     one, other = des.simulate(graph), replay(graph)
     np.testing.assert_array_equal(one.start_ns, other.start_ns)
     np.testing.assert_array_equal(one.end_ns, other.end_ns)
+
+
+GRID = [Shape(ranks, microbatches) for ranks in (2, 3, 4, 8) for microbatches in (2, 4, 8, 9, 16)]
+
+
+def at_one(name: str) -> dict[Shape, Layout]:
+    """What a schedule makes of one chunk and unsplit sequences, where it takes them."""
+    found = {}
+    for shape in GRID:
+        with suppress(OutsideDomain):
+            found[shape] = lay_out(catalog.module("schedules", name), shape)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_comes_to_another_schedule_with_one_chunk_or_split_says_so(name: str) -> None:
+    schedule = catalog.module("schedules", name)
+    declared = dict(getattr(schedule, "WITH_ONE", {}))
+    cuts = ["chunks"] * (not hasattr(schedule, "CHUNKS")) + ["splits"] * ("splits" in getattr(schedule, "OPTIONS", ()))
+    assert set(declared) <= set(cuts)
+    if not cuts or name == "optimal":
+        return
+    mine, same = at_one(name), set()
+    for other in set(NAMES) - {name, "optimal"}:
+        theirs = at_one(other)
+        both = mine.keys() & theirs.keys()
+        if both and all(mine[s].orders == theirs[s].orders and mine[s].placements == theirs[s].placements for s in both):
+            same.add(other)
+    assert set(declared.values()) <= same
+    assert bool(declared) == bool(same)
 
 
 def broken(**changes: object) -> SimpleNamespace:

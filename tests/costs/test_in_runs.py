@@ -18,6 +18,7 @@ from simulator.study.band import SPREADS, band_s
 from simulator.study.kernel_costs import OpCost, shape_of, spans
 from simulator.study.known_by import known_by, of_collectives, of_kernels
 from simulator.study.load import load_one as load
+from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
 from ..house import scenario, small_cluster
@@ -38,6 +39,7 @@ def test_costs_add_up_to_the_time_at_work(plan: sim.Plan) -> None:
 def test_costs_on_the_command_line() -> None:
     said = trainsim("run", "llama3-70b-64xh100", "--costs")
     assert "mlp_up.wgrad" in said.out
+    assert "  standard error\n" in said.out
     assert "measured" in said.out
     record = trainsim("run", "llama3-70b-64xh100", "--costs", "--json").record
     assert {"name", "calls", "seconds", "model", "provenance", "sigma"} <= set(record["costs"][0])
@@ -213,6 +215,19 @@ def test_the_band_holds_what_is_waited_for_and_nothing_else() -> None:
     assert width_s(0.1, 2.0) < width_s(0.3, 2.0)
     assert width_s(0.3, 2.0, 0.75) == pytest.approx(4 * width_s(0.3, 2.0))
     assert width_s(0.3, 2.0, 0.75, "dp") == pytest.approx(2 * SPREADS * (0.4**2 + 0.6**2) ** 0.5)
+
+
+def test_t3_5_the_range_of_a_step_is_two_standard_errors_to_each_side() -> None:
+    """Of one GPU, which waits for nobody: those of one model's kernels added up, models independent; and the summary says so."""
+    run = scenario(cluster=small_cluster(1, gpus_per_node=1)).simulate()
+    assert not run.collective_costs
+    models = {cost.model for cost in run.kernel_costs}
+    each_s = [sum(cost.seconds * cost.sigma for cost in run.kernel_costs if cost.model == model) for model in models]
+    assert len(each_s) > 1
+    low, high = run.step_time_interval_s
+    assert high - run.metrics.step_time_s == pytest.approx(2 * sum(error_s**2 for error_s in each_s) ** 0.5)
+    assert run.metrics.step_time_s - low == pytest.approx(high - run.metrics.step_time_s)
+    assert dict(run.summary)["step time"].endswith(f"{show_s(low)} to {show_s(high)} within two standard errors")
 
 
 @pytest.mark.parametrize("batch", [8, 32, 256])

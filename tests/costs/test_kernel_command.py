@@ -35,7 +35,7 @@ def test_attention_is_causal_unless_told_otherwise() -> None:
 def test_text_says_what_the_record_says() -> None:
     said = trainsim("kernel", *PRODUCT)
     assert said.code == 0
-    for word in ("us, give or take", "gemm: bf16 any of h100", "measured", "TFLOP/s"):
+    for word in ("us, give or take", "% (one standard error)", "gemm: bf16 any of h100", "measured", "TFLOP/s"):
         assert word in said.out
 
 

@@ -214,5 +214,6 @@ def test_links_between_switches_of_one_kind_are_coloured_in_large_pictures_too(s
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_command_writes_a_picture(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"dgx.{suffix}"
-    trainsim("topology", "dgx-h100", "--nodes", 2, "--plot", file)
+    said = trainsim("topology", "dgx-h100", "--nodes", 2, "--plot", file)
     assert file.stat().st_size > 1000
+    assert ["picture", str(file)] in [line.split() for line in said.out.splitlines()]

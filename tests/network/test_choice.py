@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.costs import tuner
+from simulator.costs import theory, tuner
 from simulator.costs.tuner import Choice, Group, believed_s, chosen, told
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import fabric_text, fabrics
+from simulator.study.calibrate.nccl_tests import PROGRAMS
 from simulator.study.choices import generation
-from simulator.study.collective import time_collective
+from simulator.study.collective import BUS_FACTOR, time_collective
+from simulator.study.library import LIBRARY
 from simulator.study.timing import timing_on
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 from tests.commandline import trainsim
@@ -26,6 +29,13 @@ from tests.commandline import trainsim
 TABLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "collectives.csv.gz"
 SIZES = [2**octave for octave in range(3, 35)]
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+
+def test_every_list_of_collectives_holds_the_same() -> None:
+    """Each says something of every kind; an exchange is how a program calls what nccl-tests calls sendrecv."""
+    assert set(BUS_FACTOR) == set(theory.KINDS) == set(PROGRAMS.values())
+    assert set(LIBRARY) == {*theory.KINDS, "exchange"}
+    assert {*get_args(get_type_hints(fabrics.ChoiceSchema)["kind"]), "sendrecv"} == set(theory.KINDS)
 
 
 def taken(cluster: Cluster, sizes: list[int], kind: str = "all_reduce") -> list[str]:

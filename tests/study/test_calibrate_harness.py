@@ -427,7 +427,6 @@ def test_what_was_told_meanwhile_counts_and_nothing_else(monkeypatch: pytest.Mon
     gauge.told.extend((at_s, Reading(clock_mhz, None, words)) for at_s, clock_mhz, words in told)
     assert gauge.during(1.5, 4.5) == Reading(1800.0, None, "hot, power cap")
     assert gauge.during(2.5, 2.9) == NOTHING
-    gauge.close()
 
 
 TOOL = """#!/bin/sh
@@ -454,14 +453,17 @@ def test_the_driver_is_asked_for_what_it_knows(tmp_path: Path, monkeypatch: pyte
     assert f"--query-gpu={asked}" in (accepted("GPU-1") or [])
     began = time.perf_counter()
     gauge = Gauge("GPU-1")
-    while not gauge.told and time.perf_counter() - began < 30:
-        time.sleep(0.01)
-    gauge.close()
+    assert gauge.process is None, "making one starts nothing"
+    with gauge:
+        while not gauge.told and time.perf_counter() - began < 30:
+            time.sleep(0.01)
+        process = gauge.process
+    assert process is not None
+    assert process.returncode is not None, "leaving ends the tool"
     assert gauge.during(began, time.perf_counter()) == Reading(1755.0, 690.1, "power cap")
     tool.unlink()
-    without = Gauge("GPU-1")
-    assert without.during(began, time.perf_counter()) == NOTHING
-    without.close()
+    with Gauge("GPU-1") as without:
+        assert without.during(began, time.perf_counter()) == NOTHING
 
 
 class FakeEvent:

@@ -116,7 +116,7 @@ def test_what_was_not_fitted_claims_no_error(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(text([row for row in rows("bf16") if row.probe.op == "layernorm"]))
     said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").out
     assert "layernorm" in said
-    assert "claimed" not in said
+    assert "standard error" not in said
     assert "not measured: rowwise" in said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 import simulator as sim
+from simulator.commands.catalog import AUTOMATIC, OF_THEIR_SHAPES
 from simulator.study import catalog, source, strict
+from simulator.study.machines import ClusterSchema
 from simulator.study.schema import FidelitySchema, JobSchema, OverlapSchema, PlanSchema, json_schema
 from simulator.study.software import FrameworkSchema, FusionSchema, LowPrecisionSchema, OverlapsSchema
 from simulator.study.strict import Strict
@@ -89,23 +92,30 @@ def test_defaults_are_listed_for_every_field_that_may_be_left_out() -> None:
     said = trainsim("catalog", "defaults")
     listed = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     values = trainsim("catalog", "defaults", "--json").record
-    flat = {f"{section}.{name}": value for section, inner in values.items() for name, value in inner.items()}
-    flat |= {f"plan.overlap.{name}": value for name, value in flat.pop("plan.overlap").items()}
+    flat = _flat(values)
     assert set(listed) == set(flat)
-    assert {(name, listed[name]) for name in flat if flat[name] is None} == {
-        ("plan.dp", "what is left of the GPUs"),
-        ("plan.sequence_parallel", "true when tp > 1"),
-        ("plan.group", "the schedule's own choice"),
-        *((f"plan.overlap.{axis}", "as the framework does") for axis in ("dp", "tp", "pp")),
-    }
+    assert set(AUTOMATIC) == {name for name, value in flat.items() if value in (None, "")}, "these depend on something"
     for name, value in flat.items():
-        if value is not None:
-            assert source.scalar(listed[name]) == value
-    for section, made in (("plan", sim.Plan), ("job", sim.Job), ("fidelity", sim.Fidelity)):
+        words = f"[{', '.join(value)}]" if isinstance(value, list) else value
+        assert (listed[name] if name in AUTOMATIC else source.scalar(listed[name])) == AUTOMATIC.get(name, words)
+    for section, made in (("plan", sim.Plan), ("job", sim.Job), ("fidelity", sim.Fidelity), ("framework", Framework)):
         assert set(values[section]) == {field.name for field in fields(made)}
+    may_be_omitted = set(strict.fields(ClusterSchema)) - set(strict.required(ClusterSchema)) - {"name", "sources"}
+    assert set(values["cluster"]) == may_be_omitted - set(OF_THEIR_SHAPES)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
 
 
 def test_what_the_defaults_say_is_what_is_used() -> None:
     written = trainsim("catalog", "defaults", "--json").record
     given = {"model": "llama3-8b", "cluster": "dgx-h100"}
+    of_clusters = written.pop("cluster")
     assert sim.scenario(given) == sim.scenario({**given, **written})
+    own = {"gpu": "h100", "gpus_per_node": 8, "intra_node": "NVSwitch 450 GB/s"}
+    assert sim.cluster(own) == sim.cluster({**own, **of_clusters})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import UserError
+from ...hashing import mix
 from ..wiring import Array, Links, Vertices, Wiring
 from ._inside import Part, rail_of
 
@@ -201,17 +202,8 @@ class _Repeated:
 
 def flow_hash(seed: int, source: Array, target: Array) -> Array:
     """A hash of each flow: the same for the same seed and ends, otherwise as good as random."""
-    mixed = _mix(np.full(len(source), seed, dtype=np.uint64))
+    mixed = mix(np.full(len(source), seed, dtype=np.uint64))
     for end in (source, target):
-        mixed = _mix(mixed ^ end.astype(np.uint64))
+        mixed = mix(mixed ^ end.astype(np.uint64))
     hashed: Array = (mixed >> np.uint64(1)).astype(np.int64)
     return hashed
-
-
-def _mix(values: Array) -> Array:
-    """A 64-bit finaliser (splitmix64): every output bit depends on every input bit."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = z ^ (z >> np.uint64(31))
-    return mixed

@@ -43,22 +43,25 @@ NOTHING = Reading()
 
 
 class Gauge:
-    """Follows nvidia-smi."""
+    """Follows nvidia-smi from entering to leaving `with`; what it told until then stays."""
 
     def __init__(self, which: str, clock: Callable[[], float] = perf_counter) -> None:
-        self.clock, self.told = clock, deque[tuple[float, Reading]](maxlen=MOST_KEPT)
+        self.which, self.clock, self.told = which, clock, deque[tuple[float, Reading]](maxlen=MOST_KEPT)
         self.process: subprocess.Popen[str] | None = None
-        command = accepted(which)
+
+    def __enter__(self) -> Gauge:
+        command = accepted(self.which)
         if command is None:
-            return
+            return self
         command = [*command, f"--loop-ms={PERIOD_MS}"]
         try:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
             )
         except OSError:
-            return
+            return self
         threading.Thread(target=self._follow, args=(self.process,), daemon=True).start()
+        return self
 
     def _follow(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
@@ -68,7 +71,7 @@ class Gauge:
         """What was told between two times of the clock: the medians, and every reason."""
         return together(found for at_s, found in self.told.copy() if start_s <= at_s <= end_s)
 
-    def close(self) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.process is not None:
             self.process.terminate()
             self.process.wait()

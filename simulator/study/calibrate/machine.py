@@ -28,7 +28,7 @@ BROKEN = "CUDA error"
 
 
 class Bench:
-    """A device that measures kernels with PyTorch."""
+    """A device that measures kernels with PyTorch; within `with`, what its driver tells meanwhile is recorded."""
 
     def __init__(self, device: str) -> None:
         torch = torch_or_hint()
@@ -39,6 +39,15 @@ class Bench:
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
         self.kernels = Kernels(torch, self.device, self.watch)
         self.gauge = Gauge(_identity(torch)) if self.device == "cuda" else None
+
+    def __enter__(self) -> Bench:
+        if self.gauge:
+            self.gauge.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.gauge:
+            self.gauge.__exit__(*exception)
 
     def measure(self, probe: Probe, effort_s: float) -> Sample:
         """The times of a kernel. Raises `Refused` for what this machine cannot run."""
@@ -77,10 +86,6 @@ class Bench:
         size = show_bytes(about.total_memory)
         versions = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
         return {**found, **versions, "sms": about.multi_processor_count, "memory": size, **_told(_identity(torch))}
-
-    def close(self) -> None:
-        if self.gauge:
-            self.gauge.close()
 
 
 def torch_or_hint() -> Any:
