@@ -209,7 +209,7 @@ def test_rows_tell_how_they_are_known(tmp_path: Path) -> None:
     rows = trainsim("validate", "--kind", "collectives", path, "--json").record["rows"]
     found = ["interpolated", "interpolated", "theoretical", "theoretical", None, "theoretical", None]
     assert [row["provenance"] for row in rows] == found
-    assert [row["extrapolated"] for row in rows] == [how == "theoretical" for how in found]
+    assert [row["extrapolated"] for row in rows] == [how and how == "theoretical" for how in found]
     assert "known by: 3 theoretical, 2 interpolated\n" in trainsim("validate", "--kind", "collectives", path).out
 
 
