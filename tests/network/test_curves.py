@@ -437,6 +437,22 @@ def test_text_and_json_calibrate_alike(tmp_path: Path) -> None:
     assert "NCCL 2.27.3; 12 points of 12 sizes" in one
 
 
+def test_json_says_which_results_were_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    record = json.loads(reported("all_reduce", 8, 1))
+    held = record["results"][4]["out_of_place"]
+    record["results"][4]["out_of_place"] = {**held, "time": held["time"] / 50, "nwrong": 7.0}
+    record["results"][5]["out_of_place"]["nwrong"] = None
+    file.write_text(json.dumps(record), encoding="utf-8")
+    made = calibrated([file], "own")
+    assert "wrong: " + f"{file}: results[4]" in made.source
+    assert "11 points of 11 sizes" in made.curves[0].source
+    for result in record["results"]:
+        result["out_of_place"]["nwrong"] = 1.0
+    file.write_text(json.dumps(record), encoding="utf-8")
+    assert "every result is wrong" in trainsim("calibrate", "links", file).err
+
+
 def test_older_tables_have_fewer_columns(tmp_path: Path) -> None:
     file = tmp_path / "old.txt"
     lines = printed("all_gather", 8, 1).splitlines()

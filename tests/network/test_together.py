@@ -201,7 +201,7 @@ def test_gpus_that_cannot_be_had(gpus: tuple[Any, ...], says: str) -> None:
 def test_jobs_that_nobody_could_tell_apart_are_refused(tmp_path: Path) -> None:
     entry = {"model": MODEL, "plan": {"dp": 4}, "job": {"global_batch": 16}, "gpus": 4}
     file = tmp_path / "jobs.yaml"
-    lines = [json.dumps({"name": name, **entry}) for name in ("a", "b", "a")] + [json.dumps({"name": "job 4", **entry}), json.dumps(entry)]
+    lines = [json.dumps({"name": name, **entry}) for name in ("a", "b", "a", "job 4")] + [json.dumps(entry)]
     file.write_text("cluster: " + json.dumps({**THIN, "nodes": 8}) + "\njobs:\n" + "".join(f"  - {line}\n" for line in lines))
     said = trainsim("run", file)
     assert said.code == 2
@@ -211,7 +211,6 @@ def test_jobs_that_nobody_could_tell_apart_are_refused(tmp_path: Path) -> None:
 
 
 def test_jobs_are_not_simulated_stepwise_and_say_so(tmp_path: Path) -> None:
-    """Once it gave the times of fluids, digit for digit."""
     entries = [{"name": n, "model": MODEL, "plan": {"dp": 8}, "job": {"global_batch": 16}, "gpus": 8} for n in "ab"]
     file = tmp_path / "jobs.yaml"
     file.write_text("cluster: " + json.dumps(THIN) + "\njobs: " + json.dumps(entries) + "\nfidelity:\n  collectives: stepwise\n")
