@@ -171,5 +171,14 @@ def test_a_link_that_is_meant_is_found() -> None:
             cluster.link_named(wrong)
         assert f"did you mean {right!r}?" in caught.value.hint
     with pytest.raises(sim.UserError) as caught:
-        cluster.link_named("leaf0")
-    assert "source>target" in caught.value.hint
+        cluster.link_named("laef0")
+    assert "write it source>target; did you mean 'leaf0'?" in caught.value.hint
+
+
+def test_a_vertex_is_no_link_but_has_some() -> None:
+    """An inline cluster has no name that a command could take."""
+    with pytest.raises(sim.UserError) as caught:
+        sim.cluster({**BASE, "shape": "leaf-spine", "nodes_per_pod": 2}).link_named("leaf0")
+    assert "did you mean 'leaf0'" not in caught.value.hint
+    assert "leaf0 is a vertex; write a link source>target, such as leaf0>" in caught.value.hint
+    assert "topology inline" not in caught.value.hint
