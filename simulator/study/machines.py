@@ -151,7 +151,10 @@ class ClusterSchema(Strict):
     shape: Annotated[str, Text(grammar.shape, "how the nodes are joined", "rail-optimized")] | None = None
     nodes_per_pod: Degree = 32
     oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
-    pcie: BytesPerSecond | None = None
+    pcie: Annotated[
+        BytesPerSecond | None,
+        Field(description="from a GPU to its NICs; left out, 63 GB/s (PCIe 5.0 x16), or the rate of its NICs if that is more"),
+    ] = None
     latency: LatencySchema = LatencySchema()
     fabric: Annotated[str, Text(grammar.fabric, "how its links were measured", "ndr-ib")] = ""
     routing: Literal["spray", "ecmp"] = "spray"
