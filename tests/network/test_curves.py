@@ -24,6 +24,7 @@ from simulator.study import fabric_text, fabrics
 from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
 from simulator.study.cluster_links import links_of
+from simulator.study.collective import spread, time_collective
 from simulator.study.describe import machine
 from simulator.units import US_PER_S
 
@@ -164,10 +165,38 @@ def test_where_all_are_wired_all_to_all_takes_what_each_wire_carries(mesh: int, 
         assert least == pytest.approx(size / ranks / wire)
 
 
-def test_all_to_all_in_a_cube_mesh_is_bound_by_its_bisection() -> None:
-    """Half of eight V100 send half of theirs to the other half: over four pairs of wires, of 150 GB/s together."""
+def test_all_to_all_in_a_cube_mesh_waits_for_its_thinnest_wires() -> None:
+    """What the four of a quad have for a GPU of the other goes over its twin's wire, and two of these have 25 GB/s."""
     inside = machine("V100-SXM2", "NVLink2 cube mesh", 8, 1).inside
-    assert theory.least(Call("alltoall", 2.0**30, 8), inside) == pytest.approx(2.0**30 / 8 * 16 / 150e9)
+    assert theory.least(Call("alltoall", 2.0**30, 8), inside) == pytest.approx(2.0**30 / 8 * 4 / 25e9)
+    assert theory.least(Call("alltoall", 2.0**30, 4), inside) == pytest.approx(2.0**30 / 4 / 25e9)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpu", "fabric", "counts"),
+    [
+        ("dgx1-v100", "V100-SXM2", "NVLink2 cube mesh", (2, 4, 8)),
+        ("polaris", "A100-SXM4-40GB", "NVLink3 mesh", (2, 4)),
+        ("alps-gh200", "GH200", "NVLink4", (2, 4)),
+    ],
+)
+@pytest.mark.parametrize("size", [2**20, 2**28, 2**33])
+def test_links_of_the_graph_never_slow_an_all_to_all_alone(
+    cluster: str, gpu: str, fabric: str, counts: tuple[int, ...], size: int
+) -> None:
+    """What a table in words is told is what the same GPUs take as a cluster, whose routes have no more to give."""
+    nodes = find(cluster, nodes=1)
+    for gpus in counts:
+        (row,) = time_collective("alltoall", nodes, [size], gpus=spread(nodes, gpus))
+        found = machine(gpu, fabric, gpus, 1)
+        told = alone(Call("alltoall", size, gpus), found.inside, None, found.curves)
+        assert row.time_s == pytest.approx(told.seconds, rel=1e-4, abs=2e-9), gpus
+
+
+def test_two_on_a_wire_exchange_as_a_sendrecv_does() -> None:
+    inside = machine("V100-SXM2", "NVLink2 cube mesh", 2, 1).inside
+    both, one = (theory.seconds(Call(kind, size, 2), inside) for kind, size in (("alltoall", 2.0**33), ("sendrecv", 2.0**32)))
+    assert both == pytest.approx(one, rel=0.02)
 
 
 @pytest.mark.parametrize(("gpu", "fabric", "wire"), [("MI300X", "xGMI", 64), ("GH200", "NVLink4", 150), ("V100", "NVLink2", 25)])
