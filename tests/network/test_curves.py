@@ -193,6 +193,15 @@ def test_links_of_the_graph_never_slow_an_all_to_all_alone(
         assert row.time_s == pytest.approx(told.seconds, rel=1e-4, abs=2e-9), gpus
 
 
+@pytest.mark.parametrize("kind", ["alltoall", "sendrecv"])
+def test_a_node_of_one_gpu_has_no_wires(kind: str) -> None:
+    """However they would join it with others."""
+    lone = {"gpu": "h100", "gpus_per_node": 1, "nodes": 2, "inter_node": "1x400 Gbit/s"}
+    mesh, switch = (find({**lone, "intra_node": f"{how} 100 GB/s"}) for how in ("fully-connected", "NVSwitch"))
+    times = [[row.time_s for row in time_collective(kind, cluster, [2**20, 2**30])] for cluster in (mesh, switch)]
+    assert times[0] == times[1]
+
+
 def test_two_on_a_wire_exchange_as_a_sendrecv_does() -> None:
     inside = machine("V100-SXM2", "NVLink2 cube mesh", 2, 1).inside
     both, one = (theory.seconds(Call(kind, size, 2), inside) for kind, size in (("alltoall", 2.0**33), ("sendrecv", 2.0**32)))
