@@ -1,9 +1,9 @@
 """Predicted beside measured: one file per kind of measurement, all through `validate`.
 
 A kind is a module with `UNIT`, `READS` (the columns that its predictor may see: what describes the machine and the work, and
-nothing that was measured or says where; of those a table must have the ones in `NEEDS`), `measured(row)`, `source_key(row)`
-and `predictor()`, which gives a function from such a row to a prediction. The predictor raises `UserError` for a row that it
-cannot predict; its message is the reason.
+nothing that was measured or says where; of those a table must have the ones in `NEEDS`), `completed(rows, own)`, the rows with
+columns that a table may leave out, `measured(row)`, `source_key(row)` and `predictor()`, which gives a function from such a row
+to a prediction. The predictor raises `UserError` for a row that it cannot predict; its message is the reason.
 What was measured may be blank or unusable: the row is predicted all the same and compared with nothing.
 """
 
@@ -113,11 +113,15 @@ def read(path: Path) -> list[dict[str, str]]:
     except UnicodeDecodeError:
         raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
     try:
-        rows = list(csv.DictReader(text.splitlines()))
+        table = csv.DictReader(text.splitlines())
+        rows, names = list(table), table.fieldnames or ()
     except csv.Error as error:
         raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
     if not rows:
         raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if twice:
+        raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
     return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
 
 
@@ -133,6 +137,7 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
 
 def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
     """The predictions of a kind for rows, beside what was measured."""
+    rows = kind.completed(rows, own)
     check_header(kind.NEEDS, rows, name)
     predict = kind.predictor(own) if own else kind.predictor()
     return Report(tuple(_judge(kind, row, row.get("id") or i, predict) for i, row in enumerate(rows)))
