@@ -24,8 +24,6 @@ NS_PER_S = 10**9
 US_PER_S = 10**6
 MS_PER_S = 10**3
 NS_PER_US = 10**3
-FINE = 10**6
-"""How much finer than a nanosecond (and than the usual rate) bare flows are solved: a tick is then one femtosecond."""
 
 Nanoseconds = NewType("Nanoseconds", int)
 

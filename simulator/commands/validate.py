@@ -65,9 +65,9 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
 
 
 def _known(row: Judged) -> str:
-    """Whose word a prediction is; of a collective that says itself that it is extrapolated."""
+    """Whose word a prediction is; that of a collective says itself whether it lies beyond what was measured."""
     says = row.provenance or ""
-    return f"{says}, {BEYOND}" if row.extrapolated and says != "extrapolated" else says
+    return f"{says}, {BEYOND}" if row.extrapolated and says not in ("extrapolated", "theoretical") else says
 
 
 def _compared(row: Judged) -> tuple[str, str, str]:

@@ -75,6 +75,11 @@ class Alone:
     uncertainty: float
     """Relative standard error."""
 
+    @property
+    def extrapolated(self) -> bool:
+        """Whether nobody measured such a time: it lies beyond the measured ones, or is theory alone."""
+        return self.provenance != "interpolated"
+
 
 def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS) -> Alone:
     """The time of one collective on its own, on these links, by those of the curves that speak of it."""

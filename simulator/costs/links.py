@@ -54,19 +54,23 @@ class Inside:
 
     def to_one(self, ranks: float) -> float:
         """The part of its rate that a GPU of such a group has to the next one: without a switch, that of one wire."""
-        if not self.mesh:
-            return 1.0
-        wire = self.bytes_per_s / (self.mesh - 1)
-        return min(wire, self.pair_bytes_per_s or wire) / self.rate(ranks)
+        return self._thinnest_bytes_per_s / self.rate(ranks) if self.mesh > 1 else 1.0
 
     def to_all(self, ranks: float) -> float:
-        """The part of its rate that a GPU has when it sends as much to every other. Where some are not wired to each other,
-        half of the group reaches the other half by what is left to a GPU beside the wires within its own half.
+        """The part of its rate that a GPU has when it sends as much to every other: without a switch, all wait for the thinnest
+        wire. Where some are not wired to each other, half of the group reaches the other half by the wires that are left to a GPU
+        beside those within its own half, and all that a GPU's half has for another's twin goes over one of them.
         """
-        if not 0 < self.mesh < ranks:
+        if self.mesh < 2 or ranks < 2:
             return 1.0
-        wires, others = max(1.0, self.mesh - ranks / 2), ranks / 2
-        return wires / others * (ranks - 1) / (self.mesh - 1)
+        wires, others = (max(1.0, self.mesh - ranks / 2), ranks / 2) if self.mesh < ranks else (1.0, 1.0)
+        return wires / others * (ranks - 1) * self._thinnest_bytes_per_s / self.rate(ranks)
+
+    @property
+    def _thinnest_bytes_per_s(self) -> float:
+        """Of the wires of a mesh, each from one GPU to one other."""
+        wire = self.bytes_per_s / (self.mesh - 1)
+        return min(wire, self.pair_bytes_per_s or wire)
 
     def carries_out(self, ranks: float) -> bool:
         """Whether what such a group sends out of its node goes over the same links as what it keeps."""

@@ -147,6 +147,11 @@ def reached(call: Call, inside: Inside) -> float:
     return inside.efficiency * (inside.pair_efficiency if call.per_node == 2 else 1.0)
 
 
+def _of_pair(inside: Inside, laws: Laws) -> float:
+    """The same of a pair that sends both ways."""
+    return min(1.0, laws.pair_efficiency * inside.efficiency)
+
+
 def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
     """Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes."""
     n, nodes = call.ranks, call.nodes if call.nodes > 1 else 0
@@ -205,15 +210,19 @@ def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 
 
 def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
-    """Every rank to every other; those in other nodes through the NICs, which the proxy serves peer by peer."""
+    """Every rank to every other; those in other nodes through the NICs, which the proxy serves peer by peer. Two on a wire of a
+    mesh do what a sendrecv does.
+    """
     n, g, size = call.ranks, call.per_node, call.payload_bytes
+    paired = inside.mesh > 0 and g == 2
+    efficiency = _of_pair(inside, laws) if paired else laws.alltoall_efficiency * reached(call, inside)
     peers = n if inside.carries_out(g) else g
     return Way(
         steps=laws.alltoall_step * (g - 1),
         crossings=1.0 if call.nodes > 1 else 0.0,
         gpu_bytes=(peers - 1) / n * size,
         node_bytes=g * (n - g) / n * size,
-        efficiency=laws.alltoall_efficiency * reached(call, inside),
+        efficiency=efficiency,
         launch=laws.alltoall_launch,
         extra_s=laws.peer_s * (n - g) if call.nodes > 1 else 0.0,
         depth=1.0,
@@ -234,7 +243,7 @@ def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> 
         crossings=1.0 if crosses else 0.0,
         gpu_bytes=within,
         node_bytes=call.payload_bytes,
-        efficiency=min(1.0, laws.pair_efficiency * inside.efficiency),
+        efficiency=_of_pair(inside, laws),
         across=laws.flow_efficiency / min(far**laws.collisions, laws.most_collisions),
         launch=laws.alltoall_launch,
         fills=False,

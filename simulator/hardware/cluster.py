@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..errors import UserError, did_you_mean, nearest
+from ..errors import UserError, did_you_mean, either, nearest
 from .gpu import Gpu
 from .options import LinkSpec, Options
 from .wiring import Array, Wiring
@@ -137,7 +137,7 @@ class Cluster:
             return int(found[0])
         raise UserError(
             f"no link {name!r} in {self.name}",
-            hint=f"{self._nearest_link(name, ends)} (`trainsim topology {self.name} --json` lists all)",
+            hint=f"{self._nearest_link(name, ends)} (`trainsim topology NAME|FILE --json` lists all)",
         )
 
     def _links(self, source: str | None, target: str | None) -> Array:
@@ -148,8 +148,15 @@ class Cluster:
                 matches &= column == self.vertices.get(name, -1)
         return np.flatnonzero(matches)
 
+    def _of(self, vertex: str) -> Array:
+        """The links of a vertex: those out of it, then those into it."""
+        return np.concatenate([self._links(vertex, None), self._links(None, vertex)])
+
     def _nearest_link(self, name: str, ends: list[str]) -> str:
         """What is most like a name that no link has: a link out of the vertex that is meant, or else one into the other."""
+        if name in self.vertices:
+            links = [self.wiring.link_name(link) for link in self._of(name)[:MOST_NAMED].tolist()]
+            return f"{name} is a vertex; write a link source>target, such as {either(links)}" if links else f"{name} has no link"
         meant = [end if end in self.vertices else nearest(end, self.vertices) for end in ends]
         if len(ends) == 2 and any(meant):
             source, target = meant
@@ -158,5 +165,7 @@ class Cluster:
         return f"write it source>target; {did_you_mean(name, self.vertices)}"
 
 
+MOST_NAMED = 4
+"""Links of a vertex that a hint names."""
 MOST_NEAR = 4096
 """Links that a wrong name is compared with."""

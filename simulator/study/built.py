@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .machines import ClusterSchema, GpuSchema, KernelSchema
 
 PCIE_BYTES_PER_S = 63.0 * GB
-"""GPU to NIC where a cluster does not say: PCIe 5.0 x16."""
+"""GPU to NIC where a cluster does not say, PCIe 5.0 x16, unless a GPU's NICs are faster: what leads to them is built for them."""
 
 
 def gpu(schema: GpuSchema) -> Gpu:
@@ -57,7 +57,8 @@ def cluster(schema: ClusterSchema) -> Cluster:
     """A cluster, the modules of its shape and of its nodes' inside found."""
     nics, latency = schema.inter_node or Nics(0, 0.0), schema.latency
     inside = schema.intra_node or Inside("explicit", None, 0.0)
-    usual = inside.bytes_per_s if schema.inside_name == "pcie" else PCIE_BYTES_PER_S
+    to_nics = max(PCIE_BYTES_PER_S, nics.per_node * nics.bytes_per_s / schema.gpus_per_node)
+    usual = inside.bytes_per_s if schema.inside_name == "pcie" else to_nics
     return Cluster(
         name=schema.name,
         gpu=gpu(schema.gpu),

@@ -49,7 +49,7 @@ def _cost(what: tuple[str, str, int, int, int], calls: int, known: Alone) -> OpC
         known.source,
         known.provenance,
         known.uncertainty,
-        known.provenance != "interpolated",
+        known.extrapolated,
         axis,
     )
 

@@ -38,7 +38,7 @@ class _Detail:
         """The finding as one fault, or as several where fields contradict each other."""
         if self.kind == "contradictions":
             for name, message, hint in self.context["found"]:
-                place = (*self.place, *filter(None, [name]))
+                place = (*self.place, *(int(part) if part.isdecimal() else part for part in name.split(".") if part))
                 yield place, Fault(f"{_dotted(place)}{message}", hint, self.document.where(place))
             return
         message, hint = self._words()

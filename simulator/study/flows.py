@@ -1,12 +1,14 @@
-"""Bare flows over a bare graph: the fluid of the engine with nothing around it, on a clock of femtoseconds.
+"""Bare flows over a bare graph: the fluid of the engine with nothing around it.
 
-The same solver and the same engine as everywhere, with tick and rate quantum a million times finer, so that what is left
-of rounding is below anything that a comparison with exact solutions can see.
+The same solver and the same engine as everywhere, with tick and quantum so much finer that what is left of rounding is below
+anything that a comparison with exact solutions can see: a tick is 2^-64 of what the shortest flow takes, the slowest link
+moves 2^64 quanta in it, and both are finer still by the number of flows, each of which may round twice.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from ..engine import des
-from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
-from ..errors import Fault, UserError
-from ..units import FINE, NS_PER_S
+from ..engine.fabric import FREE
+from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
+from ..errors import Fault, UserError, shown
 
-TICKS_PER_S = NS_PER_S * FINE
-QUANTA_PER_BYTE = (1 << RATE_BITS) * FINE * FINE
-"""Work counts these; a rate counts them per tick."""
+PRECISION_BITS = 64
+LARGEST = sys.float_info.max
+MOST_APART = 2**96
+"""By how much the rates of links may differ: the fabric takes no rate of 2^256 quanta a tick or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +46,39 @@ class Case:
     latency_s: tuple[float, ...]
     flows: tuple[Flow, ...]
 
+    def begin_s(self, flow: Flow) -> Fraction:
+        """When its first byte moves."""
+        return Fraction(flow.start_s) + sum(Fraction(self.latency_s[link]) for link in flow.route)
+
+    def alone_s(self, flow: Flow) -> Fraction:
+        """When it would end if no other were there, but for the links that it crosses more than once."""
+        if not flow.route:
+            return self.begin_s(flow)
+        return self.begin_s(flow) + Fraction(flow.size_bytes) / Fraction(min(self.capacity_bytes_per_s[i] for i in flow.route))
+
+    @property
+    def ticks_per_s(self) -> Fraction:
+        """How finely time is counted; a power of two, so that floats are counted as they are."""
+        shortest = min((end for end in map(self.alone_s, self.flows) if end), default=Fraction(1))
+        return _power_of_two(len(self.flows) / shortest)
+
+    @property
+    def quanta_per_byte(self) -> Fraction:
+        """How finely bytes are counted: work counts these quanta, a rate counts them per tick."""
+        slowest = Fraction(min(self.capacity_bytes_per_s, default=1))
+        return _power_of_two(len(self.flows) * self.ticks_per_s / slowest)
+
 
 def end_times_s(case: Case) -> list[float]:
     """When the last byte of each flow leaves: it starts to move at its start plus the latencies of its links."""
     if not case.flows:
         return []
-    n = len(case.flows)
+    n, ticks_per_s, quanta_per_byte = len(case.flows), case.ticks_per_s, case.quanta_per_byte
     columns = {name: np.empty(n, dtype=object) for name in ("solo", "work")}
     for i, flow in enumerate(case.flows):
-        starts = Fraction(flow.start_s) + sum(Fraction(case.latency_s[link]) for link in flow.route)
-        columns["solo"][i] = round(starts * TICKS_PER_S)
-        columns["work"][i] = round(Fraction(flow.size_bytes) * QUANTA_PER_BYTE)
-    capacity = [round(Fraction(c) * QUANTA_PER_BYTE / TICKS_PER_S) for c in case.capacity_bytes_per_s]
+        columns["solo"][i] = round(case.begin_s(flow) * ticks_per_s)
+        columns["work"][i] = round(Fraction(flow.size_bytes) * quanta_per_byte) if flow.route else 0
+    capacity = [round(Fraction(c) * quanta_per_byte / ticks_per_s) for c in case.capacity_bytes_per_s]
     feet = [sorted(set(flow.route)) for flow in case.flows]
     weights = [flow.route.count(link) << WEIGHT_BITS for flow, foot in zip(case.flows, feet, strict=True) for link in foot]
     none = np.full(n, -1)
@@ -63,7 +87,7 @@ def end_times_s(case: Case) -> list[float]:
         pace=none,
         foot=np.arange(n),
         work=columns["work"],
-        cap=np.full(n, UNCAPPED << RATE_BITS, dtype=object),
+        cap=np.full(n, FREE >> 1, dtype=object),
         streams=Csr.from_lists([[i] for i in range(n)]),
         preds=Csr.from_lists([[] for _ in range(n)]),
         feet=Csr.from_lists(feet),
@@ -72,7 +96,17 @@ def end_times_s(case: Case) -> list[float]:
         pace_profile=np.zeros(0, dtype=np.int64),
         profiles=tuple(Profile.constant(value) for value in capacity),
     )
-    return [float(Fraction(int(end), TICKS_PER_S)) for end in des.simulate(graph).end_ns.tolist()]
+    ends_s = [int(end) / ticks_per_s for end in des.simulate(graph).end_ns.tolist()]
+    late = next((i for i, end_s in enumerate(ends_s) if end_s > LARGEST), None)
+    if late is not None:
+        message = f"case {case.name!r}: flow {late} ends after more than {LARGEST:.2g} s"
+        raise UserError(message, hint="give it fewer bytes, or faster links")
+    return [float(end_s) for end_s in ends_s]
+
+
+def _power_of_two(least: Fraction) -> Fraction:
+    """About 2^PRECISION_BITS times so many, and no fewer."""
+    return Fraction(2) ** (least.numerator.bit_length() - least.denominator.bit_length() + 1 + PRECISION_BITS)
 
 
 def read_cases(path: Path) -> list[Case]:
@@ -108,6 +142,9 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
         )
         for flow, at in ((flow, f"{where}.flows[{i}]") for i, flow in enumerate(flows))
     )
+    if capacity and Fraction(max(capacity)) > MOST_APART * Fraction(min(capacity)):
+        message = f"capacity_Bps: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"
+        faults.append(Fault(message, "the rates of links may not lie further apart", where))
     return Case(str(case.get("name", "")), capacity, latency, built)
 
 
@@ -123,9 +160,10 @@ def _number(
     row: Mapping[str, Any], name: str, where: str, faults: list[Fault], *, default: float | None = None, positive: bool = False
 ) -> float:
     value = row.get(name, default)
-    legal = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+    legal = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
     if not legal or (positive and not value):
-        faults.append(Fault(f"{name} should be a {'positive ' if positive else ''}number, not {value!r}", where=where))
+        wanted = "a positive number" if positive else "a number that is not negative"
+        faults.append(Fault(f"{name} should be {wanted}, not {shown(value)}", where=where))
         return 1.0
     number: float = value
     return number

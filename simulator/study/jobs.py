@@ -36,6 +36,7 @@ from .shared_links import SharedLink, shared_links
 from .traffic import Traffic
 
 KEYS = ("name", "model", "plan", "job", "gpus")
+STEPWISE: Place = ("fidelity", "collectives")
 LEAST_STEPS, MOST_STEPS = 3, 64
 
 
@@ -177,6 +178,10 @@ def tenancy(document: Document) -> Tenancy:
             continue
         free = max(free, max(tenant.gpus) + 1)
         tenants.append(tenant)
+    faults += _namesakes(document, entries)
+    if whole is not None and whole.fidelity.collectives == "stepwise":
+        hint = "fluid or closed; stepwise simulates one job at a time"
+        faults.append(Fault("fidelity.collectives: stepwise is not there for several jobs", hint, document.where(STEPWISE)))
     if not faults and whole is not None:
         faults += _clashes(document, tenants, whole.cluster)
     if faults or whole is None:
@@ -208,8 +213,23 @@ def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Sc
     marks |= {p[2:]: mark for p, mark in document.marks.items() if p[:2] == place}
     scenario = from_document(Document({**shared, **own}, marks))
     part = _part(scenario.cluster, len(chosen), document.where((*place, "gpus")))
-    tenant = Tenant(str(entry.get("name", f"job {place[1]}")), replace(scenario, cluster=part, perturb=()), tuple(chosen))
+    tenant = Tenant(_name_of(entry, int(place[1])), replace(scenario, cluster=part, perturb=()), tuple(chosen))
     return scenario, tenant
+
+
+def _name_of(entry: Mapping[str, Any], number: int) -> str:
+    """What a job is called; one without a name, by its place in the list."""
+    return str(entry.get("name", f"job {number}"))
+
+
+def _namesakes(document: Document, entries: Sequence[Any]) -> list[Fault]:
+    """Jobs that are called as one before them: nobody could tell the two apart in the result."""
+    names = [_name_of(entry, i) if isinstance(entry, Mapping) else "" for i, entry in enumerate(entries)]
+    return [
+        Fault(f"jobs: two are called {name!r}", "give each job a name of its own", document.where(("jobs", i, "name")))
+        for i, name in enumerate(names)
+        if name and name in names[:i]
+    ]
 
 
 def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:

@@ -151,7 +151,10 @@ class ClusterSchema(Strict):
     shape: Annotated[str, Text(grammar.shape, "how the nodes are joined", "rail-optimized")] | None = None
     nodes_per_pod: Degree = 32
     oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
-    pcie: BytesPerSecond | None = None
+    pcie: Annotated[
+        BytesPerSecond | None,
+        Field(description="from a GPU to its NICs; left out, 63 GB/s (PCIe 5.0 x16), or the rate of its NICs if that is more"),
+    ] = None
     latency: LatencySchema = LatencySchema()
     fabric: Annotated[str, Text(grammar.fabric, "how its links were measured", "ndr-ib")] = ""
     routing: Literal["spray", "ecmp"] = "spray"
@@ -198,7 +201,9 @@ class ClusterSchema(Strict):
             yield "intra_node", " has no value", 'write it like "NVSwitch 450 GB/s"'
         yield from self._out_of_place()
         yield from self._out_of_shape()
-        yield from self._of_the_drawn() if drawn else ()
+        if drawn:
+            found = list(self._of_the_drawn())
+            yield from found or self._not_joined()
 
     def _out_of_place(self) -> Iterator[Contradiction]:
         """Fields that say something about another shape than this one."""
@@ -223,6 +228,7 @@ class ClusterSchema(Strict):
 
                 near = list(squarish(points, max(2, len(dims))))
                 yield name, f": {dims} is a torus of {math.prod(dims)}, not of {points}", f"{name}: {near}"
+        yield from self._too_many()
         if self.shape_name == "wan" and self.wan is None:
             yield "wan", " is missing: it says what the sites are", 'wan: {sites: 2, bandwidth: "400 Gbit/s", latency: "20 ms"}'
         if self.wan and len(self.wan.sites) > self.nodes:
@@ -236,6 +242,34 @@ class ClusterSchema(Strict):
         if self.inside_name == "cube-mesh" and self.intra_node and self.intra_node.links not in (None, 4, 6):
             message = f": a cube mesh has no {self.intra_node.links} NVLinks to a GPU"
             yield "intra_node", message, '"cube-mesh 6x25 GB/s" (V100) or "cube-mesh 4x20 GB/s" (P100)'
+
+    def _too_many(self) -> Iterator[Contradiction]:
+        """More nodes, or GPUs of a node, than a shape can join."""
+        shape = catalog.module("shapes", self.shape or self.shape_name)
+        if self.nodes > 1 and hasattr(shape, "inside") and not hasattr(shape, "fabric"):
+            hint = "join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s"
+            yield "shape", f": {self.shape_name} is a single node, and {self.name} has {self.nodes}", hint
+        from ..hardware.shapes import _limits
+
+        inside = self.inside_name, self.gpus_per_node, "gpus_per_node", "node_dims"
+        for name, points, field, sides in (inside, *((name, nodes, "nodes", "dims") for name, nodes in self._fabrics())):
+            wrong = _limits.of_points(name, points, getattr(self, sides))
+            if wrong:
+                yield sides if getattr(self, sides) else field, f": {wrong[0]}", wrong[1]
+        rails, ports = min(self.inter_node.per_node if self.inter_node else 0, self.gpus_per_node), self.dragonfly
+        for name, nodes in self._fabrics() if rails else ():
+            found = _limits.of_switches(name, nodes * rails, self.radix, Dragonfly(**dict(ports)))
+            if found:
+                yield found[0], f": {found[1]}", found[2]
+
+    def _fabrics(self) -> list[tuple[str, int]]:
+        """What joins nodes, and how many: of a WAN, at each site."""
+        if self.nodes == 1 or (self.shape_name == "wan" and self.wan is None):
+            return []
+        if self.wan is None or self.shape_name != "wan":
+            return [(self.shape_name, self.nodes)]
+        sites = len(self.wan.sites)
+        return [(catalog.plain(name), (self.nodes + sites - 1 - i) // sites) for i, name in enumerate(self.wan.sites)]
 
     def _of_the_drawn(self) -> Iterator[Contradiction]:
         """What is wrong with a graph given by hand."""
@@ -264,6 +298,17 @@ class ClusterSchema(Strict):
                     "give the link the sum of the capacities",
                 )
             joined |= {*ways}
+
+    def _not_joined(self) -> Iterator[Contradiction]:
+        """GPUs of a graph given by hand that cannot reach the first, or that it cannot reach."""
+        from ..hardware.shapes import _limits
+
+        places = {vertex.name: i for i, vertex in enumerate(self.vertices or ()) if vertex.kind == "gpu"}
+        links = self.links or ()
+        ways = [(link.from_, link.to) for link in links] + [(link.to, link.from_) for link in links if not link.one_way]
+        names = list(places)
+        for gpu, (source, target) in _limits.unjoined(names, ways):
+            yield f"vertices.{places[names[gpu]]}", f": no way leads from {source!r} to {target!r}", "join them by links"
 
 
 def _flat(value: Any) -> Any:

@@ -92,6 +92,60 @@ def clos(leaves: int, spines: int, flows: int, seed: int) -> dict[str, Any]:
     return {"name": f"clos {leaves}x{HOSTS_PER_LEAF}", "links": list(links.values()), "flows": built}
 
 
+@pytest.mark.parametrize("unit", [1, 10**-3, 10**-9], ids="{:g} B/s".format)
+@pytest.mark.parametrize("sizes", [[1], [1, 7], [3, 1e-6, 2**40]], ids=str)
+def test_links_may_be_as_slow_as_one_likes(unit: float, sizes: list[float], tmp_path: Path) -> None:
+    links = [{"capacity_Bps": unit, "latency_s": 0}, {"capacity_Bps": 7 * unit, "latency_s": 0}]
+    routes = [[0], [0, 1], [1]]
+    case = {
+        "name": "slow",
+        "links": links,
+        "flows": [{"start_s": 0, "size_B": s, "route": r} for s, r in zip(sizes, routes, strict=False)],
+    }
+    assert_exact(case, tmp_path)
+
+
+@pytest.mark.parametrize("apart_s", [1e-9, 1e-15, 1e-21])
+@pytest.mark.parametrize("size_bytes", [1000, 1, 1e-6])
+def test_flows_may_be_as_short_as_one_likes(apart_s: float, size_bytes: float, tmp_path: Path) -> None:
+    links = [{"capacity_Bps": 50 * 10**9, "latency_s": 0}]
+    flows = [{"start_s": i * apart_s, "size_B": size_bytes * (1 + i / 7), "route": [0]} for i in range(6)]
+    assert_exact({"name": "short", "links": links, "flows": flows}, tmp_path)
+
+
+def assert_exact(case: dict[str, Any], folder: Path) -> None:
+    file = folder / "case.json"
+    file.write_text(json.dumps({"cases": [case]}), encoding="utf-8")
+    assert end_times_s(file)[0] == pytest.approx([float(end) for end in exact_ends_s(case)], rel=1e-12, abs=0)
+
+
+def test_a_flow_of_no_bytes_or_over_no_link_ends_where_it_starts(tmp_path: Path) -> None:
+    flows = [{"start_s": 3, "size_B": 5, "route": []}, {"size_B": 0, "route": [0]}, {"size_B": 5, "route": []}]
+    file = tmp_path / "case.json"
+    file.write_text(json.dumps({"cases": [{"name": "", "links": [{"capacity_Bps": 2}], "flows": flows}]}), encoding="utf-8")
+    assert end_times_s(file) == [[3.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("capacities", "flow", "says"),
+    [
+        ([1], {"start_s": -1, "size_B": 1}, "flows[0]: start_s should be a number that is not negative, not -1"),
+        ([1], {"size_B": "x"}, "flows[0]: size_B should be a number that is not negative, not 'x'"),
+        ([1], {"size_B": 10**400}, "size_B should be a number that is not negative, not a number of 401 digits"),
+        ([0], {"size_B": 1}, "links[0]: capacity_Bps should be a positive number, not 0"),
+        ([1, 1e30], {"size_B": 1}, "cases[0]: capacity_Bps: 1e+30 is more than 2^96 times as much as 1"),
+        ([1e-300], {"size_B": 1e300}, "case 'a': flow 0 ends after more than 1.8e+308 s"),
+    ],
+)
+def test_numbers_that_are_refused(capacities: list[float], flow: dict[str, Any], says: str, tmp_path: Path) -> None:
+    file = tmp_path / "case.json"
+    links = [{"capacity_Bps": capacity} for capacity in capacities]
+    file.write_text(json.dumps({"cases": [{"name": "a", "links": links, "flows": [{**flow, "route": [0]}]}]}), encoding="utf-8")
+    said = trainsim("flows", file)
+    assert said.code == 2
+    assert says in said.err
+
+
 def test_the_shared_cases_end_when_exact_rationals_say() -> None:
     if not SHARED.exists():
         pytest.skip("needs the table of flows, ../shared/data/flows.json")

@@ -9,7 +9,12 @@ import networkx as nx
 import pytest
 
 import simulator as sim
+from simulator.costs.curves import alone
+from simulator.costs.theory import Call
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.measure import ways
+from simulator.study import describe
+from simulator.study.collective import time_collective
 from simulator.units import GB, US_PER_S
 from tests.hardware.paths import attributes
 
@@ -24,6 +29,38 @@ def small(shape: str = "rail-optimized", **changes: Any) -> Cluster:
     }  # fmt: skip
     cluster: Cluster = sim.cluster({**written, **changes})
     return cluster
+
+
+@pytest.mark.parametrize(
+    ("changes", "gb_per_s"),
+    [
+        ({}, 63),
+        ({"inter_node": "4x800 Gbit/s"}, 100),
+        ({"inter_node": "2x800 Gbit/s"}, 63),
+        ({"inter_node": "32x100 Gbit/s"}, 100),
+        ({"inter_node": "6x50 GB/s", "gpus_per_node": 1, "shape": "torus"}, 300),
+        ({"inter_node": "4x800 Gbit/s", "pcie": "126 GB/s"}, 126),
+        ({"inter_node": "4x800 Gbit/s", "pcie": "31.5 GB/s"}, 31.5),
+        ({"inter_node": "4x800 Gbit/s", "intra_node": "PCIe 31.5 GB/s"}, 31.5),
+    ],
+    ids=str,
+)
+def test_what_leads_to_nics_is_as_fast_as_they_are_unless_a_cluster_says(changes: dict[str, Any], gb_per_s: float) -> None:
+    """A GPU never waits for a link of which nobody said that it is there."""
+    assert small(**changes).pcie.bytes_per_s == gb_per_s * GB
+
+
+def test_a_system_of_gpu_nics_and_shape_reaches_the_rate_of_its_nics() -> None:
+    """And takes what tables that name the same links are told."""
+    wide = {"gpu": "b300", "gpus_per_node": 8, "intra_node": "NVSwitch 900 GB/s", "inter_node": "8x800 Gbit/s"}
+    cluster = small(**wide)
+    across = [way.bytes_per_s for way in ways(cluster) if not way.inside]
+    assert across == [(100 * GB, 100 * GB)] * len(across)
+    machine = describe.machine("B300", "NVLink5 NVSwitch + XDR IB 8x800Gb/s", 32, 4)
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast"):
+        (row,) = time_collective(kind, cluster, [2**33])
+        known = alone(Call(kind, 2**33, 32, 4), machine.inside, machine.across, machine.curves)
+        assert row.time_s == pytest.approx(known.seconds, rel=1e-3), kind
 
 
 def test_links_are_named_as_the_interface_says() -> None:

@@ -232,7 +232,7 @@ class TestExplicit:
 
     def test_who_is_not_joined_is_named(self) -> None:
         links = [link for link in drawn(4)["links"] if link["from"] != "g3"]
-        with pytest.raises(sim.UserError, match="no way leads from g0 to g3"):
+        with pytest.raises(sim.UserError, match=r"vertices\.5: no way leads from 'g0' to 'g3'"):
             routes(self.explicit(links=links), [(0, 3)])
 
     def test_runs_as_any_cluster_does(self) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulator as sim
 from tests.hardware.shapes import drawn
+
+from ..commandline import trainsim
 
 BASE: dict[str, Any] = {
     "gpu": "h100",
@@ -60,11 +63,79 @@ FAULTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["vertices: 's1' is there more than once", "'s0' and 'g0' are joined already", "'g0' is joined with itself"],
     ),
     "a graph of another size": ({"shape": "explicit", **GRAPH}, ["4 of them are of kind gpu, and there are 4 nodes of 2 GPUs"]),
+    "a graph in pieces": (
+        {"shape": "explicit", **GRAPH, "nodes": 2,
+         "links": [{**LINK, "to": "s0"}, {**LINK, "from": "s0", "to": "g2", "one_way": True}]},
+        ["no way leads from 'g0' to 'g1'", "no way leads from 'g2' to 'g0'", "no way leads from 'g0' to 'g3'"],
+    ),
+    "switches with too few ports": (
+        {"shape": "fat-tree", "nodes": 100, "radix": 4}, ["radix: no fat tree of 200 NICs has switches of 4 ports", "radix: 10"],
+    ),
+    "switches with an odd number of ports": ({"shape": "fat-tree", "radix": 17}, ["has switches of 17 ports", "radix: 18"]),
+    "groups with too few cables": (
+        {"shape": "dragonfly", "dragonfly": {"nics_per_router": 1, "routers_per_group": 2, "global_links": 1}},
+        ["dragonfly: 4 groups cannot each be joined to every other: a group has 2 global links", "at most 3 groups"],
+    ),
+    "sites of too few ports": (
+        {"shape": "wan", "nodes": 40, "radix": 4, "dragonfly": {"nics_per_router": 1, "routers_per_group": 1, "global_links": 2},
+         "wan": {"sites": ["fat-tree", "dragonfly"], "bandwidth": "1 Gbit/s", "latency": "1 ms"}},
+        ["radix: no fat tree of 40 NICs has switches of 4 ports", "dragonfly: 40 groups cannot"],
+    ),
+    "many nodes each joined to each": (
+        {"shape": "fully-connected", "nodes": 2000}, ["nodes: 2000 points cannot all be joined with all", "at most 1024"],
+    ),
+    "many GPUs each joined to each": (
+        {"intra_node": "fully-connected 9 GB/s", "gpus_per_node": 2000}, ["gpus_per_node: 2000 points cannot all be joined"],
+    ),
+    "a long ring": ({"shape": "ring", "nodes": 5000}, ["nodes: 5000 points in a row are too many", "at most 4096"]),
+    "a long torus": ({"shape": "torus", "nodes": 5000, "dims": [5000, 1]}, ["dims: 5000 points in a row are too many"]),
+    "nodes without a fabric": ({"shape": "nvswitch"}, ["shape: nvswitch is a single node, and inline has 4", "rail-optimized"]),
     "several things": (
         {"shape": "torus", "dims": [3, 2], "spines": 2, "box": {"sockets": 1}},
         ["dims: [3, 2] is a torus", "spines: a cluster of shape torus has none", "box: a cluster"],
     ),
 }  # fmt: skip
+
+
+SCENARIO = """model: llama3-8b
+cluster:
+  gpu: h100
+  gpus_per_node: 8
+  nodes: 100
+  intra_node: NVSwitch 450 GB/s
+  inter_node: 8x400 Gbit/s
+  shape: {shape}
+plan: {{tp: 8, pp: 0, schedule: foo}}
+"""
+SWITCHES = {
+    "fat-tree\n  radix: 4": "9:3: cluster.radix: no fat tree of 800 NICs",
+    "dragonfly\n  dragonfly: {nics_per_router: 1, routers_per_group: 2}": "9:3: cluster.dragonfly: 400 groups cannot",
+    "ring\n  oversubscription: 2": "9:3: cluster.oversubscription: a cluster of shape ring has none",
+}
+
+
+@pytest.mark.parametrize("shape", SWITCHES)
+def test_faults_of_a_shape_have_a_place_and_come_with_the_others(shape: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(SCENARIO.format(shape=shape), encoding="utf-8")
+    said = trainsim("run", file, "--json")
+    assert said.code == 2
+    found = [f"{fault['where']}: {fault['message']}" for fault in said.record["faults"]]
+    expected = [SWITCHES[shape], "10:15: plan.pp: 0 is too small", "plan.schedule: no schedule 'foo'"]
+    assert [words for words in expected if not any(words in line for line in found)] == []
+
+
+@pytest.mark.parametrize("command", [("topology",), ("collective", "all_reduce", "-b", "1M", "-e", "1M", "--cluster")])
+def test_commands_that_take_a_cluster_tell_where_its_shape_is_wrong(command: tuple[str, ...], tmp_path: Path) -> None:
+    """Each vertex and link at its own line."""
+    file = tmp_path / "mine.yaml"
+    gpus = "".join(f"  - {{name: {name}, kind: gpu}}\n" for name in "abc")
+    links = "  - {from: a, to: b, capacity: 9 GB/s, latency: 1 us}\n"
+    text = f"gpu: h100\ngpus_per_node: 3\nshape: explicit\nvertices:\n{gpus}links:\n{links}"
+    file.write_text(text, encoding="utf-8")
+    assert f"{file}:7:5: cluster.vertices.2: no way leads from 'a' to 'c'" in trainsim(*command, file).err
+    file.write_text(text + links.replace("from: a", "from: x"), encoding="utf-8")
+    assert f"{file}:10:6: cluster.links.1.from: no vertex 'x'" in trainsim(*command, file).err
 
 
 @pytest.mark.parametrize("what", FAULTS)
@@ -100,5 +171,14 @@ def test_a_link_that_is_meant_is_found() -> None:
             cluster.link_named(wrong)
         assert f"did you mean {right!r}?" in caught.value.hint
     with pytest.raises(sim.UserError) as caught:
-        cluster.link_named("leaf0")
-    assert "source>target" in caught.value.hint
+        cluster.link_named("laef0")
+    assert "write it source>target; did you mean 'leaf0'?" in caught.value.hint
+
+
+def test_a_vertex_is_no_link_but_has_some() -> None:
+    """An inline cluster has no name that a command could take."""
+    with pytest.raises(sim.UserError) as caught:
+        sim.cluster({**BASE, "shape": "leaf-spine", "nodes_per_pod": 2}).link_named("leaf0")
+    assert "did you mean 'leaf0'" not in caught.value.hint
+    assert "leaf0 is a vertex; write a link source>target, such as leaf0>" in caught.value.hint
+    assert "topology inline" not in caught.value.hint

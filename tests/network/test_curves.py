@@ -25,6 +25,7 @@ from simulator.study import fabric_text, fabrics
 from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
 from simulator.study.cluster_links import links_of
+from simulator.study.collective import spread, time_collective
 from simulator.study.describe import machine
 from simulator.units import US_PER_S
 
@@ -168,10 +169,47 @@ def test_where_all_are_wired_all_to_all_takes_what_each_wire_carries(mesh: int, 
         assert least == pytest.approx(size / ranks / wire)
 
 
-def test_all_to_all_in_a_cube_mesh_is_bound_by_its_bisection() -> None:
-    """Half of eight V100 send half of theirs to the other half: over four pairs of wires, of 150 GB/s together."""
+def test_all_to_all_in_a_cube_mesh_waits_for_its_thinnest_wires() -> None:
+    """What the four of a quad have for a GPU of the other goes over its twin's wire, and two of these have 25 GB/s."""
     inside = machine("V100-SXM2", "NVLink2 cube mesh", 8, 1).inside
-    assert theory.least(Call("alltoall", 2.0**30, 8), inside) == pytest.approx(2.0**30 / 8 * 16 / 150e9)
+    assert theory.least(Call("alltoall", 2.0**30, 8), inside) == pytest.approx(2.0**30 / 8 * 4 / 25e9)
+    assert theory.least(Call("alltoall", 2.0**30, 4), inside) == pytest.approx(2.0**30 / 4 / 25e9)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpu", "fabric", "counts"),
+    [
+        ("dgx1-v100", "V100-SXM2", "NVLink2 cube mesh", (2, 4, 8)),
+        ("polaris", "A100-SXM4-40GB", "NVLink3 mesh", (2, 4)),
+        ("alps-gh200", "GH200", "NVLink4", (2, 4)),
+    ],
+)
+@pytest.mark.parametrize("size", [2**20, 2**28, 2**33])
+def test_links_of_the_graph_never_slow_an_all_to_all_alone(
+    cluster: str, gpu: str, fabric: str, counts: tuple[int, ...], size: int
+) -> None:
+    """What a table in words is told is what the same GPUs take as a cluster, whose routes have no more to give."""
+    nodes = find(cluster, nodes=1)
+    for gpus in counts:
+        (row,) = time_collective("alltoall", nodes, [size], gpus=spread(nodes, gpus))
+        found = machine(gpu, fabric, gpus, 1)
+        told = alone(Call("alltoall", size, gpus), found.inside, None, found.curves)
+        assert row.time_s == pytest.approx(told.seconds, rel=1e-4, abs=2e-9), gpus
+
+
+@pytest.mark.parametrize("kind", ["alltoall", "sendrecv"])
+def test_a_node_of_one_gpu_has_no_wires(kind: str) -> None:
+    """However they would join it with others."""
+    lone = {"gpu": "h100", "gpus_per_node": 1, "nodes": 2, "inter_node": "1x400 Gbit/s"}
+    mesh, switch = (find({**lone, "intra_node": f"{how} 100 GB/s"}) for how in ("fully-connected", "NVSwitch"))
+    times = [[row.time_s for row in time_collective(kind, cluster, [2**20, 2**30])] for cluster in (mesh, switch)]
+    assert times[0] == times[1]
+
+
+def test_two_on_a_wire_exchange_as_a_sendrecv_does() -> None:
+    inside = machine("V100-SXM2", "NVLink2 cube mesh", 2, 1).inside
+    both, one = (theory.seconds(Call(kind, size, 2), inside) for kind, size in (("alltoall", 2.0**33), ("sendrecv", 2.0**32)))
+    assert both == pytest.approx(one, rel=0.02)
 
 
 @pytest.mark.parametrize(("gpu", "fabric", "wire"), [("MI300X", "xGMI", 64), ("GH200", "NVLink4", 150), ("V100", "NVLink2", 25)])
@@ -443,6 +481,22 @@ def test_text_and_json_calibrate_alike(tmp_path: Path) -> None:
     one, other = (fabric_text.text(calibrated([file], "own")) for file in (text, record))
     assert one == other
     assert "NCCL 2.27.3; 12 points of 12 sizes" in one
+
+
+def test_json_says_which_results_were_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    record = json.loads(reported("all_reduce", 8, 1))
+    held = record["results"][4]["out_of_place"]
+    record["results"][4]["out_of_place"] = {**held, "time": held["time"] / 50, "nwrong": 7.0}
+    record["results"][5]["out_of_place"]["nwrong"] = None
+    file.write_text(json.dumps(record), encoding="utf-8")
+    made = calibrated([file], "own")
+    assert "wrong: " + f"{file}: results[4]" in made.source
+    assert "11 points of 11 sizes" in made.curves[0].source
+    for result in record["results"]:
+        result["out_of_place"]["nwrong"] = 1.0
+    file.write_text(json.dumps(record), encoding="utf-8")
+    assert "every result is wrong" in trainsim("calibrate", "links", file).err
 
 
 def test_older_tables_have_fewer_columns(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -219,6 +220,46 @@ def test_the_gpus_of_a_run_say_what_joins_them(gpu: str, nodes: int, start: str,
     assert inside
     assert like
     assert (inside.bytes_per_s, inside.nvls_efficiency > 0) == (like.bytes_per_s, adds_up)
+
+
+def test_measurements_whose_results_were_wrong_count_for_nothing(tmp_path: Path) -> None:
+    """Neither in the curve nor in the constants; the file says which they are."""
+    lines = run("all_reduce", 8, 1, 200).splitlines()
+    at = [i for i, line in enumerate(lines) if line.startswith("  ")][3]
+    size, _, _, _, _, time, *_ = lines[at].split()
+    spoiled = re.sub(rf" {time} (\S+ \S+) 0 ", r" 1.00 \1 7 ", lines[at], count=1)
+    assert spoiled != lines[at]
+    logs = {
+        name: written(tmp_path / f"{name}.txt", "\n".join([*lines[:at], *line, *lines[at + 1 :]]))
+        for name, line in (("spoiled", [spoiled]), ("without", []), ("unchecked", [lines[at].replace(" 0 ", " N/A ")]))
+    }
+    made = {name: calibrated([file], "own") for name, file in logs.items()}
+    assert (made["spoiled"].inside, made["spoiled"].curves) == (made["without"].inside, made["without"].curves)
+    assert made["unchecked"].curves != made["without"].curves, "not checked is not wrong"
+    assert f"left out, as their results were wrong: {logs['spoiled']}:{at + 1}" in made["spoiled"].source
+    assert "left out" not in made["without"].source + made["unchecked"].source
+    assert f"{logs['spoiled']}:{at + 1}" in trainsim("calibrate", "links", logs["spoiled"]).out
+    assert float(size) not in {knot for curve in made["spoiled"].curves for knot, _ in curve.knots}
+
+
+def test_the_errors_of_older_tables_are_no_counts_of_wrong_results(tmp_path: Path) -> None:
+    texts = (run("all_reduce", 8, 1, 200), checked_as("5e-07"))
+    new, older = (calibrated([written(tmp_path / f"{i}.txt", text)], "own") for i, text in enumerate(texts))
+    assert new == older
+
+
+def checked_as(column: str) -> str:
+    """A run with something else in its columns of wrong results."""
+    lines = run("all_reduce", 8, 1, 200).splitlines()
+    return "\n".join(re.sub(r" 0( |$)", rf" {column}\1", line) if line.startswith("  ") else line for line in lines)
+
+
+def test_a_run_whose_results_are_all_wrong_is_refused(tmp_path: Path) -> None:
+    logs = written(tmp_path / "runs.txt", checked_as("3"))
+    said = trainsim("calibrate", "links", logs)
+    assert said.code == 2
+    assert f"{logs}:" in said.err
+    assert "every result is wrong" in said.err
 
 
 def test_gpus_that_are_not_known_or_not_named_may_be_joined_by_anything(tmp_path: Path) -> None:

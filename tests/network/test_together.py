@@ -198,6 +198,30 @@ def test_gpus_that_cannot_be_had(gpus: tuple[Any, ...], says: str) -> None:
         jobs(THIN, *gpus)
 
 
+def test_jobs_that_nobody_could_tell_apart_are_refused(tmp_path: Path) -> None:
+    entry = {"model": MODEL, "plan": {"dp": 4}, "job": {"global_batch": 16}, "gpus": 4}
+    file = tmp_path / "jobs.yaml"
+    lines = [json.dumps({"name": name, **entry}) for name in ("a", "b", "a", "job 4")] + [json.dumps(entry)]
+    file.write_text("cluster: " + json.dumps({**THIN, "nodes": 8}) + "\njobs:\n" + "".join(f"  - {line}\n" for line in lines))
+    said = trainsim("run", file)
+    assert said.code == 2
+    assert f"{file}:5:" in said.err
+    assert "two are called 'a'" in said.err
+    assert "two are called 'job 4'" in said.err
+
+
+def test_jobs_are_not_simulated_stepwise_and_say_so(tmp_path: Path) -> None:
+    entries = [{"name": n, "model": MODEL, "plan": {"dp": 8}, "job": {"global_batch": 16}, "gpus": 8} for n in "ab"]
+    file = tmp_path / "jobs.yaml"
+    file.write_text("cluster: " + json.dumps(THIN) + "\njobs: " + json.dumps(entries) + "\nfidelity:\n  collectives: stepwise\n")
+    said = trainsim("run", file)
+    assert said.code == 2
+    assert f"{file}:4:" in said.err
+    assert "fidelity.collectives: stepwise is not there for several jobs" in said.err
+    assert "--set fidelity.collectives" in trainsim("network", file, "--set", "fidelity.collectives=stepwise").err
+    assert trainsim("run", file, "--set", "fidelity.collectives=closed").code == 0
+
+
 def test_jobs_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     entries = [{"name": n, "model": MODEL, "plan": {"dp": 8}, "job": {"global_batch": 16}, "gpus": 8} for n in "ab"]

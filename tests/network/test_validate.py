@@ -169,12 +169,48 @@ def test_nodes_that_are_not_told_are_as_many_as_the_gpus_fill(tmp_path: Path) ->
     assert "nodes" in neither["skipped"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("all_reduce", ("AllReduce", "all-reduce", "allreduce_perf", "All Reduce")),
+        ("alltoall", ("all_to_all", "AllToAll", "alltoall_perf")),
+        ("sendrecv", ("send_recv", "SendRecv", "send-recv", "sendrecv_perf", "Send/Recv")),
+    ],
+)
+def test_collectives_are_known_however_they_are_written(kind: str, written: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [(*ROWS[2][:6], word, *ROWS[2][7:]) for word in (kind, *written)]
+    judged_rows = validate("collectives", table(tmp_path / "rows.csv", rows)).rows
+    assert [row.skipped for row in judged_rows] == [None] * len(rows)
+    assert len({row.predicted for row in judged_rows}) == 1
+
+
+def test_a_collective_that_is_none_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    rows = [(*ROWS[2][:6], word, *ROWS[2][7:]) for word in ("reduce", "send", "recv_send")]
+    skipped = [row.skipped or "" for row in validate("collectives", table(tmp_path / "rows.csv", rows)).rows]
+    assert ["is none of all_reduce" in why for why in skipped] == [True] * 3
+
+
+def test_collective_and_validate_call_the_same_rows_extrapolated(tmp_path: Path) -> None:
+    """Of 8 GPUs measured, of 8 over a longer way, and of links that no curve speaks of."""
+    common = ("-b", "1M", "-e", "1M", "--json")
+    asked = [("dgx-h100", 8, 1, "H100-SXM", "NVLink4 NVSwitch"), ("dgx-h100", 64, 8, "H100-SXM", "NVLink4 NVSwitch + NDR IB")]
+    asked += [("dgx1-v100", 8, 1, "V100", "NVLink2 cube mesh"), ("dgx-h100", 7, 1, "H100-SXM", "NVLink4 NVSwitch")]
+    for cluster, gpus, nodes, gpu, fabric in asked:
+        flags = ("--cluster", cluster, "--gpus", gpus, "--nodes", nodes)
+        (row,) = trainsim("collective", "all_reduce", *flags, *common).record["rows"]
+        line = ("mine", fabric, gpu, gpus, nodes, gpus // nodes, "all_reduce", "auto", "", "fp16", 2**20, 100.0)
+        (other,) = validate("collectives", table(tmp_path / "rows.csv", [line])).rows
+        assert (other.provenance, other.extrapolated) == (row["provenance"], row["extrapolated"]), cluster
+        assert other.extrapolated == (other.provenance != "interpolated")
+
+
 def test_rows_tell_how_they_are_known(tmp_path: Path) -> None:
     path = table(tmp_path / "rows.csv")
     rows = trainsim("validate", "--kind", "collectives", path, "--json").record["rows"]
     found = ["interpolated", "interpolated", "theoretical", "theoretical", None, "theoretical", None]
     assert [row["provenance"] for row in rows] == found
-    assert "known by: 3 theoretical, 2 interpolated" in trainsim("validate", "--kind", "collectives", path).out
+    assert [row["extrapolated"] for row in rows] == [how and how == "theoretical" for how in found]
+    assert "known by: 3 theoretical, 2 interpolated\n" in trainsim("validate", "--kind", "collectives", path).out
 
 
 def test_few_rows_are_listed_and_many_when_asked_for(tmp_path: Path) -> None:

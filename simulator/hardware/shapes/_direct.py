@@ -8,7 +8,7 @@ shorter way round, and forth where both ways are as long: every point looks alik
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,12 +52,25 @@ class Direct:
         return Links.between(self.source, self.target, self.share * bytes_per_s, latency_s, name)
 
 
+def too_long(dims: Sequence[int]) -> tuple[str, str] | None:
+    """What is wrong with such sides of a grid, and what to do about it."""
+    if max(dims) <= MOST_AROUND:
+        return None
+    return f"{max(dims)} points in a row are too many", f"at most {MOST_AROUND}; more dimensions make it shorter"
+
+
+def too_meshed(points: int) -> tuple[str, str] | None:
+    """What is wrong with so many points all joined with all, and what to do about it."""
+    if points <= MOST_MESHED:
+        return None
+    return f"{points} points cannot all be joined with all", f"at most {MOST_MESHED}; try shape: dragonfly"
+
+
 def grid(dims: tuple[int, ...]) -> Direct:
     """A torus of any number of dimensions; one dimension is a ring."""
-    if max(dims) > MOST_AROUND:
-        raise UserError(
-            f"{max(dims)} points in a row are too many", hint=f"at most {MOST_AROUND}; more dimensions make it shorter"
-        )
+    wrong = too_long(dims)
+    if wrong:
+        raise UserError(wrong[0], hint=wrong[1])
     points, sides = math.prod(dims), [(d, side) for d, side in enumerate(dims) if side > 1]
     strides = [math.prod(dims[:d]) for d in range(len(dims))]
     point = np.arange(points)
@@ -90,8 +103,9 @@ def grid(dims: tuple[int, ...]) -> Direct:
 
 def mesh(points: int) -> Direct:
     """Every point joined to every other."""
-    if points > MOST_MESHED:
-        raise UserError(f"{points} points cannot all be joined with all", hint=f"at most {MOST_MESHED}; try shape: dragonfly")
+    wrong = too_meshed(points)
+    if wrong:
+        raise UserError(wrong[0], hint=wrong[1])
     source, other = np.divmod(np.arange(points * (points - 1)), max(1, points - 1))
 
     def between(a: Array, b: Array) -> Array:

@@ -37,7 +37,9 @@ class _Groups:
         self.group_of = np.arange(self.routers) // self.per_group
         self.groups = int(self.group_of[-1]) + 1
         self.size = np.bincount(self.group_of)
-        _check(self.groups, self.ports)
+        wrong = too_few_links(len(self.nic), self.ports)
+        if wrong:
+            raise UserError(f"dragonfly: {wrong[0]}", hint=wrong[1])
         source, other = np.divmod(np.arange(self.groups * (self.groups - 1)), max(1, self.groups - 1))
         self.pair_source, self.pair_target = source, other + (other >= source)
         cables = self.per_group * self.ports.global_links // max(1, self.groups - 1)
@@ -52,13 +54,14 @@ class _Groups:
         return f"group{i // self.per_group}/router{i % self.per_group}"
 
 
-def _check(groups: int, ports: Dragonfly) -> None:
+def too_few_links(nics: int, ports: Dragonfly) -> tuple[str, str] | None:
+    """What is wrong with such routers for so many NICs, and what to do about it; None if every two groups can be joined."""
+    groups = -(-nics // (ports.nics_per_router * ports.routers_per_group))
     most = ports.routers_per_group * ports.global_links + 1
-    if groups > most:
-        raise UserError(
-            f"dragonfly: {groups} groups cannot each be joined to every other: a group has {most - 1} global links",
-            hint=f"at most {most} groups: more global_links, or larger groups",
-        )
+    if groups <= most:
+        return None
+    message = f"{groups} groups cannot each be joined to every other: a group has {most - 1} global links"
+    return message, f"at most {most} groups: more global_links, or larger groups"
 
 
 def fabric(cluster: Cluster) -> Fabric:

@@ -29,14 +29,23 @@ def smallest_radix(nics: int) -> int:
     return next(k for k in range(4, 2 * nics + 6, 2) if k**3 // 4 >= nics)
 
 
+def too_few_ports(nics: int, radix: int) -> tuple[str, str] | None:
+    """What is wrong with switches of so many ports for a tree of so many NICs, and which are the nearest that do."""
+    fewest = smallest_radix(nics)
+    if radix >= fewest and radix % 2 == 0:
+        return None
+    return f"no fat tree of {nics} NICs has switches of {radix} ports", f"radix: {max(fewest, radix + radix % 2)}"
+
+
 class _Tree:
     """Edges are numbered through the pods, then aggregation switches through the pods, then cores."""
 
     def __init__(self, cluster: Cluster) -> None:
         nics, fewest = cluster.nodes * cluster.rails, smallest_radix(cluster.nodes * cluster.rails)
         radix = cluster.options.radix or 1 << (fewest - 1).bit_length()
-        if radix < fewest or radix % 2:
-            raise UserError(f"radix: no fat tree of {nics} NICs has switches of {radix} ports", hint=f"radix: {fewest}")
+        wrong = too_few_ports(nics, radix)
+        if wrong:
+            raise UserError(f"radix: {wrong[0]}", hint=wrong[1])
         hashed, half = cluster.options.routing.hashed, radix // 2
         self.cluster, self.half, self.nic = cluster, half, np.arange(nics)
         self.edges = -(-nics // half)

@@ -33,6 +33,8 @@ LIMITS = (
     ("efficiency", 0.0, 1.0), ("pair_efficiency", 0.0, 2.0), ("nvls_efficiency", 0.0, 1.0), ("rendezvous", 1.0, 100.0),
 )  # fmt: skip
 """Between which a file takes them."""
+MOST_NAMED = 8
+"""Lines of wrong results that the source of a fabric names."""
 RATE_TOLERANCE = 1e-5
 """By how much a rate stays above what a measurement needs: files hold six digits."""
 PCIE = ("pcie3", "pcie4", "pcie5")
@@ -59,7 +61,8 @@ def calibrated(
     within = _start(tables, _possible(tables) if inside is None else (inside,), "inside")
     many = [table for table in tables if table.nodes > 1]
     between = _start(many, CANDIDATES_ACROSS if across is None else (across,), "across", within) if many else None
-    source = "; ".join(["nccl-tests", f"started from {within.name}" + (f" and {between.name}" if between else "")])
+    start_from = f"started from {within.name}" + (f" and {between.name}" if between else "")
+    source = "; ".join(["nccl-tests", start_from, *_left_out([where for table in tables for where in table.wrong])])
     within, between = _fast_enough(tables, within, between)
     start: dict[str, Any] = {"inside": replace(within, name=name)}
     free = _free("inside", INSIDE_FREE)
@@ -68,6 +71,14 @@ def calibrated(
         free += _free("across", ACROSS_FREE)
     found: dict[str, Any] = dict(fitted(_points(tables), start, free))
     return _fabric(name, tables, {owner: _possible_constants(held) for owner, held in found.items()}, source)
+
+
+def _left_out(wrong: Sequence[str]) -> list[str]:
+    """What a file says of measurements that are not in it."""
+    if not wrong:
+        return []
+    more = f" and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+    return [f"left out, as their results were wrong: {', '.join(wrong[:MOST_NAMED])}{more}"]
 
 
 def _possible_constants(held: Any) -> Any:

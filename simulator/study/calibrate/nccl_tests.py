@@ -3,7 +3,8 @@
 The table names the program (`all_reduce_perf`) in a comment or not at all, lists one `Rank` per line with host and device,
 and then gives size, count, type, redop, root and twice (out of place, in place) time, algbw, busbw and errors. The collective
 is found from the program's name, else from the name of the file, else from redop and the ratio of bus to algorithm bandwidth
-where those leave one only; a file may hold several tables. What mpirun writes before each line is taken off.
+where those leave one only; a file may hold several tables. What mpirun writes before each line is taken off. Measurements
+whose results nccl-tests found wrong count for nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ RANK = re.compile(r"#\s*Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device(?:\s+\d+)?\s*(?:
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 MEASURED = re.compile(r"\s*\d+(\s|$)")
 """How a line of measurements begins: with the size."""
+WRONG = r"0*[1-9]\d*"
+"""In the last column of a measurement: how many results were wrong. Older versions give the largest error there, as 5e-07, and
+those that checked nothing N/A."""
+ALL_WRONG, AGAIN = "every result is wrong, as nccl-tests marked them", "mend the machine or its software, and measure again"
 TOLERANCE = 0.02
 HUNDRED = 100
 MOST_BYTES = 2**26
@@ -62,6 +67,8 @@ class Table:
     version: str = ""
     gpus: tuple[str, ...] = ()
     """What its GPUs are called, each name once; nothing if the run does not say."""
+    wrong: tuple[str, ...] = ()
+    """Where measurements with wrong results stand, which are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,8 @@ class _Line:
     """Bus bandwidth over algorithm bandwidth; 0 if the line gives none."""
     redop: str = ""
     """`sum` and the like, or `none`; nothing if the table has no such column."""
+    wrong: bool = False
+    """Whether results were wrong."""
 
 
 def read(path: Path, kind: str | None = None) -> list[Table]:
@@ -154,6 +163,10 @@ def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
     if faults:
         raise UserError(faults=faults)
     where = f"{name}:{found[0].number}"
+    wrong = tuple(f"{name}:{line.number}" for line in found if line.wrong)
+    found = [line for line in found if not line.wrong]
+    if not found:
+        raise UserError(ALL_WRONG, where=where, hint=AGAIN)
     if len(hosts) < 2:
         raise UserError(
             "the run names fewer than two ranks", where=where, hint='lines like "#  Rank  0 ... on host device  0 ..."'
@@ -161,7 +174,7 @@ def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
     nodes = len(set(hosts.values()))
     kind = kind or _agreed(told, found[-1].factor, len(hosts), where) or _kind(found, len(hosts), where)
     table = _checked(kind, len(hosts), nodes, {line.size: line.seconds for line in found if line.size}, version, where)
-    return replace(table, gpus=tuple(gpus))
+    return replace(table, gpus=tuple(gpus), wrong=wrong)
 
 
 def _line(number: int, words: Sequence[str]) -> _Line:
@@ -172,7 +185,8 @@ def _line(number: int, words: Sequence[str]) -> _Line:
     size, _ = (_positive(word, allow_zero=True) for word in words[:2])
     time_us, algorithm, bus = (_positive(word, allow_zero=i > 0 or not size) for i, word in enumerate(words[skipped:][:3]))
     redop = words[least] if skipped > least else ""
-    return _Line(number, size, time_us / US_PER_S, bus / algorithm if algorithm else 0.0, redop)
+    wrong = re.fullmatch(WRONG, words[skipped + TIMES - 1]) is not None
+    return _Line(number, size, time_us / US_PER_S, bus / algorithm if algorithm else 0.0, redop, wrong)
 
 
 def _is_number(word: str) -> bool:
@@ -250,25 +264,28 @@ def _json_run(run: Any, where: str) -> Table:
     elif len(devices) * each[0] * each[1] < 2:
         faults.append(Fault("config: fewer than two GPUs", "devices lists one for each process", where))
     times: dict[float, float] = {}
+    wrong = []
     for i, result in enumerate(_list(run.get("results"))):
         try:
-            size, seconds = _json_result(result)
+            size, seconds, spoiled = _json_result(result)
         except ValueError as error:
             faults.append(Fault(str(error), where=f"{where}: results[{i}]"))
             continue
-        times |= {size: seconds} if size else {}
+        wrong += [f"{where}: results[{i}]"] if spoiled else []
+        times |= {size: seconds} if size and not spoiled else {}
     if not times and not faults:
-        faults.append(Fault("results hold no measurement", where=where))
+        faults.append(Fault(ALL_WRONG, AGAIN, where) if wrong else Fault("results hold no measurement", where=where))
     if faults or not program:
         raise UserError(faults=faults)
     hosts = {str(device.get("hostname", "")) for device in devices}
     version = _version(str(run.get("nccl_version", "")))
     kind = PROGRAMS[program[1].lower()]
-    return _checked(kind, len(devices) * each[0] * each[1], len(hosts), times, version, where)
+    table = _checked(kind, len(devices) * each[0] * each[1], len(hosts), times, version, where)
+    return replace(table, wrong=tuple(wrong))
 
 
-def _json_result(result: Any) -> tuple[float, float]:
-    """Bytes and seconds."""
+def _json_result(result: Any) -> tuple[float, float, bool]:
+    """Bytes, seconds, and whether results were wrong."""
     held = result if isinstance(result, Mapping) else {}
     inner = held.get("out_of_place") or held.get("in_place")
     inner = inner if isinstance(inner, Mapping) else {}
@@ -278,7 +295,8 @@ def _json_result(result: Any) -> tuple[float, float]:
             raise ValueError(f"{field} should be a number, not {shown(value)}")
     if size and not time_us:
         raise ValueError("time is zero")
-    return float(size or 0), float(time_us or 0) / US_PER_S
+    wrong = inner.get("nwrong")
+    return float(size or 0), float(time_us or 0) / US_PER_S, isinstance(wrong, (int, float)) and wrong > 0
 
 
 def _version(text: str) -> str:

@@ -47,7 +47,7 @@ class Predicted:
     provenance: str | None = None
     """Whose word it is: a kernel is measured, transferred or roofline, a collective interpolated, extrapolated or theoretical."""
     extrapolated: bool = False
-    """Whether the sizes lie beyond those that were measured."""
+    """Whether nobody measured such a time: the sizes lie beyond those that were measured, or it is physics alone."""
 
 
 @dataclass(frozen=True, slots=True)

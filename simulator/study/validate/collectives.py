@@ -5,6 +5,7 @@ What the words of a row mean stands in `simulator/study/describe.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -51,8 +52,7 @@ def predictor() -> Callable[[Row], Predicted]:
         if gpus < 2:
             raise UserError("one GPU alone has nobody to talk to")
         time = alone(call, found.inside, found.across, found.curves)
-        beyond = time.provenance == "extrapolated"
-        return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance, extrapolated=beyond)
+        return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance, extrapolated=time.extrapolated)
 
     return predict
 
@@ -65,9 +65,8 @@ def _nodes(row: Row) -> int:
 
 
 def _kind(row: Row) -> str:
-    kind = row["collective"].strip().lower().replace("-", "_").removesuffix("_perf")
-    names = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "all_to_all": "alltoall"}
-    kind = names.get(kind, kind)
-    if kind not in KINDS:
+    words = re.sub(r"[\s/_-]", "", row["collective"].lower()).removesuffix("perf")
+    kind = next((kind for kind in KINDS if kind.replace("_", "") == words), None)
+    if kind is None:
         raise UserError(f"collective: {shown(row['collective'])} is none of {either(KINDS)}")
     return kind
