@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
+from ..collectives import is_pipelined
 from ..costs.curves import Alone
 from ..engine.task import Array
 from ..errors import UserError, did_you_mean
@@ -15,6 +16,8 @@ BARRIER = "barrier"
 
 Timing = Callable[[str, str, Array, int], Alone | None]
 """What a collective takes alone, by kind, algorithm, the nodes of its members and payload bytes; None if nobody knows."""
+Cut = Callable[[Alone, str, str, Array, int], Alone]
+"""What is known of a collective by itself, cut into pieces; by kind, algorithm, the nodes of its members and payload bytes."""
 Choose = Callable[[str, Array, int], str | None]
 """The algorithm for a collective, by kind, the nodes of its members and payload bytes; None for no opinion."""
 
@@ -35,6 +38,8 @@ class Conduct:
     """What the library would take of the choices, the first of them where it has no opinion; None where there is no library."""
     pieces: int | None = None
     """Into how many pieces pipelined algorithms cut a payload; None for ever finer ones."""
+    cut: Cut | None = field(default=None, compare=False)
+    """What so many pieces make of a time that was measured, in pieces as a library cuts them; None where they are ever finer."""
 
     def alone(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
         """What is known of a collective by itself. A library that chooses is known by its choices, not one by one."""
@@ -43,11 +48,13 @@ class Conduct:
         asked = algorithm if algorithm == self.algorithm else AUTO
         known = self.timing(kind, asked, nodes, payload_bytes)
         told = self.told(kind, nodes, payload_bytes) if self.told and asked == AUTO else None
-        return self.timing(kind, told, nodes, payload_bytes) if told and known and known.provenance != "interpolated" else known
+        if told and known and known.provenance != "interpolated":
+            known = self.timing(kind, told, nodes, payload_bytes)
+        return self.cut(known, kind, algorithm, nodes, payload_bytes) if known and self.cut else known
 
     def pieces_of(self, algorithm: ModuleType) -> int | None:
         """In how many pieces a payload goes through the rounds of an algorithm; None for infinitely many."""
-        return self.pieces if getattr(algorithm, "PIPELINED", False) else 1
+        return self.pieces if is_pipelined(algorithm) else 1
 
     def candidates(self, kind: str, nodes: Array) -> dict[str, ModuleType]:
         """The algorithms that may serve a kind for a group whose members sit in these nodes. Raises if there is none."""

@@ -18,7 +18,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..collectives import Round, windows
+from ..collectives import Round, is_pipelined, windows
 from ..engine.expand import Expansion
 from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, offsets
 from ..engine.timeline import Times
@@ -93,6 +93,7 @@ class _Messages:
         """Footprint of an edge: its links, and its latency in nanoseconds."""
 
     def written(self) -> Stepwise:
+        self._must_fit()
         before = self.before
         n, feet = len(before), len(before.feet)
         ends: dict[int, list[int]] = {}
@@ -124,20 +125,40 @@ class _Messages:
         bits = _room(graph)
         return Stepwise(_finer(graph, bits), n, starter, bits)
 
+    def _must_fit(self) -> None:
+        """Raises before anything is written if there are too many messages: the rounds tell how many."""
+        counts: dict[tuple[str, str, bytes], int] = {}
+        messages = 0
+        for collective in self.collectives:
+            key = collective.algorithm, collective.kind, collective.gpus.tobytes()
+            if key not in counts:
+                counts[key] = self._count(collective)
+            messages += counts[key]
+        if messages > MOST_MESSAGES:
+            hint = "fidelity.collectives: fluid, or fewer ranks and microbatches"
+            raise UserError(f"stepwise needs {messages:,} messages, which is more than {MOST_MESSAGES:,}", hint=hint)
+
+    def _count(self, collective: _Collective) -> int:
+        """The messages of a collective, with those that go ahead empty where it is pipelined."""
+        algorithm, how = self.site.conduct.algorithms[collective.algorithm], (collective.kind, collective.gpus)
+        if not is_pipelined(algorithm):
+            return sum(len(r.edges.source) * r.repeats for lane in self.plans.lanes(algorithm, *how) for r in lane)
+        rounds = self.plans.rounds(algorithm, *how)
+        ahead = sum(len(r.edges.source) * r.repeats for r in rounds)
+        cut = windows(rounds, self.site.conduct.pieces)
+        return ahead + sum(len(r.edges.source) * ticks for together, ticks in cut for r in together)
+
     def _task(self, solo_ns: int, work: int, foot: int, preds: list[int]) -> int:
         self.solo_ns.append(solo_ns)
         self.work.append(work)
         self.foot.append(foot)
         self.preds.append(preds)
-        if len(self.work) > 2 * MOST_MESSAGES:
-            hint = "fidelity.collectives: fluid, or fewer ranks and microbatches"
-            raise UserError(f"stepwise needs more than {MOST_MESSAGES:,} messages", hint=hint)
         return len(self.before) + len(self.work) - 1
 
     def _sent(self, collective: _Collective, start: int) -> list[int]:
         """Adds the messages of a collective; returns those that end it."""
         algorithm, how = self.site.conduct.algorithms[collective.algorithm], (collective.kind, collective.gpus)
-        if not getattr(algorithm, "PIPELINED", False):
+        if not is_pipelined(algorithm):
             lanes = self.plans.lanes(algorithm, *how)
             return [start, *(m for lane in lanes for m in self._relayed(collective, lane, collective.payload_bytes, start))]
         rounds = self.plans.rounds(algorithm, *how)

@@ -33,6 +33,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, groupby
 from itertools import pairwise as neighbours
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,11 @@ class Round:
     edges: Edges
     fraction: Fraction
     repeats: int = 1
+
+
+def is_pipelined(algorithm: ModuleType) -> bool:
+    """Whether an algorithm cuts its payload into pieces."""
+    return bool(getattr(algorithm, "PIPELINED", False))
 
 
 def steps(rounds: Sequence[Round]) -> int:

@@ -89,10 +89,10 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
         return Alone(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
     low, high, knots = _corrected(call, near, inside, across, laws)
     size = call.payload_bytes
-    if low <= size <= high:
+    if knots[0][0] <= size <= knots[-1][0]:
         time = read(knots, size)
     else:
-        end = knots[0] if size < low else knots[-1]
+        end = knots[0] if size < knots[0][0] else knots[-1]
         at_end = theory.seconds(_at(call, end[0]), inside, across, laws)
         time = theory.seconds(call, inside, across, laws) * end[1] / at_end
     say = min(1.0, sum(weight for _, weight in near))
@@ -147,17 +147,18 @@ def _at(call: Call, size: float) -> Call:
 def _corrected(
     call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, across: Across | None, laws: Laws
 ) -> tuple[float, float, Knots]:
-    """The theory times what the measured curves say about it: at each of their knots and each power of two, between the
-    sizes where they all speak, which come first, and as far as the payload.
+    """The theory times what the measured curves say about it, at each of their knots and each power of two as far as the payload;
+    before that, between which sizes they all speak. Where only some do, the others stay at what they said last.
     """
     low = max(curve.knots[0][0] for curve, _ in near)
     high = min(curve.knots[-1][0] for curve, _ in near)
     if low > high:
         near = near[:1]
         low, high = near[0][0].knots[0][0], near[0][0].knots[-1][0]
-    sizes = {size for curve, _ in near for size, _ in curve.knots if low <= size <= high} | {low, high}
-    sizes |= {2.0**octave for octave in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)}
-    end = min((size for size in sizes if size >= call.payload_bytes), default=high)
+    sizes = {size for curve, _ in near for size, _ in curve.knots}
+    first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
+    sizes |= {2.0**octave for octave in range(first, last + 1)}
+    end = min((size for size in sizes if size >= call.payload_bytes), default=max(sizes))
     ratios = [(curve.ratios(laws), weight) for curve, weight in near]
     return (
         low,

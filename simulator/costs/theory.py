@@ -25,6 +25,11 @@ KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """`plain` is the best of ring and tree: what is left of `auto` where the switch cannot add up, as for integers of a byte."""
 
+MOST_AT_A_SWITCH = 8
+"""The most GPUs whose switch was measured as it adds up. More of them wait for the same few hops of the switch, not for one
+another: that each further one takes longer, as 2 to 8 do, is not taken to go on. Reasoned: no table holds more at one switch.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -181,17 +186,23 @@ def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes."""
     n, nodes, size = call.per_node, call.nodes, call.payload_bytes
-    steps, crossings = 2 * (n - 1), 2 * math.log2(nodes)
+    steps, crossings = _steps_at_switch(n), 2 * math.log2(nodes)
     branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
     sent, left = (n + 1) / n * size, 2 * (nodes - 1) / nodes * size
     return Way(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
+
+
+def _steps_at_switch(ranks: float) -> float:
+    """Steps that so many GPUs take through a switch that adds up."""
+    return 2 * (min(ranks, MOST_AT_A_SWITCH) - 1)
 
 
 def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """The network's switches add up: the tensor leaves each node once, and comes back once."""
     n, size = call.per_node, call.payload_bytes
     efficiency = inside.nvls_efficiency or reached(call, inside)
-    return Way(2 * (n - 1), 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
+    steps = _steps_at_switch(n) if inside.nvls_efficiency else 2 * (n - 1)
+    return Way(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
 
 
 def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:

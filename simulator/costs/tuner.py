@@ -5,8 +5,9 @@ latency + bytes / bandwidth, and takes the least. The constants are what NCCL be
 runs, never how long it takes. The sizes at which it changes over follow from them and from the links; where somebody found
 others, `Choice` says so. Facts of NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), retyped: its tables, its formulas, and
 that its search lets a tree over two nodes count each NIC twice, as either direction carries one half. Taken as Intel's: the
-processors. Left out: limits per channel, which hardly bind, and what a network plug-in says of itself. Other collectives have one
-way each here: rings for gathers, scatters and broadcasts, single messages for an all-to-all. (NCCL also weighs NVSwitches that
+processors. Left out: limits per channel, which hardly bind, and what a network plug-in says of itself. GPUs of several hosts that
+one NVLink joins, as in a rack, are one node to NCCL too, which lays its rings through all of them. Other collectives have one way
+each here: rings for gathers, scatters and broadcasts, single messages for an all-to-all. (NCCL also weighs NVSwitches that
 gather, which never win by its own reckoning, and PAT, a tree for gathers and scatters of groups with one rank per node.)
 """
 

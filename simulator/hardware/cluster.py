@@ -31,7 +31,10 @@ class Shape(Protocol):
         """All vertices and links."""
 
     def route(self, cluster: Cluster, source: Array, target: Array) -> Array:
-        """For each pair of GPUs the links on the way, padded with -1: an array of pairs x hops."""
+        """For each pair of GPUs the links on the way, padded with -1: an array of pairs x hops.
+
+        A shape may have a function `relay` of the same arguments besides: see `Cluster.relay`.
+        """
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,19 @@ class Cluster:
     def route(self, source: Array, target: Array) -> Array:
         """For each pair of GPUs the links on the way, padded with -1."""
         return self.shape.route(self, source, target)
+
+    def relay(self, source: Array, target: Array) -> Array:
+        """For each pair of GPUs of different nodes, the one of the source's node through whose NIC the data leaves: the source
+        itself, unless the shape has it handed over first.
+        """
+        found: Array = self.shape.relay(self, source, target) if hasattr(self.shape, "relay") else source
+        return found
+
+    def nic_of(self, gpu: Array) -> Array:
+        """For each GPU its NIC, numbered node by node: neighbours share one where NICs are fewer than GPUs."""
+        node, local = np.divmod(gpu, self.gpus_per_node)
+        nic: Array = node * self.rails + local * self.rails // self.gpus_per_node
+        return nic
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:

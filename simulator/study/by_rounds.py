@@ -2,30 +2,32 @@
 
 t = launch + latencies + y + sqrt(fill x y), the form of costs/theory.py: each round waits for a step of the fabric, or a
 crossing where it leaves a node, and for every further peer that a GPU sends to across at once, as direct all-to-all does; y
-adds up what the busiest GPU and the busiest node put on the wire, at the rates that the fabric reaches. So what is compared
-with a library's ring pays what the ring pays.
+adds up what the busiest GPU, the busiest NIC and the busiest node put on the wire, at the rates that the fabric reaches. So
+what is compared with a library's ring pays what the ring pays. Where a shape has data handed over inside the node to the GPU
+on the target's rail (PXN), it is on that GPU's NIC, and on the links inside on its way there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
 
-from ..collectives import Round, joined, windows
+from ..collectives import Round, is_pipelined, joined, windows
 from ..costs import theory
 from ..costs.curves import THEORY_SIGMA_ACROSS, THEORY_SIGMA_INSIDE, Alone
 from ..costs.links import LAWS, Across, Inside
 from ..costs.theory import Call
 from ..engine.task import Array
+from ..hardware.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Parts of the payload that the busiest move: a GPU in its node, and in all, a GPU over its NIC, all GPUs of a node."""
+    """Parts of the payload that the busiest move: a GPU in its node, and in all, a NIC, all NICs of a node."""
 
     inside: float
     in_all: float
@@ -43,11 +45,23 @@ class Walk:
     """Per window of rounds that are under way together."""
 
 
-def walk(algorithm: ModuleType, kind: str, nodes: Array) -> Walk:
-    """How an algorithm goes about a kind of collective in a group whose members sit in these nodes."""
-    rounds, pieces = algorithm.rounds(kind, nodes), None if getattr(algorithm, "PIPELINED", False) else 1
-    loads = tuple(_load(together, ticks, nodes) for together, ticks in windows(rounds, pieces))
+def walk(algorithm: ModuleType, kind: str, cluster: Cluster, gpus: Array, pieces: int | None = None) -> Walk:
+    """How an algorithm goes about a kind of collective among these GPUs of a cluster; if pipelined, in so many pieces."""
+    nodes = gpus // cluster.gpus_per_node
+    rounds = algorithm.rounds(kind, nodes)
+    pieces = pieces if is_pipelined(algorithm) else 1
+    loads = tuple(_load(together, ticks / (pieces or 1), cluster, gpus) for together, ticks in windows(rounds, pieces))
     return Walk(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
+
+
+def seats(cluster: Cluster, nodes: Array) -> Array:
+    """GPUs for members of whom only the nodes are known: spread over the GPUs of each node, and so over its NICs."""
+    order = np.argsort(nodes, kind="stable")
+    _, first, counts = np.unique(nodes[order], return_index=True, return_counts=True)
+    place = np.empty(len(nodes), dtype=np.int64)
+    place[order] = np.arange(len(nodes)) - np.repeat(first, counts)
+    found: Array = nodes * cluster.gpus_per_node + place * cluster.gpus_per_node // np.repeat(counts, counts)[np.argsort(order)]
+    return found
 
 
 def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
@@ -60,16 +74,27 @@ def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
     return part, float(r.fraction) * float(share[far].max()), int(np.bincount(r.edges.source[far]).max()) - 1
 
 
-def _load(rounds: Sequence[Round], ticks: int, nodes: Array) -> Load:
+def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array) -> Load:
+    """What the routes of some messages, all under way together so many times, put on the busiest in either direction."""
     edges = joined([(r.edges, float(r.fraction * r.repeats)) for r in rounds])
-    node: Array = np.unique(nodes, return_inverse=True)[1]
-    ends, far = (edges.source, edges.target), node[edges.source] != node[edges.target]
+    source, target, per_node = gpus[edges.source], gpus[edges.target], cluster.gpus_per_node
+    far = np.flatnonzero(source // per_node != target // per_node)
+    gate = source.copy()
+    gate[far] = cluster.relay(source[far], target[far])
+    handed, near = np.flatnonzero(gate != source), np.flatnonzero(source // per_node == target // per_node)
 
-    def busiest(which: Array, among: Array) -> float:
-        return ticks * max(float(np.bincount(among[end[which]], edges.share[which], 1).max()) for end in ends)
+    def busiest(*hops: tuple[Array, Array, Array]) -> float:
+        out, into, share = (np.concatenate(column) for column in zip(*hops, strict=True))
+        return times * max(float(np.bincount(end, share, 1).max()) for end in (out, into))
 
-    every = np.arange(len(nodes))
-    return Load(busiest(~far, every), busiest(far | ~far, every), busiest(far, every), busiest(far, node))
+    crossing = gate[far], target[far], edges.share[far]
+    inside = (source[near], target[near], edges.share[near]), (source[handed], gate[handed], edges.share[handed])
+    return Load(
+        busiest(*inside),
+        busiest(*inside, crossing),
+        busiest((cluster.nic_of(gate[far]), cluster.nic_of(target[far]), edges.share[far])),
+        busiest((gate[far] // per_node, target[far] // per_node, edges.share[far])),
+    )
 
 
 def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone:
@@ -87,6 +112,14 @@ def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
     sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     return Alone(seconds, "theoretical", "its rounds on these links", sigma)
+
+
+def like(known: Alone, seconds: float, call: Call) -> Alone:
+    """A time that this rule made of one that is known: at best extrapolated."""
+    if known.provenance == "theoretical":
+        return replace(known, seconds=seconds)
+    scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
+    return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=math.hypot(known.uncertainty, scale / 2))
 
 
 def wire_s(call: Call, how: Walk, inside: Inside, across: Across | None) -> float:

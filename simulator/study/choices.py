@@ -16,8 +16,6 @@ from . import catalog
 from .cluster_links import fabrics_of, links_of
 from .timing import can_add_up, is_known, switch_abilities
 
-FEWEST_AT_A_SWITCH = 3
-"""GPUs of a node for which NCCL lets an NVSwitch add up."""
 PCIE = "pcie"
 IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
 """What a library has for all-reduces where switches add up, inside nodes and between them."""
@@ -53,7 +51,7 @@ def serves(name: str, cluster: Cluster, kind: str, nodes: Array, over: int) -> b
     if not takes(catalog.module("collectives", name), kind, nodes):
         return False
     needs = next((ability for ability, names in IN_SWITCHES.items() if name in names), None)
-    return needs is None or (can_add_up(cluster, needs, over) and (over > 1 or needs != "sharp"))
+    return needs is None or (can_add_up(cluster, needs, len(nodes), over) and (over > 1 or needs != "sharp"))
 
 
 def chosen_on(cluster: Cluster) -> Choose | None:
@@ -76,7 +74,7 @@ def chosen_on(cluster: Cluster) -> Choose | None:
 
 def able_on(cluster: Cluster, ranks: int, nodes: int) -> tuple[str, ...]:
     """What NCCL chooses from for an all-reduce of so many ranks on so many nodes."""
-    at_switch = ranks // nodes >= FEWEST_AT_A_SWITCH and can_add_up(cluster, "nvls", nodes)
+    at_switch = can_add_up(cluster, "nvls", ranks, nodes)
     between = nodes > 1 and "sharp" in switch_abilities(cluster)
     return ("ring", "tree", *("nvls", "nvls_tree") * at_switch, *("sharp",) * between)
 

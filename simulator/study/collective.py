@@ -6,7 +6,7 @@ It runs through the same binding and the same engine as those of a training step
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -111,12 +111,12 @@ def time_collective(
     """
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
-    conduct = replace(conduct_on(cluster, algorithm), pieces=pieces)
+    conduct = conduct_on(cluster, algorithm, pieces)
     members = np.arange(cluster.gpus) if gpus is None else gpus
     if matrix is not None:
         exchange = _uneven(kind, sizes_bytes, matrix)
         members, sizes_bytes = _ranks_of(exchange, cluster, gpus), [exchange.payload_bytes]
-        conduct = conduct_of(exchange, conduct, cluster)
+        conduct = conduct_of(exchange, conduct, cluster, members)
     site = Site(cluster, no_kernels, conduct)
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     must_serve(site.conduct, cluster, bound_as, nodes)

@@ -12,7 +12,7 @@ from ..errors import OutsideDomain, UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from . import catalog
 from .choices import IN_SWITCHES, choices_of, chosen_on, told_on
-from .timing import IDEAL, MEASURED_AS, can_add_up, switch_abilities, timing_on
+from .timing import FEWEST_AT_A_SWITCH, IDEAL, MEASURED_AS, can_add_up, cut_on, switch_abilities, timing_on
 
 LIBRARY = {
     "all_reduce": ("ring", "tree"),
@@ -33,8 +33,8 @@ SAY_SO = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under a
 """How the file of a fabric says that switches add up."""
 
 
-def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
-    """How collectives are done on a cluster: by the algorithm named, or as its library would."""
+def conduct_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None) -> Conduct:
+    """How collectives are done on a cluster: by the algorithm named, or as its library would; in so many pieces."""
     known, wanted = catalog.files("collectives"), catalog.written("collectives", algorithm)
     if wanted not in (AUTO, *known):
         raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *known]))
@@ -46,7 +46,7 @@ def conduct_on(cluster: Cluster, algorithm: str = AUTO) -> Conduct:
         choices[line.kind].append(line.algorithm)
     used = {wanted, *(name for names in choices.values() for name in names)} - {AUTO}
     modules = {name: catalog.module("collectives", name) for name in sorted(used)}
-    return Conduct(modules, choices, wanted, timing_on(cluster), told, chosen)
+    return Conduct(modules, choices, wanted, timing_on(cluster), told, chosen, pieces, cut_on(cluster, pieces))
 
 
 def must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> None:
@@ -55,7 +55,7 @@ def must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> N
     if name == AUTO or len(nodes) < 2:
         return
     if serving({name: conduct.algorithms[name]}, kind, nodes):
-        _must_add_up(name, cluster, len(set(nodes.tolist())))
+        _must_add_up(name, cluster, len(nodes), len(set(nodes.tolist())))
         return
     every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
     able = serving(every, kind, nodes)
@@ -67,17 +67,27 @@ def must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> N
     raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
 
 
-def _must_add_up(name: str, cluster: Cluster, nodes: int) -> None:
-    """Raises `OutsideDomain` if an algorithm needs switches that add up, and a cluster is not known to have them."""
+def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
+    """Raises `OutsideDomain` if an algorithm needs switches that add up, and a cluster is not known to have them, or not for so
+    few GPUs.
+    """
     needs = [ability for ability, names in IN_SWITCHES.items() if name in names]
-    if not needs or can_add_up(cluster, needs[0], nodes):
+    if not needs or can_add_up(cluster, needs[0], ranks, nodes):
         return
+    most = cluster.gpus_per_node * nodes
+    if can_add_up(cluster, needs[0], most, nodes):
+        least = FEWEST_AT_A_SWITCH * nodes
+        raise OutsideDomain(
+            f"{name} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
+            nearest={"gpus": least},
+            hint=f"--gpus {least}, or take ring or tree",
+        )
     from .api import cluster as named
 
     needed, over = needs[0] if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
     grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(named, catalog.files("clusters"))]
-    able = ", ".join(found.name for found in grown if can_add_up(found, needed, nodes))
-    bare = ", or take fabric: ideal" if can_add_up(replace(cluster, fabric=IDEAL), needed, nodes) else ""
+    able = ", ".join(found.name for found in grown if can_add_up(found, needed, found.gpus_per_node * nodes, nodes))
+    bare = ", or take fabric: ideal" if can_add_up(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
     raise OutsideDomain(
         f"{name} needs switches that add up, and {cluster.name} is not known to have them for {over}",
         hint=f"those of {able} do; or say so in a fabric of your own ({SAY_SO[needed]}){bare}",

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from ..binding.conduct import AUTO, Conduct, Timing, takes
 from ..collectives import Round
 from ..collectives._uneven import judged, payload
-from ..costs.curves import THEORY_SIGMA_ACROSS, THEORY_SIGMA_INSIDE, Alone
+from ..costs.curves import Alone
 from ..costs.theory import Call
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
@@ -32,8 +32,6 @@ from .cluster_links import links_of
 KIND = "alltoall"
 LIBRARY = "direct"
 """How libraries do it."""
-THEORY = "theoretical"
-"""The provenance of what nobody measured: it stays what it is."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,28 +87,33 @@ class Uneven:
         return tuple(replace(r, fraction=r.fraction * part) for r in rounds)
 
 
-def conduct_of(exchange: Exchange, conduct: Conduct, cluster: Cluster) -> Conduct:
-    """How all-to-alls are done on a cluster if they are this one."""
+def conduct_of(exchange: Exchange, conduct: Conduct, cluster: Cluster, gpus: Array) -> Conduct:
+    """How all-to-alls among these GPUs of a cluster are done if they are this one."""
     able = {name: module for name, module in conduct.algorithms.items() if KIND in module.KINDS}
     uneven: dict[str, Any] = {name: Uneven(module, exchange) for name, module in able.items()}
-    timing = _timing(exchange, able, uneven, cluster, conduct.timing) if conduct.timing else None
+    timing = _timing(exchange, able, uneven, cluster, gpus, conduct.timing) if conduct.timing else None
     return replace(conduct, algorithms={**conduct.algorithms, **uneven}, timing=timing)
 
 
 def _timing(
-    exchange: Exchange, evenly: Mapping[str, ModuleType], unevenly: Mapping[str, Any], cluster: Cluster, known: Timing
+    exchange: Exchange,
+    evenly: Mapping[str, ModuleType],
+    unevenly: Mapping[str, Any],
+    cluster: Cluster,
+    gpus: Array,
+    known: Timing,
 ) -> Timing:
     """What it takes alone on links of which something is known."""
     inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
 
     @cache
-    def walks(name: str, nodes: tuple[int, ...]) -> tuple[Walk, Walk]:
-        even, own = (by_rounds.walk(modules[name], KIND, np.array(nodes)) for modules in (evenly, unevenly))
+    def walks(name: str) -> tuple[Walk, Walk]:
+        even, own = (by_rounds.walk(modules[name], KIND, cluster, gpus) for modules in (evenly, unevenly))
         return even, own
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
         name = LIBRARY if algorithm == AUTO else algorithm
-        even, own = walks(name, tuple(nodes.tolist()))
+        even, own = walks(name)
         if not own.rounds or not payload_bytes:
             return None
         call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), name)
@@ -121,12 +124,6 @@ def _timing(
         if alone is None or exchange.is_even:
             return alone
         seconds = alone.seconds * by_rule.seconds / by_rounds.alone(alike, even, inside, across).seconds
-        return replace(alone, seconds=seconds) if alone.provenance == THEORY else _extrapolated(alone, seconds, call)
+        return by_rounds.like(alone, seconds, call)
 
     return timing
-
-
-def _extrapolated(alone: Alone, seconds: float, call: Call) -> Alone:
-    """What is near to something measured."""
-    scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
-    return replace(alone, seconds=seconds, provenance="extrapolated", uncertainty=math.hypot(alone.uncertainty, scale / 2))

@@ -111,6 +111,22 @@ def test_a_flow_over_a_covered_link_crosses_one_of_its_covers(cluster: Cluster) 
             assert link not in covers or covers[link] & set(links)
 
 
+@pytest.mark.parametrize("cluster", CASES + HASHES)
+def test_the_relay_is_whose_nic_the_data_leaves_by(cluster: Cluster) -> None:
+    wiring, per_node = cluster.wiring, cluster.gpus_per_node
+    pairs = [(s, t) for s, t in pairs_of(cluster) if s // per_node != t // per_node]
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    relays = cluster.relay(source, target)
+    assert (relays // per_node == source // per_node).all()
+    if not pairs or cluster.shape_name == "explicit":
+        return
+    nics = zip(cluster.nic_of(relays).tolist(), cluster.nic_of(target).tolist(), strict=True)
+    for links, (nic, into) in zip(routes(cluster, pairs), nics, strict=True):
+        by = {wiring.link_classes[wiring.link_class[link]]: wiring.link_name(link) for link in links}
+        ends = [by["nic up"].split(">")[0], by["nic down"].split(">")[1]]
+        assert ends == [f"node{number // cluster.rails}/nic{number % cluster.rails}" for number in (nic, into)]
+
+
 @pytest.mark.parametrize("cluster", [case for case in CASES if case.values[0].wiring.covered.size])
 def test_nobody_pays_for_a_nic_that_carries_nothing(cluster: Cluster) -> None:
     """Routes use every link of the fabric, and the NICs of a node add up to what was asked for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import ceil, log2
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ from simulator.collectives import Edges, Round, joined
 from simulator.errors import OutsideDomain, UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import catalog
-from simulator.study.collective import time_collective
+from simulator.study.collective import spread, time_collective
 
 from ..commandline import trainsim
 from .alone import BANDWIDTH, LATENCY, makespan_s, many_nodes, one_node, seconds_alone
@@ -395,6 +396,28 @@ class TestRefusals:
     def test_switches_that_do_are(self, cluster: str, name: str, nodes: int) -> None:
         (row,) = time_collective("all_reduce", sim.cluster(cluster, nodes=nodes), [S], algorithm=name)
         assert row.algorithm == name
+
+    @pytest.mark.parametrize(
+        "cluster, name, gpus, nodes, nearest",
+        [
+            ("dgx-h100", "nvls", 2, 1, 3),
+            ("dgx-h100", "sharp", 2, 1, 3),
+            ("dgx-h100", "nvls", 4, 2, 6),
+            ("dgx-h100", "nvls_tree", 4, 2, 6),
+            ("gb200-nvl72", "nvls", 2, 1, 3),
+        ],
+    )
+    def test_nor_for_fewer_gpus_than_a_library_lets(self, cluster: str, name: str, gpus: int, nodes: int, nearest: int) -> None:
+        """What would be printed is a ring's time."""
+        asked = ["collective", "all_reduce", "--cluster", cluster, "--nodes", nodes, "--algorithm", name, "-b", 8, "-e", 8]
+        ran = trainsim(*asked, "--gpus", gpus)
+        assert ran.code == 2
+        assert f"{name} needs 3 GPUs of a node at least" in ran.err
+        assert f"--gpus {nearest}" in ran.err
+        assert trainsim(*asked, "--gpus", nearest).code == 0
+        bare = replace(sim.cluster(cluster, nodes=nodes), fabric="ideal")
+        members = spread(bare, gpus, nodes)
+        assert time_collective("all_reduce", bare, [S], gpus=members, algorithm=name)[0].algorithm == name
 
     def test_links_at_their_face_value_are_asked_whatever_was_measured_but_not_where_there_is_no_switch(self) -> None:
         for cluster, able in (("dgx-a100", True), ("polaris", False)):

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from types import ModuleType
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +91,36 @@ def test_the_wire_is_never_beaten(
     if algorithm in ("ring", "plain") and nodes == 1 and kind in ("all_reduce", "all_gather", "reduce_scatter"):
         turns = 2 if kind == "all_reduce" else 1
         assert time >= turns * (ranks - 1) / ranks * size / inside.rate(ranks)
+
+
+@pytest.mark.parametrize("size", [8.0, 64.0, 2.0**33])
+def test_where_only_one_neighbour_was_measured_at_a_size_it_has_its_say_all_the_same(size: float) -> None:
+    """Four GPUs from 1 KiB to 1 GiB, as the theory says; eight for less, in 0.7 of it, and for more, in 1.3 of it, too."""
+    inside = INSIDE["nvlink4-nvswitch"]
+    assert inside
+
+    def measured(ranks: int, at: dict[float, float]) -> Curve:
+        calls = {size: Call("all_reduce", size, ranks, 1, "ring") for size in at}
+        knots = tuple((size, at[size] * theory.seconds(call, inside)) for size, call in calls.items())
+        return Curve("all_reduce", "ring", ranks, 1, knots, 0.01, inside)
+
+    both = dict.fromkeys([2.0**10, 2.0**30], 1.0)
+    curves = [measured(4, both), measured(8, {8.0: 0.7, 64.0: 0.7, **both, 2.0**33: 1.3})]
+    for ranks in (4, 5, 6, 7, 8):
+        call = Call("all_reduce", size, ranks, 1, "ring")
+        found = alone(call, inside, None, curves)
+        assert found.seconds / theory.seconds(call, inside) == pytest.approx(
+            (0.7 if size < 1024 else 1.3) ** math.log2(ranks / 4), rel=1e-6
+        )
+        assert (found.provenance == "interpolated") == (ranks == 8)
+
+
+@pytest.mark.parametrize("size", [8, 64, 512, 2**12, 2**20])
+def test_eight_gpus_take_no_less_for_a_few_bytes_than_seven(size: int) -> None:
+    times = [
+        time_collective("all_reduce", find("dgx-h100"), [size], gpus=np.arange(gpus))[0].time_s for gpus in (2, 3, 4, 5, 6, 7, 8)
+    ]
+    assert times == sorted(times)
 
 
 @given(kinds, insides, networks, sizes)

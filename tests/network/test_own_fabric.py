@@ -20,6 +20,7 @@ from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
 from simulator.study.calibrate.nccl_tests import read
 from simulator.study.cluster_links import links_of
+from simulator.study.collective import time_collective
 from simulator.units import GB, US_PER_S
 
 from ..commandline import trainsim
@@ -149,13 +150,26 @@ def test_so_it_does_on_another_network(factor: float, provenance: str) -> None:
 # A switch for a rack --------------------------------------------------------------------------------------------------------
 
 
-def test_a_switch_that_adds_up_takes_two_steps_more_for_every_gpu() -> None:
-    """As measured on 2 to 8; for a rack that is extrapolated."""
+@pytest.mark.parametrize("algorithm", ["nvls", "sharp"])
+def test_a_switch_that_adds_up_takes_no_longer_for_more_gpus_than_were_measured(algorithm: str) -> None:
+    """Two steps more for every GPU up to 8, as measured; then none, for a switch is as deep for a rack."""
     inside = fabrics.load("nvlink5-nvswitch").inside
     assert inside
-    small = [theory.seconds(Call("all_reduce", 8, n, 1, "nvls"), inside) for n in (2, 4, 8, 9, 16, 72)]
+    small = [theory.seconds(Call("all_reduce", 8, n, 1, algorithm), inside) for n in (4, 6, 8, 9, 16, 72)]
     steps = [(b - a) / inside.step_s for a, b in pairwise(small)]
-    assert steps == pytest.approx([4, 8, 2, 14, 112], abs=1e-2)
+    assert steps == pytest.approx([4, 4, 0, 0, 0], abs=1e-2)
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72"])
+def test_a_rack_sums_a_few_bytes_as_fast_as_a_box(name: str) -> None:
+    """To a tenth, and in the hands of the switch: a ring of 72 would take 142 steps."""
+    rack, box = find(name), find("dgx-b200")
+    (few,) = time_collective("all_reduce", replace(rack, nodes=1), [8])
+    (eight,) = time_collective("all_reduce", replace(box, nodes=1), [8])
+    assert few.algorithm == "nvls"
+    assert few.ranks == 72
+    assert few.time_s == pytest.approx(eight.time_s, rel=0.1)
+    assert few.provenance == "theoretical"
 
 
 # Calibration ----------------------------------------------------------------------------------------------------------------

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
+import simulator as sim
+from simulator.binding import stepwise
 from simulator.collectives import steps, windows, wire_fraction
+from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study.collective import time_collective
 
@@ -147,6 +152,86 @@ def test_every_piece_goes_through_every_round_once(name: str, kind: str) -> None
         assert sum(ticks for _, ticks in windows(rounds, pieces)) == steps(rounds) + pieces - 1
     assert list(windows(rounds, None)) == [(tuple(rounds), 1)]
     assert list(windows((), 4)) == []
+
+
+ON_RAILS = sim.cluster("dgx-h100", nodes=2)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "tree", "nvls", "nvls_tree", "hierarchical_pipelined"])
+@pytest.mark.parametrize("size", [2**16, 2**30])
+def test_on_measured_links_too_fewer_pieces_take_longer(algorithm: str, size: int) -> None:
+    def taken_s(pieces: int | None, fabric: str = ON_RAILS.fabric) -> float:
+        cluster = replace(ON_RAILS, fabric=fabric)
+        (row,) = time_collective("all_reduce", cluster, [size], algorithm=algorithm, pieces=pieces)
+        assert row.provenance == "theoretical"
+        return row.time_s
+
+    times = [taken_s(pieces) for pieces in (1, 2, 8, 64, None)]
+    assert all(one > other for one, other in pairwise(times)) or size == 2**16
+    assert times == sorted(times, reverse=True)
+    assert times[-2] == pytest.approx(times[-1], rel=0.02)
+    if size == 2**30 and algorithm != "auto":
+        bare = [taken_s(pieces, "ideal") for pieces in (1, 8)]
+        assert times[0] > bare[0] * 1.02, "not what bare links take"
+        assert times[2] > bare[1] * 1.02
+
+
+def test_one_piece_takes_the_rounds_one_after_the_other_on_measured_links_too() -> None:
+    size = 2**30
+    cut, whole = (
+        time_collective("all_reduce", ON_RAILS, [size], algorithm=name, pieces=1)[0].time_s
+        for name in ("hierarchical_pipelined", "hierarchical")
+    )
+    assert cut == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_measured_time_that_is_cut_is_extrapolated() -> None:
+    box = sim.cluster("dgx-h100", nodes=1)
+    plain, cut = (time_collective("all_reduce", box, [2**26], pieces=pieces)[0] for pieces in (None, 4))
+    assert (plain.algorithm, plain.provenance, cut.algorithm, cut.provenance) == ("nvls", "interpolated", "nvls", "extrapolated")
+    ring, same = (time_collective("all_reduce", box, [2**26], algorithm="ring", pieces=pieces)[0] for pieces in (None, 4))
+    assert ring == same, "a ring is not cut"
+
+
+@pytest.mark.parametrize("pieces", [None, 1, 5])
+@pytest.mark.parametrize("name, kind", ALGORITHMS)
+def test_messages_are_counted_before_they_are_written(
+    name: str, kind: str, pieces: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as are written, and one too many is refused before the first."""
+    if not taken(MODULES[name], kind, [0] * 4 + [1] * 4):
+        return
+    written: list[int] = []
+    passed_on, at_once = stepwise._Messages._passed_on, stepwise._Messages._at_once
+
+    def passing(self: Any, messages: Any, repeats: int, first: Any) -> list[int]:
+        written.append(len(messages) * repeats)
+        return passed_on(self, messages, repeats, first)
+
+    def sending(self: Any, *what: Any) -> list[int]:
+        sent = at_once(self, *what)
+        written.append(len(sent))
+        return sent
+
+    def take() -> None:
+        time_s(name, kind, grid(2, 4), "stepwise", pieces)
+
+    monkeypatch.setattr(stepwise._Messages, "_passed_on", passing)
+    monkeypatch.setattr(stepwise._Messages, "_at_once", sending)
+    take()
+    there = sum(written)
+    monkeypatch.setattr(stepwise, "MOST_MESSAGES", there)
+    take()
+    monkeypatch.setattr(stepwise, "MOST_MESSAGES", there - 1)
+    monkeypatch.setattr(stepwise._Messages, "_task", lambda *_: pytest.fail("wrote a message"))
+    with pytest.raises(UserError, match=f"needs {there:,} messages, which is more than {there - 1:,}"):
+        take()
+
+
+def test_a_ring_over_a_thousand_is_refused_at_once() -> None:
+    """Its 2 x 1,023 steps of 1,024 messages through each of the 8 NICs of a node."""
+    with pytest.raises(UserError, match=f"{8 * 2 * 1023 * 1024:,} messages"):
+        time_collective("all_reduce", replace(ON_RAILS, nodes=128), [8], algorithm="ring", fidelity="stepwise")
 
 
 def test_pieces_on_the_command_line() -> None:

@@ -425,6 +425,45 @@ class TestOnMeasuredLinks:
             times = [measured(matrix * factor, nodes=nodes, algorithm=name).time_s for factor in (1, 10)]
             assert times[0] < times[1] <= 10 * times[0]
 
+    @pytest.mark.parametrize("cluster", ["dgx-h100", "aws-p4d"])
+    def test_a_hot_sender_uses_the_nics_that_its_messages_leave_by(self, cluster: str) -> None:
+        """On rails all NICs of its node, where NVLink hands them over; else its own. What comes for one rank has one NIC anyway;
+        measured links take at most a third longer than bare ones.
+        """
+        found = sim.cluster(cluster, nodes=2)
+        fan = np.zeros((16, 16))
+        fan[0, 8:] = 10**8
+        out, into = (time_collective("alltoall", found, matrix=matrix)[0].time_s for matrix in (fan, fan.T))
+        nics = 8 if found.shape_name == "rail-optimized" else 1
+        assert out / into == pytest.approx(1 / nics, rel=0.2)
+        for matrix, seconds in ((fan, out), (fan.T, into)):
+            assert 1.0 < seconds / bare_s(matrix, found, "direct", "stepwise") < 4 / 3
+
+    @given(senders=st.lists(st.integers(1, 40), min_size=16, max_size=16), receivers=st.booleans())
+    def test_whoever_is_hot_measured_links_are_so_much_slower_than_bare_ones(self, senders: list[int], receivers: bool) -> None:
+        """As with the even exchange: 1.18 times what its messages need."""
+        matrix = np.repeat(np.array(senders)[:, None], 16, axis=1) * float(2**24)
+        matrix = matrix.T if receivers else matrix
+        assert 1.05 < measured(matrix, nodes=2).time_s / bare_s(matrix, sim.cluster("dgx-h100", nodes=2), "direct") < 1.45
+
+    def test_two_hot_senders_that_share_a_nic_take_twice_as_long_as_on_two(self) -> None:
+        found = sim.cluster("aws-p4d", nodes=2)
+        assert found.rails == 4
+        seconds = []
+        for hot in ([0, 1], [0, 2]):
+            matrix = np.zeros((16, 16))
+            matrix[hot, 8:] = 10**8
+            seconds.append(time_collective("alltoall", found, matrix=matrix)[0].time_s)
+        assert seconds[0] / seconds[1] == pytest.approx(2, rel=0.05)
+
+    def test_algorithms_rank_as_their_messages_do(self) -> None:
+        """A sender in each node that has half as much again does not make a step inside worth while."""
+        matrix = np.repeat(np.tile([1.5, *[0.9] * 7], 4)[:, None], 32, axis=1) * 2**23
+        by_name = {name: measured(matrix, nodes=4, algorithm=name).time_s for name in ("direct", "hierarchical")}
+        bare = {name: bare_s(matrix, sim.cluster("dgx-h100", nodes=4), name) for name in by_name}
+        assert bare["direct"] < bare["hierarchical"]
+        assert by_name["direct"] < by_name["hierarchical"]
+
     def test_on_a_cube_mesh_no_rank_takes_the_place_of_another(self) -> None:
         """Rings share out among several orders of the ranks what all ranks have alike; here they have not."""
         cluster = sim.cluster("dgx1-v100", nodes=2)

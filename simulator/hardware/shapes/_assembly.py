@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import UserError
 from ...hashing import mix
 from ..wiring import Array, Links, Vertices, Wiring
-from ._inside import Part, rail_of
+from ._inside import Part
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -135,10 +135,7 @@ class Assembly:
         """
         per_node = self.cluster.gpus_per_node
         node, near = source // per_node, source // per_node == target // per_node
-        relay = source
-        if self.fabric and self.fabric.relays:
-            nic = self._gates[0]
-            relay = np.where(self.fabric.relays(nic[source], nic[target]), node * per_node + target % per_node, source)
+        relay = self.relay(source, target)
         stop = np.where(near, target, relay)
         inside = self.link.at(node, self.node.between(source % per_node, stop % per_node))
         if not self.fabric:
@@ -150,13 +147,20 @@ class Assembly:
         whole[:hops], whole[hops:, far] = inside.T, outside.T
         return whole.T
 
+    def relay(self, source: Array, target: Array) -> Array:
+        """For each pair of GPUs of different nodes, the one of the source's node that hands the data to its NIC."""
+        if not self.fabric or not self.fabric.relays:
+            return source
+        per_node, nic = self.cluster.gpus_per_node, self._gates[0]
+        on_rail = source // per_node * per_node + target % per_node
+        return np.where(self.fabric.relays(nic[source], nic[target]), on_rail, source)
+
     @cached_property
     def _gates(self) -> tuple[Array, Array, Array]:
         """Of every GPU its NIC, and the links there and from there."""
         gpu = np.arange(self.cluster.gpus)
         node, local = np.divmod(gpu, self.cluster.gpus_per_node)
-        nic = node * self.rails + rail_of(self.cluster, gpu)
-        return nic, self.link.at(node, self.node.leave(local)), self.link.at(node, self.node.arrive(local))
+        return self.cluster.nic_of(gpu), self.link.at(node, self.node.leave(local)), self.link.at(node, self.node.arrive(local))
 
     def _outside(self, source: Array, target: Array, flow: Array) -> Array:
         """From GPU to GPU of another node."""

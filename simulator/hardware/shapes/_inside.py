@@ -42,7 +42,7 @@ class Inside:
 
 def rail_of(cluster: Cluster, gpu: Array) -> Array:
     """The NIC vertex of its node that each GPU sends through: neighbours share one where NICs are fewer than GPUs."""
-    rail: Array = gpu % cluster.gpus_per_node * cluster.rails // cluster.gpus_per_node
+    rail: Array = cluster.nic_of(gpu) % cluster.rails
     return rail
 
 

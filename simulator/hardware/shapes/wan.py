@@ -140,3 +140,7 @@ def wire(cluster: Cluster) -> Wiring:
 
 def route(cluster: Cluster, source: Array, target: Array) -> Array:
     return assembled(cluster, fabric).route(source, target)
+
+
+def relay(cluster: Cluster, source: Array, target: Array) -> Array:
+    return assembled(cluster, fabric).relay(source, target)
