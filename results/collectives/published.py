@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from simulator.costs.curves import alone
 from simulator.costs.links import Laws
 from simulator.costs.theory import Call
-from simulator.study.describe import machine
-from simulator.study.fabrics import Fabric
+from simulator.study.links.describe import machine
+from simulator.study.links.fabrics import Fabric
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 
 GH200 = ("GH200", "NVLink4 + Slingshot 4x200Gb/s")

@@ -26,7 +26,8 @@ from simulator.costs.shelf import (
 )
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
-from simulator.study import kernel_fits, validate
+from simulator.study import validate
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from simulator.costs.moe import moe_s
 from simulator.costs.shelf import ANY, LINEAR_US, USUAL, Constants, Fit
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.study import kernel_fits
 from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
 from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
 from simulator.study.calibrate.words import INNER_SECOND, turns_of
-from simulator.study.measured_gpus import named
+from simulator.study.gpus import kernel_fits
+from simulator.study.gpus.names import named
 from simulator.units import US_PER_S
 
 ROOT = Path(__file__).resolve().parents[2]

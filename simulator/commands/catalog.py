@@ -32,7 +32,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
     kinds = [*catalog.DATA, *catalog.CODE]
     if schema:
-        from ..study.schema import json_schema
+        from ..study.scenarios.schema import json_schema
 
         print_json(json_schema())
     elif kind == "defaults":

@@ -11,7 +11,7 @@ import click
 from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
-    from ..study.run import Run
+    from ..study.runs.run import Run
 
 ENGINES = ("auto", "des", "replay", "compiled")
 ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
@@ -37,7 +37,7 @@ def command(
     A scenario with `jobs` runs them side by side on one cluster, and says how much each slows down.
     """
     from ..study.jobs import Tenancy
-    from ..study.load import load
+    from ..study.scenarios.load import load
     from ..units import show_s
 
     with progress("simulating"):

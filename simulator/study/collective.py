@@ -26,8 +26,8 @@ from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
 from ..units import GB, US_PER_S, seconds
 from . import engines
-from .library import conduct_on, must_serve
-from .uneven import KIND, Exchange, conduct_of
+from .links.library import conduct_on, must_serve
+from .links.uneven import KIND, Exchange, conduct_of
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {

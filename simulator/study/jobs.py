@@ -27,13 +27,13 @@ from ..engine.timeline import Timeline
 from ..errors import Fault, UserError, shown
 from ..hardware.cluster import Cluster
 from ..units import seconds, show_s
-from . import feasible
 from .assemble import program_of, site_of
-from .document import Document, Place
-from .machines import MOST_GPUS
-from .scenario import Perturb, Scenario
-from .shared_links import SharedLink, shared_links
-from .traffic import Traffic
+from .documents.document import Document, Place
+from .network.shared_links import SharedLink, shared_links
+from .network.traffic import Traffic
+from .scenarios import feasible
+from .scenarios.clusters import MOST_GPUS
+from .scenarios.scenario import Perturb, Scenario
 
 KEYS = ("name", "model", "plan", "job", "gpus")
 LEAST_STEPS, MOST_STEPS = 3, 64
@@ -186,7 +186,7 @@ def tenancy(document: Document) -> Tenancy:
 
 def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Scenario, Tenant]:
     """The job as if it had the whole cluster, and the job on its part: the GPUs named, or so many from the first free one."""
-    from .load import from_document
+    from .scenarios.load import from_document
 
     where = document.where(place)
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:

@@ -17,8 +17,9 @@ from simulator.costs.rowwise import BACKWARD, ONE_ID, RowwiseConstants, is_timed
 from simulator.costs.shelf import HANDED_ON_US, LENT_SIGMA, OPERATOR_US, Fit
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
-from simulator.study import kernel_fits, validate
-from simulator.study.calibrate.eager import AUTOGRAD, is_one_by_one
+from simulator.study import validate
+from simulator.study.gpus import kernel_fits
+from simulator.study.gpus.eager import AUTOGRAD, is_one_by_one
 from simulator.study.validate import kernels
 
 from ..commandline import trainsim

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.study import kernel_fits, validate
+from simulator.study import validate
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
 from simulator.study.validate import validate as run
 

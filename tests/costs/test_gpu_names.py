@@ -8,7 +8,7 @@ import pytest
 
 import simulator as sim
 from simulator.errors import UserError
-from simulator.study.measured_gpus import meant, named
+from simulator.study.gpus.names import meant, named
 
 from ..commandline import SMALL, trainsim
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
-from simulator.study import kernel_fits
-from simulator.study.band import SPREADS, band_s
-from simulator.study.kernel_costs import OpCost, shape_of, spans
-from simulator.study.known_by import known_by, of_collectives, of_kernels
-from simulator.study.load import load_one as load
+from simulator.study.gpus import kernel_fits
+from simulator.study.runs.band import SPREADS, band_s
+from simulator.study.runs.kernel_costs import OpCost, shape_of, spans
+from simulator.study.runs.provenance import known_by, of_collectives, of_kernels
+from simulator.study.scenarios.load import load_one as load
 
 from ..commandline import SMALL, trainsim
 from ..house import scenario, small_cluster

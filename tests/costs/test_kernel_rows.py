@@ -10,9 +10,10 @@ import pytest
 import simulator as sim
 from simulator.kernels import Rowwise
 from simulator.program.op import Compute
-from simulator.study import kernel_fits, validate
+from simulator.study import validate
 from simulator.study.calibrate.table import rows_of
-from simulator.study.kernel import FORWARD_ONLY, PASSES, bytes_each, own_name
+from simulator.study.gpus import kernel_fits
+from simulator.study.gpus.kernel import FORWARD_ONLY, PASSES, bytes_each, own_name
 from simulator.study.validate import kernels
 
 from ..commandline import SMALL, trainsim

@@ -22,9 +22,10 @@ from simulator.costs.shelf import Fit, choose, known_library
 from simulator.errors import UserError
 from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Gemm, Kernel, Part, Rowwise
-from simulator.study import catalog, kernel_fits
-from simulator.study.kernel import WIDTH
-from simulator.study.measured_gpus import named
+from simulator.study import catalog
+from simulator.study.gpus import kernel_fits
+from simulator.study.gpus.kernel import WIDTH
+from simulator.study.gpus.names import named
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
 SHELF = kernel_fits.shelf()

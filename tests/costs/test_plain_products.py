@@ -13,7 +13,8 @@ from simulator.costs.machine import Machine
 from simulator.costs.measured import Estimate, Estimator, Options
 from simulator.costs.shelf import LINEAR_US
 from simulator.kernels import Gemm, Rowwise
-from simulator.study import kernel_fits, validate
+from simulator.study import validate
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
 from simulator.units import GB, MB, TFLOP, US_PER_S
 

@@ -16,10 +16,10 @@ from simulator.costs import tuner
 from simulator.costs.tuner import Choice, Group, believed_s, chosen, told
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
-from simulator.study import fabric_text, fabrics
-from simulator.study.choices import generation
 from simulator.study.collective import time_collective
-from simulator.study.timing import timing_on
+from simulator.study.links import fabric_text, fabrics
+from simulator.study.links.choices import generation
+from simulator.study.links.timing import timing_on
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 from tests.commandline import trainsim
 

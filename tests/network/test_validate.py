@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from simulator.costs.theory import Call
 from simulator.errors import UserError
-from simulator.study import fabrics
-from simulator.study.describe import algorithm, machine
+from simulator.study.links import fabrics
+from simulator.study.links.describe import algorithm, machine
 from simulator.study.validate import collectives, judged, read, validate
 
 from ..commandline import trainsim
@@ -461,7 +461,7 @@ def test_words_for_algorithms(words: str, dtype: str, name: str) -> None:
 
 
 def test_every_name_in_the_words_is_a_fabric() -> None:
-    from simulator.study import describe, described_networks
+    from simulator.study.links import describe, described_networks
 
     words = (*describe.INSIDES, *describe.GENERATIONS, *described_networks.ACROSSES)
     named = {name for _, name in words if name}

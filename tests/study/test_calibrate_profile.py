@@ -22,7 +22,6 @@ from simulator.costs.rowwise import RowwiseConstants, rowwise_s
 from simulator.costs.shelf import LENT_SIGMA, Fit, Shelf
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part, Rowwise
-from simulator.study import kernel_fits
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.deep_gemm import spilled_s
@@ -31,6 +30,7 @@ from simulator.study.calibrate.predict import Timed, products_s
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
 from simulator.study.calibrate.words import TURNS, kernel_of
+from simulator.study.gpus import kernel_fits
 
 from ..commandline import SMALL, trainsim
 

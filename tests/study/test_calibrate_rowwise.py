@@ -10,10 +10,11 @@ import pytest
 
 from simulator.costs.machine import machine
 from simulator.costs.rowwise import RowwiseConstants, rowwise_s
-from simulator.study import kernel_fits, validate
+from simulator.study import validate
 from simulator.study.calibrate.moved import name_of, rowwise_of
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import Measured, Probe, text
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
 
 from ..commandline import trainsim

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from simulator.costs.measured import Estimator, Options
-from simulator.study import kernel_fits
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
 from simulator.study.calibrate.words import kernel_of
+from simulator.study.gpus import kernel_fits
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -18,12 +18,13 @@ from simulator.costs.measured import Estimator, Options
 from simulator.costs.moe import moe_s
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm
-from simulator.study import kernel_fits, validate
+from simulator.study import validate
 from simulator.study.calibrate.groups import groups
 from simulator.study.calibrate.predict import predicted
 from simulator.study.calibrate.profile import profile
 from simulator.study.calibrate.table import Measured, Probe, probe_of, text
 from simulator.study.calibrate.words import Experts, kernels_of
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
 
 from ..commandline import trainsim

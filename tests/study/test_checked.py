@@ -11,18 +11,20 @@ import pytest
 from pydantic import ValidationError
 
 from simulator.errors import UserError
-from simulator.study import catalog, fabrics, kernel_fits
-from simulator.study.checked import plainly, validated
-from simulator.study.document import Document, Place
-from simulator.study.fabrics import FabricSchema
-from simulator.study.judge import judge
-from simulator.study.kernel_fits import FitsSchema
-from simulator.study.load import NAMED, resolved
-from simulator.study.machines import ClusterSchema, GpuSchema
-from simulator.study.schema import ModelSchema, ScenarioSchema
-from simulator.study.software import FrameworkSchema
-from simulator.study.source import parse, read
-from simulator.study.strict import Contradiction, Field, Strict
+from simulator.study import catalog
+from simulator.study.documents.checked import plainly, validated
+from simulator.study.documents.document import Document, Place
+from simulator.study.documents.pydantic_twins import judge
+from simulator.study.documents.source import parse, read
+from simulator.study.documents.strict import Contradiction, Field, Strict
+from simulator.study.gpus import kernel_fits
+from simulator.study.gpus.kernel_fits import FitsSchema
+from simulator.study.links import fabrics
+from simulator.study.links.fabrics import FabricSchema
+from simulator.study.scenarios.clusters import ClusterSchema, GpuSchema
+from simulator.study.scenarios.load import NAMED, resolved
+from simulator.study.scenarios.schema import ModelSchema, ScenarioSchema
+from simulator.study.scenarios.software import FrameworkSchema
 
 SHIPPED: dict[str, tuple[type[Strict], Path]] = {
     **{f"model {name}": (ModelSchema, path) for name, path in catalog.files("models").items()},

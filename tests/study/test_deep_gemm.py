@@ -9,8 +9,9 @@ from simulator.costs.machine import Machine
 from simulator.costs.measured import Estimator
 from simulator.costs.shelf import SPILL_US
 from simulator.kernels import Gemm
-from simulator.study import kernel_fits, validate
+from simulator.study import validate
 from simulator.study.calibrate.deep_gemm import spilled_s, widest_alone
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
 from simulator.units import GB, TFLOP, US_PER_S
 

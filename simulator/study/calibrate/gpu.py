@@ -18,9 +18,12 @@ from typing import Any
 from ...errors import UserError, did_you_mean
 from ...files import atomic
 from ...hardware.gpu import Gpu
-from .. import api, catalog, kernel_fits, source
-from ..checked import validated
-from ..measured_gpus import named
+from .. import catalog
+from ..documents import source
+from ..documents.checked import validated
+from ..gpus import kernel_fits
+from ..gpus.names import named
+from ..scenarios import api
 from . import grid, told
 from .doubt import Impossible, believable
 from .harness import Outcome, kept

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from ...kernels import Rowwise
-from ..kernel import FORWARD_ONLY, PASSES, WIDTH, bytes_each, own_name
-from .eager import autograd, backward_name, is_one_by_one, traced_passes
+from ..gpus.eager import autograd, backward_name, is_one_by_one, traced_passes
+from ..gpus.kernel import FORWARD_ONLY, PASSES, WIDTH, bytes_each, own_name
 from .table import Probe
 
 BACK = "_bwd"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...units import US_PER_S
-from ..kernel import WIDTH
+from ..gpus.kernel import WIDTH
 from ..validate import check_header, number, read, truth
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")

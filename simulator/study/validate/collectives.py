@@ -12,8 +12,8 @@ from ...costs.curves import alone
 from ...costs.theory import KINDS, Call
 from ...errors import UserError, either, shown
 from ...units import US_PER_S
-from .. import fabrics
-from ..describe import algorithm, machine
+from ..links import fabrics
+from ..links.describe import algorithm, machine
 from . import Predicted, Row, count, number, time_us
 
 UNIT = "us"

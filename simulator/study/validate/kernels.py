@@ -22,14 +22,15 @@ from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
-from .. import catalog, kernel_fits
+from .. import catalog
 from ..calibrate.deep_gemm import spilled_s
-from ..calibrate.eager import is_one_by_one
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
 from ..calibrate.table import EAGER, Probe
 from ..calibrate.words import TOP_K, mean_width, product_sizes, turns_of
-from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
-from ..measured_gpus import named
+from ..gpus import kernel_fits
+from ..gpus.eager import is_one_by_one
+from ..gpus.kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
+from ..gpus.names import named
 from . import Own, Predicted, Row, count, time_us, truth
 
 UNIT = "us"
