@@ -17,10 +17,10 @@ from simulator.costs.rowwise import BACKWARD, ONE_ID, RowwiseConstants, is_timed
 from simulator.costs.shelf import HANDED_ON_US, LENT_SIGMA, OPERATOR_US, Fit
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
-from simulator.study import validate
+from simulator.study import tables
 from simulator.study.gpus import kernel_fits
 from simulator.study.gpus.eager import AUTOGRAD, is_one_by_one
-from simulator.study.validate import kernels
+from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim
 from ..source import ROOT, study_script
@@ -38,7 +38,7 @@ def fit_of(gpu: str) -> Fit:
 
 
 def predicted_us(**words: str) -> float:
-    (row,) = validate.judged(kernels, [{**ROW, **words}], "t.csv").rows
+    (row,) = report.judged(kernels, [{**ROW, **words}], "t.csv").rows
     assert row.predicted is not None, row.skipped
     return row.predicted
 
@@ -53,7 +53,7 @@ def passes() -> dict[str, Any]:
         return {}
     script = study_script("kernels", "backward")
     table = study_script("kernels").measured(TABLE)
-    told = validate.judged(kernels, validate.read(TABLE), TABLE.name).rows
+    told = report.judged(kernels, tables.read(TABLE), TABLE.name).rows
     found = script.passes(table, pd.Series([row.predicted for row in told]), kernel_fits.shelf())
     return {f"{one.gpu} {one.name}": one for one in found}
 

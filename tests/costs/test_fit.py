@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.study import validate
+from simulator.study import tables
 from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
-from simulator.study.validate import validate as run
+from simulator.study.validate.report import judged
+from simulator.study.validate.report import validate as run
 
 from ..source import ROOT, study_script
 
@@ -113,7 +114,7 @@ def test_layers_on_another_machine_after_one_scalar(gpu: str) -> None:
 
 @cache
 def report() -> Any:
-    return validate.judged(kernels, validate.read(TABLE), TABLE.name)
+    return judged(kernels, tables.read(TABLE), TABLE.name)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +153,11 @@ def test_products_and_attention_of_the_whole_table() -> None:
 
 def test_what_was_measured_is_not_seen() -> None:
     """Other times, sources and roles change no prediction; shuffled rows take theirs along."""
-    rows = validate.read(TABLE)[::500]
+    rows = tables.read(TABLE)[::500]
     blind = [{**row, "time_us": "1", "source": "", "role": ""} for row in rows]
-    seen, unseen = (validate.judged(kernels, some, "x").rows for some in (rows, blind))
+    seen, unseen = (judged(kernels, some, "x").rows for some in (rows, blind))
     assert [row.predicted for row in seen] == [row.predicted for row in unseen]
-    turned = validate.judged(kernels, rows[::-1], "x").rows
+    turned = judged(kernels, rows[::-1], "x").rows
     assert [row.predicted for row in turned[::-1]] == [row.predicted for row in seen]
 
 

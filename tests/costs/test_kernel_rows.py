@@ -10,11 +10,10 @@ import pytest
 import simulator as sim
 from simulator.kernels import Rowwise
 from simulator.program.op import Compute
-from simulator.study import validate
 from simulator.study.calibrate.table import rows_of
 from simulator.study.gpus import kernel_fits
 from simulator.study.gpus.kernel import FORWARD_ONLY, PASSES, bytes_each, own_name
-from simulator.study.validate import kernels
+from simulator.study.validate import kernels, report
 
 from ..commandline import SMALL, trainsim
 
@@ -25,8 +24,8 @@ ATTENTION |= {"kv_heads": "8", "head_dim": "128", "causal": "1"}
 EXPERTS = {"gpu": "B200", "op": "moe_ffn", "dtype": "fp8", "m": "4096", "n": "4096", "k": "4096", "batch": "128"}
 
 
-def judged(*rows: dict[str, str]) -> list[validate.Judged]:
-    return list(validate.judged(kernels, [dict.fromkeys(HEAD, "") | row for row in rows], "table").rows)
+def judged(*rows: dict[str, str]) -> list[report.Judged]:
+    return list(report.judged(kernels, [dict.fromkeys(HEAD, "") | row for row in rows], "table").rows)
 
 
 def predicted(**row: str) -> float:

@@ -17,7 +17,9 @@ from simulator.costs.theory import Call
 from simulator.errors import UserError
 from simulator.study.links import fabrics
 from simulator.study.links.describe import algorithm, machine
-from simulator.study.validate import collectives, judged, read, validate
+from simulator.study.tables import read
+from simulator.study.validate import collectives
+from simulator.study.validate.report import judged, validate
 
 from ..commandline import trainsim
 from ..source import ROOT

@@ -10,12 +10,13 @@ import pytest
 
 from simulator.costs.machine import machine
 from simulator.costs.rowwise import RowwiseConstants, rowwise_s
-from simulator.study import validate
+from simulator.study import tables
 from simulator.study.calibrate.moved import name_of, rowwise_of
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import Measured, Probe, text
 from simulator.study.gpus import kernel_fits
-from simulator.study.validate import kernels
+from simulator.study.validate import kernels, report
+from simulator.study.validate.predicted import Own
 
 from ..commandline import trainsim
 
@@ -69,8 +70,8 @@ def test_a_table_is_predicted_by_its_own_profile_as_well_as_the_fit_claims(tmp_p
     claimed = claims(found)
     (tmp_path / "table.csv").write_text(text(table))
     assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").code == 0
-    own = validate.Own("", str(tmp_path / "mine.yaml"))
-    told = validate.judged(kernels, validate.read(tmp_path / "table.csv"), "table", own).rows
+    own = Own("", str(tmp_path / "mine.yaml"))
+    told = report.judged(kernels, tables.read(tmp_path / "table.csv"), "table", own).rows
     errors: dict[str, list[float]] = defaultdict(list)
     for row, one in zip(table, told, strict=True):
         assert one.predicted is not None, one.skipped

@@ -18,14 +18,13 @@ from simulator.costs.measured import Estimator, Options
 from simulator.costs.moe import moe_s
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm
-from simulator.study import validate
 from simulator.study.calibrate.groups import groups
 from simulator.study.calibrate.predict import predicted
 from simulator.study.calibrate.profile import profile
 from simulator.study.calibrate.table import Measured, Probe, probe_of, text
 from simulator.study.calibrate.words import Experts, kernels_of
 from simulator.study.gpus import kernel_fits
-from simulator.study.validate import kernels
+from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim
 
@@ -60,7 +59,7 @@ def took_us(probe: Probe) -> float:
 
 @pytest.mark.parametrize("cells", TABLE, ids=lambda cells: f"{cells['op']} {cells.get('variant', '')}")
 def test_a_row_is_of_the_kernels_that_validate_predicts(cells: dict[str, str]) -> None:
-    (judged,) = validate.judged(kernels, [row(**cells)], "table").rows
+    (judged,) = report.judged(kernels, [row(**cells)], "table").rows
     assert took_us(probe_of(row(**cells))) == pytest.approx(judged.predicted)
 
 

@@ -31,7 +31,8 @@ from ..gpus import kernel_fits
 from ..gpus.eager import is_one_by_one
 from ..gpus.kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
 from ..gpus.names import named
-from . import Own, Predicted, Row, count, time_us, truth
+from ..tables import Row, count, time_us, truth
+from .predicted import Own, Predicted
 
 UNIT = "us"
 READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant")
