@@ -32,7 +32,7 @@ from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN
 from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
 from simulator.study.calibrate.words import INNER_SECOND, turns_of
-from simulator.study.gpus import kernel_fits
+from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.gpus.names import named
 from simulator.units import US_PER_S
 
@@ -321,7 +321,7 @@ def main() -> None:
     for gpu in sorted(fits):
         with atomic(FITS / f"{gpu}.yaml") as temporary:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py"
-            temporary.write_text(kernel_fits.text(gpu, fits[gpu], about), encoding="utf-8")
+            temporary.write_text(fit_files.text(gpu, fits[gpu], about), encoding="utf-8")
     kernel_fits.shelf.cache_clear()
     judge.report(table, scores, kernel_fits.shelf(), TABLE)
 

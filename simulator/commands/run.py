@@ -36,8 +36,8 @@ def command(
 
     A scenario with `jobs` runs them side by side on one cluster, and says how much each slows down.
     """
-    from ..study.jobs import Tenancy
     from ..study.scenarios.load import load
+    from ..study.scenarios.tenancy import Tenancy
     from ..units import show_s
 
     with progress("simulating"):

@@ -18,7 +18,7 @@ from simulator.costs.shelf import HANDED_ON_US, LENT_SIGMA, OPERATOR_US, Fit
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
 from simulator.study import tables
-from simulator.study.gpus import kernel_fits
+from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.gpus.eager import AUTOGRAD, is_one_by_one
 from simulator.study.validate import kernels, report
 
@@ -254,9 +254,9 @@ def test_ratios_that_ship_are_of_the_bytes_that_workloads_count_or_say_otherwise
 def test_what_is_timed_around_operators_is_of_no_product(tmp_path: Any) -> None:
     (fit,) = (fit for fit in kernel_fits.shelf().fits["t4"] if fit.family == "rowwise")
     file = tmp_path / "mine.yaml"
-    text = kernel_fits.text("t4", [fit], "mine")
+    text = fit_files.text("t4", [fit], "mine")
     file.write_text(text)
-    assert kernel_fits.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
+    assert fit_files.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
     file.write_text(text.replace(OPERATOR_US, "linear_us"))
     with pytest.raises(UserError, match="linear_us: nothing of this name is timed with memory-bound operators"):
-        kernel_fits.load(file)
+        fit_files.load(file)

@@ -16,10 +16,11 @@ from simulator.collectives import steps
 from simulator.errors import OutsideDomain, UserError
 from simulator.study import catalog
 from simulator.study.collective import spread, time_collective
-from simulator.study.jobs import SharedRun, Tenancy
+from simulator.study.jobs import SharedRun
 from simulator.study.links.cluster_links import links_of
 from simulator.study.links.timing import timing_on
 from simulator.study.runs.run import Run
+from simulator.study.scenarios.tenancy import Tenancy
 from simulator.study.simulate import simulate_scenario
 from simulator.units import show_s
 

@@ -23,7 +23,7 @@ from simulator.study.calibrate.predict import predicted
 from simulator.study.calibrate.profile import profile
 from simulator.study.calibrate.table import Measured, Probe, probe_of, text
 from simulator.study.calibrate.words import Experts, kernels_of
-from simulator.study.gpus import kernel_fits
+from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim
@@ -155,6 +155,6 @@ def test_constants_that_no_kernel_can_have_are_refused_with_their_line(
     )  # fmt: skip
     made: Any = replace(fit.constants, **{name: value})
     file = tmp_path / "mine.yaml"
-    file.write_text(kernel_fits.text("h100", [replace(fit, constants=made)], "a profile"))
+    file.write_text(fit_files.text("h100", [replace(fit, constants=made)], "a profile"))
     with pytest.raises(UserError, match=rf"mine\.yaml:\d+.*{name}"):
-        kernel_fits.load(file)
+        fit_files.load(file)

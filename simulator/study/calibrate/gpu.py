@@ -21,7 +21,7 @@ from ...hardware.gpu import Gpu
 from .. import catalog
 from ..documents import source
 from ..documents.checked import validated
-from ..gpus import kernel_fits
+from ..gpus import fit_files, kernel_fits
 from ..gpus.names import named
 from ..scenarios import api
 from . import grid, told
@@ -147,8 +147,8 @@ def _own(rows: list[Measured], gpu: str) -> tuple[str, list[Measured]]:
 def text(made: Profile, about: str) -> str:
     """A profile as YAML that can be read again; above it, what it does not speak of."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
-    content = kernel_fits.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(lines))
-    validated(kernel_fits.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
+    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(lines))
+    validated(fit_files.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
     return content
 
 

@@ -11,7 +11,7 @@ from ...hardware.gpu import Gpu
 from ...kernels import Kernel
 from ...units import US_PER_S
 from ..gpus import kernel_fits
-from ..gpus.kernel_fits import number
+from ..gpus.fit_files import number
 from .profile import Profile
 from .ratios import against
 from .table import Measured, Probe

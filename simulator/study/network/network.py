@@ -18,8 +18,9 @@ import numpy as np
 from ...engine.task import RATE_BITS, WEIGHT_BITS, Array
 from ...engine.timeline import Timeline
 from ...units import seconds
+from ..assemble import bound_of
 from .traffic import Traffic, first_of, ratio
-from .waiting import Wait, WaitedLink, Waiting, waited_links, waits
+from .waiting import Wait, WaitedLink, Waiting, waited_links, waiting, waits
 
 if TYPE_CHECKING:
     from ..runs.run import Run
@@ -185,9 +186,6 @@ def _covered_ns(spans: Array, after: int) -> int:
 
 def network(run: Run) -> Network:
     """The network's part in a run."""
-    from ..assemble import bound_of
-    from .waiting import waiting
-
     seen = run.observation
     bound = bound_of(run.scenario, run.program, every_link=True)
     return Network(run.scenario.cluster, bound, seen.iteration, run.engine_timeline, seen.begin_ns, seen.end_ns, waiting(run))

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, shown
 from ..documents.document import Document
-from .load import NAMED, from_mapping, resolved, understood
+from .load import from_mapping
+from .references import NAMED, resolved, understood
 
 if TYPE_CHECKING:
     from ...hardware.cluster import Cluster
     from ...workload.framework import Framework
     from ...workload.model import Model
-    from ..jobs import Tenancy
     from .scenario import Scenario
+    from .tenancy import Tenancy
 
 
 def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:

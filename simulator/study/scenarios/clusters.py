@@ -1,4 +1,4 @@
-"""What may stand in a YAML file about machines: GPUs and clusters. The other half of the boundary is schema.py."""
+"""What may stand in a YAML file about a cluster. Other parts of the boundary are software.py and schema.py."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated, Any, Literal
 
 from ...errors import did_you_mean
 from ...hardware.options import Dragonfly
-from ...units import BYTES, BYTES_PER_SECOND, FLOP_PER_SECOND, HERTZ, LATENCY, US_PER_S, WATTS
+from ...units import US_PER_S
 from .. import catalog
-from ..documents.strict import Contradiction, Field, Strict, Text, quantity
+from ..documents.fields import BytesPerSecond, Degree, Latency, Name
+from ..documents.strict import Contradiction, Field, Strict, Text
+from ..gpus.schema import GpuSchema
 from . import grammar
 
 MOST_GPUS = 2**20
 MOST_DRAWN = 20_000
-LEAST_FACTOR = 0.001
-MOST_SCALAR = 1000
 SOMETIMES = (
     "dims",
     "node_dims",
@@ -31,58 +31,9 @@ SOMETIMES = (
     "oversubscription",
 )
 """Fields of a cluster that only some shapes have a use for."""
-WIDE_FORMATS = ("fp16", "bf16", "fp32")
-"""One of which every GPU has a peak of."""
 SLINGSHOT = Dragonfly()
 
-Degree = Annotated[int, Field(ge=1, le=2**20)]
-Size = Annotated[int, Field(ge=1, le=2**24)]
-Name = Annotated[str, Field(min_length=1, max_length=1000)]
-Fraction = Annotated[float, Field(ge=LEAST_FACTOR, le=1, allow_inf_nan=False)]
-Bytes = Annotated[float, quantity(BYTES)]
-BytesPerSecond = Annotated[float, quantity(BYTES_PER_SECOND)]
-Latency = Annotated[float, quantity(LATENCY)]
-FlopPerSecond = Annotated[float, quantity(FLOP_PER_SECOND)]
-Watts = Annotated[float, quantity(WATTS)]
-Hertz = Annotated[float, quantity(HERTZ)]
 Dims = Annotated[list[Degree], Field(min_length=1, max_length=8)]
-
-
-class KernelSchema(Strict):
-    """How far kernels stay below a GPU's peaks."""
-
-    fixed: Latency
-    compute_fraction: Fraction
-    memory_fraction: Fraction
-    attention_forward_fraction: Fraction
-    attention_backward_fraction: Fraction
-    provenance: Literal["measured", "transferred"]
-    source: str = ""
-
-
-class GpuSchema(Strict):
-    """A GPU; inline, or a file in topologies/gpus."""
-
-    name: Name = "inline"
-    memory: Bytes
-    memory_bandwidth: BytesPerSecond
-    peak: Annotated[dict[str, FlopPerSecond], Field(description="dense, by format, such as {bf16: 989 TFLOP/s}")]
-    sms: Size
-    tdp: Annotated[Watts, Field(description="such as 700 W; 0 where it is not known")] = 0.0
-    architecture: Annotated[str, Field(description="what its kernels are compiled for, such as sm_90")] = ""
-    clock: Annotated[Hertz, Field(description="the highest, such as 1980 MHz")] = 0.0
-    cache: Annotated[Bytes, Field(description="of the last level, such as 50 MiB")] = 0.0
-    kernels: Annotated[KernelSchema | None, Field(description="left out, it is that of the measured GPU most like this one")] = (
-        None
-    )
-    profile: Annotated[str, Field(description="a file that `trainsim calibrate fit` wrote for this GPU")] = ""
-    site_scalar: Annotated[float, Field(gt=0, le=MOST_SCALAR, allow_inf_nan=False, description="times every kernel's time")] = 1.0
-    sources: Annotated[dict[str, str], Field(default_factory=dict)]
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        if not any(dtype in self.peak for dtype in WIDE_FORMATS):
-            message = f": none of {', '.join(self.peak) or 'them'} is a format of 16 or 32 bits"
-            yield "peak", message, f"at least one of {', '.join(WIDE_FORMATS)}: peak: {{bf16: 989 TFLOP/s}}"
 
 
 class LatencySchema(Strict):

@@ -1,58 +1,23 @@
-"""From validated schemas of machines to clusters and GPUs, with the modules of their shapes. Nothing is refused here any more."""
+"""From a validated schema to a cluster, with the modules of its shapes. Nothing is refused here any more."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...hardware.cluster import Cluster
-from ...hardware.gpu import Gpu, KernelConstants
+from ...hardware.gpu import Gpu
 from ...hardware.options import Box, Dragonfly, Drawn, LinkSpec, Options, Routing, Wan
 from ...units import GB
 from .. import catalog
+from ..gpus.gpu_files import described
 from .grammar import Inside, Nics
 
 if TYPE_CHECKING:
-    from .clusters import ClusterSchema, GpuSchema, KernelSchema
+    from ..gpus.schema import GpuSchema
+    from .clusters import ClusterSchema
 
 PCIE_BYTES_PER_S = 63.0 * GB
 """GPU to NIC where a cluster does not say: PCIe 5.0 x16."""
-
-
-def gpu(schema: GpuSchema) -> Gpu:
-    """A GPU; what is not known of its kernels is taken from the measured one that is most like it."""
-    made = Gpu(
-        name=schema.name,
-        memory_bytes=schema.memory,
-        memory_bytes_per_s=schema.memory_bandwidth,
-        peak_flop_per_s=schema.peak,
-        sms=schema.sms,
-        tdp_w=schema.tdp,
-        profile=schema.profile,
-        profile_hash=_fingerprint(schema.profile) if schema.profile else "",
-        site_scalar=schema.site_scalar,
-        architecture=schema.architecture,
-        clock_hz=schema.clock,
-        cache_bytes=schema.cache,
-    )
-    return replace(made, kernels=_efficiencies(schema.kernels, made))
-
-
-def _efficiencies(k: KernelSchema | None, of: Gpu) -> KernelConstants:
-    if k is None:
-        from ..gpus import kernel_fits
-
-        return replace(kernel_fits.like(of).kernels, provenance="transferred")
-    return KernelConstants(
-        k.fixed, k.compute_fraction, k.memory_fraction, k.attention_forward_fraction, k.attention_backward_fraction, k.provenance
-    )
-
-
-def _fingerprint(profile: str) -> str:
-    from ..gpus import kernel_fits
-
-    return kernel_fits.fingerprint(Path(profile))
 
 
 def cluster(schema: ClusterSchema) -> Cluster:
@@ -62,7 +27,7 @@ def cluster(schema: ClusterSchema) -> Cluster:
     usual = inside.bytes_per_s if schema.inside_name == "pcie" else PCIE_BYTES_PER_S
     return Cluster(
         name=schema.name,
-        gpu=gpu(schema.gpu),
+        gpu=_gpu(schema.gpu),
         gpus_per_node=schema.gpus_per_node,
         nodes=schema.nodes,
         shape_name=schema.shape_name,
@@ -80,6 +45,15 @@ def cluster(schema: ClusterSchema) -> Cluster:
         options=_options(schema),
         fabric=schema.fabric,
     )
+
+
+def _gpu(schema: GpuSchema) -> Gpu:
+    """The fits of what was measured are only read for a GPU that borrows from them."""
+    if schema.kernels is not None:
+        return described(schema)
+    from ..gpus.kernel_fits import complete
+
+    return complete(schema)
 
 
 def _options(schema: ClusterSchema) -> Options:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from ...units import SECONDS, show_s
-from ..documents.strict import Contradiction, Field, SoFar, Strict, Text, quantity
+from ...units import show_s
+from ..documents.fields import LEAST_FACTOR, Degree, Name, Seconds, Size
+from ..documents.strict import Contradiction, Field, SoFar, Strict, Text
 from . import grammar
-from .clusters import LEAST_FACTOR, ClusterSchema, Degree, Name, Size
+from .clusters import ClusterSchema
 from .software import FrameworkSchema
 
 Factor = Annotated[float, Field(le=100, allow_inf_nan=False, description="a constant factor; random ones are not modelled yet")]
-
-Seconds = Annotated[float, quantity(SECONDS)]
 
 
 class ModelSchema(Strict):

@@ -1,4 +1,4 @@
-"""What may stand in a YAML file about software: framework profiles. A part of the boundary, like machines.py."""
+"""What may stand in a YAML file about software: framework profiles. A part of the boundary, like clusters.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from ...kernels import NARROW_BYTES
+from ..documents.fields import Latency, Name
 from ..documents.strict import Contradiction, Field, Strict, Text
 from . import grammar
-from .clusters import Latency, Name
 
 
 class FusionSchema(Strict):

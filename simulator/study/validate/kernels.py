@@ -27,7 +27,7 @@ from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
 from ..calibrate.table import EAGER, Probe
 from ..calibrate.words import TOP_K, mean_width, product_sizes, turns_of
-from ..gpus import kernel_fits
+from ..gpus import fit_files, kernel_fits
 from ..gpus.eager import is_one_by_one
 from ..gpus.kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
 from ..gpus.names import named
@@ -100,7 +100,7 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
 
 def _mine(own: Own) -> Gpu:
     """One's own GPU; one that is not named is that of the profile."""
-    name = own.gpu or kernel_fits.owner_of(own.profile)
+    name = own.gpu or fit_files.owner_of(own.profile)
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
         raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
     return kernel_fits.gpu(name, own.profile)

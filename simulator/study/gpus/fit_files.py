@@ -1,0 +1,162 @@
+"""Fits in files: the constants of kernel models, one YAML file per measured GPU in topologies/kernels.
+
+`results/kernels/make.py` writes those that ship. They hold fitted numbers, how many rows they were fitted to, their error
+and the sizes between which they were measured; no measured time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ...costs.attention import AttentionConstants
+from ...costs.gemm import TILE_SETS, GemmConstants
+from ...costs.rowwise import RowwiseConstants
+from ...costs.shelf import BESIDE, BESIDE_ROWWISE, Constants, Fit
+from ...errors import did_you_mean
+from .. import catalog
+from ..documents.checked import validated
+from ..documents.source import read
+from ..documents.strict import Contradiction, Field, Strict
+
+FOLDER = "kernels"
+CONSTANTS: Mapping[str, type[Constants]] = {
+    "gemm": GemmConstants,
+    "moe": GemmConstants,
+    "attention": AttentionConstants,
+    "rowwise": RowwiseConstants,
+}
+SOME = (
+    "compute", "memory", "stream", "exponential", "backward", "walk", "walk_products", "lookup_cycles",
+    "narrow_rows", "rows", "wide_rows",
+)  # fmt: skip
+"""Constants of which nothing is too little: a rate, a size, or work that takes no time."""
+AT_LEAST_ONE = ("norm", "overlap", "odd")
+NEUTRAL = ("odd", "odd_ramp", "reread", "split_loss", "cold_us")
+"""Constants that a file may leave out, and does where they change nothing."""
+DIGITS = 4
+
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
+Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Pair
+
+
+class FitSchema(Strict):
+    """One fit."""
+
+    family: Literal["gemm", "moe", "attention", "rowwise"]
+    dtype: str = ""
+    library: str = ""
+    constants: dict[str, Number | bool | str]
+    sigma: Annotated[float, Field(gt=0, le=2)]
+    ranges: Annotated[dict[str, Pair], Field(default_factory=dict)]
+    rows: Annotated[int, Field(ge=0)] = 0
+    source: str = ""
+    cast: Pair | None = None
+    backward_rows: Annotated[int, Field(ge=0)] = 0
+    ratios: Annotated[dict[str, Ratio], Field(default_factory=dict)]
+    beside: Annotated[dict[str, Number], Field(default_factory=dict)]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        known = {f.name for f in fields(CONSTANTS[self.family])}
+        for name in sorted((known ^ set(self.constants)) - (known & {*NEUTRAL})):
+            yield (
+                "constants",
+                f": {name} is {'missing' if name in known else 'none of them'}",
+                f"they are {', '.join(sorted(known))}",
+            )
+        for name, value in self.constants.items():
+            if (name == "tiles") != isinstance(value, str):
+                yield f"constants.{name}", f": {value!r} is no {'word' if name == 'tiles' else 'number'}", ""
+            elif name in SOME and not value:
+                yield f"constants.{name}", ": nothing is too little", "a number above 0"
+            elif name in AT_LEAST_ONE and isinstance(value, float) and value < 1:
+                yield f"constants.{name}", f": {value:g} is too little", "a number of at least 1"
+        tiles = self.constants.get("tiles", "any")
+        if isinstance(tiles, str) and tiles not in TILE_SETS:
+            yield "constants.tiles", f": {tiles!r} is no set of tiles", did_you_mean(tiles, TILE_SETS)
+        timed_with = {"gemm": BESIDE, "rowwise": BESIDE_ROWWISE}.get(self.family, ())
+        for name in sorted(set(self.beside) - set(timed_with)) if timed_with else ():
+            what = "products" if self.family == "gemm" else "memory-bound operators"
+            yield f"beside.{name}", f": nothing of this name is timed with {what}", did_you_mean(name, timed_with)
+        if self.beside and not timed_with:
+            yield "beside", f": {self.family} has nothing", "it is of products: family: gemm"
+        if self.ratios and self.family != "rowwise":
+            yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"
+        for name, ratio in self.ratios.items():
+            if isinstance(ratio, list) and not ratio[0]:
+                yield f"ratios.{name}", ": nothing takes no time", "how many times as long as a pointwise kernel it takes"
+
+
+class FitsSchema(Strict):
+    """A file of topologies/kernels."""
+
+    gpu: str
+    fits: Annotated[list[FitSchema], Field(min_length=1)]
+
+
+def folder() -> Path:
+    """Where the fits are that ship."""
+    return catalog.folder("clusters") / FOLDER
+
+
+def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
+    """The GPU of a file, and its fits."""
+    schema: FitsSchema = validated(FitsSchema, read(path))
+    return schema.gpu, tuple(_fit(entry) for entry in schema.fits)
+
+
+def owner_of(path: str) -> str:
+    """The GPU whose profile a file is."""
+    return load(Path(path))[0]
+
+
+def _fit(entry: FitSchema) -> Fit:
+    values: Any = entry.constants
+    constants = CONSTANTS[entry.family](**values)
+    ranges = {name: (low, high) for name, (low, high) in entry.ranges.items()}
+    cast = (entry.cast[0], entry.cast[1]) if entry.cast else None
+    ratios = {op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()}
+    about = (entry.sigma, ranges, entry.rows, entry.source, cast, entry.backward_rows, ratios, dict(entry.beside))
+    return Fit(entry.family, entry.dtype, entry.library, constants, *about)
+
+
+def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
+    """The fits of a GPU as its YAML file."""
+    lines = [f"# {about}", f"gpu: {gpu_name}", "fits:"]
+    for fit in fits:
+        lines += [f"  - family: {fit.family}"]
+        lines += [f"    {key}: {value}" for key, value in (("dtype", fit.dtype), ("library", fit.library)) if value]
+        lines += [f"    rows: {fit.rows}", f"    sigma: {number(fit.sigma)}"]
+        if fit.ranges:
+            spans = ", ".join(f"{name}: [{number(low)}, {number(high)}]" for name, (low, high) in fit.ranges.items())
+            lines += [f"    ranges: {{{spans}}}"]
+        if fit.cast:
+            lines += [f"    cast: [{number(fit.cast[0])}, {number(fit.cast[1])}]"]
+        if fit.beside:
+            lines += [f"    beside: {{{', '.join(f'{name}: {number(value)}' for name, value in fit.beside.items())}}}"]
+        if fit.backward_rows:
+            lines += [f"    backward_rows: {fit.backward_rows}"]
+        if fit.ratios:
+            pairs = (f"{op}: [{number(times)}, {number(sigma)}]" for op, (times, sigma) in fit.ratios.items())
+            lines += [f"    ratios: {{{', '.join(pairs)}}}"]
+        lines += [f'    source: "{fit.source}"', "    constants:"]
+        lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items() if not _neutral(fit, name)]
+    return "\n".join(lines) + "\n"
+
+
+def _neutral(fit: Fit, name: str) -> bool:
+    """Whether a constant is one of those that a file may leave out, and changes nothing."""
+    return name in NEUTRAL and getattr(fit.constants, name) == getattr(type(fit.constants)(), name)
+
+
+def number(value: Any) -> str:
+    """A number with a few digits; whole numbers as they are."""
+    if isinstance(value, bool | str):
+        return str(value).lower()
+    if value == int(value):
+        return str(int(value))
+    rounded = float(f"{value:.{DIGITS}g}")
+    return str(int(rounded)) if rounded == int(rounded) else f"{value:.{DIGITS}g}"
