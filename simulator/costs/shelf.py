@@ -72,7 +72,7 @@ weights of which half are (study/calibrate/unfilled.py); microseconds that an ea
 batch of products."""
 BESIDE_ROWWISE = (OPERATOR_US, HANDED_ON_US)
 """The same of memory-bound operators that were timed one by one: microseconds that the framework takes around one, and around one
-that launches nothing, as an addition's backward pass that hands its gradient on (study/calibrate/eager.py)."""
+that launches nothing, as an addition's backward pass that hands its gradient on (study/gpus/eager.py)."""
 MOST = 0.99
 """Of a peak: no fraction that is scaled becomes more."""
 

@@ -1,7 +1,7 @@
 """Memory-bound operators in the words of a table: which operator a row timed, and the bytes that it moved.
 
 There is one reading of a row, for `calibrate fit` and `validate` alike. It has an operator move the bytes that runs have it
-move, or, where eager PyTorch ran operators one by one in fp32, those of its kernels there (eager.py).
+move, or, where eager PyTorch ran operators one by one in fp32, those of its kernels there (gpus/eager.py).
 """
 
 from __future__ import annotations

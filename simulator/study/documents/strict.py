@@ -1,6 +1,6 @@
 """How the boundary checks: strict schemas, and fields that are text with a grammar of its own.
 
-A schema is a class with annotated fields. `checked` reads what is plainly right; what is not, pydantic judges (`judge`).
+A schema is a class with annotated fields. `checked` reads what is plainly right; what is not, pydantic judges (`pydantic_twins`).
 """
 
 from __future__ import annotations

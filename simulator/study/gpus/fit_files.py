@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,7 +37,7 @@ SOME = (
 AT_LEAST_ONE = ("norm", "overlap", "odd")
 NEUTRAL = ("odd", "odd_ramp", "reread", "split_loss", "cold_us")
 """Constants that a file may leave out, and does where they change nothing."""
-DIGITS = 4
+DIGITS, HASH_DIGITS = 4, 12
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
@@ -111,6 +112,11 @@ def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
 def owner_of(path: str) -> str:
     """The GPU whose profile a file is."""
     return load(Path(path))[0]
+
+
+def fingerprint(path: Path) -> str:
+    """What tells a file from others of its name: some digits of a hash of its bytes."""
+    return sha256(path.read_bytes()).hexdigest()[:HASH_DIGITS]
 
 
 def _fit(entry: FitSchema) -> Fit:

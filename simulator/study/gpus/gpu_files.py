@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from pathlib import Path
 
 from ...errors import UserError, shown
@@ -18,7 +17,6 @@ from .schema import GpuSchema, KernelSchema
 PLACE: Place = ("cluster", "gpu")
 """Where a GPU stands in a scenario; faults call it so wherever it was named."""
 PROFILE: Place = (*PLACE, "profile")
-HASH_DIGITS = 12
 
 
 def schema_of(name: str, profile: str = "") -> GpuSchema:
@@ -72,7 +70,7 @@ def described(schema: GpuSchema) -> Gpu:
         tdp_w=schema.tdp,
         kernels=_constants(schema.kernels) if schema.kernels else AT_PEAK,
         profile=schema.profile,
-        profile_hash=_fingerprint(Path(schema.profile)) if schema.profile else "",
+        profile_hash=_fingerprint(schema.profile) if schema.profile else "",
         site_scalar=schema.site_scalar,
         architecture=schema.architecture,
         clock_hz=schema.clock,
@@ -86,6 +84,7 @@ def _constants(k: KernelSchema) -> KernelConstants:
     )
 
 
-def _fingerprint(path: Path) -> str:
-    """What tells a file from others of its name: some digits of a hash of its bytes."""
-    return sha256(path.read_bytes()).hexdigest()[:HASH_DIGITS]
+def _fingerprint(profile: str) -> str:
+    from .fit_files import fingerprint
+
+    return fingerprint(Path(profile))
