@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import backward
+import bare
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -103,7 +104,8 @@ def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: She
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf, sustained(table))]
     told = validation.judged(kernels, tables.read(raw), raw.name)
-    parts = [INTRODUCTION, *fitted, *sites(table, shelf), *backwards(table, shelf, told), *apart(shelf), *validated(told)]
+    parts = [INTRODUCTION, *fitted, *sites(table, shelf), *backwards(table, shelf, told), *apart(shelf)]
+    parts += [*trained(table, shelf, told), *validated(told)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
     picture("products.png", [(t, s) for t, s in scores if t.family == "gemm" and t.gpu in EACH_GENERATION], "m n k")
@@ -149,10 +151,11 @@ def _called(task: Task) -> str:
 def held_out(scores: Sequence[tuple[Task, Score]]) -> Iterator[str]:
     yield "## Held-out values\n"
     yield "Whole values are held out: n and k of 1536, 3584, 5120 and 10240; 5, 12, 24 and 40 heads; top 6 and 10;"
-    yield "where those are rare, every fourth n. Heads of odd width and sequences below 16 are not among the rows: the former"
-    yield "get two constants of their own afterwards, the latter are all launch. *Asked* is at most what is asked of a fit, in"
-    yield "percent: of large products 6 on average and 14 for nine of ten on A100 and H100, 8 and 18 on B200; of products of all"
-    yield "sizes 10; of attention over 1,024 tokens or more 8. It is read to hold in every format by itself.\n"
+    yield "where those are rare, every fourth n. Heads of odd width (but those that a library pads) and sequences below 16 are"
+    yield "not among the rows: the former get two constants of their own afterwards, the latter are all launch. *Asked* is at"
+    yield "most what is asked of a fit, in percent: of large products 6 on average and 14 for nine of ten on A100 and H100, 8 and"
+    yield "18 on B200; of products of all sizes 10; of attention over 1,024 tokens or more 8. It is read to hold in every format"
+    yield "by itself.\n"
     yield from _markdown(
         ["GPU", "family", "dtype", "library", "rows", "held out", "all", "large", "bias", "asked"],
         [
@@ -170,8 +173,10 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
     yield "blocks in waves; that a product's ramps overlap; and how far the tiles of fp32 products run apart. Which tiles a"
     yield "narrow format has or fp32 without tensor cores, that a split costs there, and that experts like multiples of 16, was"
     yield "chosen with both sets of held-out rows in view; so were DeepGEMM's slow steps, and what weights save that nobody"
-    yield "filled. They are blind to the constants, not to the form. That tables of fp32 products name the inner dimension second"
-    yield "was seen in all of their rows; rows of models, which are not among them, agree (*Backward passes*).\n"
+    yield "filled; that attention's traffic moves beside its arithmetic was chosen with both, and with published kernels"
+    yield "(*Attention in training*) in view. They are blind to the constants, not to the form. That tables of fp32 products name"
+    yield "the inner dimension second was seen in all of their rows; rows of models, which are not among them, agree (*Backward"
+    yield "passes*).\n"
     rows, judged = [], []
     for task in tasks:
         if task.dtype == "fp32" or (task.family != "moe" and task.gpu in EACH_GENERATION):
@@ -306,6 +311,22 @@ def apart(shelf: Shelf) -> Iterator[str]:
     around = [(gpu, fit.beside) for gpu, fit in every if OPERATOR_US in fit.beside]
     rows = [[gpu, *(f"{b[name]:.1f}" if name in b else "" for name in (OPERATOR_US, HANDED_ON_US))] for gpu, b in around]
     yield from _markdown(["GPU", "operators, us", "handed on, us"], rows)
+
+
+def trained(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Iterator[str]:
+    """Attention without what inference frameworks do beside it."""
+    yield "\n## Attention in training\n"
+    yield "Rows of inference frameworks were timed with writing keys and values to a cache. That is fitted beside the kernel,"
+    yield "from the bytes that are read and written, and left out of runs. Where rows of both kinds were fitted (H100's fa3,"
+    yield "B200) they tell kernel and cache apart; elsewhere what is not told stays near the start. A100's kernel is longer in"
+    yield "pages: its bare times are published forward and backward together, and were split at the ratio of rows that timed"
+    yield "both.\n"
+    yield from _markdown(bare.HEAD_CACHES, bare.caches(shelf))
+    yield "\nWhat ships beside published rows of bare kernels: percent, by tokens of a sequence. `sanity` rows are in no fit, but"
+    yield "the form was chosen with them in view. H100's and B200's ratios of backward to forward are those of the reference"
+    yield "notes. FlashAttention 2 on an H100 is that of the A100 at the share of the peak that was published for it.\n"
+    predicted_us = pd.Series([row.predicted for row in told.rows])
+    yield from _markdown(bare.HEAD_BARE, bare.published(table, predicted_us))
 
 
 def backwards(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Iterator[str]:

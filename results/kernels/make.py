@@ -24,9 +24,11 @@ from simulator.costs.gemm import GemmConstants
 from simulator.costs.machine import Machine, architecture
 from simulator.costs.machine import machine as machine_of
 from simulator.costs.moe import moe_s
-from simulator.costs.shelf import ANY, LINEAR_US, USUAL, Constants, Fit
+from simulator.costs.shelf import ANY, LINEAR_US, PAGED, USUAL, Constants, Fit
 from simulator.errors import UserError
 from simulator.files import atomic
+from simulator.study.calibrate import few
+from simulator.study.calibrate.cached import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
 from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
 from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
@@ -56,8 +58,14 @@ PACKED = ("flash_attention", "fa3", "vllm_flash_attn_fa3")
 ATTENTION_BACKWARD = {"h100": 2.8, "b200": 2.3}
 """Attention's backward over its forward where the rows to fit are missing. H100: FlashAttention 3's published charts, 2.7 to
 2.9. B200: SimuMax, 2.0 to 2.3 at 128-wide heads (and 3.2 at 192). Both as the reference notes on measured kernels give them."""
+FLASH = ("flash_attention", "fa3", "vllm_flash_attn", "vllm_flash_attn_fa3")
+"""Libraries that are compiled for FlashAttention's widths of heads."""
+KERNELS_OF = {"fa3": ("fa3", "flash_attention_v3")}
+"""Words of a table for the same kernels: FlashAttention 3 in SGLang, over a prompt and in encoders."""
 BLOCKS = {"hopper": {"narrow_rows": 192.0}, "blackwell": {"narrow_rows": 256.0, "rows": 256.0}}
 """Query rows of a block where they are not 128: those of FlashAttention 3, and two tiles of 128 to a block on Blackwell."""
+SURE = 0.68
+"""Of rows whose errors stay below a fit's."""
 LEAST_SEQ, ODD_START = 16, 1.2
 TE_VALUES = 128
 """The width of values in rows of Transformer Engine whose heads are wider."""
@@ -100,6 +108,8 @@ class Task:
     cast: tuple[float, ...] = ()
     beside: Mapping[str, float] = field(default_factory=dict)
     """Of what else the rows hold, where fitting starts."""
+    beside_sigma: float = 1.0
+    """How far that may lie from there, in logarithms."""
 
     @property
     def machine(self) -> Machine:
@@ -109,8 +119,9 @@ class Task:
         """Constants fitted to some of the rows."""
         on, time = self.machine, rows.seconds.to_numpy()
         start: Any = self.start
-        extra = (*self.cast, *self.beside.values())
-        return fitted(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, np.array(extra) if extra else None)
+        values = (*self.cast, *self.beside.values())
+        extra = np.array(values) if values else None
+        return fitted(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, self.beside_sigma)
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""
@@ -190,11 +201,17 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     return np.where(rows.library == UNFILLED_BY, time * filled_share(*beside, on, (m, n, k), time), time)
 
 
-def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
-    """Forward, backward, or both, as the operator says."""
+def attention(c: AttentionConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> Any:
+    """Forward, backward, or both, as the operator says; with the cache of keys that inference frameworks write before what is
+    causal."""
     what = Heads(*sizes(rows, "batch", "seq", "heads", "kv_heads", "head_dim", "causal"))
     op = rows.op.to_numpy()
-    return passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd")
+    time = passes_s(c, on, what, op != "attention_bwd", op != "attention_fwd")
+    if not len(extra):
+        return time
+    queries, (cache_us, passes, *paged) = rows.variant.iloc[0] in TURNS_QUERIES, extra
+    written_s = cached_s(cache_us, passes, on, what, WIDTH["bf16"], queries=queries)
+    return np.where(rows.causal > 0, time * (paged[0] if paged else 1.0) + written_s, time)
 
 
 def moe(c: GemmConstants, on: Machine, rows: pd.DataFrame, _: Any = ()) -> Any:
@@ -229,11 +246,15 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         start = GemmConstants(launch_us=20.0, compute=0.6, odd=1.5)
         yield Task("moe", gpu, "bf16", ANY, rows, start, {**GEMM_PRIOR, "odd": 1.0}, moe)
     forward = graphs[(graphs.op == "attention_fwd") & (graphs.seq >= LEAST_SEQ)]
-    for (gpu, library), rows in forward.groupby(["owner", "variant"]):
-        even = rows[rows.head_dim % HEAD_MULTIPLE == 0]
+    named_as = {word: library for library, words in KERNELS_OF.items() for word in words}
+    for (gpu, library), rows in forward.groupby(["owner", forward.variant.replace(named_as)]):
         blocks = BLOCKS.get(architecture(kernel_fits.gpu(gpu)).kernels, {})
-        start = AttentionConstants(packed=library in PACKED, backward=ATTENTION_BACKWARD.get(gpu, 2.8), **blocks)
-        yield Task("attention", gpu, "bf16", library, even, start, ATTENTION_PRIOR, attention)
+        widths = "flash" if library in FLASH else "sixteens"
+        even = rows if widths == "flash" else rows[rows.head_dim % HEAD_MULTIPLE == 0]
+        back = ATTENTION_BACKWARD.get(gpu, 2.8)
+        start = AttentionConstants(packed=library in PACKED, widths=widths, backward=back, **blocks)
+        timed_with = (CACHED_START, CACHED_SIGMA)
+        yield Task("attention", gpu, "bf16", str(library), even, start, ATTENTION_PRIOR, attention, (), *timed_with)
 
 
 def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
@@ -243,11 +264,12 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
         judged if len(judged.errors) >= FEW else judge.together([judged, *map(task.judged, map(task.drawn, range(judge.SPLITS)))])
     )
     constants, extra = task.fit(task.rows)
-    back = 0
-    if isinstance(constants, AttentionConstants):
-        constants, back = finished(constants, task, table)
     cast = (float(extra[0]), float(extra[1])) if task.cast else None
     beside = dict(zip(task.beside, map(float, extra[len(task.cast) :]), strict=True))
+    back = 0
+    if isinstance(constants, AttentionConstants):
+        constants, back, paged = finished(constants, task, table)
+        beside |= {PAGED: paged} if paged != 1 else {}
     names = {"gemm": ("m", "n", "k", "batch"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
     rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
     ranges = {name: (float(rows[name].min()), float(rows[name].max())) for name in names}
@@ -256,19 +278,29 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     return Fit(task.family, task.dtype, task.library, constants, *about, beside=beside), judged
 
 
-def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, int]:
-    """With what the other rows of a GPU tell, of odd heads and of the backward pass, and how many tell of that."""
+def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, int, float]:
+    """With what the other rows tell, of odd heads and of the backward pass; how many tell of that, and how much slower the rows
+    are than the bare kernel, where that was timed with its backward pass."""
     fit = table[(table.role == "fit") & table.op.str.startswith("attention")]
     odd = fit[(fit.owner == task.gpu) & (fit.variant == task.library) & (fit.head_dim % HEAD_MULTIPLE != 0)]
     odd = odd[odd.seq >= LEAST_SEQ]
-    if len(odd):
+    if len(odd) and c.widths != "flash":
         on, start = task.machine, replace(c, odd=ODD_START)
         c, _ = fitted(start, {"odd": 1.0, "odd_ramp": 1.0}, lambda c, _: attention(c, on, odd), odd.seconds.to_numpy())
-    back = fit[fit.op.isin(["attention_bwd", "attention_fwd_bwd"]) & fit.owner.isin([task.gpu, task.gpu.replace("-", "-pcie-")])]
-    if len(back) and task.library in USUAL:
-        one, two = (attention(replace(c, backward=b), task.machine, back) for b in (1.0, 2.0))
-        c = replace(c, backward=float(np.median(1 + (back.seconds - one) / (two - one))))
-    return c, len(back)
+    both = fit[(fit.op == "attention_fwd_bwd") & (fit.owner == task.gpu)]
+    sister = fit[fit.owner == task.gpu.replace("-", "-pcie-")]
+    if not len(both) or task.library not in USUAL:
+        return c, 0, 1.0
+    c = replace(c, backward=backward_over_forward(sister))
+    paged = float(np.median(attention(c, task.machine, both) / both.seconds))
+    return few.slowed(c, 1 / paged), len(both), paged
+
+
+def backward_over_forward(rows: pd.DataFrame) -> float:
+    """The median over shapes that were timed in both directions."""
+    shape = ["batch", "seq", "heads", "kv_heads", "head_dim", "causal"]
+    forward, backward = (rows[rows.op == op].set_index(shape).seconds for op in ("attention_fwd", "attention_bwd"))
+    return float((backward / forward).median())
 
 
 def sisters(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[Task]:
@@ -277,6 +309,20 @@ def sisters(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[Task
     for gpu, own in rows.groupby("owner"):
         start = chosen(fits[str(gpu).replace("-pcie", "")], "gemm", "bf16").constants
         yield Task("gemm", str(gpu), "bf16", ANY, own, start, {**SITE_PRIOR, "accumulate": 1.0, "launch_us": 1.0}, gemm)
+
+
+def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iterator[tuple[str, Fit]]:
+    """Attention in training on a board whose sister was fitted: its constants, scaled to the board's own rows."""
+    rows = table[(table.role == "fit") & table.op.str.startswith("attention") & table.source.str.startswith("MooreThreads")]
+    for gpu, own in rows.groupby("owner"):
+        lent = next(fit for fit in fits[str(gpu).replace("-pcie", "")] if fit.family == "attention" and fit.library in USUAL)
+        back = (own.op == "attention_bwd").to_numpy()
+        times = attention(lent.constants, machine(str(gpu), "bf16"), own)  # type: ignore[arg-type]
+        made = few.scaled(lent.constants, lent.library, own.seconds.to_numpy(), times, back)
+        errors = np.abs(attention(made.constants, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
+        source = ", ".join(sorted({text.partition(":")[0] for text in own.source}))
+        about = {"rows": len(own), "source": source, "backward_rows": int(back.sum()), "beside": {}}
+        yield str(gpu), replace(lent, constants=made.constants, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
 
 
 def chosen(fits: list[Fit], family: str, dtype: str, library: str = ANY) -> Fit:
@@ -315,7 +361,7 @@ def main() -> None:
             ]
     for name, own in fits.items():
         fits[name] = [_like_the_usual(f, own) for f in own]
-    for gpu, fit in pointwise.fits(table):
+    for gpu, fit in (*sister_attention(table, fits), *pointwise.fits(table)):
         fits.setdefault(gpu, []).append(fit)
     fits["h100"].append(replace(chosen(fits["a100-pcie-80gb"], "rowwise", "", ""), **pointwise.HOPPER))
     for gpu in sorted(fits):

@@ -217,14 +217,20 @@ def _print_profile(made: Any) -> None:
     if rows:
         print_table(columns, rows, right=(3, 4, 5, 6))
     if ratios:
-        rows = [[e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}"] for e in ratios]
-        print_table(["operator", "times a pointwise kernel", "rows", "error"], rows, right=(1, 2, 3))
+        rows = [[e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}", *_smaller(e)] for e in ratios]
+        columns = ["operator", "times a pointwise kernel", "rows", "error", "smaller rows", "their error"]
+        print_table(columns, rows, right=(1, 2, 3, 4, 5))
     for e in fits:
         if e["scaled"]:
             name = " ".join(filter(None, (e["family"], e["dtype"], e["library"])))
             click.echo(f"{name}: too few rows for a fit; {e['scaled']['times']:.3g} times {e['scaled']['of']}")
     for words in made.missing:
         click.echo(f"not measured: {words}, as it ships")
+
+
+def _smaller(ratio: dict[str, Any]) -> tuple[str, str]:
+    """How many rows were too small to tell a ratio, and how far off they are by it."""
+    return (str(ratio["smaller_rows"]), f"{ratio['smaller_error']:.1%}") if ratio["smaller_rows"] else ("", "")
 
 
 @contextmanager

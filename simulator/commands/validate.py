@@ -24,7 +24,7 @@ BEYOND = "beyond the measured sizes"
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--kind", required=True, help="What the rows are: collectives or kernels.")
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
-@click.option("--gpu", default="", help="A GPU of your own, a YAML file: that of kernels whose GPU is in no catalog.")
+@click.option("--gpu", default="", help="The GPU of kernels whose own is in no catalog or not named: a name or a YAML file.")
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote: kernels of that GPU are predicted by it.")
 @json_option
 def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, as_json: bool) -> None:

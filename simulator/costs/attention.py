@@ -4,13 +4,14 @@ A block of rows costs, per key, two products of the width of a head and an expon
 overlap, a p-norm of both: that is why narrow heads are slower per flop. A library is compiled for blocks of so many rows, fewer
 for wide heads. Blocks of full attention are alike and run in waves. Causal ones are not: with few heads the longest walk decides,
 unless the library splits it; with many, the sum over the multiprocessors; between the two, a p-norm. Libraries for grouped
-queries pack the heads that share keys into a block. Traffic, mostly that of writing and reading the cache of keys, comes on top,
-as does what wraps the kernel. Backward does five products instead of two. References: Dao, arXiv 2307.08691; Shah et al., arXiv
-2407.08608.
+queries pack the heads that share keys into a block. Queries, keys, values and results move meanwhile: a p-norm of the arithmetic
+and the traffic. Heads are padded to the widths that a library is compiled for. Backward does five products instead of two.
+References: Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,13 @@ NARROW, WIDE = 96, 128
 ALIKE = 8.0
 """The norm between the longest block and the mean load where all blocks are as long: nearly the larger."""
 HEAD_MULTIPLE = 16
-"""Heads are as wide as the next multiple: what a tensor core takes at once."""
+"""What a tensor core takes at once of a head's width."""
+WIDTHS: Mapping[str, tuple[int, ...]] = {
+    "sixteens": tuple(range(HEAD_MULTIPLE, 257, HEAD_MULTIPLE)),
+    "flash": (32, 64, 96, 128, 160, 192, 224, 256),
+}
+"""Widths of heads that libraries are compiled for, to the next of which a head is padded: every multiple, or those of
+FlashAttention (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`; not every release has 160 and 224)."""
 WIDTH = 128
 """The head width in whose products the cost of an exponential is counted."""
 SPLITS = (1, 2, 4, 8, 16, 32)
@@ -52,9 +59,10 @@ class AttentionConstants:
     """How much of the last wave is lost."""
     norm: float = 2.5
     """Of the longest walk and the mean load, where walks differ."""
-    memory: float = 0.8
-    keys: float = 1.5
-    """How often keys and values are moved, over once."""
+    memory: float = 0.85
+    """Of the memory's rate, at which queries, keys, values and results move, once each."""
+    cover: float = 2.0
+    """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
     walk: float = 1.0
     """How much slower a block walks alone than the multiprocessor works through many."""
     walk_products: float = 1.0
@@ -70,6 +78,8 @@ class AttentionConstants:
     """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
     odd_ramp: float = 1.0
     """And how much slower its blocks begin and end."""
+    widths: str = "sixteens"
+    """Which of `WIDTHS` the library is compiled for."""
     packed: bool = False
     """Whether heads that share keys share a block."""
     narrow_rows: float = 128
@@ -101,13 +111,14 @@ def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float
     )
     working_s = _working(c, on, Heads(batch, seq, heads, kv_heads, head_dim, causal, prefix))
     working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))
-    moved = 2 * batch * head_dim * (seq * heads + c.keys * (seq + prefix) * kv_heads)
+    moved = 2 * batch * head_dim * (seq * heads + (seq + prefix) * kv_heads)
     moving_s = width * moved / (c.memory * on.bytes_per_s)
+    kernel_s = (working_s**c.cover + moving_s**c.cover) ** (1 / c.cover)
     scores = batch * heads * seq * (np.where(causal > 0, (seq + 1) / 2, seq) + prefix)
     products = BACKWARD_PRODUCTS if backward else FORWARD_PRODUCTS
     ideal_s = EXACT * products * scores * head_dim / on.flop_per_s
     times = c.backward if backward else 1.0
-    took_s: Array = c.launch_us / US_PER_S + np.maximum(times * (working_s + moving_s), ideal_s)
+    took_s: Array = c.launch_us / US_PER_S + np.maximum(times * kernel_s, ideal_s)
     return took_s
 
 
@@ -132,7 +143,7 @@ def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
 def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
     """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a walk alone, and to begin."""
     per_sm = on.flop_per_s / on.sms
-    product_s = EXACT * FORWARD_PRODUCTS * np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE / (c.compute * per_sm)
+    product_s = EXACT * FORWARD_PRODUCTS * _padded(head_dim, WIDTHS[c.widths]) / (c.compute * per_sm)
     exponential_s = c.exponential * EXACT * FORWARD_PRODUCTS * WIDTH / per_sm
 
     def both(products_s: Array) -> Array:
@@ -141,6 +152,13 @@ def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array
 
     slower, ramps = (np.where(head_dim % HEAD_MULTIPLE, odd, 1.0) for odd in (c.odd, c.odd_ramp))
     return slower * both(product_s), slower * c.walk * both(c.walk_products * product_s), ramps * c.ramp * exponential_s
+
+
+def _padded(head_dim: Array, widths: tuple[int, ...]) -> Array:
+    """The width that a head is computed with: the next of `widths`, beyond them the next multiple."""
+    every = np.array([*widths, np.inf])
+    wide = every[np.searchsorted(every, head_dim)]
+    return np.where(np.isinf(wide), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, wide)
 
 
 def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:

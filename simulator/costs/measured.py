@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ..errors import UserError
 from ..hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..units import US_PER_S, ns
@@ -22,10 +23,17 @@ from .machine import Machine, machine
 from .moe import moe_s
 from .roofline import KernelCost
 from .rowwise import LOOKUPS, ONE_ID, RowwiseConstants, is_lookup, is_timed, lookup_s, pace_of, ratio_s, rowwise_s
-from .shelf import SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
+from .shelf import FEW_ROWS, SHORT, SLOWER, UNFUSED, Chosen, Family, Provenance, Shelf, akin, choose, known_library
 
 C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
+USUAL_CONSTANTS: Mapping[Family, Any] = {
+    "gemm": GemmConstants(),
+    "moe": GemmConstants(),
+    "attention": AttentionConstants(),
+    "rowwise": RowwiseConstants(),
+}
+"""Of kernels that nobody measured."""
 PROVENANCES: tuple[Provenance, ...] = ("measured", "transferred", "roofline")
 """From the best word to the last."""
 ROOFLINE_SIGMA = 0.4
@@ -33,6 +41,9 @@ BACKWARD_SIGMA = 0.1
 """What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
 ODD_SIGMA = 0.2
 """What heads leave open whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
+SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
+NARROW_ATTENTION_SIGMA = 0.2
+"""What attention in 8 bits leaves open that is told by that in 16: assumed, as none was measured."""
 UNTIMED_SIGMA = 0.15
 """What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
@@ -103,6 +114,10 @@ class Estimator:
         """The GPU at that peak; a dtype that it lacks is refused."""
         return machine(self.gpu, self.peak_dtype)
 
+    def with_nothing_cached(self) -> Estimator:
+        """The same for kernels whose operands are not in the last cache, as benchmarks with a cold cache time them."""
+        return replace(self, gpu=replace(self.gpu, cache_bytes=0.0))
+
     def estimate(self, kernel: Kernel) -> Estimate:
         """The time of a kernel, and whose word it is."""
         if isinstance(kernel, Gemm):
@@ -126,8 +141,7 @@ class Estimator:
 
     def beside(self, name: str, family: Family = "gemm") -> float:
         """A number that was fitted beside kernels and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
-        pair = self._constants(family, RowwiseConstants()) if family == "rowwise" else self._constants(family, GemmConstants())
-        chosen = pair[0]
+        chosen, _ = self._constants(family, USUAL_CONSTANTS[family])
         return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
 
     def product(self, kernel: Gemm, width: float, turns: int = 0) -> Estimate:
@@ -151,6 +165,8 @@ class Estimator:
             return float(attention_s(c, on, what, width=kernel.element_bytes, backward=back))
 
         chosen, c = self._constants("attention", AttentionConstants(), lambda c: took_s(c, back=False) + took_s(c, back=True))
+        if chosen is None and self.peak_dtype in NARROW_PEAKS:
+            chosen, c = self._narrow_attention()
         sizes = {"seq": kernel.seq, "lines": kernel.batch * kernel.heads, "head_dim": kernel.head_dim}
         said = self._said(took_s(c, back=backward), "attention backward" if backward else "attention", chosen, sizes)
         more = ODD_SIGMA if kernel.head_dim % HEAD_MULTIPLE else 0.0
@@ -160,6 +176,17 @@ class Estimator:
                 said = replace(said, provenance="transferred")
         return replace(said, sigma=math.hypot(said.sigma, more))
 
+    def _narrow_attention(self) -> tuple[Chosen | None, AttentionConstants]:
+        """The constants of 16 bits for products of 8: exponentials take as long as before. In 4 bits nobody has attention."""
+        if self.peak_dtype == NARROWEST:
+            raise UserError(f"no attention runs in {self.dtype}", hint="bf16, or fp8 where the GPU has it")
+        chosen, c = replace(self, dtype=SIXTEEN_BITS)._constants("attention", AttentionConstants())
+        if chosen is None:
+            return None, c
+        faster = self.gpu.peak(self.peak_dtype) / self.gpu.peak(SIXTEEN_BITS)
+        sigma = math.hypot(chosen.sigma, NARROW_ATTENTION_SIGMA)
+        return replace(chosen, provenance="transferred", sigma=sigma), replace(c, exponential=c.exponential * faster)
+
     def _unfused(self, kernel: Attention) -> Estimate:
         return together("attention: unfused", [self.estimate(part) for part in unfused(kernel)])
 
@@ -168,8 +195,7 @@ class Estimator:
         ratio = chosen.fit.ratios.get(kernel.op) if chosen and self._has_ratio(kernel.op, chosen) else None
         if chosen and ratio:
             time = float(ratio_s(c, machine(self.gpu), kernel.traffic_bytes, ratio[0]))
-            known = replace(chosen, sigma=math.hypot(chosen.lent_sigma, ratio[1]))
-            said = self._said(time, kernel.op, known, {"bytes": kernel.traffic_bytes})
+            said = self._said(time, kernel.op, _by_ratio(chosen, kernel), {"bytes": kernel.traffic_bytes})
             if self.dtype in FORMATS_OF_RATIOS or self._is_own(chosen):
                 return said
             return replace(said, provenance="transferred", sigma=math.hypot(said.sigma, UNTIMED_SIGMA))
@@ -227,10 +253,30 @@ class Estimator:
         if chosen is None:
             return Estimate(time_s, f"{what}: usual constants", "roofline", ROOFLINE_SIGMA, True)
         fit = chosen.fit
-        spans = ((sizes[name], low, high) for name, (low, high) in fit.ranges.items())
-        beyond = any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
+        beyond, provenance = _beyond(fit.ranges, sizes), chosen.provenance
+        if beyond and fit.lent_ranges is not None:
+            beyond = not fit.lent_ranges or _beyond(fit.lent_ranges, sizes)
+            provenance = "transferred"
         name = " ".join(word for word in (f"{what}:", fit.dtype, fit.library, f"of {chosen.owner}") if word)
-        return Estimate(time_s, name, chosen.provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
+        return Estimate(time_s, name, provenance, chosen.sigma * (BEYOND if beyond else 1.0), beyond)
+
+
+def _beyond(ranges: Mapping[str, tuple[float, float]], sizes: Mapping[str, float]) -> bool:
+    """Whether some size lies outside the measured ones."""
+    return any(not low / STRETCH <= sizes[name] <= high * STRETCH for name, (low, high) in ranges.items())
+
+
+def _by_ratio(chosen: Chosen, kernel: Rowwise) -> Chosen:
+    """A fit as it speaks for an operator by its ratio: as surely as the rows of that tell, and at their sizes. That of a few rows
+    is measured there only."""
+    fit = chosen.fit
+    sigma, told = fit.ratios[kernel.op][1], fit.ratio_rows.get(kernel.op)
+    if told:
+        few: dict[str, tuple[float, float]] | None = {} if told.rows < FEW_ROWS else None
+        fit = replace(fit, ranges={"bytes": (told.least_bytes, told.most_bytes)}, lent_ranges=few)
+        if kernel.traffic_bytes * STRETCH < told.least_bytes:
+            sigma = max(sigma, told.smaller_sigma / BEYOND)
+    return replace(chosen, fit=fit, sigma=math.hypot(chosen.lent_sigma, sigma))
 
 
 def together(what: str, parts: Sequence[Estimate]) -> Estimate:

@@ -137,11 +137,11 @@ def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, pace: Pa
     return took_s
 
 
-def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: float) -> Array:
+def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: ArrayLike) -> Array:
     """Seconds of an operator that was measured to take so many times as long as a pointwise kernel; never less than its bytes."""
     moved = np.asarray(bytes_moved, dtype=np.float64)
     least_s = moved / on.bytes_per_s / _sooner(on, moved)
-    took_s: Array = np.maximum(times * rowwise_s(c, on, moved), least_s)
+    took_s: Array = np.maximum(np.asarray(times, dtype=np.float64) * rowwise_s(c, on, moved), least_s)
     return took_s
 
 

@@ -34,7 +34,10 @@ SAME_SPEED = ("fp16", "bf16")
 USUAL = (ANY, "flash_attention", "fa3", "torch_flow")
 """Libraries in the order in which they are taken, nobody naming one: FlashAttention's design on Ampere, FlashAttention 3 on
 Hopper, TensorRT-LLM's attention on Blackwell."""
-SHORT = {"fa2": "flash_attention", "flash_attention_2": "flash_attention", "flash_attention_3": "fa3", "cudnn": "torch_flow"}
+SHORT = {
+    "fa2": "flash_attention", "flash_attention_2": "flash_attention",
+    "flash_attention_3": "fa3", "flash_attention_v3": "fa3", "cudnn": "torch_flow",
+}  # fmt: skip
 """Other names of libraries; NVIDIA's own kernels were measured in TensorRT-LLM."""
 SLOWER = {"fa1": ("flash_attention", 1.7)}
 """Libraries that are known by how much slower they are than one that was measured: FlashAttention 1 than 2, as its second
@@ -46,9 +49,9 @@ on others (both assumed: none was measured), and to one that does not, as result
 UNFUSED = "unfused"
 """Attention as two products with a softmax between them: no library of its own."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
-AMPERE_ON_LATER = 0.57
-"""Attention written for Ampere's tensor cores, on those of Hopper and data-centre Blackwell: FlashAttention 2 sustains 326
-TFLOP/s on an H100 where 3 does 570 (the reference notes on measured kernels)."""
+AMPERE_ON_LATER = 0.45
+"""Attention written for Ampere's tensor cores, on those of Hopper and data-centre Blackwell: FlashAttention 2 sustains 326 of
+989 TFLOP/s on an H100 (the reference notes on measured kernels), where it is 73% of the peak of an A100 (arXiv 2307.08691)."""
 GENERATION = 0.5
 """How far apart, in `likeness`, generations of tensor cores are at least."""
 SISTERS = 0.1
@@ -65,6 +68,7 @@ CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
 SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US = "spill_us", "unfilled_saves", "unfilled_gb", "linear_us"
 OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
+CACHE_US, CACHE_PASSES, PAGED = "cache_us", "cache_passes", "paged"
 BESIDE = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
 """What was timed with products and is none of theirs: microseconds that a step of 128 of the inner dimension takes longer in
 kernels whose tile is too wide (study/calibrate/deep_gemm.py); the share of time that weights full of zeros save, and the size of
@@ -73,8 +77,24 @@ batch of products."""
 BESIDE_ROWWISE = (OPERATOR_US, HANDED_ON_US)
 """The same of memory-bound operators that were timed one by one: microseconds that the framework takes around one, and around one
 that launches nothing, as an addition's backward pass that hands its gradient on (study/gpus/eager.py)."""
+FEW_ROWS = 4
+"""Fewer rows than that are no fit: they scale one, and are measured at their own sizes only."""
+BESIDE_ATTENTION = (CACHE_US, CACHE_PASSES, PAGED)
+"""The same of attention in inference frameworks: microseconds of writing keys and values to a cache, passes over the bytes that
+this reads and writes, and how many times longer the kernel takes that reads them there (study/calibrate/cached.py)."""
 MOST = 0.99
 """Of a peak: no fraction that is scaled becomes more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRows:
+    """What the ratio of an operator to a pointwise kernel is told by: rows so large that they hardly wait for a launch."""
+
+    least_bytes: float
+    most_bytes: float
+    rows: int
+    smaller_sigma: float
+    """Relative error that 68% of the rows that were smaller stay below; 0 if there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +120,10 @@ class Fit:
     relative error of that."""
     beside: Mapping[str, float] = field(default_factory=dict)
     """What else was timed with the products and is none of theirs, by the names of `BESIDE`, or with memory-bound operators."""
+    ratio_rows: Mapping[str, RatioRows] = field(default_factory=dict)
+    """Of ratios that somebody's own rows tell, which rows."""
+    lent_ranges: Mapping[str, tuple[float, float]] | None = None
+    """Of what was scaled to a few rows, the sizes that the fit before it was measured between: there it is transferred."""
 
 
 @dataclass(frozen=True, slots=True)

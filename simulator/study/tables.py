@@ -27,11 +27,15 @@ def read(path: Path) -> list[dict[str, str]]:
     except UnicodeDecodeError:
         raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
     try:
-        rows = list(csv.DictReader(text.splitlines()))
+        table = csv.DictReader(text.splitlines())
+        rows, names = list(table), table.fieldnames or ()
     except csv.Error as error:
         raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
     if not rows:
         raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if twice:
+        raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
     return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
 
 

@@ -181,3 +181,19 @@ def test_all_words_that_are_wrong_are_told_at_once() -> None:
     for word, meant in (("h10", "h100"), ("bf6", "bf16"), ("gem", "gemm"), ("fa33", "fa3")):
         assert word in said.err
         assert f"did you mean {meant!r}?" in said.err
+
+
+@pytest.mark.parametrize(("gpu", "sms", "clock_hz", "a_cycle"), [("h100", 132, 1.98e9, 16), ("b200", 148, 1.965e9, 16)])
+def test_attention_in_eight_bits_takes_as_long_over_exponentials(gpu: str, sms: int, clock_hz: float, a_cycle: int) -> None:
+    sizes = ("--gpu", gpu, "--seq", 32768, "--heads", 32, "--full", "--json")
+    bf16, fp8 = (trainsim("kernel", "attention", "--dtype", dtype, *sizes).record for dtype in ("bf16", "fp8"))
+    exponentials_us = 32 * 32768**2 / (a_cycle * sms * clock_hz) * 1e6
+    assert exponentials_us < float(fp8["time_us"]) < float(bf16["time_us"])
+    assert (bf16["provenance"], fp8["provenance"]) == ("measured", "transferred")
+    assert float(fp8["sigma"]) > float(bf16["sigma"])
+
+
+def test_nobody_has_attention_in_four_bits() -> None:
+    done = trainsim("kernel", "attention", "--gpu", "b200", "--dtype", "nvfp4", "--seq", 4096, "--heads", 32)
+    assert done.code == 2
+    assert "no attention runs in nvfp4" in done.err

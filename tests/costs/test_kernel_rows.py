@@ -137,6 +137,34 @@ def test_attention_is_that_of_ones_own_profile_if_it_has_one_of_that_name(tmp_pa
         assert record["overall"]["median"] < 0.06
 
 
+def test_frameworks_write_a_cache_before_causal_attention() -> None:
+    """Copying keys and values takes at least as long as their bytes; what sees all keys is the kernel alone."""
+    kernel_us, framework_us = (predicted(**ATTENTION | {"variant": word}) for word in ("FA3", "fa3"))
+    copied_us = 2 * 2 * 2 * 8192 * 8 * 128 / 3.35e12 * 1e6
+    assert kernel_us + 0.8 * copied_us < framework_us < kernel_us + 10 * copied_us
+    full = ATTENTION | {"causal": "0"}
+    assert predicted(**full | {"variant": "FA3"}) == predicted(**full | {"variant": "fa3"})
+    backward = ATTENTION | {"op": "attention_bwd"}
+    assert predicted(**backward | {"variant": "FA3"}) == predicted(**backward | {"variant": "fa3"})
+    surveyed = ATTENTION | {"cache": "cold"}
+    assert predicted(**surveyed | {"variant": "fa3"}) == kernel_us
+
+
+def test_a_cache_grows_with_the_heads_of_keys_and_turned_queries_with_all() -> None:
+    def beside_us(word: str, bare: str, **more: str) -> float:
+        return predicted(**ATTENTION | {"variant": word} | more) - predicted(**ATTENTION | {"variant": bare} | more)
+
+    few_us, many_us = (beside_us("fa3", "FA3", kv_heads=heads) for heads in ("8", "32"))
+    assert 2 < many_us / few_us < 4
+    few_us, many_us = (beside_us("torch_flow", "cuDNN", heads=heads) for heads in ("8", "32"))
+    assert many_us > 1.5 * few_us
+
+
+def test_runs_write_no_cache() -> None:
+    asked_for = ("attention", "--gpu", "h100", "--seq", 8192, "--heads", 32, "--kv-heads", 8, "--json")
+    assert float(trainsim("kernel", *asked_for).record["time_us"]) == pytest.approx(predicted(**ATTENTION | {"variant": "FA3"}))
+
+
 def test_unfused_attention_is_not_that_of_a_library() -> None:
     fused, *unfused = (predicted(**ATTENTION, variant=words) for words in ("fa2", "unfused", "math"))
     assert unfused[0] == unfused[1] > 2 * fused

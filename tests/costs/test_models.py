@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,21 @@ class TestAttention:
         c, on, half = AttentionConstants(launch_us=0, throttle=0), MACHINES[1], 32768
         parts = [attention_s(c, on, Heads(4, half, 32, 32, 128, 1, before)) for before in (0, half)]
         assert sum(parts) == pytest.approx(float(attention_s(c, on, Heads(4, 2 * half, 32, 32, 128, 1))), rel=0.03)
+
+    @given(attentions, machines, st.integers(64, 8192), st.sampled_from([1, 4, 32]))
+    def test_traffic_moves_beside_the_arithmetic(self, c: AttentionConstants, on: Machine, seq: int, heads: int) -> None:
+        what, still = Heads(2, seq, heads, heads, 128), replace(on, bytes_per_s=math.inf)
+        launch_s = c.launch_us / US_PER_S
+        working_s, both_s = (float(attention_s(c, each, what)) - launch_s for each in (still, on))
+        moving_s = 2 * 2 * 2 * 128 * 2 * seq * heads / (c.memory * on.bytes_per_s)
+        assert max(working_s, moving_s) * (1 - TOLERANCE) <= both_s <= (working_s + moving_s) * (1 + TOLERANCE)
+
+    @pytest.mark.parametrize(("widths", "padded"), [("flash", 96), ("sixteens", 80)])
+    def test_heads_are_padded_to_the_widths_of_a_library(self, widths: str, padded: int) -> None:
+        c, on = AttentionConstants(widths=widths, memory=1.0), replace(MACHINES[1], bytes_per_s=math.inf)
+        took = {width: float(attention_s(c, on, Heads(8, 4096, 16, 16, width))) for width in (64, 72, 80, 96, 272, 288)}
+        assert took[64] < took[72] == took[padded] <= took[96]
+        assert took[272] < took[288]
 
     def test_packed_heads_share_keys_at_short_lengths(self) -> None:
         apart, on = AttentionConstants(), MACHINES[1]

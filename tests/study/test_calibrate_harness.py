@@ -46,6 +46,7 @@ times = st.floats(2.0**-30, 2.0**6)
 measured = st.builds(
     Measured, st.just("H200"), probes, times, times, times, st.integers(1, 100), st.just("a, b"), clock_mhz=st.none() | times,
     throttle=st.sampled_from(["", "hot, power cap"]), operators=st.none() | st.integers(1, 9), alone_s=st.none() | times,
+    cold=st.booleans(),
 )  # fmt: skip
 
 
@@ -278,6 +279,20 @@ def test_a_file_of_somebody_elses_is_left_as_it_is(tmp_path: Path, content: str)
     with pytest.raises(UserError, match="not a table that this command began"):
         Bench().run(some("gemm"), tmp_path / "raw.csv")
     assert (tmp_path / "raw.csv").read_text() == content
+
+
+def test_a_survey_of_before_there_was_a_column_for_the_cache_goes_on(tmp_path: Path) -> None:
+    """Its rows are kept, as measured with a cold cache; a last one that was cut short is not."""
+    path, bench = tmp_path / "raw.csv", Bench()
+    bench.run(some("gemm"), path)
+    rows = rows_of(path)
+    assert all(row.cold for row in rows)
+    lines = [",".join(text_line.split(",")[:-1]) for text_line in path.read_text().splitlines()]
+    path.write_text("\n".join([*lines, lines[-1][:20]]))
+    outcome = Bench().run(some("gemm"), path)
+    assert (outcome.measured, outcome.kept) == (0, len(rows))
+    assert rows_of(path) == rows
+    assert path.read_text() == text(rows)
 
 
 def test_the_rows_of_the_whole_grid_can_be_validated(tmp_path: Path) -> None:

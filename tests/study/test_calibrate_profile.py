@@ -57,7 +57,7 @@ def table(*ops: str, noise: float = NOISE) -> list[Measured]:
     kernels = [(probe, kernel) for probe in probes if (kernel := kernel_of(probe)) is not None]
     factors = np.exp(noise * random.standard_normal(len(kernels)))
     return [
-        Measured("NVIDIA H200", probe, true.estimate(kernel).seconds * float(factor), source=COLD)
+        Measured("NVIDIA H200", probe, true.estimate(kernel).seconds * float(factor), source=COLD, cold=True)
         for (probe, kernel), factor in zip(kernels, factors, strict=True)
     ]
 
@@ -281,7 +281,7 @@ def step(slower: float) -> list[Measured]:
 
 
 def test_one_row_of_attention_and_of_a_norm_is_enough_to_be_measured(tmp_path: Path) -> None:
-    """At the size of the row the time is as measured; at others it is as much longer, and the error says that it was one row."""
+    """At the size of the row the time is as measured; at others it is as much longer, and nobody says that it was measured."""
     (tmp_path / "table.csv").write_text(text(step(2.0)))
     said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
     assert "attention bf16 fa3: too few rows for a fit; 2 times that of h100 bf16 fa3" in said.out
@@ -293,8 +293,37 @@ def test_one_row_of_attention_and_of_a_norm_is_enough_to_be_measured(tmp_path: P
     for kernel, times in ((forward, 2.0), (replace(forward, seq=4096), 2.0), (backward, 2.4), (norm, 2.0)):
         own, other = mine.estimate(kernel), ships.estimate(kernel)
         assert own.seconds == pytest.approx(times * other.seconds, rel=0.02)
-        assert own.provenance == "measured"
+        assert own.provenance == ("transferred" if getattr(kernel, "seq", 8192) == 4096 else "measured")
         assert own.sigma >= 0.15
+        assert not own.extrapolated, "others were measured at such sizes"
+
+
+def test_one_row_is_measured_at_its_own_size_only() -> None:
+    """Elsewhere the fit that was scaled speaks, as surely as without the row; beyond what that was measured at, less."""
+    gpu, ships = kernel_fits.gpu("gb200"), kernel_fits.shelf()
+    rows = [Measured("GB200", Probe("gemm", "bf16", 8192, 8192, 8192), 7e-4)]
+    rows += [Measured("GB200", Probe("rmsnorm", "bf16", 65536, 8192), 4e-4)]
+    fits = [judged.fit for judged in profile(rows, gpu, ships).fits]
+    mine, others = (Estimator(gpu, "bf16", shelf) for shelf in (kernel_fits.overlaid(gpu, gpu.name, fits), ships))
+    said = {size: mine.estimate(Gemm(*size, 2)) for size in ((8192, 8192, 8192), (16, 1024, 1024), (3000, 3000, 10**6))}
+    how = {size: (one.provenance, one.extrapolated) for size, one in said.items()}
+    assert list(how.values()) == [("measured", False), ("transferred", False), ("transferred", True)]
+    assert said[16, 1024, 1024].sigma == pytest.approx(max(0.15, others.estimate(Gemm(16, 1024, 1024, 2)).sigma))
+    norms = [mine.estimate(Rowwise("rmsnorm", *size, 2, 4)) for size in ((65536, 8192), (1, 128))]
+    assert [(one.provenance, one.extrapolated) for one in norms] == [("measured", False), ("transferred", True)]
+    assert norms[1].sigma > norms[0].sigma
+
+
+def test_what_was_scaled_is_read_as_it_was_written(tmp_path: Path) -> None:
+    rows = [row for row in step(1.5) if row.probe.op != "gemm"]
+    fits = tuple(judged.fit for judged in profile(rows, kernel_fits.gpu("h100"), kernel_fits.shelf()).fits)
+    (tmp_path / "mine.yaml").write_text(fit_files.text("h100", fits, "a profile"))
+    again = fit_files.load(tmp_path / "mine.yaml")[1]
+    assert [fit.lent_ranges for fit in again] == [fit.lent_ranges for fit in fits]
+    assert fits[0].lent_ranges
+    assert fits[0].ranges["seq"] == again[0].ranges["seq"] == (8192, 8192)
+    (told,) = (fit.ratio_rows["rmsnorm"] for fit in again if fit.ratio_rows)
+    assert (told.rows, told.least_bytes) == (1, told.most_bytes)
 
 
 def test_few_rows_that_no_one_factor_explains_are_left_out_with_the_reason() -> None:
@@ -333,12 +362,25 @@ def test_a_table_in_another_unit_is_refused_and_nothing_written(tmp_path: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_rows_that_no_constants_explain_are_refused(tmp_path: Path) -> None:
-    """Columns in another order, say."""
+def mixed_up(rows: list[Measured]) -> list[Measured]:
+    """As if columns stood in another order."""
     random = np.random.default_rng(2)
-    rows = table("gemm", "add")
-    mixed = [replace(row, gpu="H100-SXM", seconds=row.seconds * float(np.exp(2 * abs(random.standard_normal())))) for row in rows]
-    (tmp_path / "table.csv").write_text(text(mixed))
+    return [replace(row, gpu="H100-SXM", seconds=row.seconds * float(np.exp(2 * abs(random.standard_normal())))) for row in rows]
+
+
+def test_a_kind_of_kernels_that_no_constants_explain_is_named_and_the_rest_written(tmp_path: Path) -> None:
+    plain = [replace(row, gpu="H100-SXM") for row in table("gemm")]
+    (tmp_path / "table.csv").write_text(text([*plain, *mixed_up(table("add"))]))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
+    assert (said.code, said.err) == (0, "")
+    (reason,) = (line for line in said.out.splitlines() if "no constants come nearer" in line)
+    assert reason.startswith(f"{len(table('add'))} rows not used: rowwise: ")
+    assert "not measured: rowwise" in said.out
+    assert [fit.family for fit in fit_files.load(tmp_path / "mine.yaml")[1]] == ["gemm"]
+
+
+def test_rows_that_no_constants_explain_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(text(mixed_up(table("gemm", "add"))))
     said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
     assert said.code == 2
     assert "gemm bf16 any: no constants come nearer than" in said.err

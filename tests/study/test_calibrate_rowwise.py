@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,8 @@ from simulator.costs.rowwise import RowwiseConstants, rowwise_s
 from simulator.study import tables
 from simulator.study.calibrate.moved import name_of, rowwise_of
 from simulator.study.calibrate.profile import Profile, profile
-from simulator.study.calibrate.table import Measured, Probe, text
-from simulator.study.gpus import kernel_fits
+from simulator.study.calibrate.table import BEFORE_CACHE, COLD, COLUMNS, Measured, Probe, line, text
+from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.validate import kernels, report
 from simulator.study.validate.predicted import Own
 
@@ -44,15 +46,16 @@ ONE_BY_ONE = [
 TABLES = {"bf16": PLAIN, "fp32": ONE_BY_ONE}
 
 
-def rows(*dtypes: str) -> list[Measured]:
+def rows(*dtypes: str, cold: bool = False) -> list[Measured]:
     """Rows of those operators, each 2% off to one side or the other."""
     made = []
     for dtype in dtypes:
         on = machine(kernel_fits.gpu(GPU), "")
+        on = replace(on, cache_bytes=0.0) if cold else on
         for op, variant, passes, times in TABLES[dtype]:
             for i, (m, n) in enumerate(SIZES):
                 took_s = times * float(rowwise_s(TRUE, on, passes * WIDTH[dtype] * m * n)) * (0.98 if i % 2 else 1.02)
-                made.append(Measured(NAME, Probe(op, dtype, m, n, variant=variant), took_s, source="mine"))
+                made.append(Measured(NAME, Probe(op, dtype, m, n, variant=variant), took_s, source="mine", cold=cold))
     return made
 
 
@@ -117,3 +120,81 @@ def test_what_was_not_fitted_claims_no_error(tmp_path: Path) -> None:
     assert "layernorm" in said
     assert "claimed" not in said
     assert "not measured: rowwise" in said
+
+
+# A cold cache ---------------------------------------------------------------------------------------------------------------
+
+SMALL = [(m, 4096) for m in (256, 512, 1024, 2048, 4096, 16384)]
+"""Most of these fit into a cache of 50 MB."""
+
+
+def small(op: str, variant: str, passes: int, *, cold: bool) -> list[Measured]:
+    on = machine(kernel_fits.gpu(GPU), "")
+    on = replace(on, cache_bytes=0.0) if cold else on
+    times = [float(rowwise_s(TRUE, on, passes * 2 * m * n)) for m, n in SMALL]
+    probes = [Probe(op, "bf16", m, n, variant=variant) for m, n in SMALL]
+    return [Measured(NAME, probe, took_s, cold=cold) for probe, took_s in zip(probes, times, strict=True)]
+
+
+def errors_of(path: Path, profile_path: Path) -> list[float]:
+    own = Own("", str(profile_path))
+    return [abs(row.error or 0.0) for row in report.judged(kernels, tables.read(path), "table", own).rows]
+
+
+def test_a_cold_cache_is_read_alike_by_fit_and_validate_row_by_row(tmp_path: Path) -> None:
+    """Rows with a warm one in the same table too: the constants of all are the same."""
+    table = [*small("elementwise", "add", 3, cold=True), *small("copy", "d2d", 2, cold=False)]
+    (tmp_path / "table.csv").write_text(text(table))
+    assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").code == 0
+    (fit,) = fit_files.load(tmp_path / "mine.yaml")[1]
+    assert isinstance(fit.constants, RowwiseConstants)
+    assert (fit.constants.launch_us, fit.constants.stream) == pytest.approx((4.0, 0.92), rel=0.02)
+    assert max(errors_of(tmp_path / "table.csv", tmp_path / "mine.yaml")) < 0.02
+    (tmp_path / "unsaid.csv").write_text(text([replace(row, cold=False) for row in table]))
+    assert max(errors_of(tmp_path / "unsaid.csv", tmp_path / "mine.yaml")) > 0.1, "the cache matters at these sizes"
+
+
+def test_a_survey_of_before_the_column_was_cold_too(tmp_path: Path) -> None:
+    """Its source says so, to fit and validate alike."""
+    table = [replace(row, source=f"{COLD}, torch 2.9") for row in small("elementwise", "add", 3, cold=True)]
+    cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in table]
+    lines = [line(BEFORE_CACHE), *(line([one[name] for name in BEFORE_CACHE]) for one in cells)]
+    (tmp_path / "old.csv").write_text("".join(lines))
+    assert trainsim("calibrate", "fit", tmp_path / "old.csv", "--out", tmp_path / "mine.yaml").code == 0
+    assert max(errors_of(tmp_path / "old.csv", tmp_path / "mine.yaml")) < 0.02
+
+
+def test_a_cache_that_is_neither_cold_nor_warm_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(text(small("elementwise", "add", 3, cold=True)).replace(",cold\n", ",tepid\n", 1))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv")
+    assert (said.code, "table.csv:2: cache: 'tepid' is neither cold nor warm" in said.err) == (2, True)
+    first, second, *_ = report.judged(kernels, tables.read(tmp_path / "table.csv"), "table").rows
+    assert first.skipped == "cache: 'tepid' is neither cold nor warm"
+    assert second.skipped is None
+
+
+# Rows that are too small for a ratio ------------------------------------------------------------------------------------------
+
+
+def with_small_rows() -> list[Measured]:
+    """An operator that streams 2.2 times as long as a pointwise kernel and waits for one launch as that does."""
+    plain = [*small("elementwise", "add", 3, cold=True), *(row for row in rows("bf16", cold=True) if row.probe.variant == "add")]
+    norms = [replace(row, probe=replace(row.probe, op="rmsnorm_bwd", variant="")) for row in plain]
+    launch_s = TRUE.launch_us * 1e-6
+    return [*plain, *(replace(row, seconds=launch_s + 2.2 * (row.seconds - launch_s)) for row in norms)]
+
+
+def test_a_ratio_claims_its_error_at_the_sizes_that_it_was_judged_at(tmp_path: Path) -> None:
+    """Smaller rows are counted, and as far off as they are by it is what is claimed of such kernels."""
+    table = with_small_rows()
+    (tmp_path / "table.csv").write_text(text(table))
+    said = trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml", "--json").record
+    (ratio,) = said["ratios"]
+    counted = sum(row.probe.op == "rmsnorm_bwd" for row in table)
+    assert (ratio["rows"] + ratio["smaller_rows"], said["unused"]) == (counted, {})
+    assert ratio["smaller_error"] > 2 * ratio["error"]
+    told = report.judged(kernels, tables.read(tmp_path / "table.csv"), "table", Own("", str(tmp_path / "mine.yaml")))
+    judged: list[Any] = [row for row in told.rows if "rmsnorm_bwd" in row.source_key]
+    assert sum(row.extrapolated for row in judged) == ratio["smaller_rows"]
+    assert all(row.interval[0] <= row.measured <= row.interval[1] for row in judged)
+    assert "smaller rows" in trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").out

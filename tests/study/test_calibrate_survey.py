@@ -25,7 +25,7 @@ def measured(where: Path, *rows: Measured) -> Path:
 
 
 def row(probe: Probe, seconds: float, gpu: str = H100, alone_s: float | None = None) -> Measured:
-    return Measured(gpu, probe, seconds, seconds, seconds, 5, COLD, alone_s=alone_s)
+    return Measured(gpu, probe, seconds, seconds, seconds, 5, COLD, alone_s=alone_s, cold=True)
 
 
 LAUNCH = row(Probe("launch", "fp32", 512, 1, variant="eager"), 4.25e-6)

@@ -412,7 +412,7 @@ def test_a_trace_of_torch_on_cpu_is_read(tmp_path: Path) -> None:
     calls = {entry.probe: len(entry.times_us) for entry in found.entries if entry.role == "fit"}
     parameters = 64 * 128 + 128 + 100 * 64
     for probe in (
-        Probe("gemm", "fp32", 64, 128, 64, variant="fwd"),
+        Probe("gemm", "fp32", 64, 128, 64, variant="fwd kernel"),
         Probe("gemm", "fp32", 64, 64, 128, variant="dgrad"),
         Probe("gemm", "fp32", 128, 64, 64, variant="wgrad"),
         Probe("attention_fwd", "fp32", 0, 0, 0, 4, 16, 4, 4, 16, True, "flash_attention"),

@@ -1,8 +1,8 @@
 """Too few rows for a fit: what ships for a GPU, or would be lent to it, made slower or faster as a whole.
 
 One factor on every time constant is all that a row or two can tell, for attention one in each direction: a machine's clock, a
-library that is better or worse than the one measured. How times go with sizes stays what the shipped fit says of it, and so does
-the range of its sizes.
+library that is better or worse than the one measured. How times go with sizes stays what the shipped fit says of it: at other
+sizes than those of the rows times are not measured, but that fit's, transferred.
 """
 
 from __future__ import annotations

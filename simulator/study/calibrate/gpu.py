@@ -172,7 +172,14 @@ def fits(made: Profile) -> list[dict[str, Any]]:
 def ratios(made: Profile) -> list[dict[str, Any]]:
     """How many times as long as pointwise kernels other memory-bound operators take."""
     return [
-        {"op": ratio.op, "times": ratio.times, "error": ratio.error, "rows": ratio.rows}
+        {
+            "op": ratio.op,
+            "times": ratio.times,
+            "error": ratio.error,
+            "rows": ratio.rows,
+            "smaller_rows": ratio.smaller_rows,
+            "smaller_error": ratio.told.smaller_sigma if ratio.smaller_rows else None,
+        }
         for judged in made.fits
         for ratio in judged.ratios
     ]

@@ -15,7 +15,7 @@ from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Gemm, Kernel, Rowwise
 from ..gpus.kernel import WIDTH
 from .moved import BACK, name_of
-from .table import COLD, Measured
+from .table import Measured
 from .words import FORWARD_BACKWARD, Experts, kernel_of, turns_of
 
 RATIO = "ratio"
@@ -66,6 +66,11 @@ class Group:
         both: Array = np.array([row.probe.op == FORWARD_BACKWARD for row in self.rows])
         return both | ~self.backward
 
+    @property
+    def cold(self) -> Array:
+        """Which rows were measured with a cold cache."""
+        return np.array([row.cold for row in self.rows])
+
     def part(self, which: Array) -> Group:
         """Some of the rows."""
         chosen = [int(i) for i in np.flatnonzero(which)]
@@ -92,8 +97,6 @@ def groups(rows: Iterable[Measured], gpu: Gpu, unused: dict[str, int]) -> Iterat
             found.setdefault(key[:3], []).append((row, key[3]))
     for (family, dtype, library), pairs in found.items():
         on = machine(gpu, "" if family == "rowwise" else PEAK_OF.get(pairs[0][0].probe.dtype, pairs[0][0].probe.dtype))
-        if family == "rowwise" and all(row.source.startswith(COLD) for row, _ in pairs):
-            on = replace(on, cache_bytes=0.0)
         rows_of, kernels = zip(*pairs, strict=True)
         yield Group(family, dtype, library, rows_of, kernels, on)
 

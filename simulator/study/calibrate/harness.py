@@ -13,8 +13,9 @@ from time import perf_counter
 from typing import Protocol
 
 from ...errors import UserError
+from ...files import atomic
 from .grid import queues
-from .table import COLUMNS, FIT, Measured, Probe, append, line, mend, rows_of
+from .table import BEFORE_CACHE, COLUMNS, FIT, Measured, Probe, append, line, mend, rows_of, text
 from .timers import Sample
 from .torch_operands import Refused
 
@@ -86,15 +87,25 @@ def run(
 
 
 def row_of(bench: Measures, probe: Probe, sample: Sample) -> Measured:
-    """A sample as a row."""
+    """A sample as a row, of a kernel whose operands were not in the cache."""
     low_s, high_s = sample.span_s
-    seen = (sample.clock_mhz, sample.power_w, sample.throttle, sample.operators, sample.alone_s)
+    seen = (sample.clock_mhz, sample.power_w, sample.throttle, sample.operators, sample.alone_s, True)
     return Measured(bench.name, probe, sample.median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
+
+
+def _with_every_column(path: Path) -> None:
+    """Writes anew a table of before there was a column for the cache; its rows are as they were."""
+    if path.exists() and path.read_bytes().startswith(line(BEFORE_CACHE).encode()):
+        mend(path)
+        rows = rows_of(path)
+        with atomic(path) as temporary:
+            temporary.write_text(text(rows), encoding="utf-8")
 
 
 def kept(path: Path, name: str) -> list[Probe]:
     """The kernels that a table holds, a last row that was cut short taken off. A file that is none of ours is left alone."""
     header = line(COLUMNS).encode()
+    _with_every_column(path)
     begins = path.read_bytes()[: len(header)] if path.exists() else b""
     if not header.startswith(begins):
         raise UserError(f"{path} is not a table that this command began", hint="--out names another folder")

@@ -23,7 +23,7 @@ C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 
 SHARES = ("compute", "memory", "quantum", "hidden", "split_traffic", "stream")
 """Constants between 0 and 1."""
-NORMS = ("norm", "overlap", "odd")
+NORMS = ("norm", "overlap", "cover", "odd")
 """Constants above 1."""
 ROUNDS = 30
 MOST_TRIALS = 8
@@ -60,8 +60,8 @@ ATTENTION_PRIOR = {
     "ramp": 1.0,
     "quantum": 1.0,
     "norm": 0.7,
-    "memory": 0.8,
-    "keys": 0.7,
+    "memory": 0.15,
+    "cover": 0.3,
     "walk": 0.7,
     "walk_products": 0.7,
     "split_us": 1.0,
@@ -76,12 +76,13 @@ def fitted(
     predict: Callable[[C, Array], Array],
     measured_s: Array,
     extra: Array | None = None,
+    extra_sigma: float = 1.0,
 ) -> tuple[C, Array]:
     """Constants, and `extra` positive numbers of the caller's, whose predictions come nearest to measured times."""
     names = list(prior)
     more = np.log(np.array([] if extra is None else extra, dtype=np.float64))
     origin = np.concatenate([[_inward(name, getattr(start, name)) for name in names], more])
-    sigma = np.concatenate([list(prior.values()), np.ones(len(more))])
+    sigma = np.concatenate([list(prior.values()), np.full(len(more), extra_sigma)])
     logs = np.log(measured_s)
 
     def unpacked(x: Array) -> tuple[C, Array]:

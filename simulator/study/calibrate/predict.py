@@ -17,11 +17,12 @@ from ...costs.attention import AttentionConstants, Heads, attention_s
 from ...costs.gemm import GemmConstants, accumulation_s, gemm_s
 from ...costs.machine import Array, Machine
 from ...costs.moe import moe_s
-from ...costs.rowwise import LOOKUPS, lookup_s, rowwise_s
+from ...costs.rowwise import LOOKUPS, lookup_s
 from ...units import US_PER_S
 from ..gpus.kernel import WIDTH
 from .deep_gemm import spilled_s
 from .groups import Group
+from .ratios import pointwise_s
 from .words import adds, turns_of
 
 CAST_START = (10.0, 2.5)
@@ -71,7 +72,7 @@ def predicted(c: Any, group: Group, cast: Array) -> Array:
         moved = group.column("traffic_bytes")
         looked_up = np.array([kernel.op in LOOKUPS for kernel in group.kernels])
         elements = np.array([kernel.rows * kernel.columns for kernel in group.kernels], dtype=np.float64)
-        return np.where(looked_up, lookup_s(c, group.on, elements, moved), rowwise_s(c, group.on, moved))
+        return np.where(looked_up, lookup_s(c, group.on, elements, moved), pointwise_s(c, group.on, moved, group.cold))
     sizes, width = [group.column(name) for name in ("m", "n", "k", "batch")], WIDTH[group.rows[0].probe.dtype]
     m, n, k, batch = sizes
     if group.family == "moe":

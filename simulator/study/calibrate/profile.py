@@ -21,7 +21,7 @@ from ...costs.gemm import GemmConstants
 from ...costs.machine import Array
 from ...costs.moe import LOADED
 from ...costs.rowwise import LOOKUPS, RowwiseConstants
-from ...costs.shelf import LENT_SIGMA, Constants, Fit, Shelf
+from ...costs.shelf import FEW_ROWS, LENT_SIGMA, Constants, Fit, Shelf
 from ...errors import UserError
 from ...hardware.gpu import Gpu
 from . import few, ratios
@@ -33,8 +33,6 @@ from .predict import CAST_START, predicted
 from .table import Measured
 from .words import adds
 
-LEAST_ROWS = 4
-"""Fewer rows than that are no fit, and scale one."""
 SURE = 0.68
 """The share of rows whose error stays below `sigma`."""
 LEAST_SIGMA = {"gemm": 0.01, "moe": 0.01, "attention": 0.01, "rowwise": 0.05}
@@ -84,20 +82,24 @@ def profile(rows: Sequence[Measured], gpu: Gpu, shelf: Shelf) -> Profile:
     every = list(groups(rows, gpu, unused))
     fits: list[Judged] = []
     for group in (group for group in every if group.library != RATIO):
-        made = _judged(group, gpu, shelf) if len(group.rows) >= LEAST_ROWS else _scaled(group, gpu, shelf)
+        made = _judged(group, gpu, shelf) if len(group.rows) >= FEW_ROWS else _scaled(group, gpu, shelf)
         if made.scaled and made.fit.sigma > SIGMA_MOST:
             reason = f"few rows of {_name(made.fit)}, which no one factor explains"
             unused[reason] = unused.get(reason, 0) + len(group.rows)
             continue
         fits.append(made)
+    doubted = [made.fit for made in fits if made.fit.sigma > SIGMA_MOST]
+    fits = [made for made in fits if made.fit.sigma <= SIGMA_MOST]
     for group in (group for group in every if group.library == RATIO):
         fits = _with_ratios(fits, group, unused, (gpu, shelf))
+    if doubted and not fits:
+        raise UserError("; ".join(map(_doubt, doubted)), hint=HINT)
+    unused |= {_doubt(fit): fit.rows for fit in doubted}
     if not fits:
         told = "; ".join(f"{count} rows: {reason}" for reason, count in unused.items())
         raise UserError(
             f"nothing to fit in {len(rows)} rows ({told})", hint="a fit takes products, attention or pointwise kernels"
         )
-    _doubted(fits)
     measured = [(one.fit.family, one.fit.dtype) for one in fits if one.fit.rows]
     return Profile(gpu.name, tuple(fits), unused, few.missing(measured, gpu, shelf))
 
@@ -107,7 +109,7 @@ def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ship
     own = next((judged for judged in fits if judged.fit.family == "rowwise"), None)
     judged = own or _as_shipped(*ships)
     c: Any = judged.fit.constants
-    found = ratios.found(beside.rows, beside.kernels, c, beside.on)
+    found = ratios.found(beside.rows, beside.kernels, c, beside.on, beside.cold)
     ops, told = [kernel.op for kernel in beside.kernels], []
     for op in dict.fromkeys(ops):
         ratio = next((ratio for ratio in found if ratio.op == op), None)
@@ -120,7 +122,8 @@ def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ship
     if not told:
         return fits
     pairs = {ratio.op: (ratio.times, ratio.error) for ratio in told}
-    made = replace(judged, fit=replace(judged.fit, ratios=pairs), ratios=tuple(told))
+    rows = {ratio.op: ratio.told for ratio in told}
+    made = replace(judged, fit=replace(judged.fit, ratios=pairs, ratio_rows=rows), ratios=tuple(told))
     return [made if one is own else one for one in fits] if own else [*fits, made]
 
 
@@ -132,12 +135,9 @@ def _as_shipped(gpu: Gpu, shelf: Shelf) -> Judged:
     return Judged(Fit("rowwise", "", "", c, sigma, ranges, 0, few.words_of(chosen)), 0, 0.0)
 
 
-def _doubted(fits: Sequence[Judged]) -> None:
-    """Refuses fits that tell nothing."""
-    bad = [judged.fit for judged in fits if judged.fit.sigma > SIGMA_MOST]
-    if bad:
-        words = [f"{_name(fit)}: no constants come nearer than {fit.sigma:.0%}" for fit in bad]
-        raise UserError("; ".join(words), hint=HINT)
+def _doubt(fit: Fit) -> str:
+    """Why a fit tells nothing."""
+    return f"{_name(fit)}: no constants come nearer than {fit.sigma:.0%}"
 
 
 def _name(fit: Fit) -> str:
@@ -173,14 +173,11 @@ def _scaled(group: Group, gpu: Gpu, shelf: Shelf) -> Judged:
     only_back = group.backward & ~group.forward & (group.family == "attention")
     made = few.scaled(start, few.words_of(chosen), group.seconds, predicted(start, group, cast), only_back)
     errors = np.abs(predicted(made.constants, group, cast) / group.seconds - 1)
-    known, ranges = (chosen.sigma, dict(chosen.fit.ranges)) if chosen else (few.UNKNOWN_SIGMA, {})
-    for name, (low, high) in ranges_of(group).items():
-        least, most = ranges.get(name, (low, high))
-        ranges[name] = (min(least, low), max(most, high))
+    known, lent_ranges = (chosen.sigma, chosen.fit.ranges) if chosen else (few.UNKNOWN_SIGMA, {})
     sigma = max(few.LEAST_SIGMA, known, float(np.quantile(errors, SURE)))
     about = _about(group, cast)
     about["source"] = f"{about['source']}: {made.times:.3g} times {made.of}"
-    fit = Fit(group.family, group.dtype, group.library, made.constants, sigma, ranges, **about)
+    fit = Fit(group.family, group.dtype, group.library, made.constants, sigma, ranges_of(group), **about, lent_ranges=lent_ranges)
     return Judged(fit, 0, float(errors.mean()), scaled=made)
 
 

@@ -2,7 +2,8 @@
 
 A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. That is told by rows
 which are one operator of the framework, so large that they hardly wait for their launch: their median, and as its error what
-most of them stay within, each size by the rows of all others. Rows of several operators say nothing about one kernel; a run has
+most of them stay within, each size by the rows of all others. How far off smaller rows are by that ratio is told beside it: how
+often they wait for a launch differs from operator to operator. Rows of several operators say nothing about one kernel; a run has
 those operators one by one.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...costs.machine import Array, Machine
-from ...costs.rowwise import RowwiseConstants, rowwise_s
+from ...costs.rowwise import RowwiseConstants, ratio_s
+from ...costs.shelf import RatioRows
 from ...kernels import Kernel, Rowwise
 from ...units import US_PER_S
 from .table import Measured
@@ -39,37 +42,55 @@ class Ratio:
     times: float
     error: float
     """Relative error that 68% of the rows stay below, each size unseen."""
-    rows: int
+    told: RatioRows
+    smaller_rows: int = 0
+    """Too small to tell it."""
+
+    @property
+    def rows(self) -> int:
+        return self.told.rows
 
 
-def found(rows: Sequence[Measured], kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine) -> tuple[Ratio, ...]:
+def pointwise_s(c: RowwiseConstants, on: Machine, moved: Array, cold: ArrayLike, times: ArrayLike = 1.0) -> Array:
+    """Seconds of kernels that take so many times as long as pointwise ones of so many bytes, of which the last cache held nothing
+    where it was `cold`."""
+    nothing_held = replace(on, cache_bytes=0.0)
+    return np.where(cold, ratio_s(c, nothing_held, moved, times), ratio_s(c, on, moved, times))
+
+
+def found(
+    rows: Sequence[Measured], kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine, cold: ArrayLike = False
+) -> tuple[Ratio, ...]:
     """The ratios that rows tell, beside what the constants of pointwise kernels say; of operators with large rows,
     or that move nothing: they stand to a launch."""
-    moved = np.array([float(kernel.traffic_bytes) for kernel in kernels])
-    pointwise_s = rowwise_s(c, on, moved)
-    large = (moved == 0) | (pointwise_s >= LARGE * c.launch_us / US_PER_S)
-    times = np.array([row.seconds for row in rows]) / pointwise_s
-    ops = np.array([kernel.op for kernel in kernels])
-    chosen = [(str(op), large & (ops == op)) for op in dict.fromkeys(ops.tolist())]
-    return tuple(_ratio(op, times[rows_of], moved[rows_of]) for op, rows_of in chosen if rows_of.any())
+    moved, seconds = np.array([float(kernel.traffic_bytes) for kernel in kernels]), np.array([row.seconds for row in rows])
+    ops, cold = np.array([kernel.op for kernel in kernels]), np.broadcast_to(cold, moved.shape)
+    large = (moved == 0) | (pointwise_s(c, on, moved, cold) >= LARGE * c.launch_us / US_PER_S)
+
+    def ratio(op: str) -> Ratio:
+        """The median, and how far off the rows of each size are by those of all others, or by all if there is one size only."""
+        told, small = large & (ops == op), ~large & (ops == op)
+        sizes, times = moved[told], seconds[told] / pointwise_s(c, on, moved[told], cold[told])
+        all_times = float(np.median(times))
+        others = [times[sizes != size] for size in sizes]
+        unseen = np.array([float(np.median(some)) if len(some) else all_times for some in others])
+        errors = np.abs(pointwise_s(c, on, sizes, cold[told], unseen) / seconds[told] - 1)
+        smaller = np.abs(pointwise_s(c, on, moved[small], cold[small], all_times) / seconds[small] - 1)
+        least = LEAST_ERROR if len(times) >= FEW else FEW_ERROR
+        off = float(np.quantile(smaller, SURE)) if len(smaller) else 0.0
+        known = RatioRows(float(sizes.min()), float(sizes.max()), len(times), off)
+        return Ratio(op, all_times, max(least, float(np.quantile(errors, SURE))), known, len(smaller))
+
+    return tuple(ratio(str(op)) for op in dict.fromkeys(ops.tolist()) if (large & (ops == op)).any())
 
 
-def _ratio(op: str, times: Array, sizes: Array) -> Ratio:
-    """The median, and how far from it the rows of each size are by those of all others, or by all if there is one size only."""
-    others = [times[sizes != size] for size in sizes]
-    unseen = np.array([float(np.median(some)) if len(some) else float(np.median(times)) for some in others])
-    least = LEAST_ERROR if len(times) >= FEW else FEW_ERROR
-    error = max(least, float(np.quantile(np.abs(unseen / times - 1), SURE)))
-    return Ratio(op, float(np.median(times)), error, len(times))
-
-
-def against(rows: Iterable[Measured], seconds: Callable[[Kernel | Experts, bool], float]) -> dict[str, tuple[float, int]]:
-    """Measured over predicted time, by operator and dtype: the median, and of how many rows. Rows of several operators are
-    compared with what is predicted of those, which `seconds` is told."""
+def against(rows: Iterable[Measured], seconds: Callable[[Kernel | Experts, Measured], float]) -> dict[str, tuple[float, int]]:
+    """Measured over predicted time, by operator and dtype: the median, and of how many rows. `seconds`
+    is told of which row a kernel is: one of several operators is compared with those."""
     told: dict[str, list[float]] = {}
     for row in rows:
         kernels = kernels_of(row.probe)
         if kernels and row.may_be_fitted:
             words = filter(None, (row.probe.op, row.probe.variant, row.probe.dtype))
-            told.setdefault(" ".join(words), []).append(row.seconds / sum(seconds(kernel, row.is_eager) for kernel in kernels))
+            told.setdefault(" ".join(words), []).append(row.seconds / sum(seconds(kernel, row) for kernel in kernels))
     return {name: (math.exp(float(np.median(np.log(values)))), len(values)) for name, values in told.items()}

@@ -22,13 +22,17 @@ from ..tables import check_header, number, read, truth
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 WORDS = ("gpu", "op", "dtype")
 SPREAD = ("p10_us", "p90_us", "runs", "clock_mhz", "power_w")
-SEEN = ("throttle", "operators", "alone_us")
+SEEN = ("throttle", "operators", "alone_us", "cache")
 COLUMNS = (*WORDS, *SIZES, "causal", "variant", "time_us", "source", "role", *SPREAD, *SEEN)
+BEFORE_CACHE = COLUMNS[:-1]
+"""As tables of `calibrate gpu` once were."""
 NEEDED = (*WORDS, "time_us")
 FIT = "fit"
 """The role of rows that may be fitted; a row without a role may be as well."""
 COLD = "trainsim calibrate gpu"
-"""How the source begins of rows that were measured with a cold cache."""
+"""How the source begins of rows that were measured with a cold cache, in tables that have no column to say so."""
+CACHES = {"cold": True, "warm": False, "": False}
+"""What the column `cache` says: whether nothing of what a kernel reads was in the last cache."""
 EAGER = "eager"
 """In the variant of what frameworks write out of several operators where a library may have one kernel."""
 DIGITS = 7
@@ -80,6 +84,8 @@ class Measured:
     """Of a framework, that the row is made of; None if nothing is said."""
     alone_s: float | None = None
     """Of a kernel that ran beside others, without them."""
+    cold: bool = False
+    """Whether the last cache held nothing of what the kernel reads."""
     line: int = field(default=0, compare=False)
     """Of its file; 0 if it comes from none."""
 
@@ -98,7 +104,7 @@ class Measured:
         sizes = [str(size or "") for size in (getattr(probe, name) for name in SIZES)]
         spread = [_us(self.low_s), _us(self.high_s), str(self.runs or ""), _cell(self.clock_mhz), _cell(self.power_w)]
         words = [self.gpu, probe.op, probe.dtype, *sizes, causal, probe.variant, _us(self.seconds), self.source, self.role]
-        seen = [self.throttle, str(self.operators or ""), _us(self.alone_s or 0.0)]
+        seen = [self.throttle, str(self.operators or ""), _us(self.alone_s or 0.0), "cold" * self.cold]
         return [*words, *spread, *seen]
 
 
@@ -148,9 +154,7 @@ def mend(path: Path) -> None:
 def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     """The rows of a table, plain or gzipped, all of one GPU where that has no column. Raises with file:line for every cell that
     makes no sense."""
-    rows = read(path)
-    if gpu and "gpu" not in rows[0]:
-        rows = [{**row, "gpu": gpu} for row in rows]
+    rows = completed(read(path), gpu)
     check_header(NEEDED, rows, str(path))
     faults: list[Fault] = []
     found: list[Measured] = []
@@ -164,7 +168,22 @@ def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     return found
 
 
-def _wrong(row: dict[str, str]) -> Iterable[tuple[str, str]]:
+def completed(rows: Sequence[Mapping[str, str]], gpu: str) -> list[Mapping[str, str]]:
+    """Rows with the columns that their table leaves out and that can be told: whose they are, and that they were measured with a
+    cold cache, by what measured them."""
+    missing = {"gpu": gpu} if gpu and "gpu" not in rows[0] else {}
+    cold = [row.get("source", "").startswith(COLD) for row in rows]
+    if "cache" in rows[0] or not any(cold):
+        return [{**row, **missing} for row in rows]
+    return [{**row, **missing, "cache": "cold" * was} for row, was in zip(rows, cold, strict=True)]
+
+
+def is_cold(row: Mapping[str, str]) -> bool | None:
+    """Whether a row says that the cache was cold; None if that is no word for it."""
+    return CACHES.get(row.get("cache", "").strip().lower())
+
+
+def _wrong(row: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """What is wrong with the cells of a row, and how to write them."""
     for name in ("op", "dtype"):
         if not row[name].strip():
@@ -185,6 +204,8 @@ def _wrong(row: dict[str, str]) -> Iterable[tuple[str, str]]:
     causal = row.get("causal", "").strip()
     if causal and truth(causal) is None:
         yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
+    if is_cold(row) is None:
+        yield f"cache: {shown(row['cache'])} is neither cold nor warm", "cold where nothing of what is read was in the cache"
 
 
 def probe_of(row: Mapping[str, str]) -> Probe:
@@ -203,7 +224,8 @@ def _measured(row: Mapping[str, str], line: int) -> Measured:
     alone_us = _optional(row, "alone_us")
     made = Measured(row["gpu"].strip(), probe_of(row), number(row["time_us"]) / US_PER_S, *spread, *words, clock_mhz, power_w)
     held, alone_s = row.get("throttle", "").strip(), alone_us / US_PER_S if alone_us else None
-    return replace(made, throttle=held, operators=_count(row, "operators") or None, alone_s=alone_s, line=line)
+    operators, cold = _count(row, "operators") or None, bool(is_cold(row))
+    return replace(made, throttle=held, operators=operators, alone_s=alone_s, cold=cold, line=line)
 
 
 def _count(row: Mapping[str, str], name: str) -> int:

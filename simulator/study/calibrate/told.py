@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from ...costs.measured import Estimator, Options
 from ...errors import UserError
 from ...hardware.gpu import Gpu
-from ...kernels import Kernel
+from ...kernels import Kernel, Rowwise
 from ...units import US_PER_S
 from ..gpus import kernel_fits
 from ..gpus.fit_files import number
@@ -41,12 +41,13 @@ def ratios(made: Profile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[st
     for row in rows:
         by_dtype.setdefault(row.probe.dtype, []).append(row)
     for dtype, some in by_dtype.items():
-        by = {eager: Estimator(on, dtype, shelf, Options("", eager, dtype != "fp32")) for eager in (True, False)}
+        by = Estimator(on, dtype, shelf, Options(tensor_cores=dtype != "fp32"))
 
-        def seconds(kernel: Kernel | Experts, eager: bool, by: dict[bool, Estimator] = by) -> float:
+        def seconds(kernel: Kernel | Experts, row: Measured, by: Estimator = by) -> float:
             if isinstance(kernel, Experts):
-                return by[eager].moe(kernel.m, kernel.k, kernel.n, (kernel.batch, kernel.top_k)).seconds
-            return by[eager].estimate(kernel).seconds
+                return by.moe(kernel.m, kernel.k, kernel.n, (kernel.batch, kernel.top_k)).seconds
+            by = by.with_nothing_cached() if row.cold and isinstance(kernel, Rowwise) else by
+            return replace(by, options=replace(by.options, eager=row.is_eager)).estimate(kernel).seconds
 
         try:
             found = against(some, seconds)

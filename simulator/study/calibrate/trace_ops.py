@@ -27,6 +27,8 @@ PRODUCTS = {
     "aten::bmm": ("bmm", 0), "aten::baddbmm": ("bmm", 1), "aten::baddbmm_": ("bmm", 1),
 }  # fmt: skip
 """Our operator, and where the first operand stands; the second follows it."""
+KERNEL_ALONE = "fwd kernel"
+"""The variant of a product forward in fp32. Where tables say `fwd` alone, an eager framework was timed with it."""
 GROUPED = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4}
 """Where the ends of the groups stand; the operands are first."""
 SCALES = 2
@@ -170,11 +172,11 @@ def _product(op: Op, ours: str, place: int) -> Probe | None:
     first, second = op.dims(place), op.dims(place + 1)
     if len(first) != len(second) or len(first) != (3 if ours == "bmm" else 2):
         return None
-    variant = "fwd"
+    batch, dtype, k = first[0] if ours == "bmm" else 0, op.dtype(place), first[-1]
+    variant = KERNEL_ALONE if dtype == "fp32" else "fwd"
     if op.is_backward:
         turned = op.transposed(place)
         variant = {True: "wgrad", False: "dgrad", None: "bwd"}[turned]
-    batch, dtype, k = first[0] if ours == "bmm" else 0, op.dtype(place), first[-1]
     if dtype == "nvfp4":
         k *= 2  # two elements share a byte, and those are counted
     if SHARED in op.dtype(SCALES):

@@ -30,7 +30,7 @@ ATTENTIONS = {
     FORWARD_BACKWARD: (Part.FORWARD, Part.INPUT_GRADIENT),
 }  # fmt: skip
 EXPERTS = "moe_ffn"
-TOP_K = re.compile(r"topk(\d+)")
+TOP_K = re.compile(r"top[-_ ]?k *[=:]? *(\d+)", re.IGNORECASE)
 GATED_PRODUCTS = 3
 """Of an expert: gate, value, and back."""
 INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")

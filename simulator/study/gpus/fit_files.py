@@ -6,16 +6,16 @@ and the sizes between which they were measured; no measured time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ...costs.attention import AttentionConstants
+from ...costs.attention import WIDTHS, AttentionConstants
 from ...costs.gemm import TILE_SETS, GemmConstants
 from ...costs.rowwise import RowwiseConstants
-from ...costs.shelf import BESIDE, BESIDE_ROWWISE, Constants, Fit
+from ...costs.shelf import BESIDE, BESIDE_ATTENTION, BESIDE_ROWWISE, Constants, Fit, RatioRows
 from ...errors import did_you_mean
 from .. import catalog
 from ..documents.checked import validated
@@ -34,14 +34,33 @@ SOME = (
     "narrow_rows", "rows", "wide_rows",
 )  # fmt: skip
 """Constants of which nothing is too little: a rate, a size, or work that takes no time."""
-AT_LEAST_ONE = ("norm", "overlap", "odd")
+AT_LEAST_ONE = ("norm", "overlap", "cover", "odd")
 NEUTRAL = ("odd", "odd_ramp", "reread", "split_loss", "cold_us")
 """Constants that a file may leave out, and does where they change nothing."""
+WORDS: Mapping[str, tuple[str, Iterable[str]]] = {
+    "tiles": ("any", TILE_SETS),
+    "widths": ("sixteens", WIDTHS),
+}
+"""Constants that are words: the usual one, and all."""
+TIMED_WITH: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "gemm": ("products", BESIDE),
+    "rowwise": ("memory-bound operators", BESIDE_ROWWISE),
+    "attention": ("attention", BESIDE_ATTENTION),
+}
+"""What may have been timed with kernels of a family, and is none of theirs."""
 DIGITS, HASH_DIGITS = 4, 12
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Pair
+
+
+class RatioRowsSchema(Strict):
+    """The rows that tell a ratio."""
+
+    bytes: Pair
+    rows: Annotated[int, Field(ge=1)]
+    smaller_sigma: Number = 0.0
 
 
 class FitSchema(Strict):
@@ -58,7 +77,9 @@ class FitSchema(Strict):
     cast: Pair | None = None
     backward_rows: Annotated[int, Field(ge=0)] = 0
     ratios: Annotated[dict[str, Ratio], Field(default_factory=dict)]
+    ratio_rows: Annotated[dict[str, RatioRowsSchema], Field(default_factory=dict)]
     beside: Annotated[dict[str, Number], Field(default_factory=dict)]
+    lent_ranges: dict[str, Pair] | None = None
 
     def contradictions(self) -> Iterator[Contradiction]:
         known = {f.name for f in fields(CONSTANTS[self.family])}
@@ -69,26 +90,28 @@ class FitSchema(Strict):
                 f"they are {', '.join(sorted(known))}",
             )
         for name, value in self.constants.items():
-            if (name == "tiles") != isinstance(value, str):
-                yield f"constants.{name}", f": {value!r} is no {'word' if name == 'tiles' else 'number'}", ""
+            if (name in WORDS) != isinstance(value, str):
+                yield f"constants.{name}", f": {value!r} is no {'word' if name in WORDS else 'number'}", ""
             elif name in SOME and not value:
                 yield f"constants.{name}", ": nothing is too little", "a number above 0"
             elif name in AT_LEAST_ONE and isinstance(value, float) and value < 1:
                 yield f"constants.{name}", f": {value:g} is too little", "a number of at least 1"
-        tiles = self.constants.get("tiles", "any")
-        if isinstance(tiles, str) and tiles not in TILE_SETS:
-            yield "constants.tiles", f": {tiles!r} is no set of tiles", did_you_mean(tiles, TILE_SETS)
-        timed_with = {"gemm": BESIDE, "rowwise": BESIDE_ROWWISE}.get(self.family, ())
-        for name in sorted(set(self.beside) - set(timed_with)) if timed_with else ():
-            what = "products" if self.family == "gemm" else "memory-bound operators"
+        for name, (usual, words) in WORDS.items():
+            value = self.constants.get(name, usual)
+            if isinstance(value, str) and value not in words:
+                yield f"constants.{name}", f": {value!r} is none of its words", did_you_mean(value, words)
+        what, timed_with = TIMED_WITH.get(self.family, ("", ()))
+        for name in sorted(set(self.beside) - set(timed_with)) if what else ():
             yield f"beside.{name}", f": nothing of this name is timed with {what}", did_you_mean(name, timed_with)
-        if self.beside and not timed_with:
+        if self.beside and not what:
             yield "beside", f": {self.family} has nothing", "it is of products: family: gemm"
         if self.ratios and self.family != "rowwise":
             yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"
         for name, ratio in self.ratios.items():
             if isinstance(ratio, list) and not ratio[0]:
                 yield f"ratios.{name}", ": nothing takes no time", "how many times as long as a pointwise kernel it takes"
+        for name in sorted(set(self.ratio_rows) - set(self.ratios)):
+            yield f"ratio_rows.{name}", ": there is no such ratio", did_you_mean(name, self.ratios)
 
 
 class FitsSchema(Strict):
@@ -122,11 +145,16 @@ def fingerprint(path: Path) -> str:
 def _fit(entry: FitSchema) -> Fit:
     values: Any = entry.constants
     constants = CONSTANTS[entry.family](**values)
-    ranges = {name: (low, high) for name, (low, high) in entry.ranges.items()}
+    ranges, lent = _ranges(entry.ranges), None if entry.lent_ranges is None else _ranges(entry.lent_ranges)
     cast = (entry.cast[0], entry.cast[1]) if entry.cast else None
     ratios = {op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()}
-    about = (entry.sigma, ranges, entry.rows, entry.source, cast, entry.backward_rows, ratios, dict(entry.beside))
+    rows = {op: RatioRows(one.bytes[0], one.bytes[1], one.rows, one.smaller_sigma) for op, one in entry.ratio_rows.items()}
+    about = (entry.sigma, ranges, entry.rows, entry.source, cast, entry.backward_rows, ratios, dict(entry.beside), rows, lent)
     return Fit(entry.family, entry.dtype, entry.library, constants, *about)
+
+
+def _ranges(spans: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    return {name: (low, high) for name, (low, high) in spans.items()}
 
 
 def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
@@ -136,9 +164,8 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
         lines += [f"  - family: {fit.family}"]
         lines += [f"    {key}: {value}" for key, value in (("dtype", fit.dtype), ("library", fit.library)) if value]
         lines += [f"    rows: {fit.rows}", f"    sigma: {number(fit.sigma)}"]
-        if fit.ranges:
-            spans = ", ".join(f"{name}: [{number(low)}, {number(high)}]" for name, (low, high) in fit.ranges.items())
-            lines += [f"    ranges: {{{spans}}}"]
+        spans = (("ranges", fit.ranges or None), ("lent_ranges", fit.lent_ranges))
+        lines += [f"    {key}: {{{', '.join(map(_span, found.items()))}}}" for key, found in spans if found is not None]
         if fit.cast:
             lines += [f"    cast: [{number(fit.cast[0])}, {number(fit.cast[1])}]"]
         if fit.beside:
@@ -148,9 +175,21 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
         if fit.ratios:
             pairs = (f"{op}: [{number(times)}, {number(sigma)}]" for op, (times, sigma) in fit.ratios.items())
             lines += [f"    ratios: {{{', '.join(pairs)}}}"]
+        if fit.ratio_rows:
+            lines += ["    ratio_rows:", *(f"      {op}: {{{_told_by(told)}}}" for op, told in fit.ratio_rows.items())]
         lines += [f'    source: "{fit.source}"', "    constants:"]
         lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items() if not _neutral(fit, name)]
     return "\n".join(lines) + "\n"
+
+
+def _span(named_span: tuple[str, tuple[float, float]]) -> str:
+    name, (low, high) = named_span
+    return f"{name}: [{number(low)}, {number(high)}]"
+
+
+def _told_by(told: RatioRows) -> str:
+    smaller = f", smaller_sigma: {number(told.smaller_sigma)}" if told.smaller_sigma else ""
+    return f"{_span(('bytes', (told.least_bytes, told.most_bytes)))}, rows: {told.rows}{smaller}"
 
 
 def _neutral(fit: Fit, name: str) -> bool:

@@ -1,6 +1,7 @@
 """Which GPU of the catalog a table of measurements means: "A100-SXM-80", "NVIDIA H100 80GB HBM3", "RTX PRO 6000".
 
-"NVL72" is a rack of the same modules; "NVL" alone is a board of its own, with other memory and less power.
+"BSE" is the Blackwell Server Edition. "NVL72" is a rack of the same modules; "NVL" alone is a board of its own, with other
+memory and less power.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from .. import catalog
 
 WORD = re.compile(r"[a-z0-9]+")
 NOISE = re.compile(
-    r"nvidia|amd|tesla|instinct|quadro|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|blackwell|unspecified"
+    r"nvidia|amd|tesla|instinct|quadro|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|bse|blackwell|unspecified"
 )
 CARD = "pcie"
 SIZE = re.compile(r"(\d{1,3})(gb)?")

@@ -2,30 +2,35 @@
 
 What the words of a row mean: `gemm` is (m, k) x (k, n), `batch` times in `bmm` and for each group in `grouped_gemm`;
 attention has its own columns, and its `variant` names the library; row-wise operators have m rows of n columns, moved as
-often as the eager kernel does; `_bwd` is the backward pass, for products that of both operands. fp32 is fp32, not TF32. FP8
+often as the eager kernel does, none of them out of the last cache where `cache` says `cold`; `_bwd` is the backward pass, for
+products that of both operands. fp32 is fp32, not TF32. FP8
 products forward were measured with the cast of their first operand, which is its own kernel here and is added, as is what kernels
-lost that are slow by a fault of theirs, and what an eager framework took around a linear layer or around an operator that was
-timed alone.
+lost that are slow by a fault of theirs, what an eager framework took around a linear layer or around an operator that was timed
+alone, and the cache of keys and values that inference frameworks write before causal attention, where `variant` is a word of
+theirs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from ...costs.attention import Heads
 from ...costs.machine import architecture
 from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import FOR_AMPERE, HANDED_ON_US, LINEAR_US, OPERATOR_US, SPILL_US, UNFUSED
+from ...costs.shelf import CACHE_PASSES, CACHE_US, FOR_AMPERE, HANDED_ON_US, LINEAR_US, OPERATOR_US, PAGED, SPILL_US, UNFUSED
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .. import catalog
+from ..calibrate import table
+from ..calibrate.cached import TURNS_QUERIES, cached_s, has_cache
 from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
-from ..calibrate.table import EAGER, Probe
+from ..calibrate.table import DTYPE_WORDS, EAGER, Probe, is_cold
 from ..calibrate.words import TOP_K, mean_width, product_sizes, turns_of
 from ..gpus import fit_files, kernel_fits
 from ..gpus.eager import is_one_by_one
@@ -35,7 +40,7 @@ from ..tables import Row, count, time_us, truth
 from .predicted import Own, Predicted
 
 UNIT = "us"
-READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant")
+READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant", "cache")
 NEEDS = ("gpu", "op", "dtype")
 
 LIBRARIES = (
@@ -57,6 +62,11 @@ EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """How tables call a linear layer that PyTorch ran, alone or within a model."""
 FUSED = ("adam", "cast")
 """Operators that PyTorch has as one kernel, and an eager run too."""
+
+
+def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
+    """The rows with the GPU that the table leaves out, where one's own is told, and with how their cache was."""
+    return table.completed(rows, _mine(own).name if own else "")
 
 
 def source_key(row: Row) -> str:
@@ -87,7 +97,8 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
     def predict(row: Row) -> Predicted:
         op, dtype = plain(row["op"]), plain(row["dtype"])
         if dtype not in WIDTH:
-            raise UserError(f"dtype: {shown(row['dtype'])} is not known")
+            here = DTYPE_WORDS.get(dtype)
+            raise UserError(f"dtype: {shown(row['dtype'])} is not known" + f", here it is {here}" * bool(here))
         on = found(row["gpu"])
         owned = shelves[on.name].own_libraries("attention") if on.name in shelves else ()
         library = _library(row["variant"], libraries, owned, architecture(on).kernels) if op.startswith("attention") else ""
@@ -146,7 +157,7 @@ def _estimates(by: Estimator, op: str, row: Row) -> list[Estimate]:
 def _experts(by: Estimator, row: Row) -> Estimate:
     top_k = TOP_K.search(row["variant"])
     if not top_k:
-        raise UserError("variant: a mixture of experts needs its topk")
+        raise UserError("variant: a mixture of experts needs its topk, such as topk8")
     tokens, hidden, expert, experts = (count(row, name) for name in ("m", "k", "n", "batch"))
     if not 1 <= int(top_k[1]) <= experts:
         raise UserError(f"variant: {shown(row['variant'])}, and there are {experts} experts")
@@ -187,7 +198,15 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
     if causal is None:
         raise UserError(f"causal: {shown(row['causal'])} is neither 0 nor 1")
     parts = [Part.FORWARD, Part.INPUT_GRADIENT] if op == ATTENTION_BOTH else [ATTENTIONS[op]]
-    return [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
+    made = [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
+    passes, variant = by.beside(CACHE_PASSES, "attention"), row["variant"].strip()
+    if op != "attention_fwd" or not passes or row["cache"].strip() or not has_cache(variant, causal=causal):
+        return made
+    what = Heads(batch, seq, heads, kv_heads, head_dim)
+    cache_us, width = by.beside(CACHE_US, "attention"), WIDTH[by.dtype]
+    written_s = cached_s(cache_us, passes, by.machine, what, width, queries=variant in TURNS_QUERIES)
+    paged = by.beside(PAGED, "attention") or 1.0
+    return [replace(made[0], seconds=paged * made[0].seconds + by.gpu.site_scalar * float(written_s))]
 
 
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
@@ -199,6 +218,10 @@ def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
     kernel = rowwise_of(Probe(op, by.dtype, count(row, "m"), count(row, "n"), variant=variant))
     if kernel is None:
         raise UserError(f"{name} has no backward pass")
+    cold = is_cold(row)
+    if cold is None:
+        raise UserError(f"cache: {shown(row['cache'])} is neither cold nor warm")
+    by = by.with_nothing_cached() if cold else by
     fused = name in FUSED or (by.owns(kernel.op) and EAGER not in variant.lower().split())
     made = replace(by, options=replace(by.options, eager=not fused)).estimate(kernel)
     around = OPERATOR_US if kernel.traffic_bytes else HANDED_ON_US

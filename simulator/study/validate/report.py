@@ -1,9 +1,9 @@
 """Predicted beside measured: one file per kind of measurement, all through `validate`.
 
 A kind is a module with `UNIT`, `READS` (the columns that its predictor may see: what describes the machine and the work, and
-nothing that was measured or says where; of those a table must have the ones in `NEEDS`), `measured(row)`, `source_key(row)`
-and `predictor()`, which gives a function from such a row to a prediction. The predictor raises `UserError` for a row that it
-cannot predict; its message is the reason.
+nothing that was measured or says where; of those a table must have the ones in `NEEDS`), `completed(rows, own)`, the rows with
+columns that a table may leave out, `measured(row)`, `source_key(row)` and `predictor()`, which gives a function from such a row
+to a prediction. The predictor raises `UserError` for a row that it cannot predict; its message is the reason.
 What was measured may be blank or unusable: the row is predicted all the same and compared with nothing.
 """
 
@@ -79,6 +79,7 @@ def validate(kind: str, path: Path | None, own: Own | None = None) -> Report:
 
 def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
     """The predictions of a kind for rows, beside what was measured."""
+    rows = kind.completed(rows, own)
     check_header(kind.NEEDS, rows, name)
     predict = kind.predictor(own) if own else kind.predictor()
     return Report(tuple(_judge(kind, row, row.get("id") or i, predict) for i, row in enumerate(rows)))
