@@ -19,13 +19,13 @@ from time import perf_counter
 from timing import best
 
 import simulator as sim
-from simulator.engine import des, fast
+from simulator.engine import compiled, des
 from simulator.engine.close import close
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
 from simulator.engine.task import TaskGraph
 from simulator.study.assemble import bound_of, program_of
-from simulator.study.scenario import Scenario
+from simulator.study.scenarios.scenario import Scenario
 
 MIB = 2**20
 
@@ -47,8 +47,8 @@ def engines() -> None:
     print(f"  des, contention on            {des_s:7.3f} s  {len(graph) / des_s:12,.0f} tasks/s")
     fixed_s, _ = best(lambda: des.simulate(closed))
     print(f"  des, closed                   {fixed_s:7.3f} s  {len(graph) / fixed_s:12,.0f} tasks/s")
-    if fast.numba:
-        fast_s, _ = best(lambda: fast.simulate(graph), 4)  # the first run compiles, or loads what is compiled
+    if compiled.numba:
+        fast_s, _ = best(lambda: compiled.simulate(graph), 4)  # the first run compiles, or loads what is compiled
         print(f"  compiled, contention on       {fast_s:7.3f} s  {len(graph) / fast_s:12,.0f} tasks/s  {des_s / fast_s:.1f}x des")
     replay_s, _ = best(lambda: replay(closed))
     ratio = fixed_s / replay_s
@@ -65,9 +65,9 @@ def folding() -> None:
     folded_s, folded = best(lambda: des.simulate(close(fold(skeleton).expansion.graph)))
     assert whole.makespan_ns == folded.makespan_ns
     print(f"  whole                         {whole_s:7.3f} s  {len(graph):12,} tasks  {len(graph) / whole_s:,.0f} tasks/s")
-    if fast.numba:
-        fast_s, compiled = best(lambda: fast.simulate(graph))
-        assert whole.makespan_ns == compiled.makespan_ns
+    if compiled.numba:
+        fast_s, made = best(lambda: compiled.simulate(graph))
+        assert whole.makespan_ns == made.makespan_ns
         print(
             f"  whole, compiled               {fast_s:7.3f} s  {whole_s / fast_s:.1f}x faster, {len(graph) / fast_s:,.0f} tasks/s"
         )

@@ -17,7 +17,7 @@ from simulator.costs.gemm import GemmConstants, gemm_s
 from simulator.costs.measured import Estimator
 from simulator.costs.shelf import choose
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
-from simulator.study import kernel_fits
+from simulator.study.gpus import kernel_fits
 
 
 def best_s(call: Callable[[], Any], runs: int = 3) -> float:

@@ -23,7 +23,7 @@ import numpy as np
 from timing import best
 
 import simulator as sim
-from simulator.engine import fast
+from simulator.engine import compiled
 from simulator.engine.anew import Anew
 from simulator.engine.fabric import Fabric, Route
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
@@ -163,7 +163,7 @@ def compiled_flows_per_s(load: Load, at_once: int, *, anew: bool = False) -> flo
         pace_profile=np.zeros(0, dtype=np.int64),
         profiles=(Profile.constant(load.capacity[0]),),
     )
-    return n / best(lambda: fast.simulate(graph, anew=anew).makespan_ns)[0]
+    return n / best(lambda: compiled.simulate(graph, anew=anew).makespan_ns)[0]
 
 
 def coupled(load: Load, at_once: int) -> float:
@@ -202,7 +202,7 @@ def flows(quick: bool) -> None:
             "full": max(flows_per_s(few, Anew(load.routes, load.capacity), at_once) for _ in range(3)),
             "incremental": max(flows_per_s(some, Fabric(load.routes, load.capacity), at_once) for _ in range(3)),
         }
-        if fast.numba:
+        if compiled.numba:
             rates["compiled full"] = compiled_flows_per_s(more, at_once, anew=True)
             rates["compiled incremental"] = compiled_flows_per_s(load, at_once)
         print(f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):7.1f} coupled on average", flush=True)

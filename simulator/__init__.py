@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .figures.trace import trace as trace
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
-    from .study.api import cluster as cluster
-    from .study.api import framework as framework
-    from .study.api import model as model
-    from .study.api import scenario as scenario
-    from .study.load import load as load
-    from .study.run import Run as Run
-    from .study.scenario import Perturb as Perturb
+    from .study.runs.run import Run as Run
+    from .study.scenarios.api import cluster as cluster
+    from .study.scenarios.api import framework as framework
+    from .study.scenarios.api import model as model
+    from .study.scenarios.api import scenario as scenario
+    from .study.scenarios.load import load as load
+    from .study.scenarios.scenario import Perturb as Perturb
     from .study.simulate import simulate as simulate
     from .workload.job import Job as Job
 
@@ -39,16 +39,16 @@ _WHERE = {
     "Infeasible": "errors",
     "Job": "workload.job",
     "Overlap": "plan.plan",
-    "Perturb": "study.scenario",
+    "Perturb": "study.scenarios.scenario",
     "Plan": "plan.plan",
-    "Run": "study.run",
+    "Run": "study.runs.run",
     "UserError": "errors",
-    "cluster": "study.api",
-    "framework": "study.api",
+    "cluster": "study.scenarios.api",
+    "framework": "study.scenarios.api",
     "gantt": "figures.gantt",
-    "load": "study.load",
-    "model": "study.api",
-    "scenario": "study.api",
+    "load": "study.scenarios.load",
+    "model": "study.scenarios.api",
+    "scenario": "study.scenarios.api",
     "simulate": "study.simulate",
     "trace": "figures.trace",
 }

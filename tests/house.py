@@ -15,7 +15,7 @@ from simulator.engine.fold import Folded, fold, unfolded
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.timeline import Times
 from simulator.study.assemble import bound_of, program_of
-from simulator.study.scenario import Scenario
+from simulator.study.scenarios.scenario import Scenario
 
 
 def small_model(layers: int = 8, **changes: Any) -> Any:

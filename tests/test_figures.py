@@ -26,7 +26,7 @@ from simulator.hardware.measure import WORDS, switches
 from simulator.program.slot import Durations, Shape, lay_out
 from simulator.study import catalog
 from simulator.study.evaluate import evaluate
-from simulator.study.run import Run
+from simulator.study.runs.run import Run
 
 from .house import scenario, small_cluster
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import networkx as nx
 import pytest
 
 from .source import ROOT, Module, modules, refuse
@@ -22,6 +23,28 @@ FLOORS = (
 """Floor 0 first. Places on the same floor do not know each other, but for the steps of `WITHIN`."""
 WITHIN = {("units", "errors"), ("kernels", "errors"), ("files", "errors"), ("__main__", "cli"), ("cli", "commands")}
 FLOOR = {place: number for number, places in enumerate(FLOORS) for place in places}
+STUDY = (
+    ("engines", "evaluate", "explain_deadlock", "flows", "outside", "run_options", "tables", "torch_csv"),
+    ("catalog", "compare_schedules"),
+    ("documents",),
+    ("gpus", "links"),
+    ("scenarios",),
+    ("assemble", "calibrate", "collective"),
+    ("network", "validate"),
+    ("runs",),
+    ("simulate",),
+    ("jobs",),
+)
+"""The floors within `study`, of its packages and of the modules beside them; what only the type checker sees may go up."""
+STUDY_FLOOR = {place: number for number, places in enumerate(STUDY) for place in places}
+FACES = {
+    (
+        "simulator.study.scenarios.scenario",
+        "simulator.study.simulate",
+    ): "`Scenario.simulate`: users run what they load",
+    ("simulator.study.scenarios.tenancy", "simulator.study.jobs"): "`Tenancy.simulate` and `.shared`: so too several jobs",
+}
+"""Imports within `study` that go up all the same, inside methods that users call, and why."""
 BY_NAME = {"simulator/__init__.py", "simulator/cli.py", "simulator/study/catalog.py", "simulator/study/outside.py"}
 """The files that may import what a name or a path says."""
 
@@ -75,6 +98,57 @@ def climbs(module: Module) -> Iterator[str]:
             )
 
 
+def module_of(name: str, known: Iterable[str]) -> str | None:
+    """Which of the modules that are known an imported name is, or is in."""
+    parts = name.split(".")
+    return next((found for end in range(len(parts), 0, -1) if (found := ".".join(parts[:end])) in known), None)
+
+
+def dotted(module: Module) -> str:
+    return module.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def climbs_in_study(module: Module) -> Iterator[str]:
+    """The imports of a module of `study` that go up its own floors, or sideways."""
+    here = dotted(module).split(".")[2]
+    for line, name, typing_only in imports(module):
+        there = (*name.split("."), "", "")[2]
+        if typing_only or not name.startswith("simulator.study.") or there == here or is_face(module, name):
+            continue
+        if here not in STUDY_FLOOR or there not in STUDY_FLOOR:
+            yield f"{module.path}:{line}: imports {name}: give {here} and {there} a floor in tests/test_floors.py"
+        elif STUDY_FLOOR[there] >= STUDY_FLOOR[here]:
+            way = "climbs to" if STUDY_FLOOR[there] > STUDY_FLOOR[here] else "goes sideways to"
+            yield (
+                f"{module.path}:{line}: study/{here} (floor {STUDY_FLOOR[here]}) {way} {there} (floor {STUDY_FLOOR[there]}):"
+                " move what both need to a lower floor, or pass it as an argument"
+            )
+
+
+def is_face(module: Module, name: str) -> bool:
+    return any(dotted(module) == here and module_of(name, [there]) for here, there in FACES)
+
+
+def circles(some: Iterable[Module]) -> Iterator[str]:
+    """Modules that import each other in a circle, in functions or not; the faces and what only the type checker sees apart."""
+    by_name = {dotted(module): module for module in some}
+    found: nx.DiGraph[str] = nx.DiGraph()
+    for here, module in by_name.items():
+        for line, name, typing_only in imports(module):
+            there = module_of(name, by_name)
+            if there not in (None, here) and not typing_only and not is_face(module, name):
+                found.add_edge(here, there, line=line)
+    for together in sorted(sorted(names) for names in nx.strongly_connected_components(found) if len(names) > 1):
+        circle = nx.find_cycle(found.subgraph(together), together[0])
+        way = " -> ".join([circle[0][0], *(there for _, there in circle)])
+        line = found.edges[circle[0]]["line"]
+        yield f"{by_name[circle[0][0]].path}:{line}: goes round in a circle, {way}: move what they share to a module below them"
+
+
+def study() -> list[Module]:
+    return [module for module in modules() if module.place == "study" and module.path != "simulator/study/__init__.py"]
+
+
 def test_every_place_has_a_floor() -> None:
     entries = [path for path in (ROOT / "simulator").iterdir() if path.suffix == ".py" or any(path.glob("*.py"))]
     new = sorted(path.relative_to(ROOT).as_posix() for path in entries if path.stem not in {"__init__", *FLOOR})
@@ -84,6 +158,33 @@ def test_every_place_has_a_floor() -> None:
 def test_imports_go_down_only() -> None:
     faults = [fault for module in modules() if module.place != "__init__" for fault in climbs(module)]
     refuse(faults)
+
+
+def test_every_place_in_study_has_a_floor() -> None:
+    entries = [path for path in (ROOT / "simulator/study").iterdir() if path.suffix == ".py" or any(path.glob("*.py"))]
+    there = {path.stem for path in entries} - {"__init__"}
+    refuse(
+        f"simulator/study/{name}:1: has, or should have, a floor in tests/test_floors.py"
+        for name in sorted(there ^ {*STUDY_FLOOR})
+    )
+
+
+def test_imports_in_study_go_down_only() -> None:
+    refuse(fault for module in study() for fault in climbs_in_study(module))
+
+
+def test_no_modules_of_study_import_each_other_in_a_circle() -> None:
+    refuse(circles(study()))
+
+
+@pytest.mark.parametrize(("here", "there"), FACES)
+def test_a_face_is_in_a_method(here: str, there: str) -> None:
+    """It is there, and loads nothing before it is called."""
+    module = next(module for module in study() if dotted(module) == here)
+    at_once = {node.lineno for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom)}
+    lines = [line for line, name, typing_only in imports(module) if not typing_only and module_of(name, [there])]
+    assert lines
+    assert not at_once & {*lines}
 
 
 def test_the_face_of_the_package_imports_nothing_of_it() -> None:
@@ -152,3 +253,65 @@ def test_a_climb_is_seen(path: str, text: str) -> None:
 )
 def test_a_descent_is_no_climb(path: str, text: str) -> None:
     assert not list(climbs(Module.of(f"simulator/{path}", text)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("gpus/x.py", "from ..scenarios.api import cluster"),
+        ("gpus/x.py", "def f():\n    from ..scenarios import api"),
+        ("gpus/x.py", "from ..links import fabrics"),
+        ("documents/x.py", "from .. import simulate"),
+        ("catalog.py", "from . import documents"),
+        ("links/x.py", "import simulator.study.assemble"),
+        ("scenarios/load.py", "def f():\n    from ..simulate import simulate_scenario"),
+        ("scenarios/scenario.py", "def f():\n    from ..runs.run import Run"),
+        ("gpus/x.py", "from .. import nowhere"),
+        ("nowhere.py", "from . import catalog"),
+    ],
+)
+def test_a_climb_in_study_is_seen(path: str, text: str) -> None:
+    assert list(climbs_in_study(Module.of(f"simulator/study/{path}", text)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("gpus/x.py", "from .. import catalog\nfrom ..documents.source import read\nfrom .names import named"),
+        ("gpus/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..scenarios.api import cluster"),
+        ("gpus/x.py", "from ...errors import UserError\nimport numpy as np"),
+        ("scenarios/scenario.py", "def f():\n    from ..simulate import simulate_scenario"),
+        ("jobs.py", "from .simulate import memory_of"),
+    ],
+)
+def test_a_descent_in_study_is_no_climb(path: str, text: str) -> None:
+    assert not list(climbs_in_study(Module.of(f"simulator/study/{path}", text)))
+
+
+ONE, OTHER = "gpus/one.py", "gpus/other.py"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("from .other import a", "from .one import b"),
+        ("from . import other", "def f():\n    from . import one"),
+        ("def f():\n    import simulator.study.gpus.other", "from simulator.study.gpus.one import b"),
+    ],
+)
+def test_a_circle_is_seen(one: str, other: str) -> None:
+    pair = [Module.of(f"simulator/study/{path}", text) for path, text in ((ONE, one), (OTHER, other))]
+    (fault,) = circles(pair)
+    assert "simulator.study.gpus.one -> simulator.study.gpus.other -> simulator.study.gpus.one" in fault
+
+
+def test_a_longer_circle_is_seen() -> None:
+    names = ("a", "b", "c", "d")
+    texts = [f"from .{name} import x" for name in (*names[1:], names[0])]
+    assert list(circles(Module.of(f"simulator/study/gpus/{name}.py", text) for name, text in zip(names, texts, strict=True)))
+
+
+@pytest.mark.parametrize("other", ["import csv", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .one import b"])
+def test_one_way_is_no_circle(other: str) -> None:
+    pair = [Module.of(f"simulator/study/{path}", text) for path, text in ((ONE, "from .other import a"), (OTHER, other))]
+    assert not list(circles(pair))

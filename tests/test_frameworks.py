@@ -19,9 +19,10 @@ from simulator.kernels import Attention, Kernel, Rowwise, model_flop
 from simulator.lowering.passes.fuse import Layered, as_run
 from simulator.program.op import Collective, Compute
 from simulator.program.program import Program
-from simulator.study import catalog, source
+from simulator.study import catalog
 from simulator.study.assemble import program_of, site_of
-from simulator.study.scenario import Scenario
+from simulator.study.documents import source
+from simulator.study.scenarios.scenario import Scenario
 from simulator.workload.framework import Framework, Fusion, HostTimes
 
 from . import house

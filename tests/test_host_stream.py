@@ -30,10 +30,10 @@ from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh
 from simulator.program.op import COMPUTE, HOST, AnyOp, Collective, Compute, Transfer
 from simulator.program.program import END, Body, Communicator, Key, Program, Stage, Step
-from simulator.study import feasible
 from simulator.study.assemble import program_of, site_of
-from simulator.study.run import Run
-from simulator.study.scenario import Scenario
+from simulator.study.runs.run import Run
+from simulator.study.scenarios import feasible
+from simulator.study.scenarios.scenario import Scenario
 from simulator.study.simulate import memory_of
 
 from .house import both, scenario, small_cluster, small_model

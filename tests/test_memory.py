@@ -6,7 +6,7 @@ import pytest
 
 import simulator as sim
 from simulator.errors import Infeasible
-from simulator.study.run import Run
+from simulator.study.runs.run import Run
 
 from .house import scenario, small_cluster, small_model
 

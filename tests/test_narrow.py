@@ -15,8 +15,8 @@ from simulator.costs.measured import Estimator
 from simulator.errors import UserError
 from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise, model_flop
 from simulator.program.op import Collective
-from simulator.study import kernel_fits
 from simulator.study.assemble import program_of
+from simulator.study.gpus import kernel_fits
 from simulator.workload.framework import LowPrecision
 
 from .test_frameworks import GPT, LLAMA, computed, scenario

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from simulator.study import catalog
-from simulator.study.load import from_mapping, load
+from simulator.study.scenarios.load import from_mapping, load
 
 from .readme import README, rendered
 

@@ -16,10 +16,11 @@ import pytest
 import simulator as sim
 from simulator.errors import UserError
 from simulator.program.slot import Durations, Pair, Shape, Slot, lay_out
-from simulator.study import catalog, feasible
+from simulator.study import catalog
 from simulator.study.assemble import program_of, slot_durations
 from simulator.study.evaluate import evaluate
-from simulator.study.run import Run
+from simulator.study.runs.run import Run
+from simulator.study.scenarios import feasible
 
 from .house import scenario, small_cluster, small_model
 

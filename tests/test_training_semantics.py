@@ -10,7 +10,7 @@ import pytest
 
 import simulator as sim
 from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER
-from simulator.study.run import Run
+from simulator.study.runs.run import Run
 
 from .house import scenario, small_cluster, small_model
 

@@ -30,13 +30,13 @@ from simulator.costs.links import LAWS, Across, Inside, Laws
 from simulator.costs.theory import Call
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.study import fabric_text, fabrics
-from simulator.study.api import cluster as find
 from simulator.study.calibrate.fit import Free, Point, fitted, knots
-from simulator.study.choices import chosen_on
-from simulator.study.cluster_links import PCIE_CLOCK_GHZ
-from simulator.study.describe import algorithm, machine
-from simulator.study.fabrics import Fabric
+from simulator.study.links import fabric_text, fabrics
+from simulator.study.links.choices import chosen_on
+from simulator.study.links.cluster_links import PCIE_CLOCK_GHZ
+from simulator.study.links.describe import algorithm, machine
+from simulator.study.links.fabrics import Fabric
+from simulator.study.scenarios.api import cluster as find
 from simulator.units import GB, KIB, MIB, US_PER_S, show_bytes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ from collective_sources import READ
 from simulator.costs.curves import alone
 from simulator.costs.links import Laws
 from simulator.costs.theory import Call
-from simulator.study.describe import machine
-from simulator.study.fabrics import Fabric
+from simulator.study.links.describe import machine
+from simulator.study.links.fabrics import Fabric
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 
 ALPS = "boeschf/nccl-benchmark-on-alps-2025@897cff4, 2025"

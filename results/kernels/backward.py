@@ -14,7 +14,7 @@ from simulator.costs.machine import Machine
 from simulator.costs.machine import machine as machine_of
 from simulator.costs.rowwise import RowwiseConstants, pace_of, ratio_s
 from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit, Shelf
-from simulator.study import kernel_fits
+from simulator.study.gpus import kernel_fits
 from simulator.units import US_PER_S
 
 PRODUCTS = ("gemm", "bmm")

@@ -28,8 +28,10 @@ from simulator.costs.shelf import (
 )
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
-from simulator.study import kernel_fits, validate
+from simulator.study import tables
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
+from simulator.study.validate import report as validation
 
 if TYPE_CHECKING:
     from make import Task
@@ -102,7 +104,7 @@ def _percent(value: float) -> str:
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: Shelf, raw: Path) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf, sustained(table))]
-    told = validate.judged(kernels, validate.read(raw), raw.name)
+    told = validation.judged(kernels, tables.read(raw), raw.name)
     parts = [INTRODUCTION, *fitted, *sites(table, shelf), *backwards(table, shelf, told), *apart(shelf)]
     parts += [*trained(table, shelf, told), *validated(told), *sources.section(table)]
     with atomic(HERE / "report.md") as temporary:
@@ -312,7 +314,7 @@ def apart(shelf: Shelf) -> Iterator[str]:
     yield from _markdown(["GPU", "operators, us", "handed on, us"], rows)
 
 
-def trained(table: pd.DataFrame, shelf: Shelf, told: validate.Report) -> Iterator[str]:
+def trained(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Iterator[str]:
     """Attention without what inference frameworks do beside it."""
     yield "\n## Attention in training\n"
     yield "Rows of inference frameworks were timed with writing keys and values to a cache. That is fitted beside the kernel,"
@@ -328,7 +330,7 @@ def trained(table: pd.DataFrame, shelf: Shelf, told: validate.Report) -> Iterato
     yield from _markdown(bare.HEAD_BARE, bare.published(table, predicted_us))
 
 
-def backwards(table: pd.DataFrame, shelf: Shelf, told: validate.Report) -> Iterator[str]:
+def backwards(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Iterator[str]:
     """How backward passes of memory-bound operators stand to what was measured of them."""
     yield "\n## Backward passes\n"
     yield "Of operators that eager PyTorch ran one by one in fp32, those of products both together. Errors are medians and"
@@ -342,10 +344,10 @@ def backwards(table: pd.DataFrame, shelf: Shelf, told: validate.Report) -> Itera
     yield from _markdown(backward.HEAD, backward.section(list(backward.passes(table, predicted_us, shelf))))
 
 
-def validated(told: validate.Report) -> Iterator[str]:
+def validated(told: validation.Report) -> Iterator[str]:
     """What `trainsim validate --kind kernels` says of the whole table: no library named but for attention."""
     yield "\n## The whole table\n\nAs `trainsim validate --kind kernels` predicts it, in-sample for rows that were fitted.\n"
-    sources = {**told.sources, "all": validate.scores(told.rows)}
+    sources = {**told.sources, "all": validation.scores(told.rows)}
     rows = [
         [key, str(s["n"]), str(s["skipped"]), *(f"{100 * s[name]:.1f}" if s["n"] else "" for name in ("median", "p90", "bias"))]
         for key, s in sources.items()

@@ -27,7 +27,6 @@ from simulator.costs.moe import moe_s
 from simulator.costs.shelf import ANY, LINEAR_US, PAGED, USUAL, Constants, Fit
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.study import kernel_fits
 from simulator.study.calibrate import few
 from simulator.study.calibrate.cached import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
 from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
@@ -35,7 +34,8 @@ from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN
 from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
 from simulator.study.calibrate.words import INNER_SECOND, turns_of
-from simulator.study.measured_gpus import named
+from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.gpus.names import named
 from simulator.units import US_PER_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -374,7 +374,7 @@ def main() -> None:
     for gpu in sorted(fits):
         with atomic(FITS / f"{gpu}.yaml") as temporary:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"
-            temporary.write_text(kernel_fits.text(gpu, fits[gpu], about), encoding="utf-8")
+            temporary.write_text(fit_files.text(gpu, fits[gpu], about), encoding="utf-8")
     kernel_fits.shelf.cache_clear()
     judge.report(table, scores, kernel_fits.shelf(), TABLE)
 

@@ -19,14 +19,14 @@ from simulator.costs.machine import machine as machine_of
 from simulator.costs.rowwise import BACKWARD, RowwiseConstants, lookup_s, rowwise_s
 from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit
 from simulator.kernels import Rowwise
-from simulator.study import kernel_fits
 from simulator.study.calibrate import ratios
-from simulator.study.calibrate.eager import is_one_by_one
 from simulator.study.calibrate.kernels import fitted
 from simulator.study.calibrate.moved import name_of, rowwise_of
 from simulator.study.calibrate.profile import SIGMA_MOST
 from simulator.study.calibrate.table import Probe
-from simulator.study.kernel import WIDTH, bytes_each, plain
+from simulator.study.gpus import kernel_fits
+from simulator.study.gpus.eager import is_one_by_one
+from simulator.study.gpus.kernel import WIDTH, bytes_each, plain
 from simulator.units import US_PER_S
 
 HOPPER: dict[str, Any] = {

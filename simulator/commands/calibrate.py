@@ -36,8 +36,8 @@ def links(
     fabric that ships and is nearest.
     """
     from ..files import atomic
-    from ..study import fabric_text
     from ..study.calibrate.links import calibrated
+    from ..study.links import fabric_text
 
     fabric = calibrated(files, Path(out).stem if out else files[0].stem, inside, across, kind)
     content = fabric_text.text(fabric)

@@ -48,7 +48,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
     kinds = [*catalog.DATA, *catalog.CODE]
     if schema:
-        from ..study.schema import json_schema
+        from ..study.scenarios.schema import json_schema
 
         print_json(json_schema())
     elif kind == "defaults":
@@ -67,7 +67,8 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
 def _print_gpus(as_json: bool) -> None:
     """Every GPU with what it is sold with: its memory, the dense peak of its 16-bit products, the power that it may draw."""
-    from ..study import catalog, kernel_fits
+    from ..study import catalog
+    from ..study.gpus import kernel_fits
     from ..units import GB, TFLOP, show_bytes
 
     about = {name: catalog.headline(path) for name, path in catalog.files("gpus").items()}
@@ -134,8 +135,8 @@ def _framework() -> dict[str, Any]:
 
 def _cluster() -> dict[str, Any]:
     """What a cluster's fields are where it does not say, times as a file has them."""
-    from ..study.machines import ClusterSchema
-    from ..study.strict import Strict, fields
+    from ..study.documents.strict import Strict, fields
+    from ..study.scenarios.clusters import ClusterSchema
     from ..units import show_s
 
     told = {name: getattr(ClusterSchema, name) for name in fields(ClusterSchema) if hasattr(ClusterSchema, name)}

@@ -12,7 +12,7 @@ from ..binding.fidelity import Collectives
 from ._show import Count, json_option, print_json, print_pairs, print_table, progress
 
 if TYPE_CHECKING:
-    from ..study.uneven import Exchange
+    from ..study.links.uneven import Exchange
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
@@ -63,9 +63,9 @@ def command(
     and column j is how many bytes rank i has for rank j. There are as many GPUs as rows, and one line is printed: its size
     is what a rank holds on average, what it keeps for itself included, rounded up to whole bytes.
     """
-    from ..study.api import cluster as find
     from ..study.collective import spread, time_collective
-    from ..study.timing import switch_abilities
+    from ..study.links.timing import switch_abilities
+    from ..study.scenarios.api import cluster as find
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None
@@ -101,8 +101,8 @@ def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:
     from click.core import ParameterSource
 
     from ..errors import Fault, UserError, in_one_go
-    from ..study.bytes_csv import read
-    from ..study.uneven import KIND, Exchange
+    from ..study.links.bytes_csv import read
+    from ..study.links.uneven import KIND, Exchange
 
     context = click.get_current_context()
     given = [option for name, option in SIZES.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

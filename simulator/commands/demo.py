@@ -20,7 +20,7 @@ def command(out: str, as_json: bool) -> None:
     """Simulate Llama-3 70B on 64 H100s, draw its timeline and write its trace."""
     from ..figures.gantt import gantt, save
     from ..figures.trace import trace
-    from ..study.load import load_one
+    from ..study.scenarios.load import load_one
     from ..units import show_s
 
     picture, trace_file = Path(out) / "timeline.png", Path(out) / "trace.json.gz"

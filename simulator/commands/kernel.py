@@ -44,7 +44,7 @@ def command(
     of two branches. A cast reads 16 bits and writes DTYPE, once; the state of Adam is in fp32 whatever DTYPE is. The answer says
     which measurements it comes from, its relative standard error, and whether it lies beyond what was measured.
     """
-    from ..study.kernel import Asked, Software, time_kernel
+    from ..study.gpus.kernel import Asked, Software, time_kernel
 
     asked = Asked(op, gpu, dtype, (m, n, k), batch, (seq, heads, kv_heads, head_dim), causal, top_k)
     record: dict[str, Any] = time_kernel(asked, Software(library, eager, profile, site_scalar))

@@ -9,7 +9,7 @@ import click
 from ._show import json_option, print_json, print_table, progress, set_option
 
 if TYPE_CHECKING:
-    from ..study.run import Run
+    from ..study.runs.run import Run
 
 
 @click.command("memory", short_help="What every GPU of a pipeline holds.")
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(scenario: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Bytes of every pipeline rank of SCENARIO by class, and when they peak. Exit code 3 if they do not fit."""
     from ..errors import Infeasible
-    from ..study.load import load_one
+    from ..study.scenarios.load import load_one
     from ..units import GIB
 
     with progress("simulating"):
@@ -33,7 +33,7 @@ def command(scenario: str, settings: tuple[str, ...], as_json: bool) -> None:
 
 
 def _print_record(run: Run, over_gib: float) -> None:
-    from ..study.run import memory_record
+    from ..study.runs.run import memory_record
 
     curves = [(rank.rank, *run.memory_over_time(rank.rank)) for rank in run.memory]
     record = {

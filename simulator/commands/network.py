@@ -10,9 +10,9 @@ from ._show import Count, checked_path, json_option, print_json, print_pairs, pr
 
 if TYPE_CHECKING:
     from ..engine.task import Array
-    from ..study.jobs import Tenancy
-    from ..study.network import LinkUse, Network
-    from ..study.waiting import Wait, WaitedLink
+    from ..study.network.network import LinkUse, Network
+    from ..study.network.waiting import Wait, WaitedLink
+    from ..study.scenarios.tenancy import Tenancy
 
 MOST_WAITS = 3
 """That are told by name."""
@@ -41,8 +41,8 @@ def command(
 
     Of several jobs on one cluster, show the links that more than one of them uses, and what each job sends over them.
     """
-    from ..study.jobs import Tenancy
-    from ..study.load import load
+    from ..study.scenarios.load import load
+    from ..study.scenarios.tenancy import Tenancy
 
     with progress("simulating"):
         found = load(scenario, settings)

@@ -12,7 +12,7 @@ from ..study.run_options import ENGINES, MOST_STEPS
 from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
-    from ..study.run import Run
+    from ..study.runs.run import Run
 
 ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
 COSTS_HELP = "List kernels and collectives (of each job alone): time, model, provenance, standard error."
@@ -39,8 +39,8 @@ def command(
 
     A scenario with `jobs` runs them side by side on one cluster, and says how much each slows down.
     """
-    from ..study.jobs import Tenancy
-    from ..study.load import load
+    from ..study.scenarios.load import load
+    from ..study.scenarios.tenancy import Tenancy
     from ..units import show_s
 
     with progress("simulating"):

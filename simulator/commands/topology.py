@@ -29,7 +29,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, as_json: bool) ->
     Bisection is the most that half of the nodes can send to the other half; diameter, the links on the longest of the
     shortest ways between two GPUs.
     """
-    from ..study.api import cluster as find
+    from ..study.scenarios.api import cluster as find
 
     found = find(cluster, **({"nodes": nodes} if nodes else {}))
     if plot is not None:

@@ -53,7 +53,7 @@ BACKWARD_OPERATORS = (
 ONE_OPERATOR = ("layernorm", "softmax", *(f"{name}_backward" for name in BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
 """What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
-measured; in others by its threads. What autograd moves other bytes for has a name of its own (study/calibrate/eager.py)."""
+measured; in others by its threads. What autograd moves other bytes for has a name of its own (study/gpus/eager.py)."""
 LOOKUP_SIGMA = 0.6
 """What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
 WIDE, NARROW = 4, 2

@@ -76,7 +76,7 @@ weights of which half are (study/calibrate/unfilled.py); microseconds that an ea
 batch of products."""
 BESIDE_ROWWISE = (OPERATOR_US, HANDED_ON_US)
 """The same of memory-bound operators that were timed one by one: microseconds that the framework takes around one, and around one
-that launches nothing, as an addition's backward pass that hands its gradient on (study/calibrate/eager.py)."""
+that launches nothing, as an addition's backward pass that hands its gradient on (study/gpus/eager.py)."""
 FEW_ROWS = 4
 """Fewer rows than that are no fit: they scale one, and are measured at their own sizes only."""
 BESIDE_ATTENTION = (CACHE_US, CACHE_PASSES, PAGED)

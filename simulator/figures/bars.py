@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..program.op import Compute
 from ..program.slot import Pair, slots_of
 from ..study.evaluate import Evaluation
-from ..study.run import Run
+from ..study.runs.run import Run
 from ..units import seconds
 
 SLOTS = ("F", "B", "I", "W")

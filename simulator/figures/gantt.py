@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..files import atomic
 from ..study.evaluate import Evaluation
-from ..study.run import Run
+from ..study.runs.run import Run
 from .bars import Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
 
 if TYPE_CHECKING:

@@ -24,9 +24,11 @@ from ..program.program import Program
 from ..program.slot import Durations, Shape, Slot, lay_out, looped
 from ..units import ns, seconds
 from ..workload.framework import UNFUSED, Framework
-from . import catalog, feasible, kernel_fits
-from .library import conduct_on
-from .scenario import Perturb, Scenario
+from . import catalog
+from .gpus import kernel_fits
+from .links.library import conduct_on
+from .scenarios import feasible
+from .scenarios.scenario import Perturb, Scenario
 
 
 def program_of(scenario: Scenario, steps: int = 1) -> Program:

@@ -6,14 +6,14 @@ It runs through the same binding and the same engine as those of a training step
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
-from ..binding.conduct import AUTO
+from ..binding.conduct import AUTO, Conduct, serving, takes
 from ..engine.close import close
 from ..engine.fold import fold, unfolded
 from ..engine.task import Array
@@ -25,9 +25,12 @@ from ..plan.mesh import Mesh
 from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
 from ..units import GB, US_PER_S, seconds
-from . import engines
-from .library import conduct_on, must_serve
-from .uneven import KIND, Exchange, conduct_of
+from . import catalog, engines
+from .links.choices import IN_SWITCHES
+from .links.library import conduct_on
+from .links.timing import FEWEST_AT_A_SWITCH, IDEAL, MEASURED_AS, can_add_up
+from .links.uneven import KIND, Exchange, conduct_of
+from .scenarios import api
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -44,6 +47,8 @@ EXCHANGE = "exchange"
 """What nccl-tests calls sendrecv: every rank sends to the next, at once."""
 MEASURED = "interpolated"
 """The provenance of a time between measured ones."""
+SAY_SO = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
+"""How the file of a fabric says that switches add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ def time_collective(
         conduct = conduct_of(exchange, conduct, cluster, members)
     site = Site(cluster, no_kernels, conduct)
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
-    must_serve(site.conduct, cluster, bound_as, nodes)
+    _must_serve(site.conduct, cluster, bound_as, nodes)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
     timeline = _run(bound, site, fidelity).rank_times(0)
     labels = bound.labels[0]
@@ -131,6 +136,49 @@ def time_collective(
     origin = [alone.provenance if alone and fidelity != "stepwise" else "theoretical" for alone in known]
     rows = zip(size_of, lasted_ns, served, origin, strict=True)
     return [Timed(size, seconds(ns), len(members), kind, name, provenance) for size, ns, name, provenance in rows]
+
+
+def _must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> None:
+    """Raises `OutsideDomain` if an algorithm was asked for that cannot do a kind for a group over these nodes."""
+    name = conduct.algorithm
+    if name == AUTO or len(nodes) < 2:
+        return
+    if serving({name: conduct.algorithms[name]}, kind, nodes):
+        _must_add_up(name, cluster, len(nodes), len(set(nodes.tolist())))
+        return
+    every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
+    able = serving(every, kind, nodes)
+    knows = kind in every[name].KINDS
+    counts = [n for n in range(2, 2 * len(nodes)) if knows and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
+    near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)
+    reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if knows else "")
+    hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
+    raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
+
+
+def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
+    """Raises `OutsideDomain` if an algorithm needs switches that add up, and a cluster is not known to have them, or not for so
+    few GPUs.
+    """
+    needs = [ability for ability, names in IN_SWITCHES.items() if name in names]
+    if not needs or can_add_up(cluster, needs[0], ranks, nodes):
+        return
+    most = cluster.gpus_per_node * nodes
+    if can_add_up(cluster, needs[0], most, nodes):
+        least = FEWEST_AT_A_SWITCH * nodes
+        raise OutsideDomain(
+            f"{name} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
+            nearest={"gpus": least},
+            hint=f"--gpus {least}, or take ring or tree",
+        )
+    needed, over = needs[0] if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
+    grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(api.cluster, catalog.files("clusters"))]
+    able = ", ".join(found.name for found in grown if can_add_up(found, needed, found.gpus_per_node * nodes, nodes))
+    bare = ", or take fabric: ideal" if can_add_up(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
+    raise OutsideDomain(
+        f"{name} needs switches that add up, and {cluster.name} is not known to have them for {over}",
+        hint=f"those of {able} do; or say so in a fabric of your own ({SAY_SO[needed]}){bare}",
+    )
 
 
 def _uneven(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike) -> Exchange:

@@ -31,11 +31,11 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
         return _looped(graph), "des", "des because it was asked for"
     if len(graph) < MANY_TASKS:
         return _looped(graph), "des", f"des because {obstacle}"
-    from ..engine import fast
+    from ..engine import compiled
 
-    if slow := fast.why_not(graph):
+    if slow := compiled.why_not(graph):
         return _looped(graph), "des", f"des because {obstacle}, and not compiled because {slow}"
-    return fast.simulate(graph), "compiled", f"compiled because {obstacle}, and {len(graph):,} tasks are many"
+    return compiled.simulate(graph), "compiled", f"compiled because {obstacle}, and {len(graph):,} tasks are many"
 
 
 def _looped(graph: TaskGraph) -> Times:
@@ -45,9 +45,9 @@ def _looped(graph: TaskGraph) -> Times:
 
 
 def _compiled(graph: TaskGraph) -> Times:
-    from ..engine import fast
+    from ..engine import compiled
 
-    return fast.simulate(graph)
+    return compiled.simulate(graph)
 
 
 def must_end(tasks: int, engine: str) -> None:

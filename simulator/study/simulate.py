@@ -23,12 +23,13 @@ from ..units import GIB, show_bytes
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import engines, feasible
+from . import engines
 from .assemble import bound_of, program_of, site_of
 from .explain_deadlock import explained
-from .run import Run
 from .run_options import ENGINES, MOST_STEPS
-from .scenario import Perturb, Scenario
+from .runs.run import Run
+from .scenarios import feasible
+from .scenarios.scenario import Perturb, Scenario
 
 OVERLAPPING_STEPS = 3
 

@@ -19,7 +19,6 @@ from typing import NamedTuple
 from ..errors import Fault, OutsideDomain, UserError, nearest, shown
 from ..files import atomic
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Box, Layout, Pair, Shape, Slot, slots_of
-from . import catalog
 
 OVERLAPPED = "OVERLAP_F_B"
 MOST_BYTES = 2**26
@@ -138,7 +137,7 @@ def _content(path: Path) -> str:
 def _neighbour(path: Path) -> str:
     """What there is instead of a missing file."""
     try:
-        names = sorted(p.name for p in path.parent.iterdir() if catalog.is_table(p.name))
+        names = sorted(p.name for p in path.parent.iterdir() if p.name.lower().endswith(".csv"))
     except (OSError, ValueError):
         return f"there is no folder {shown(str(path.parent))}"
     close = nearest(path.name, names)

@@ -11,7 +11,8 @@ import pytest
 import simulator as sim
 from simulator.hardware import measure
 from simulator.hardware.cluster import Cluster
-from simulator.study import catalog, source
+from simulator.study import catalog
+from simulator.study.documents import source
 from simulator.units import GB
 from tests.hardware.paths import assert_leads, pairs_of, routes
 

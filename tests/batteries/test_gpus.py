@@ -11,7 +11,8 @@ import pytest
 import simulator as sim
 from simulator.costs.machine import clock_per_s, tensor_peak
 from simulator.hardware.gpu import Gpu
-from simulator.study import catalog, source
+from simulator.study import catalog
+from simulator.study.documents import source
 from simulator.units import GB, GIB, TB, TFLOP
 
 FILES = catalog.files("gpus")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.study import catalog, source
+from simulator.study import catalog
+from simulator.study.documents import source
 from simulator.units import GB, MB, TB
 
 FILES = catalog.files("models")

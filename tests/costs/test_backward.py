@@ -17,10 +17,11 @@ from simulator.costs.rowwise import BACKWARD, ONE_ID, RowwiseConstants, is_timed
 from simulator.costs.shelf import HANDED_ON_US, LENT_SIGMA, OPERATOR_US, Fit
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
-from simulator.study import kernel_fits, validate
-from simulator.study.calibrate.eager import AUTOGRAD, is_one_by_one
-from simulator.study.kernel import WIDTH
-from simulator.study.validate import kernels
+from simulator.study import tables
+from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.gpus.eager import AUTOGRAD, is_one_by_one
+from simulator.study.gpus.kernel import WIDTH
+from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim
 from ..source import ROOT, study_script
@@ -38,7 +39,7 @@ def fit_of(gpu: str) -> Fit:
 
 
 def predicted_us(**words: str) -> float:
-    (row,) = validate.judged(kernels, [{**ROW, **words}], "t.csv").rows
+    (row,) = report.judged(kernels, [{**ROW, **words}], "t.csv").rows
     assert row.predicted is not None, row.skipped
     return row.predicted
 
@@ -53,7 +54,7 @@ def passes() -> dict[str, Any]:
         return {}
     script = study_script("kernels", "backward")
     table = study_script("kernels").measured(TABLE)
-    told = validate.judged(kernels, validate.read(TABLE), TABLE.name).rows
+    told = report.judged(kernels, tables.read(TABLE), TABLE.name).rows
     found = script.passes(table, pd.Series([row.predicted for row in told]), kernel_fits.shelf())
     return {f"{one.gpu} {one.name}": one for one in found}
 
@@ -279,9 +280,9 @@ def test_ratios_that_ship_are_of_the_bytes_that_workloads_count_or_say_otherwise
 def test_what_is_timed_around_operators_is_of_no_product(tmp_path: Any) -> None:
     (fit,) = (fit for fit in kernel_fits.shelf().fits["t4"] if fit.family == "rowwise")
     file = tmp_path / "mine.yaml"
-    text = kernel_fits.text("t4", [fit], "mine")
+    text = fit_files.text("t4", [fit], "mine")
     file.write_text(text)
-    assert kernel_fits.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
+    assert fit_files.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
     file.write_text(text.replace(OPERATOR_US, "linear_us"))
     with pytest.raises(UserError, match="linear_us: nothing of this name is timed with memory-bound operators"):
-        kernel_fits.load(file)
+        fit_files.load(file)

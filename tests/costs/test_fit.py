@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.study import kernel_fits, validate
+from simulator.study import tables
+from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels
-from simulator.study.validate import validate as run
+from simulator.study.validate.report import judged
+from simulator.study.validate.report import validate as run
 
 from ..source import ROOT, study_script
 
@@ -112,7 +114,7 @@ def test_layers_on_another_machine_after_one_scalar(gpu: str) -> None:
 
 @cache
 def report() -> Any:
-    return validate.judged(kernels, validate.read(TABLE), TABLE.name)
+    return judged(kernels, tables.read(TABLE), TABLE.name)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_products_and_attention_of_the_whole_table() -> None:
 )
 def test_published_attention_of_training(gpu: str, op: str, kernel: str, percent: float) -> None:
     """Kernels alone, as training runs them; most of these rows are in no fit."""
-    rows = validate.read(TABLE)
+    rows = tables.read(TABLE)
     found = [
         one for row, one in zip(rows, report().rows, strict=True) if (row["gpu"], row["op"], row["variant"]) == (gpu, op, kernel)
     ]
@@ -171,11 +173,11 @@ def test_published_attention_of_training(gpu: str, op: str, kernel: str, percent
 
 def test_what_was_measured_is_not_seen() -> None:
     """Other times, sources and roles change no prediction; shuffled rows take theirs along."""
-    rows = validate.read(TABLE)[::500]
+    rows = tables.read(TABLE)[::500]
     blind = [{**row, "time_us": "1", "source": "", "role": ""} for row in rows]
-    seen, unseen = (validate.judged(kernels, some, "x").rows for some in (rows, blind))
+    seen, unseen = (judged(kernels, some, "x").rows for some in (rows, blind))
     assert [row.predicted for row in seen] == [row.predicted for row in unseen]
-    turned = validate.judged(kernels, rows[::-1], "x").rows
+    turned = judged(kernels, rows[::-1], "x").rows
     assert [row.predicted for row in turned[::-1]] == [row.predicted for row in seen]
 
 

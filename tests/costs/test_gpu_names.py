@@ -8,7 +8,9 @@ import pytest
 
 import simulator as sim
 from simulator.errors import UserError
-from simulator.study.measured_gpus import meant, named
+from simulator.study import catalog
+from simulator.study.gpus import kernel_fits
+from simulator.study.gpus.names import meant, named
 
 from ..commandline import SMALL, trainsim
 
@@ -64,3 +66,25 @@ def test_a_summary_names_the_gpu_unless_the_cluster_does(tmp_path: Path) -> None
     file.write_text(SMALL)
     lines = [trainsim("run", file, *more).out.splitlines()[2] for more in ((), ("--set", "cluster.gpu=h200"))]
     assert [line.partition("GPUs: ")[2] for line in lines] == ["2 x dgx-h100", "2 x dgx-h100 of h200"]
+
+
+def test_a_file_of_ones_own_is_read_each_time(tmp_path: Path) -> None:
+    """Whoever edits it while a notebook runs gets what stands in it now; what ships is read once."""
+    file = tmp_path / "mine.yaml"
+    text = catalog.find("gpus", "h100").read_text(encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
+    assert kernel_fits.gpu(str(file)).sms == 132
+    file.write_text(text.replace("sms: 132", "sms: 114"), encoding="utf-8")
+    assert kernel_fits.gpu(str(file)).sms == 114
+    assert kernel_fits.gpu("h100") is kernel_fits.gpu("h100")
+
+
+def test_a_gpu_that_is_asked_for_is_no_cluster(tmp_path: Path) -> None:
+    """Its file holds a GPU: no key of a cluster is proposed in its place."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(catalog.find("gpus", "h100").read_text(encoding="utf-8") + "gpus_per_node: 8\n", encoding="utf-8")
+    with pytest.raises(UserError) as refused:
+        kernel_fits.gpu(str(file))
+    (fault,) = refused.value.faults
+    assert "gpus_per_node: unknown key" in fault.message
+    assert fault.hint.startswith("known: architecture, ")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
-from simulator.study import kernel_fits
-from simulator.study.band import SPREADS, band_s
-from simulator.study.kernel_costs import OpCost, shape_of, spans
-from simulator.study.known_by import known_by, of_collectives, of_kernels
-from simulator.study.load import load_one as load
+from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.runs.band import SPREADS, band_s
+from simulator.study.runs.kernel_costs import OpCost, shape_of, spans
+from simulator.study.runs.provenance import known_by, of_collectives, of_kernels
+from simulator.study.scenarios.load import load_one as load
 from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
@@ -129,7 +129,7 @@ def test_a_run_says_whose_word_it_is() -> None:
 
 
 def profile_of(gpu: str, path: Path) -> Path:
-    path.write_text(kernel_fits.text(gpu, kernel_fits.shelf().fits["h100"], "mine"))
+    path.write_text(fit_files.text(gpu, kernel_fits.shelf().fits["h100"], "mine"))
     return path
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.costs.measured import Estimator
 from simulator.kernels import Attention, Gemm
-from simulator.study import kernel_fits
+from simulator.study.gpus import kernel_fits
 from simulator.units import US_PER_S
 from tests.commandline import trainsim
 

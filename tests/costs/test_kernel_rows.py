@@ -10,10 +10,10 @@ import pytest
 import simulator as sim
 from simulator.kernels import Rowwise
 from simulator.program.op import Compute
-from simulator.study import kernel_fits, validate
 from simulator.study.calibrate.table import rows_of
-from simulator.study.kernel import FORWARD_ONLY, PASSES, bytes_each, own_name
-from simulator.study.validate import kernels
+from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.gpus.kernel import FORWARD_ONLY, PASSES, bytes_each, own_name
+from simulator.study.validate import kernels, report
 
 from ..commandline import SMALL, trainsim
 
@@ -24,8 +24,8 @@ ATTENTION |= {"kv_heads": "8", "head_dim": "128", "causal": "1"}
 EXPERTS = {"gpu": "B200", "op": "moe_ffn", "dtype": "fp8", "m": "4096", "n": "4096", "k": "4096", "batch": "128"}
 
 
-def judged(*rows: dict[str, str]) -> list[validate.Judged]:
-    return list(validate.judged(kernels, [dict.fromkeys(HEAD, "") | row for row in rows], "table").rows)
+def judged(*rows: dict[str, str]) -> list[report.Judged]:
+    return list(report.judged(kernels, [dict.fromkeys(HEAD, "") | row for row in rows], "table").rows)
 
 
 def predicted(**row: str) -> float:
@@ -223,7 +223,7 @@ def mine(tmp_path: Path) -> dict[str, Path]:
     (fit,) = [fit for fit in kernel_fits.shelf().fits["h100"] if (fit.family, fit.dtype, fit.library) == ("gemm", "bf16", "any")]
     c: Any = fit.constants
     slower = type(fit)("gemm", "bf16", "any", type(c)(**{**_fields(c), "compute": c.compute / 1.1}), 0.05, {}, 30)
-    content = {"gpu": MINE, "profile": kernel_fits.text("mine", [slower], "mine")}
+    content = {"gpu": MINE, "profile": fit_files.text("mine", [slower], "mine")}
     content["table"] = "gpu,op,dtype,m,n,k\nAccelerator 9000,gemm,bf16,8192,8192,8192\nH100,gemm,bf16,8192,8192,8192\n"
     files = {"gpu": tmp_path / "mine.yaml", "profile": tmp_path / "fresh.yaml", "table": tmp_path / "t.csv"}
     for name, text in content.items():

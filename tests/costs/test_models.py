@@ -23,9 +23,10 @@ from simulator.costs.shelf import Family, Fit, choose, known_library
 from simulator.errors import UserError
 from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Gemm, Kernel, Part, Rowwise
-from simulator.study import catalog, kernel_fits
-from simulator.study.kernel import WIDTH
-from simulator.study.measured_gpus import named
+from simulator.study import catalog
+from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.gpus.kernel import WIDTH
+from simulator.study.gpus.names import named
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
 SHELF = kernel_fits.shelf()
@@ -40,7 +41,7 @@ LARGE = Gemm(8192, 8192, 8192, 2)
 LONG = Attention(2, 8192, 32, 8, 128, True, 2)
 
 of_family = {
-    family: [f.constants for fits in SHELF.fits.values() for f in fits if f.family == family] for family in kernel_fits.CONSTANTS
+    family: [f.constants for fits in SHELF.fits.values() for f in fits if f.family == family] for family in fit_files.CONSTANTS
 }
 machines = st.sampled_from(MACHINES)
 tensor_fits: Any = st.sampled_from(
@@ -526,9 +527,9 @@ class TestFiles:
     @pytest.mark.parametrize("name", SHELF.fits)
     def test_a_file_says_what_it_was_written_from(self, name: str, tmp_path: Path) -> None:
         file = tmp_path / f"{name}.yaml"
-        file.write_text(kernel_fits.text(name, SHELF.fits[name], "again"))
-        assert kernel_fits.load(file) == (name, tuple(SHELF.fits[name]))
-        shipped = (kernel_fits.folder() / f"{name}.yaml").read_text().splitlines()
+        file.write_text(fit_files.text(name, SHELF.fits[name], "again"))
+        assert fit_files.load(file) == (name, tuple(SHELF.fits[name]))
+        shipped = (fit_files.folder() / f"{name}.yaml").read_text().splitlines()
         assert shipped[1:] == file.read_text().splitlines()[1:]
         assert re.search(r"\b20[12][0-9]$", shipped[0]), "when its sources were read"
 
@@ -545,10 +546,10 @@ class TestFiles:
         """A pair has an error of its own; a bare number has that of the fit."""
         file = tmp_path / "mine.yaml"
         fit = replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04), "silu_gated_backward": (1.1, 0.02)})
-        file.write_text(kernel_fits.text("h100", [fit], "mine"))
-        assert kernel_fits.load(file) == ("h100", (fit,))
+        file.write_text(fit_files.text("h100", [fit], "mine"))
+        assert fit_files.load(file) == ("h100", (fit,))
         file.write_text(file.read_text().replace("rmsnorm: [1.3, 0.04]", "rmsnorm: 1.3"))
-        ((again,),) = [fits for _, fits in (kernel_fits.load(file),)]
+        ((again,),) = [fits for _, fits in (fit_files.load(file),)]
         assert again.ratios["rmsnorm"] == (1.3, fit.sigma)
 
     @pytest.mark.parametrize(
@@ -556,25 +557,25 @@ class TestFiles:
     )
     def test_words_that_are_no_constants_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
         file = tmp_path / "mine.yaml"
-        text = (kernel_fits.folder() / "l4.yaml").read_text()
+        text = (fit_files.folder() / "l4.yaml").read_text()
         file.write_text(text.replace(old, new, 1))
         with pytest.raises(UserError, match=new.partition(":")[0]):
-            kernel_fits.load(file)
+            fit_files.load(file)
 
     @pytest.mark.parametrize("old, new", [("rowwise", "moe"), ("[1.3, 0.04]", "0"), ("[1.3, 0.04]", "[0, 1]"), ("1.3", "much")])
     def test_ratios_that_make_no_sense_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
         file = tmp_path / "mine.yaml"
-        file.write_text(kernel_fits.text("h100", [replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04)})], "mine"))
+        file.write_text(fit_files.text("h100", [replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04)})], "mine"))
         file.write_text(file.read_text().replace(old, new, 1))
         with pytest.raises(UserError, match="ratios"):
-            kernel_fits.load(file)
+            fit_files.load(file)
 
     def test_a_wrong_constant_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "x.yaml"
-        text = (kernel_fits.folder() / "h100.yaml").read_text().replace("ramp:", "rampe:", 1)
+        text = (fit_files.folder() / "h100.yaml").read_text().replace("ramp:", "rampe:", 1)
         file.write_text(text)
         with pytest.raises(UserError, match="rampe"):
-            kernel_fits.load(file)
+            fit_files.load(file)
 
 
 def rowwise_fit() -> Fit:

@@ -13,8 +13,8 @@ from simulator.costs.machine import Machine
 from simulator.costs.measured import Estimate, Estimator, Options
 from simulator.costs.shelf import LINEAR_US
 from simulator.kernels import Gemm, Rowwise
-from simulator.study import kernel_fits, validate
-from simulator.study.validate import kernels
+from simulator.study.gpus import kernel_fits
+from simulator.study.validate import kernels, report
 from simulator.units import GB, MB, TFLOP, US_PER_S
 
 WIDTH = 4
@@ -79,7 +79,7 @@ def test_tables_whose_second_size_is_the_inner_one(op: str, variant: str, batch:
     row = {"gpu": "h100", "op": op, "dtype": "fp32", "batch": batch}
     inner, plain = {"m": "960", "n": "32768", "k": "960"}, {"m": "960", "n": "960", "k": "32768"}
     told = [
-        validate.judged(kernels, [{**row, **sizes, "variant": words}], "t.csv").rows[0].predicted or 0.0
+        report.judged(kernels, [{**row, **sizes, "variant": words}], "t.csv").rows[0].predicted or 0.0
         for sizes, words in ((inner, variant), (plain, "fwd"), (inner, "fwd"))
     ]
     assert told[0] == told[1] > 1.02 * told[2]
@@ -88,7 +88,7 @@ def test_tables_whose_second_size_is_the_inner_one(op: str, variant: str, batch:
 def test_tables_of_eager_linear_layers_hold_more_than_the_product() -> None:
     row = {"gpu": "v100-pcie-32gb", "op": "gemm", "dtype": "fp32", "m": "512", "n": "512", "k": "512"}
     linear, whole, plain, backward = (
-        validate.judged(kernels, [{**row, "variant": variant, "op": op}], "t.csv").rows[0].predicted or 0.0
+        report.judged(kernels, [{**row, "variant": variant, "op": op}], "t.csv").rows[0].predicted or 0.0
         for variant, op in (("torch2.1 linear", "gemm"), ("fwd", "gemm"), ("", "gemm"), ("bwd(all grads)", "gemm_bwd"))
     )
     gpu = kernel_fits.gpu("v100-pcie-32gb")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from simulator.costs.measured import BEYOND, Estimate, Estimator, Options
 from simulator.costs.shelf import LENT_SIGMA, Fit
 from simulator.kernels import Attention, Gemm, Part, Rowwise
-from simulator.study import kernel_fits
 from simulator.study.calibrate.profile import profile
 from simulator.study.calibrate.table import Measured, Probe
+from simulator.study.gpus import fit_files, kernel_fits
 from simulator.units import TB
 
 from ..commandline import trainsim
@@ -92,7 +92,7 @@ def rows(op: str = "gemm", batch: int = 0, variant: str = "") -> list[Measured]:
 def told_by(table: list[Measured], kernel: Gemm) -> Estimate:
     gpu = kernel_fits.gpu("h200")
     fits = [judged.fit for judged in profile(table, gpu, SHELF).fits]
-    written = kernel_fits.text(gpu.name, fits, "mine")
+    written = fit_files.text(gpu.name, fits, "mine")
     assert ("backward_rows" in written) == any(row.probe.variant != "" for row in table)
     return Estimator(gpu, "bf16", kernel_fits.overlaid(gpu, gpu.name, fits)).estimate(kernel)
 

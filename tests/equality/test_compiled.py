@@ -11,18 +11,18 @@ from hypothesis import given, settings
 
 import simulator as sim
 from simulator.binding.fidelity import Fidelity
-from simulator.engine import des, fast
+from simulator.engine import compiled, des
 from simulator.engine.close import close
 from simulator.engine.fold import fold, unfolded
 from simulator.errors import UserError
 from simulator.study import engines
-from simulator.study.scenario import Scenario
+from simulator.study.scenarios.scenario import Scenario
 
 from ..commandline import trainsim
 from ..house import bound, scenario, small_cluster
 from .test_plans import scenarios
 
-needs_numba = pytest.mark.skipif(fast.numba is None, reason="numba, the extra 'fast', is not installed")
+needs_numba = pytest.mark.skipif(compiled.numba is None, reason="numba, the extra 'fast', is not installed")
 
 
 @needs_numba
@@ -32,8 +32,8 @@ def test_every_task_of_random_plans_starts_and_ends_as_in_the_event_loop(of: Sce
     """With slow GPUs, links that are slow for a while, and every rank for itself."""
     skeleton = bound(of).skeleton
     for graph in (close(fold(skeleton).expansion.graph), unfolded(skeleton).expansion.graph):
-        assert fast.why_not(graph) == ""
-        one, other = des.simulate(graph), fast.simulate(graph)
+        assert compiled.why_not(graph) == ""
+        one, other = des.simulate(graph), compiled.simulate(graph)
         np.testing.assert_array_equal(one.start_ns, other.start_ns)
         np.testing.assert_array_equal(one.end_ns, other.end_ns)
 
@@ -72,7 +72,7 @@ def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.Monke
 
 
 def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "numba", None)
+    monkeypatch.setattr(compiled, "numba", None)
     monkeypatch.setattr(engines, "MANY_TASKS", 10)
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
     run = of.simulate()

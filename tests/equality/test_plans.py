@@ -14,8 +14,8 @@ from simulator.engine.close import close
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay, why_not
 from simulator.errors import UserError
-from simulator.study import feasible
-from simulator.study.scenario import Scenario
+from simulator.study.scenarios import feasible
+from simulator.study.scenarios.scenario import Scenario
 
 from ..house import both, bound, scenario, small_cluster, small_model
 

@@ -7,7 +7,8 @@ from typing import Any
 import simulator as sim
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
-from simulator.study import catalog, grammar
+from simulator.study import catalog
+from simulator.study.scenarios import grammar
 
 SHAPES = sorted(map(catalog.plain, catalog.files("shapes")))
 FABRICS = [name for name in SHAPES if name in grammar.shapes_with("fabric") or name == "explicit"]

@@ -13,8 +13,8 @@ from simulator.costs.curves import alone
 from simulator.costs.theory import Call
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import ways
-from simulator.study import describe
 from simulator.study.collective import time_collective
+from simulator.study.links import describe
 from simulator.units import GB, US_PER_S
 from tests.hardware.paths import attributes
 

@@ -17,12 +17,12 @@ from simulator.costs import theory, tuner
 from simulator.costs.tuner import Choice, Group, believed_s, chosen, told
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
-from simulator.study import fabric_text, fabrics
 from simulator.study.calibrate.nccl_tests import PROGRAMS
-from simulator.study.choices import generation
 from simulator.study.collective import BUS_FACTOR, time_collective
-from simulator.study.library import LIBRARY
-from simulator.study.timing import timing_on
+from simulator.study.links import fabric_text, fabrics
+from simulator.study.links.choices import generation
+from simulator.study.links.library import LIBRARY
+from simulator.study.links.timing import timing_on
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 from tests.commandline import trainsim
 

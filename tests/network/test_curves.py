@@ -22,12 +22,12 @@ from simulator.costs.curves import Curve, alone, read, rising
 from simulator.costs.links import LAWS, Across, Inside
 from simulator.costs.theory import ALGORITHMS, KINDS, Call
 from simulator.errors import UserError
-from simulator.study import fabric_text, fabrics
-from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
-from simulator.study.cluster_links import links_of
 from simulator.study.collective import spread, time_collective
-from simulator.study.describe import machine
+from simulator.study.links import fabric_text, fabrics
+from simulator.study.links.cluster_links import links_of
+from simulator.study.links.describe import machine
+from simulator.study.scenarios.api import cluster as find
 from simulator.units import US_PER_S
 
 from ..commandline import trainsim

@@ -15,12 +15,12 @@ from simulator.costs.curves import Curve, alone
 from simulator.costs.links import LAWS
 from simulator.costs.theory import Call
 from simulator.errors import UserError
-from simulator.study import fabric_text, fabrics
-from simulator.study.api import cluster as find
 from simulator.study.calibrate.links import calibrated
 from simulator.study.calibrate.nccl_tests import read
-from simulator.study.cluster_links import links_of
 from simulator.study.collective import time_collective
+from simulator.study.links import fabric_text, fabrics
+from simulator.study.links.cluster_links import links_of
+from simulator.study.scenarios.api import cluster as find
 from simulator.units import GB, US_PER_S
 
 from ..commandline import trainsim

@@ -15,12 +15,13 @@ import simulator as sim
 from simulator.collectives import steps
 from simulator.errors import OutsideDomain, UserError
 from simulator.study import catalog
-from simulator.study.cluster_links import links_of
 from simulator.study.collective import spread, time_collective
-from simulator.study.jobs import SharedRun, Tenancy
-from simulator.study.run import Run
+from simulator.study.jobs import SharedRun
+from simulator.study.links.cluster_links import links_of
+from simulator.study.links.timing import timing_on
+from simulator.study.runs.run import Run
+from simulator.study.scenarios.tenancy import Tenancy
 from simulator.study.simulate import simulate_scenario
-from simulator.study.timing import timing_on
 from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim

@@ -18,9 +18,9 @@ from simulator.binding.rings import Plans
 from simulator.collectives import Round, joined, steps
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
-from simulator.study.bytes_csv import read
 from simulator.study.collective import Timed, time_collective
-from simulator.study.uneven import Exchange, Uneven
+from simulator.study.links.bytes_csv import read
+from simulator.study.links.uneven import Exchange, Uneven
 
 from ..commandline import trainsim
 from .alone import BANDWIDTH, LATENCY, one_node

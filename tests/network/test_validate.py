@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from simulator.costs.theory import Call
 from simulator.errors import UserError
-from simulator.study import fabrics
-from simulator.study.describe import algorithm, machine
-from simulator.study.validate import collectives, judged, read, validate
+from simulator.study.links import fabrics
+from simulator.study.links.describe import algorithm, machine
+from simulator.study.tables import read
+from simulator.study.validate import collectives
+from simulator.study.validate.report import judged, validate
 
 from ..commandline import trainsim
 from ..source import ROOT
@@ -497,7 +499,7 @@ def test_words_for_algorithms(words: str, dtype: str, name: str) -> None:
 
 
 def test_every_name_in_the_words_is_a_fabric() -> None:
-    from simulator.study import describe, described_networks
+    from simulator.study.links import describe, described_networks
 
     words = (*describe.INSIDES, *describe.GENERATIONS, *described_networks.ACROSSES)
     named = {name for _, name in words if name}

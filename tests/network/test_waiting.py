@@ -18,13 +18,13 @@ from simulator.engine import des
 from simulator.engine.fabric import fill
 from simulator.engine.task import WEIGHT_BITS, Profile
 from simulator.metrics.idle import exposed
-from simulator.study.jobs import Tenancy
-from simulator.study.limiting_links import TOLERANCE, limited
-from simulator.study.network import Network
-from simulator.study.run import Run
-from simulator.study.scenario import Scenario
-from simulator.study.traffic import mean
-from simulator.study.waiting import Wait
+from simulator.study.network.limiting_links import TOLERANCE, limited
+from simulator.study.network.network import Network
+from simulator.study.network.traffic import mean
+from simulator.study.network.waiting import Wait
+from simulator.study.runs.run import Run
+from simulator.study.scenarios.scenario import Scenario
+from simulator.study.scenarios.tenancy import Tenancy
 
 from ..commandline import SMALL, trainsim
 from ..engine.make import random_graph

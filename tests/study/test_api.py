@@ -11,7 +11,7 @@ import pytest
 
 import simulator as sim
 from simulator.errors import UserError
-from simulator.study import source
+from simulator.study.documents import source
 
 from ..commandline import SMALL
 

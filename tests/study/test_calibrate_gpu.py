@@ -17,13 +17,13 @@ import pytest
 
 from simulator.costs.measured import Estimator
 from simulator.errors import UserError
-from simulator.study import kernel_fits
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.machine import Bench
 from simulator.study.calibrate.table import COLUMNS, Probe, rows_of, text
 from simulator.study.calibrate.torch_operands import Refused
 from simulator.study.calibrate.words import kernel_of, work
+from simulator.study.gpus import kernel_fits
 
 from ..commandline import trainsim
 

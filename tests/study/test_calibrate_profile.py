@@ -22,7 +22,7 @@ from simulator.costs.rowwise import RowwiseConstants, rowwise_s
 from simulator.costs.shelf import LENT_SIGMA, Fit, Shelf
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part, Rowwise
-from simulator.study import kernel_fits
+from simulator.study import catalog
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.deep_gemm import spilled_s
@@ -31,6 +31,7 @@ from simulator.study.calibrate.predict import Timed, products_s
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
 from simulator.study.calibrate.words import TURNS, kernel_of
+from simulator.study.gpus import fit_files, kernel_fits
 
 from ..commandline import SMALL, trainsim
 
@@ -112,42 +113,42 @@ def test_rows_that_no_fit_takes_are_counted_with_the_reason() -> None:
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
-    first = kernel_fits.text(GPU, [judged.fit for judged in made().fits], "a profile")
+    first = fit_files.text(GPU, [judged.fit for judged in made().fits], "a profile")
     (tmp_path / "mine.yaml").write_text(first)
-    name, fits = kernel_fits.load(tmp_path / "mine.yaml")
-    assert kernel_fits.text(name, fits, "a profile") == first
+    name, fits = fit_files.load(tmp_path / "mine.yaml")
+    assert fit_files.text(name, fits, "a profile") == first
     (tmp_path / "again.yaml").write_text(first)
-    assert kernel_fits.load(tmp_path / "again.yaml") == (name, fits)
+    assert fit_files.load(tmp_path / "again.yaml") == (name, fits)
     assert "reread" not in first  # changes nothing here, and so need not be there
     (tmp_path / "again.yaml").write_text(first.replace("      launch_us", "      reread: 2\n      launch_us", 1))
-    assert kernel_fits.load(tmp_path / "again.yaml")[1] != fits
+    assert fit_files.load(tmp_path / "again.yaml")[1] != fits
 
 
 def test_what_is_beside_products_has_a_name(tmp_path: Path) -> None:
-    text = kernel_fits.text(GPU, [replace(made().fits[0].fit, beside={"spill_us": 2.0})], "a profile")
+    text = fit_files.text(GPU, [replace(made().fits[0].fit, beside={"spill_us": 2.0})], "a profile")
     (tmp_path / "mine.yaml").write_text(text)
-    assert kernel_fits.load(tmp_path / "mine.yaml")[1][0].beside == {"spill_us": 2.0}
+    assert fit_files.load(tmp_path / "mine.yaml")[1][0].beside == {"spill_us": 2.0}
     (tmp_path / "mine.yaml").write_text(text.replace("spill_us", "spil_us"))
     with pytest.raises(UserError, match="did you mean 'spill_us'"):
-        kernel_fits.load(tmp_path / "mine.yaml")
+        fit_files.load(tmp_path / "mine.yaml")
     (tmp_path / "mine.yaml").write_text(text.replace("family: gemm", "family: moe"))
     with pytest.raises(UserError, match="beside: moe has nothing"):
-        kernel_fits.load(tmp_path / "mine.yaml")
+        fit_files.load(tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize("name", sorted(kernel_fits.shelf().fits))
 def test_what_ships_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     """Constants that change something are written, and those that do not come back as they were."""
     fits = [replace(fit, constants=replace(fit.constants, **moved(fit.constants))) for fit in kernel_fits.shelf().fits[name]]
-    (tmp_path / "mine.yaml").write_text(kernel_fits.text(name, fits, "a profile"))
-    again = kernel_fits.load(tmp_path / "mine.yaml")[1]
+    (tmp_path / "mine.yaml").write_text(fit_files.text(name, fits, "a profile"))
+    again = fit_files.load(tmp_path / "mine.yaml")[1]
     assert [fit.constants for fit in again] == [fit.constants for fit in fits]
     assert [(fit.cast, fit.beside) for fit in again] == [(fit.cast, fit.beside) for fit in fits]
 
 
 def moved(constants: Any) -> dict[str, float]:
     """A neutral constant of each kind, no longer neutral."""
-    return {name: 1.5 for name in kernel_fits.NEUTRAL if hasattr(constants, name)}
+    return {name: 1.5 for name in fit_files.NEUTRAL if hasattr(constants, name)}
 
 
 def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
@@ -316,8 +317,8 @@ def test_one_row_is_measured_at_its_own_size_only() -> None:
 def test_what_was_scaled_is_read_as_it_was_written(tmp_path: Path) -> None:
     rows = [row for row in step(1.5) if row.probe.op != "gemm"]
     fits = tuple(judged.fit for judged in profile(rows, kernel_fits.gpu("h100"), kernel_fits.shelf()).fits)
-    (tmp_path / "mine.yaml").write_text(kernel_fits.text("h100", fits, "a profile"))
-    again = kernel_fits.load(tmp_path / "mine.yaml")[1]
+    (tmp_path / "mine.yaml").write_text(fit_files.text("h100", fits, "a profile"))
+    again = fit_files.load(tmp_path / "mine.yaml")[1]
     assert [fit.lent_ranges for fit in again] == [fit.lent_ranges for fit in fits]
     assert fits[0].lent_ranges
     assert fits[0].ranges["seq"] == again[0].ranges["seq"] == (8192, 8192)
@@ -375,7 +376,7 @@ def test_a_kind_of_kernels_that_no_constants_explain_is_named_and_the_rest_writt
     (reason,) = (line for line in said.out.splitlines() if "no constants come nearer" in line)
     assert reason.startswith(f"{len(table('add'))} rows not used: rowwise: ")
     assert "not measured: rowwise" in said.out
-    assert [fit.family for fit in kernel_fits.load(tmp_path / "mine.yaml")[1]] == ["gemm"]
+    assert [fit.family for fit in fit_files.load(tmp_path / "mine.yaml")[1]] == ["gemm"]
 
 
 def test_rows_that_no_constants_explain_are_refused(tmp_path: Path) -> None:
@@ -455,14 +456,12 @@ def test_kernels_that_a_profile_says_nothing_about_keep_their_constants(csv: Pat
 def test_a_gpu_of_ones_own_takes_a_profile_too(csv: Path, tmp_path: Path, whose: str) -> None:
     """Measured, if it was fitted for it; refused, if it was fitted for another."""
     mine = tmp_path / "my-h100.yaml"
-    mine.write_text((kernel_fits.catalog.folder("gpus") / "h100.yaml").read_text())
-    kernel_fits.gpu.cache_clear()
+    mine.write_text((catalog.folder("gpus") / "h100.yaml").read_text())
     gpu = mine if whose == "my-h100" else whose
     said = trainsim("calibrate", "fit", csv, "--gpu", gpu, "--out", tmp_path / "profile.yaml", "--json")
     assert said.record["gpu"] == whose
     with mine.open("a") as file:
         file.write("profile: profile.yaml\n")
-    kernel_fits.gpu.cache_clear()
     found = trainsim("kernel", "gemm", "--gpu", mine, "-m", 4096, "-n", 4096, "-k", 4096, "--json")
     if whose == "h100":
         assert found.code == 2

@@ -12,11 +12,13 @@ import pytest
 
 from simulator.costs.machine import machine
 from simulator.costs.rowwise import RowwiseConstants, rowwise_s
-from simulator.study import kernel_fits, validate
+from simulator.study import tables
 from simulator.study.calibrate.moved import name_of, rowwise_of
 from simulator.study.calibrate.profile import Profile, profile
 from simulator.study.calibrate.table import BEFORE_CACHE, COLD, COLUMNS, Measured, Probe, line, text
-from simulator.study.validate import kernels
+from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.validate import kernels, report
+from simulator.study.validate.predicted import Own
 
 from ..commandline import trainsim
 
@@ -71,8 +73,8 @@ def test_a_table_is_predicted_by_its_own_profile_as_well_as_the_fit_claims(tmp_p
     claimed = claims(found)
     (tmp_path / "table.csv").write_text(text(table))
     assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").code == 0
-    own = validate.Own("", str(tmp_path / "mine.yaml"))
-    told = validate.judged(kernels, validate.read(tmp_path / "table.csv"), "table", own).rows
+    own = Own("", str(tmp_path / "mine.yaml"))
+    told = report.judged(kernels, tables.read(tmp_path / "table.csv"), "table", own).rows
     errors: dict[str, list[float]] = defaultdict(list)
     for row, one in zip(table, told, strict=True):
         assert one.predicted is not None, one.skipped
@@ -135,8 +137,8 @@ def small(op: str, variant: str, passes: int, *, cold: bool) -> list[Measured]:
 
 
 def errors_of(path: Path, profile_path: Path) -> list[float]:
-    own = validate.Own("", str(profile_path))
-    return [abs(row.error or 0.0) for row in validate.judged(kernels, validate.read(path), "table", own).rows]
+    own = Own("", str(profile_path))
+    return [abs(row.error or 0.0) for row in report.judged(kernels, tables.read(path), "table", own).rows]
 
 
 def test_a_cold_cache_is_read_alike_by_fit_and_validate_row_by_row(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_a_cold_cache_is_read_alike_by_fit_and_validate_row_by_row(tmp_path: Pat
     table = [*small("elementwise", "add", 3, cold=True), *small("copy", "d2d", 2, cold=False)]
     (tmp_path / "table.csv").write_text(text(table))
     assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").code == 0
-    (fit,) = kernel_fits.load(tmp_path / "mine.yaml")[1]
+    (fit,) = fit_files.load(tmp_path / "mine.yaml")[1]
     assert isinstance(fit.constants, RowwiseConstants)
     assert (fit.constants.launch_us, fit.constants.stream) == pytest.approx((4.0, 0.92), rel=0.02)
     assert max(errors_of(tmp_path / "table.csv", tmp_path / "mine.yaml")) < 0.02
@@ -166,7 +168,7 @@ def test_a_cache_that_is_neither_cold_nor_warm_is_refused(tmp_path: Path) -> Non
     (tmp_path / "table.csv").write_text(text(small("elementwise", "add", 3, cold=True)).replace(",cold\n", ",tepid\n", 1))
     said = trainsim("calibrate", "fit", tmp_path / "table.csv")
     assert (said.code, "table.csv:2: cache: 'tepid' is neither cold nor warm" in said.err) == (2, True)
-    first, second, *_ = validate.judged(kernels, validate.read(tmp_path / "table.csv"), "table").rows
+    first, second, *_ = report.judged(kernels, tables.read(tmp_path / "table.csv"), "table").rows
     assert first.skipped == "cache: 'tepid' is neither cold nor warm"
     assert second.skipped is None
 
@@ -191,7 +193,7 @@ def test_a_ratio_claims_its_error_at_the_sizes_that_it_was_judged_at(tmp_path: P
     counted = sum(row.probe.op == "rmsnorm_bwd" for row in table)
     assert (ratio["rows"] + ratio["smaller_rows"], said["unused"]) == (counted, {})
     assert ratio["smaller_error"] > 2 * ratio["error"]
-    told = validate.judged(kernels, validate.read(tmp_path / "table.csv"), "table", validate.Own("", str(tmp_path / "mine.yaml")))
+    told = report.judged(kernels, tables.read(tmp_path / "table.csv"), "table", Own("", str(tmp_path / "mine.yaml")))
     judged: list[Any] = [row for row in told.rows if "rmsnorm_bwd" in row.source_key]
     assert sum(row.extrapolated for row in judged) == ratio["smaller_rows"]
     assert all(row.interval[0] <= row.measured <= row.interval[1] for row in judged)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from simulator.costs.measured import Estimator, Options
-from simulator.study import kernel_fits
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate.table import COLD, Measured, Probe, text
 from simulator.study.calibrate.words import kernel_of
+from simulator.study.gpus import fit_files, kernel_fits
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -112,7 +112,7 @@ def test_a_suggestion_stands_in_the_profile_too_and_it_can_be_read(tmp_path: Pat
     assert survey.finish(where).profile
     first, *_ = (where / survey.PROFILE).read_text().split("gpu: h100")
     assert "# The launches beside them suggest --set framework.host.kernel=4.25us\n" in first
-    assert kernel_fits.load(where / survey.PROFILE)[0] == "h100"
+    assert fit_files.load(where / survey.PROFILE)[0] == "h100"
 
 
 def test_of_a_gpu_outside_the_catalog_the_next_command_is_told(tmp_path: Path) -> None:

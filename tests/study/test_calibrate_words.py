@@ -18,13 +18,13 @@ from simulator.costs.measured import Estimator, Options
 from simulator.costs.moe import moe_s
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm
-from simulator.study import kernel_fits, validate
 from simulator.study.calibrate.groups import groups
 from simulator.study.calibrate.predict import predicted
 from simulator.study.calibrate.profile import profile
 from simulator.study.calibrate.table import Measured, Probe, probe_of, text
 from simulator.study.calibrate.words import Experts, kernels_of
-from simulator.study.validate import kernels
+from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim
 
@@ -59,7 +59,7 @@ def took_us(probe: Probe) -> float:
 
 @pytest.mark.parametrize("cells", TABLE, ids=lambda cells: f"{cells['op']} {cells.get('variant', '')}")
 def test_a_row_is_of_the_kernels_that_validate_predicts(cells: dict[str, str]) -> None:
-    (judged,) = validate.judged(kernels, [row(**cells)], "table").rows
+    (judged,) = report.judged(kernels, [row(**cells)], "table").rows
     assert took_us(probe_of(row(**cells))) == pytest.approx(judged.predicted)
 
 
@@ -155,6 +155,6 @@ def test_constants_that_no_kernel_can_have_are_refused_with_their_line(
     )  # fmt: skip
     made: Any = replace(fit.constants, **{name: value})
     file = tmp_path / "mine.yaml"
-    file.write_text(kernel_fits.text("h100", [replace(fit, constants=made)], "a profile"))
+    file.write_text(fit_files.text("h100", [replace(fit, constants=made)], "a profile"))
     with pytest.raises(UserError, match=rf"mine\.yaml:\d+.*{name}"):
-        kernel_fits.load(file)
+        fit_files.load(file)

@@ -11,25 +11,28 @@ import pytest
 from pydantic import ValidationError
 
 from simulator.errors import UserError
-from simulator.study import catalog, fabrics, kernel_fits
-from simulator.study.checked import plainly, validated
-from simulator.study.document import Document, Place
-from simulator.study.fabrics import FabricSchema
-from simulator.study.judge import judge
-from simulator.study.kernel_fits import FitsSchema
-from simulator.study.load import NAMED, resolved
-from simulator.study.machines import ClusterSchema, GpuSchema
-from simulator.study.schema import ModelSchema, ScenarioSchema
-from simulator.study.software import FrameworkSchema
-from simulator.study.source import parse, read
-from simulator.study.strict import Contradiction, Field, Strict
+from simulator.study import catalog
+from simulator.study.documents.checked import plainly, validated
+from simulator.study.documents.document import Document, Place
+from simulator.study.documents.pydantic_twins import judge
+from simulator.study.documents.source import parse, read
+from simulator.study.documents.strict import Contradiction, Field, Strict
+from simulator.study.gpus import fit_files
+from simulator.study.gpus.fit_files import FitsSchema
+from simulator.study.gpus.schema import GpuSchema
+from simulator.study.links import fabrics
+from simulator.study.links.fabrics import FabricSchema
+from simulator.study.scenarios.clusters import ClusterSchema
+from simulator.study.scenarios.references import NAMED, resolved
+from simulator.study.scenarios.schema import ModelSchema, ScenarioSchema
+from simulator.study.scenarios.software import FrameworkSchema
 
 SHIPPED: dict[str, tuple[type[Strict], Path]] = {
     **{f"model {name}": (ModelSchema, path) for name, path in catalog.files("models").items()},
     **{f"GPU {name}": (GpuSchema, path) for name, path in catalog.files("gpus").items()},
     **{f"framework {name}": (FrameworkSchema, path) for name, path in catalog.files("frameworks").items()},
     **{f"fabric {path.stem}": (FabricSchema, path) for path in fabrics.folder().glob("*.yaml")},
-    **{f"kernels {path.stem}": (FitsSchema, path) for path in kernel_fits.folder().glob("*.yaml")},
+    **{f"kernels {path.stem}": (FitsSchema, path) for path in fit_files.folder().glob("*.yaml")},
 }
 SCENARIO = """\
 model: {name: mine, layers: 8, hidden: 1024, heads: 16, kv_heads: 8, vocab: 32000, norm: rmsnorm, positions: rope}
@@ -85,7 +88,7 @@ ODD = (
 
 def cases() -> Iterator[tuple[type[Strict], Any]]:
     """Documents that are right, from small to large."""
-    known = read(kernel_fits.folder() / "h100.yaml").data["fits"]
+    known = read(fit_files.folder() / "h100.yaml").data["fits"]
     constants = next(fit["constants"] for fit in known if fit["family"] == "rowwise")
     yield ScenarioSchema, parse(SCENARIO, "x").data
     for text in CLUSTERS:

@@ -9,9 +9,9 @@ from simulator.costs.machine import Machine
 from simulator.costs.measured import Estimator
 from simulator.costs.shelf import SPILL_US
 from simulator.kernels import Gemm
-from simulator.study import kernel_fits, validate
 from simulator.study.calibrate.deep_gemm import spilled_s, widest_alone
-from simulator.study.validate import kernels
+from simulator.study.gpus import kernel_fits
+from simulator.study.validate import kernels, report
 from simulator.units import GB, TFLOP, US_PER_S
 
 HOPPER = Machine(1979 * TFLOP, 3350 * GB, 132)
@@ -55,7 +55,7 @@ def test_what_it_adds_is_in_steps() -> None:
 def test_tables_hold_them_and_runs_do_not() -> None:
     row = {"gpu": "h100", "op": "gemm", "dtype": "fp8_block", "m": "512", "n": "6144", "k": "8192", "variant": "TN fwd"}
     wide, narrow, plain = (
-        validate.judged(kernels, [{**row, **changes}], "t.csv").rows[0].predicted or 0.0
+        report.judged(kernels, [{**row, **changes}], "t.csv").rows[0].predicted or 0.0
         for changes in ({}, {"m": "513"}, {"variant": ""})
     )
     gpu = kernel_fits.gpu("h100")

@@ -10,7 +10,7 @@ import pytest
 
 import simulator as sim
 from simulator.errors import UserError
-from simulator.study.scenario import Scenario
+from simulator.study.scenarios.scenario import Scenario
 from simulator.workload.framework import Framework, Fusion, HostTimes, LowPrecision, Overlaps
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.errors import UserError
 from simulator.study import catalog
-from simulator.study.schema import ScenarioSchema
-from simulator.study.strict import Strict, fields
+from simulator.study.documents.strict import Strict, fields
+from simulator.study.scenarios.schema import ScenarioSchema
 
 from ..commandline import SMALL, trainsim
 

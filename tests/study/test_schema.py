@@ -11,11 +11,12 @@ import pytest
 
 import simulator as sim
 from simulator.commands.catalog import AUTOMATIC, OF_THEIR_SHAPES
-from simulator.study import catalog, source, strict
-from simulator.study.machines import ClusterSchema
-from simulator.study.schema import FidelitySchema, JobSchema, OverlapSchema, PlanSchema, json_schema
-from simulator.study.software import FrameworkSchema, FusionSchema, LowPrecisionSchema, OverlapsSchema
-from simulator.study.strict import Strict
+from simulator.study import catalog
+from simulator.study.documents import source, strict
+from simulator.study.documents.strict import Strict
+from simulator.study.scenarios.clusters import ClusterSchema
+from simulator.study.scenarios.schema import FidelitySchema, JobSchema, OverlapSchema, PlanSchema, json_schema
+from simulator.study.scenarios.software import FrameworkSchema, FusionSchema, LowPrecisionSchema, OverlapsSchema
 from simulator.workload.framework import Framework, Fusion, LowPrecision, Overlaps
 
 from ..commandline import SMALL, trainsim

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import UserError
-from simulator.study import source
-from simulator.study.document import Document, Mark
+from simulator.study.documents import source
+from simulator.study.documents.document import Document, Mark
 
 from .bad import BOMB
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.study import validate
 from simulator.study.calibrate import trace_ops
-from simulator.study.measured_gpus import named
-from simulator.study.validate import collectives, kernels
+from simulator.study.gpus.names import named
+from simulator.study.validate import collectives, kernels, report
 
 from ..commandline import trainsim
 
@@ -23,8 +22,8 @@ def written(path: Path, *rows: dict[str, str]) -> Path:
     return path
 
 
-def judged(**words: str) -> validate.Judged:
-    (row,) = validate.judged(kernels, [GEMM | words], "table").rows
+def judged(**words: str) -> report.Judged:
+    (row,) = report.judged(kernels, [GEMM | words], "table").rows
     return row
 
 

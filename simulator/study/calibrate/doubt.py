@@ -16,7 +16,7 @@ from ...errors import Fault, UserError
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Kernel, Rowwise
 from ...units import GB, TFLOP
-from ..kernel import WIDTH
+from ..gpus.kernel import WIDTH
 from .table import Measured
 from .words import Experts, kernel_of
 

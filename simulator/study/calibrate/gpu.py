@@ -18,9 +18,12 @@ from typing import Any
 from ...errors import UserError, did_you_mean
 from ...files import atomic
 from ...hardware.gpu import Gpu
-from .. import api, catalog, kernel_fits, source
-from ..checked import validated
-from ..measured_gpus import named
+from .. import catalog
+from ..documents import source
+from ..documents.checked import validated
+from ..gpus import fit_files, kernel_fits
+from ..gpus.names import named
+from ..scenarios import api
 from . import grid, told
 from .doubt import Impossible, believable
 from .harness import Outcome, kept
@@ -144,8 +147,8 @@ def _own(rows: list[Measured], gpu: str) -> tuple[str, list[Measured]]:
 def text(made: Profile, about: str) -> str:
     """A profile as YAML that can be read again; above it, what it does not speak of."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
-    content = kernel_fits.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(lines))
-    validated(kernel_fits.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
+    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(lines))
+    validated(fit_files.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
     return content
 
 

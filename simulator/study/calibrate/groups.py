@@ -13,7 +13,7 @@ from ...costs.rowwise import LOOKUPS, POINTWISE, work_of
 from ...costs.shelf import ANY, FITTED_AS, SHORT, Family
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Gemm, Kernel, Rowwise
-from ..kernel import WIDTH
+from ..gpus.kernel import WIDTH
 from .moved import BACK, name_of
 from .table import Measured
 from .words import FORWARD_BACKWARD, Experts, kernel_of, turns_of

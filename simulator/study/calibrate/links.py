@@ -21,8 +21,8 @@ from ...costs.curves import Curve, alone
 from ...costs.links import Across, Inside
 from ...costs.theory import Call
 from ...errors import UserError
-from .. import fabrics
-from ..fabrics import Fabric
+from ..links import fabrics
+from ..links.fabrics import Fabric
 from .fit import Free, Point, fitted, knots
 from .nccl_tests import Table, read
 

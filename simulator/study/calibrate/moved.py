@@ -1,7 +1,7 @@
 """Memory-bound operators in the words of a table: which operator a row timed, and the bytes that it moved.
 
 There is one reading of a row, for `calibrate fit` and `validate` alike. It has an operator move the bytes that runs have it
-move, or, where eager PyTorch ran operators one by one in fp32, those of its kernels there (eager.py).
+move, or, where eager PyTorch ran operators one by one in fp32, those of its kernels there (gpus/eager.py).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from ...kernels import Rowwise
-from ..kernel import FORWARD_ONLY, PASSES, WIDTH, bytes_each, own_name
-from .eager import autograd, backward_name, is_one_by_one, traced_passes
+from ..gpus.eager import autograd, backward_name, is_one_by_one, traced_passes
+from ..gpus.kernel import FORWARD_ONLY, PASSES, WIDTH, bytes_each, own_name
 from .table import Probe
 
 BACK = "_bwd"

@@ -19,7 +19,7 @@ from ...costs.machine import Array, Machine
 from ...costs.moe import moe_s
 from ...costs.rowwise import LOOKUPS, lookup_s
 from ...units import US_PER_S
-from ..kernel import WIDTH
+from ..gpus.kernel import WIDTH
 from .deep_gemm import spilled_s
 from .groups import Group
 from .ratios import pointwise_s

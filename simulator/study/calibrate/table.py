@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...units import US_PER_S
-from ..kernel import WIDTH
-from ..validate import check_header, number, read, truth
+from ..gpus.kernel import WIDTH
+from ..tables import check_header, number, read, truth
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 WORDS = ("gpu", "op", "dtype")

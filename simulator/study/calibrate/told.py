@@ -10,8 +10,8 @@ from ...errors import UserError
 from ...hardware.gpu import Gpu
 from ...kernels import Kernel, Rowwise
 from ...units import US_PER_S
-from .. import kernel_fits
-from ..kernel_fits import number
+from ..gpus import kernel_fits
+from ..gpus.fit_files import number
 from .profile import Profile
 from .ratios import against
 from .table import Measured, Probe

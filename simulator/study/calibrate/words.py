@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...kernels import Attention, Gemm, Kernel, Part
-from ..kernel import WIDTH
+from ..gpus.kernel import WIDTH
 from .moved import BACK, rowwise_of
 from .table import EAGER, Probe
 

@@ -1,6 +1,6 @@
 """Collectives: the time of one alone, in the format of nccl-tests gathered into a table.
 
-What the words of a row mean stands in `simulator/study/describe.py`.
+What the words of a row mean stands in `simulator/study/links/describe.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from ...costs.curves import alone
 from ...costs.theory import KINDS, Call
 from ...errors import UserError, either, shown
 from ...units import US_PER_S
-from .. import fabrics
-from ..describe import algorithm, machine
-from . import Own, Predicted, Row, count, number, time_us
+from ..links import fabrics
+from ..links.describe import algorithm, machine
+from ..tables import Row, count, number, time_us
+from .predicted import Own, Predicted
 
 UNIT = "us"
 NEEDS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")

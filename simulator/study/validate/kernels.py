@@ -25,17 +25,19 @@ from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
-from .. import catalog, kernel_fits
+from .. import catalog
 from ..calibrate import table
 from ..calibrate.cached import TURNS_QUERIES, cached_s, has_cache
 from ..calibrate.deep_gemm import spilled_s
-from ..calibrate.eager import is_one_by_one
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
 from ..calibrate.table import DTYPE_WORDS, EAGER, Probe, is_cold
 from ..calibrate.words import TOP_K, mean_width, product_sizes, turns_of
-from ..kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
-from ..measured_gpus import named
-from . import Own, Predicted, Row, count, time_us, truth
+from ..gpus import fit_files, kernel_fits
+from ..gpus.eager import is_one_by_one
+from ..gpus.kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
+from ..gpus.names import named
+from ..tables import Row, count, time_us, truth
+from .predicted import Own, Predicted
 
 UNIT = "us"
 READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant", "cache")
@@ -109,7 +111,7 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
 
 def _mine(own: Own) -> Gpu:
     """One's own GPU; one that is not named is that of the profile."""
-    name = own.gpu or kernel_fits.owner_of(own.profile)
+    name = own.gpu or fit_files.owner_of(own.profile)
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
         raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
     return kernel_fits.gpu(name, own.profile)

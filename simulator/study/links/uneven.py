@@ -1,0 +1,129 @@
+"""An all-to-all that a matrix of bytes tells: how each algorithm goes about it, and what it takes on measured links.
+
+People measure even exchanges. An uneven one takes what is known of the even one that keeps the busiest link busy for as long
+(payload times skew), times what the rule of rounds (`by_rounds`) makes of the one over the other: 1 where every rank has
+something for every other, less where many pairs have nothing for one another. An algorithm that is known by its rounds alone
+so takes what its own rounds do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...binding.conduct import AUTO, Conduct, Timing, takes
+from ...collectives import Round
+from ...collectives._uneven import judged, payload
+from ...costs.curves import Alone
+from ...costs.theory import Call
+from ...engine.task import Array
+from ...hardware.cluster import Cluster
+from . import by_rounds
+from .by_rounds import Walk
+from .cluster_links import links_of
+
+KIND = "alltoall"
+LIBRARY = "direct"
+"""How libraries do it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Exchange:
+    """Who has how many bytes for whom. The payload is what a rank holds on average, rounded up to whole bytes."""
+
+    held: Array
+    """Entry (i, j) is what rank i has for rank j."""
+    payload_bytes: int
+
+    @classmethod
+    def of(cls, matrix: ArrayLike) -> Exchange:
+        """The exchange of a square matrix."""
+        held = judged(KIND, len(np.atleast_1d(np.asarray(matrix, dtype=object))), matrix)
+        return cls(held, math.ceil(payload(held)))
+
+    @property
+    def ranks(self) -> int:
+        return len(self.held)
+
+    @property
+    def spans(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The least and the most that a rank sends to others, and receives from them, in bytes."""
+        moved = np.where(np.eye(self.ranks, dtype=bool), 0.0, self.held)
+        sent, received = ((float(total.min()), float(total.max())) for total in (moved.sum(axis=1), moved.sum(axis=0)))
+        return sent, received
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every rank has as much for every other."""
+        pairs = self.held[~np.eye(self.ranks, dtype=bool)]
+        return bool((pairs == pairs[:1]).all())
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Uneven:
+    """An algorithm with a matrix in hand, in the place of its module: this one exchange is all that it does.
+
+    It has no `RINGS`: only where all ranks are alike may they change places on a mesh.
+    """
+
+    algorithm: ModuleType
+    exchange: Exchange
+    KINDS = (KIND,)
+
+    def takes(self, kind: str, nodes: Array) -> bool:
+        return takes(self.algorithm, kind, nodes)
+
+    def rounds(self, kind: str, nodes: Array) -> tuple[Round, ...]:
+        """Those of the algorithm, as fractions of the payload in whole bytes."""
+        rounds: tuple[Round, ...] = self.algorithm.rounds(kind, nodes, self.exchange.held)
+        part = payload(self.exchange.held) / max(1, self.exchange.payload_bytes)
+        return tuple(replace(r, fraction=r.fraction * part) for r in rounds)
+
+
+def conduct_of(exchange: Exchange, conduct: Conduct, cluster: Cluster, gpus: Array) -> Conduct:
+    """How all-to-alls among these GPUs of a cluster are done if they are this one."""
+    able = {name: module for name, module in conduct.algorithms.items() if KIND in module.KINDS}
+    uneven: dict[str, Any] = {name: Uneven(module, exchange) for name, module in able.items()}
+    timing = _timing(exchange, able, uneven, cluster, gpus, conduct.timing) if conduct.timing else None
+    return replace(conduct, algorithms={**conduct.algorithms, **uneven}, timing=timing)
+
+
+def _timing(
+    exchange: Exchange,
+    evenly: Mapping[str, ModuleType],
+    unevenly: Mapping[str, Any],
+    cluster: Cluster,
+    gpus: Array,
+    known: Timing,
+) -> Timing:
+    """What it takes alone on links of which something is known."""
+    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
+
+    @cache
+    def walks(name: str) -> tuple[Walk, Walk]:
+        even, own = (by_rounds.walk(modules[name], KIND, cluster, gpus) for modules in (evenly, unevenly))
+        return even, own
+
+    def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
+        name = LIBRARY if algorithm == AUTO else algorithm
+        even, own = walks(name)
+        if not own.rounds or not payload_bytes:
+            return None
+        call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), name)
+        by_rule = by_rounds.alone(call, own, inside, across)
+        skew = by_rounds.wire_s(call, own, inside, across) / by_rounds.wire_s(call, even, inside, across)
+        alike = replace(call, payload_bytes=max(1, round(payload_bytes * skew)))
+        alone = known(kind, algorithm, nodes, int(alike.payload_bytes))
+        if alone is None or exchange.is_even:
+            return alone
+        seconds = alone.seconds * by_rule.seconds / by_rounds.alone(alike, even, inside, across).seconds
+        return by_rounds.like(alone, seconds, call)
+
+    return timing

@@ -1,0 +1,1 @@
+"""What a simulation gives back: its numbers, what they are made of, and how far to trust them."""

@@ -1,0 +1,68 @@
+"""What the collectives and transfers of a run cost alone: each distinct one with its time, its source, how far to trust it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...binding.conduct import AUTO, Conduct
+from ...costs.curves import Alone
+from ...program.op import Collective, Transfer
+from ...units import show_bytes
+from ..links.library import conduct_on
+from ..scenarios import feasible
+from .kernel_costs import OpCost
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+def collective_costs(run: Run) -> list[OpCost]:
+    """Every collective of the measured step, the dearest first. On links taken at face value nothing is known of any."""
+    conduct, mesh, size = conduct_on(run.scenario.cluster), feasible.mesh_of(run.scenario), run.scenario.cluster.gpus_per_node
+    calls: Counter[tuple[str, str, int, int, int]] = Counter()
+    for (name, kind, payload_bytes), times in _calls(run).items():
+        communicator = run.program.communicators[name]
+        nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
+        calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += times
+    costs = [(what, times, _alone(conduct, what)) for what, times in calls.items()]
+    rows = [_cost(what, times, known) for what, times, known in costs if known is not None]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _alone(conduct: Conduct, what: tuple[str, str, int, int, int]) -> Alone | None:
+    """What is known of it, its ranks spread evenly over its nodes; members of a node stand together."""
+    _, kind, payload_bytes, ranks, nodes = what
+    return conduct.alone(kind, AUTO, np.arange(ranks) * nodes // ranks, payload_bytes)
+
+
+def _cost(what: tuple[str, str, int, int, int], calls: int, known: Alone) -> OpCost:
+    axis, kind, payload_bytes, ranks, nodes = what
+    return OpCost(
+        f"{axis} {kind}",
+        f"{show_bytes(payload_bytes)} over {ranks} ranks on {nodes} node{'s' * (nodes > 1)}",
+        calls,
+        known.seconds,
+        known.seconds * calls,
+        known.source,
+        known.provenance,
+        known.uncertainty,
+        known.extrapolated,
+        axis,
+    )
+
+
+def _calls(run: Run) -> Counter[tuple[str, str, int]]:
+    """How often the ranks of one replica's pipeline do each: communicator, kind, payload. A transfer counts at its source."""
+    calls: Counter[tuple[str, str, int]] = Counter()
+    for order in run.program.orders:
+        bodies = Counter(step.body for step in order if step.iteration == run.observation.iteration)
+        for body, times in bodies.items():
+            for op in run.program.bodies[body].ops:
+                if isinstance(op, Collective):
+                    calls[op.communicator, op.kind, op.payload_bytes] += times
+                elif isinstance(op, Transfer) and op.sends:
+                    calls[op.communicator, "sendrecv", op.payload_bytes] += times
+    return calls

@@ -1,0 +1,102 @@
+"""What the kernels of a run cost: each distinct one with its time, the model that says so, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...costs.measured import Estimate, Estimator
+from ...kernels import Gemm, Kernel, Rowwise
+from ...program.op import AnyOp, Compute
+from ..assemble import options_of
+from ..gpus import kernel_fits
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """One kernel or collective of a step: all layers, microbatches and pipeline ranks of one replica that run it alike."""
+
+    name: str
+    shape: str
+    calls: int
+    seconds_each: float
+    seconds: float
+    """Of all calls, over all pipeline ranks."""
+    model: str
+    provenance: str
+    sigma: float
+    """Relative standard error."""
+    extrapolated: bool
+    axis: str = ""
+    """Of a collective; kernels have none."""
+    ranks: str = ""
+    """The pipeline ranks that run a kernel, such as 0-6."""
+
+
+What = tuple[str, Kernel]
+"""An operator of any layer, and its kernel."""
+
+
+def kernel_costs(run: Run) -> list[OpCost]:
+    """Every kernel of the measured step, the dearest first."""
+    job, gpu = run.scenario.job, run.scenario.cluster.gpu
+    estimator = Estimator(gpu, job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(run.scenario.framework))
+    used = [Counter(step.body for step in order if step.iteration == run.observation.iteration) for order in run.program.orders]
+    contents = {body: _kernels(run.program.bodies[body].ops) for bodies in used for body in bodies}
+    calls: Counter[What] = Counter()
+    ranks: dict[What, set[int]] = {}
+    for rank, bodies in enumerate(used):
+        for body, times in bodies.items():
+            for what, count in contents[body].items():
+                calls[what] += times * count
+                ranks.setdefault(what, set()).add(rank)
+    rows = [_cost(*what, count, estimator.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _kernels(ops: Iterable[AnyOp]) -> Counter[What]:
+    """How often a body runs each kernel."""
+    return Counter((op.name.partition(".")[2] if op.layer >= 0 else op.name, op.kernel) for op in ops if isinstance(op, Compute))
+
+
+def shape_of(kernel: Kernel) -> str:
+    """The sizes of a kernel in words: m x n x k of a product, rows x columns of a memory-bound operator."""
+    if isinstance(kernel, Gemm):
+        times = f"{kernel.batch} times " if kernel.batch > 1 else ""
+        return f"{times}{kernel.m} x {kernel.n} x {kernel.k}{f' in {kernel.dtype}' if kernel.dtype else ''}"
+    if isinstance(kernel, Rowwise):
+        return f"{kernel.rows} x {kernel.columns}, {kernel.bytes_per_element:g} bytes each"
+    keys = f", {kernel.kv_heads} of keys" if kernel.kv_heads != kernel.heads else ""
+    tokens = f"{kernel.batch} x {kernel.seq} tokens" + (f" after {kernel.prefix}" if kernel.prefix else "")
+    return f"{tokens}, {kernel.heads} heads of {kernel.head_dim}{keys}, {'causal' if kernel.causal else 'full'}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers as people list them: 0-2, 5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate, ranks: str) -> OpCost:
+    return OpCost(
+        name,
+        shape_of(kernel),
+        calls,
+        estimate.seconds,
+        estimate.seconds * calls,
+        estimate.model,
+        estimate.provenance,
+        estimate.sigma,
+        estimate.extrapolated,
+        ranks=ranks,
+    )

@@ -1,0 +1,96 @@
+"""A run in a dozen lines: what was asked, what a step takes, where its time goes, whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from ...units import show_bytes, show_count, show_s
+from ...workload.framework import Framework
+from .. import catalog
+from .provenance import known_by
+
+if TYPE_CHECKING:
+    from ...plan.plan import Plan
+    from ..scenarios.scenario import Scenario
+    from .run import Run
+
+
+def summary(run: Run) -> list[tuple[str, str]]:
+    """Names and values, in the order in which a person asks for them."""
+    return [*_asked(run), *_found(run), *_how(run)]
+
+
+def _asked(run: Run) -> list[tuple[str, str]]:
+    s, plan = run.scenario, run.scenario.plan
+    ways = f"tp {plan.tp} x pp {plan.pp} x dp {run.gpus // (plan.tp * plan.pp)}, {_schedule(plan)}"
+    chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
+    splits = f" x {plan.splits} splits" if plan.splits > 1 else ""
+    sharding = "" if plan.sharding == "none" else f", {plan.sharding}"
+    batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
+    gpu = s.cluster.gpu
+    whose = "" if gpu.name in s.cluster.name.split("-") else f" of {gpu.name}"
+    software = [("framework", _framework(s))]
+    software += [("profile", f"{gpu.profile} ({gpu.profile_hash}) for the kernels of {gpu.name}")] if gpu.profile else []
+    software += [("site", f"every kernel takes {gpu.site_scalar:g} times as long")] if gpu.site_scalar != 1 else []
+    return [
+        ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters"),
+        ("batch", batch),
+        ("cluster", f"{run.gpus:,} GPUs: {s.cluster.nodes:,} x {s.cluster.name}{whose}"),
+        ("plan", ways + chunks + splits + sharding),
+        *software,
+    ]
+
+
+def _schedule(plan: Plan) -> str:
+    """The schedule, and to which other it comes if nobody said into how many parts it cuts."""
+    name = catalog.called(plan.schedule)
+    own = not isinstance(plan.schedule, str) or name not in catalog.files("schedules")
+    comes_to = {} if own else getattr(catalog.module("schedules", name), "WITH_ONE", {})
+    same = [f", which is {other} with plan.{field} 1" for field, other in comes_to.items() if getattr(plan, field) == 1]
+    return "".join([name, *same])
+
+
+def _framework(scenario: Scenario) -> str:
+    """The name of a framework; of none, what that means here."""
+    framework, bare = scenario.framework, Framework()
+    if framework.name != bare.name:
+        return framework.name
+    changed = [one.name for one in fields(Framework) if getattr(framework, one.name) != getattr(bare, one.name)]
+    if changed:
+        return f"{bare.name}, but for {', '.join(changed)}"
+    overlap = scenario.plan.overlap.over(framework.overlap)
+    beside = [axis for axis in ("dp", "tp", "pp") if getattr(overlap, axis)]
+    only = "only " if 0 < len(beside) < 3 else ""
+    said = f"{only}{', '.join(beside) or 'nothing'} may run beside compute"
+    return f"{bare.name}: launches are free, every operator is one kernel, {said}"
+
+
+def _found(run: Run) -> list[tuple[str, str]]:
+    m = run.metrics
+    exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
+    have, fits = show_bytes(run.scenario.cluster.gpu.memory_bytes), "" if run.fits else ": DOES NOT FIT"
+    return [
+        ("step time", f"{show_s(m.step_time_s)}, {_between(run)} within two standard errors"),
+        *known_by(run.cost_provenance, run.collective_provenance),
+        ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
+        ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
+        ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step computing, on average"),
+        ("bubble", f"{m.bubble_fraction:.1%} of the step waiting for other stages"),
+        ("exposed", exposed or "no communication"),
+        *([("launches", f"{show_s(m.launch_s)} waiting for the host")] if m.launch_s else []),
+        ("optimizer", show_s(m.optimizer_s)),
+        ("memory", f"{show_bytes(run.peak_memory_bytes)} of {have} on the fullest GPU{fits}"),
+    ]
+
+
+def _between(run: Run) -> str:
+    low, high = run.step_time_interval_s
+    return f"{show_s(low)} to {show_s(high)}"
+
+
+def _how(run: Run) -> list[tuple[str, str]]:
+    timeline = run.engine_timeline
+    tasks, all_tasks = len(timeline.expansion.graph), timeline.tasks_represented
+    ranks = f"{timeline.expansion.ranks} of {run.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks"
+    return [("simulated", f"{ranks}, by {run.engine}")]

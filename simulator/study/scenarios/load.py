@@ -1,0 +1,95 @@
+"""Scenarios from files: read, extended, changed by settings, resolved and checked in one pass.
+
+A scenario may extend another and be changed by `--set`; its model, cluster and GPU may be names, paths or mappings, and a
+mapping with a `name` starts from the file of that name. A relative path is looked for beside the file that names it, then
+in the current folder. What is wrong is reported all at once, by place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import Fault, UserError, shown
+from .. import catalog
+from ..documents.document import Document, Mark
+from ..documents.references import beside, placed
+from ..documents.source import parse, read, scalar
+from .references import from_document
+
+if TYPE_CHECKING:
+    from .scenario import Scenario
+    from .tenancy import Tenancy
+
+
+def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario | Tenancy:
+    """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4"."""
+    if not isinstance(path, (str, Path)):
+        raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
+    name = str(path)
+    file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
+    return _understood(_with_settings(_extended(read(file), (file.resolve(),)), settings))
+
+
+def load_one(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
+    """The same where several jobs on one cluster have no place."""
+    from .scenario import Scenario
+
+    found = load(path, settings)
+    if not isinstance(found, Scenario):
+        raise UserError(f"{path} holds several jobs", hint="`trainsim run` runs them; this takes one")
+    return found
+
+
+def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = ()) -> Scenario | Tenancy:
+    """The scenario of a mapping such as a YAML file holds."""
+    return _understood(_with_settings(_extended(Document.of(data), ()), settings))
+
+
+def _understood(document: Document) -> Scenario | Tenancy:
+    """One job, or several that share a cluster."""
+    if "jobs" not in document.data:
+        return from_document(document)
+    from .tenancy import tenancy
+
+    return tenancy(document)
+
+
+def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
+    """A document laid over the one that it extends, unless that is one of those that led to it."""
+    if "extends" not in document.data:
+        return document
+    base, mark = document.at(("extends",)), document.mark(("extends",))
+    with placed(document.where(("extends",))):
+        if not isinstance(base, str):
+            raise UserError(f"extends: {shown(base)} is no file and no name", hint="extends: base.yaml")
+        path = beside(base, mark)
+        file = Path(path) if catalog.is_path(base) or catalog.is_file(path) else catalog.find("scenarios", base)
+        if file.resolve() in seen:
+            raise UserError(f"extends: {shown(base)} leads back to this file", hint="extend a file that does not extend this one")
+        return _extended(read(file), (*seen, file.resolve())).overlaid(document.without(("extends",)))
+
+
+def _with_settings(document: Document, settings: Iterable[str]) -> Document:
+    faults: list[Fault] = []
+    for setting in settings:
+        try:
+            document = _set(document, setting)
+        except UserError as error:
+            faults += error.faults
+    if faults:
+        raise UserError(faults=faults)
+    return document
+
+
+def _set(document: Document, setting: str) -> Document:
+    """The document with one field changed, as `--set` writes it."""
+    name, equals, text = str(setting).partition("=")
+    place, text = tuple(part.strip() for part in name.split(".")), text.strip()
+    if not equals or not all(place):
+        raise UserError(f"--set {shown(setting)} sets nothing", hint="write it like --set plan.tp=4")
+    origin = f"--set {name.strip()}"
+    value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
+    with placed(origin):
+        return document.changed(place, value, Mark(f"{origin}={text}"))

@@ -1,0 +1,78 @@
+"""Tables of measurements: CSV, plain or gzipped, and what their cells hold."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ..errors import ALIKE, Fault, UserError, did_you_mean, nearest, shown
+
+Row = Mapping[str, str]
+TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
+LEAST_US = 1e-6
+"""Nothing on a GPU takes less: a smaller number is no measurement."""
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a .csv or .csv.gz file."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
+    try:
+        table = csv.DictReader(text.splitlines())
+        rows, names = list(table), table.fieldnames or ()
+    except csv.Error as error:
+        raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
+    if not rows:
+        raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if twice:
+        raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
+    return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
+
+
+def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
+    """Raises for every column that a table must have and has not; once for what is no such table at all."""
+    missing = [column for column in needed if column not in rows[0]]
+    if missing and missing == [*needed] and not any(nearest(column, rows[0], cutoff=ALIKE) for column in missing):
+        first = shown(",".join(rows[0]))
+        raise UserError(f"not such a table: it begins with {first}", where=f"{name}:1", hint=f"a header with {', '.join(needed)}")
+    if missing:
+        raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
+
+
+def count(row: Row, column: str) -> int:
+    """A whole number in a cell; anything else is refused."""
+    value = number(row[column])
+    if not (value >= 1 and value == int(value)):
+        raise UserError(f"{column}: {shown(row[column])} is no count")
+    return int(value)
+
+
+def time_us(row: Row) -> float | None:
+    """The microseconds that a row says were measured, or None if that is no time."""
+    value = number(row.get("time_us", ""))
+    return value if value >= LEAST_US else None
+
+
+def number(text: str) -> float:
+    """The number that a cell holds, or not a number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def truth(text: str) -> bool | None:
+    """What a cell says of whether attention is causal: 1, true or causal, 0, false or full; None if neither."""
+    words = text.strip().lower()
+    return {0.0: False, 1.0: True}.get(number(words), TRUTH.get(words))

@@ -1,0 +1,26 @@
+"""What a kind of measurement takes and gives: whose GPU it may be, and a prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A GPU of one's own, by name or file, and the file of its profile: for the rows that are of it."""
+
+    gpu: str = ""
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A prediction, in the kind's unit, and the relative standard error that it admits; 0 if it admits none."""
+
+    value: float
+    sigma: float = 0.0
+    memory_gb: float | None = None
+    provenance: str | None = None
+    """Whose word it is: a kernel is measured, transferred or roofline, a collective interpolated, extrapolated or theoretical."""
+    extrapolated: bool = False
+    """Whether nobody measured such a time: the sizes lie beyond those that were measured, or it is physics alone."""

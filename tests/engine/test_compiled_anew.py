@@ -1,0 +1,110 @@
+"""All rates solved from nothing by the compiled engine: as `fabric.fill` gives them, whatever was there before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine.compiled_anew import Whole, solve_anew, whole_of
+from simulator.engine.compiled_fluid import FREE, SETTLED, Fluid, fluid_of, join, leave, resize
+from simulator.engine.fabric import fill
+from simulator.engine.machine import numba, records
+from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
+
+from .make import ONE, Build, steady
+
+pytestmark = pytest.mark.skipif(numba is None, reason="numba, the extra 'fast', is not installed")
+Route = list[tuple[int, int]]
+STREAMS = 24
+
+
+class Network:
+    """Flows that come and go on links, one on a stream at a time, as the engine has them."""
+
+    def __init__(self, capacity: list[int], most_links: int) -> None:
+        build = Build(links=steady(*capacity))
+        for stream in range(STREAMS):
+            build.task(0, on=stream, work=1, route=list(range(most_links)))
+        self.fluid: Fluid = fluid_of(build.graph())
+        self.whole: Whole = whole_of(self.fluid)
+        self.flows: dict[int, tuple[Route, int]] = {}
+        self.room = {link: value << WEIGHT_BITS for link, value in enumerate(capacity)}
+
+    def change(self, stream: int, route: Route, cap: int) -> None:
+        """The flow of a stream ends, or another one begins there; none ends in the instant in which it began."""
+        if stream in self.flows and self.fluid.flows[stream]["before"] == SETTLED:
+            leave(self.fluid, stream)
+            del self.flows[stream]
+        elif stream not in self.flows:
+            self.fluid.flows[stream]["cap"] = cap
+            links, weights = (np.array(column) for column in zip(*route, strict=True))
+            join(self.fluid, stream, records(len(route), link=links, weight=weights))
+            self.flows[stream] = route, cap
+
+    def resize(self, link: int, capacity: int) -> None:
+        self.room[link] = capacity << WEIGHT_BITS
+        resize(self.fluid, link, self.room[link])
+
+    def solve(self) -> dict[int, int]:
+        """The rates, and the end of the instant."""
+        solve_anew(self.fluid, self.whole)
+        self.fluid.flows["before"] = SETTLED
+        self.fluid.scratch[0]["changed"] = 0
+        return {stream: int(self.fluid.flows[stream]["rate"]) for stream in self.flows}
+
+    def shared(self) -> list[int]:
+        """The links that more than one flow crosses."""
+        crossed = [link for route, _ in self.flows.values() for link, _ in route]
+        return [link for link in self.room if crossed.count(link) > 1]
+
+    def in_order(self) -> list[tuple[int, int]]:
+        """Level and link of what is kept in order."""
+        order, first = self.whole.order, int(self.whole.order[0]["link"]) + 1
+        end = first + int(np.argmax(order["level"][first:] == FREE))
+        return list(zip(order["level"][first:end].tolist(), order["link"][first:end].tolist(), strict=True))
+
+
+def random_network(rng: np.random.Generator, n_links: int, most: int) -> tuple[Network, list[tuple[Route, int]]]:
+    """A network without flows, and what may flow there: with ties, remainders, caps, light and heavy weights."""
+    network = Network(rng.integers(0, most + 1, n_links).tolist(), min(n_links, 4))
+    kinds = []
+    for _ in range(3 * STREAMS):
+        links = rng.choice(n_links, int(rng.integers(1, min(n_links, 4) + 1)), replace=False).tolist()
+        cap = UNCAPPED if rng.random() < 0.7 else int(rng.integers(0, most + 1))
+        kinds.append(([(link, int(rng.choice([ONE // 64, ONE, ONE, 3 * ONE]))) for link in sorted(links)], cap))
+    return network, kinds
+
+
+seeds, sizes = st.integers(0, 2**32), st.sampled_from([3, 60, 1 << 30, 900 << RATE_BITS])
+
+
+@settings(deadline=None)
+@given(seeds, st.integers(1, 30), sizes, st.integers(1, STREAMS))
+def test_every_instant_has_the_rates_of_filling_and_the_shared_links_in_order(seed: int, links: int, most: int, n: int) -> None:
+    """As up to `n` flows begin or end at once, several of them on one stream, and links change."""
+    rng = np.random.default_rng(seed)
+    network, kinds = random_network(rng, links, most)
+    for _ in range(20):
+        for stream in rng.integers(0, STREAMS, int(rng.integers(1, n + 1))).tolist():
+            network.change(stream, *kinds[int(rng.integers(0, len(kinds)))])
+        if rng.random() < 0.2:
+            network.resize(int(rng.integers(0, links)), int(rng.integers(0, most + 1)))
+        assert network.solve() == fill(dict(network.flows), dict(network.room))
+        order = network.in_order()
+        assert sorted(link for _, link in order) == network.shared()
+        assert [level for level, _ in order] == sorted(level for level, _ in order)
+
+
+@settings(deadline=None)
+@given(seeds, st.integers(1, 30), sizes)
+def test_no_rate_is_taken_over(seed: int, links: int, most: int) -> None:
+    """With all rates of the last instant overwritten by nonsense, those of the next one are the same."""
+    rng = np.random.default_rng(seed)
+    network, kinds = random_network(rng, links, most)
+    for _ in range(10):
+        for stream in rng.integers(0, STREAMS, 4).tolist():
+            network.change(stream, *kinds[int(rng.integers(0, len(kinds)))])
+        network.fluid.flows["rate"] = network.whole.flows["given"] = rng.integers(-(1 << 40), 0, STREAMS)
+        assert network.solve() == fill(dict(network.flows), dict(network.room))
