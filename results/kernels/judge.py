@@ -324,8 +324,9 @@ def trained(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Itera
     yield "both.\n"
     yield from _markdown(bare.HEAD_CACHES, bare.caches(shelf))
     yield "\nWhat ships beside published rows of bare kernels: percent, by tokens of a sequence. `sanity` rows are in no fit, but"
-    yield "the form was chosen with them in view. H100's and B200's ratios of backward to forward are those of the reference"
-    yield "notes. FlashAttention 2 on an H100 is that of the A100 at the share of the peak that was published for it.\n"
+    yield "the form was chosen with them in view. H100's ratio of backward to forward is that of published charts, B200's of"
+    yield "SimuMax's numbers. FlashAttention 2 on an H100 is that of the A100 at the share of the peak that was published for"
+    yield "it.\n"
     predicted_us = pd.Series([row.predicted for row in told.rows])
     yield from _markdown(bare.HEAD_BARE, bare.published(table, predicted_us))
 

@@ -43,6 +43,9 @@ ODD_SIGMA = 0.2
 SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
 NARROW_ATTENTION_SIGMA = 0.2
 """What attention in 8 bits leaves open that is told by that in 16: assumed, as none was measured."""
+UNTIMED_BACKWARD_SIGMA = 0.2
+"""The same of a ratio that was not fitted to rows of the GPU: of published ones for B200, half lie up to 27% lower or 16% higher
+than their median, by the width of the heads."""
 UNTIMED_SIGMA = 0.15
 """What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
@@ -142,7 +145,10 @@ class Estimator:
 
     def beside(self, name: str, family: Family = "gemm") -> float:
         """A number that was fitted beside kernels and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
-        chosen, _ = self._constants(family, USUAL_CONSTANTS[family])
+        if family == "attention":
+            chosen, _ = self._attention_constants()
+        else:
+            chosen, _ = self._constants(family, USUAL_CONSTANTS[family])
         return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
 
     def product(self, kernel: Gemm, width: float, turns: int = 0) -> Estimate:
@@ -169,28 +175,37 @@ class Estimator:
         def took_s(c: AttentionConstants, *, back: bool) -> float:
             return float(attention_s(c, on, what, width=kernel.element_bytes, backward=back))
 
-        chosen, c = self._constants("attention", AttentionConstants(), lambda c: took_s(c, back=False) + took_s(c, back=True))
-        if chosen is None and self.peak_dtype in NARROW_PEAKS:
-            chosen, c = self._narrow_attention()
+        chosen, c = self._attention_constants(lambda c: took_s(c, back=False) + took_s(c, back=True))
         sizes = {"seq": kernel.seq, "lines": kernel.batch * kernel.heads, "head_dim": kernel.head_dim}
         said = self._said(took_s(c, back=backward), "attention backward" if backward else "attention", chosen, sizes)
         more = ODD_SIGMA if kernel.head_dim % HEAD_MULTIPLE else 0.0
         if backward:
-            more = math.hypot(more, BACKWARD_SIGMA)
+            more = math.hypot(more, BACKWARD_SIGMA if chosen and chosen.fit.backward_rows else UNTIMED_BACKWARD_SIGMA)
             if chosen and not chosen.fit.backward_rows and said.provenance == "measured":
                 said = replace(said, provenance="transferred")
         return replace(said, sigma=math.hypot(said.sigma, more))
 
-    def _narrow_attention(self) -> tuple[Chosen | None, AttentionConstants]:
-        """The constants of 16 bits for products of 8: exponentials take as long as before. In 4 bits nobody has attention."""
+    def _attention_constants(
+        self, takes_s: Callable[[AttentionConstants], float] | None = None
+    ) -> tuple[Chosen | None, AttentionConstants]:
+        """The constants of attention; in 8 bits without rows of its own those of 16, whose exponentials take as long as before.
+        In 4 bits nobody has attention."""
+        chosen, c = self._constants("attention", AttentionConstants(), takes_s)
+        if self.peak_dtype not in NARROW_PEAKS or (chosen and PEAK_OF.get(chosen.fit.dtype, chosen.fit.dtype) in NARROW_PEAKS):
+            return chosen, c
         if self.peak_dtype == NARROWEST:
             raise UserError(f"no attention runs in {self.dtype}", hint="bf16, or fp8 where the GPU has it")
-        chosen, c = replace(self, dtype=SIXTEEN_BITS)._constants("attention", AttentionConstants())
+        faster = self.gpu.peak(self.peak_dtype) / self.gpu.peak(SIXTEEN_BITS)
+
+        def narrow(wide: AttentionConstants) -> AttentionConstants:
+            return replace(wide, exponential=wide.exponential * faster)
+
+        sixteen = replace(self, dtype=SIXTEEN_BITS)
+        chosen, c = sixteen._constants("attention", AttentionConstants(), takes_s and (lambda wide: takes_s(narrow(wide))))
         if chosen is None:
             return None, c
-        faster = self.gpu.peak(self.peak_dtype) / self.gpu.peak(SIXTEEN_BITS)
         sigma = math.hypot(chosen.sigma, NARROW_ATTENTION_SIGMA)
-        return replace(chosen, provenance="transferred", sigma=sigma), replace(c, exponential=c.exponential * faster)
+        return replace(chosen, provenance="transferred", sigma=sigma), narrow(c)
 
     def _unfused(self, kernel: Attention) -> Estimate:
         return together("attention: unfused", [self.estimate(part) for part in unfused(kernel)])

@@ -36,7 +36,8 @@ USUAL = (ANY, "flash_attention", "fa3", "torch_flow")
 Hopper, TensorRT-LLM's attention on Blackwell."""
 SHORT = {
     "fa2": "flash_attention", "flash_attention_2": "flash_attention",
-    "flash_attention_3": "fa3", "flash_attention_v3": "fa3", "cudnn": "torch_flow",
+    "flash_attention_3": "fa3", "flash_attention_v3": "fa3", "flash_attn": "flash_attention", "flash_attn_2": "flash_attention",
+    "flash_attn_3": "fa3", "cudnn": "torch_flow",
 }  # fmt: skip
 """Other names of libraries; NVIDIA's own kernels were measured in TensorRT-LLM."""
 SLOWER = {"fa1": ("flash_attention", 1.7)}

@@ -194,6 +194,15 @@ def test_attention_in_eight_bits_takes_as_long_over_exponentials(gpu: str, sms: 
 
 
 def test_nobody_has_attention_in_four_bits() -> None:
-    done = trainsim("kernel", "attention", "--gpu", "b200", "--dtype", "nvfp4", "--seq", 4096, "--heads", 32)
-    assert done.code == 2
-    assert "no attention runs in nvfp4" in done.err
+    for gpu in ("b200", "rtx-pro-6000"):
+        done = trainsim("kernel", "attention", "--gpu", gpu, "--dtype", "nvfp4", "--seq", 4096, "--heads", 32)
+        assert done.code == 2
+        assert "no attention runs in nvfp4" in done.err
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "l4", "rtx-pro-6000"])
+def test_attention_in_eight_bits_is_no_halved_one_where_kernels_are_portable(gpu: str) -> None:
+    sizes = ("--gpu", gpu, "--seq", 4096, "--heads", 32, "--json")
+    bf16, fp8 = (trainsim("kernel", "attention", "--dtype", dtype, *sizes).record for dtype in ("bf16", "fp8"))
+    assert 0.5 < float(fp8["time_us"]) / float(bf16["time_us"]) < 1
+    assert float(fp8["sigma"]) > float(bf16["sigma"])

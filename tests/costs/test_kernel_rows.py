@@ -146,8 +146,74 @@ def test_frameworks_write_a_cache_before_causal_attention() -> None:
     assert predicted(**full | {"variant": "FA3"}) == predicted(**full | {"variant": "fa3"})
     backward = ATTENTION | {"op": "attention_bwd"}
     assert predicted(**backward | {"variant": "FA3"}) == predicted(**backward | {"variant": "fa3"})
-    surveyed = ATTENTION | {"cache": "cold"}
-    assert predicted(**surveyed | {"variant": "fa3"}) == kernel_us
+    assert predicted(**ATTENTION | {"variant": "fa3 by=pytorch"}) == kernel_us
+    assert predicted(**ATTENTION | {"variant": "fa3", "cache": "warm"}) == framework_us
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize(
+    ("gpu", "word", "bare"), [("H100", "fa3", "FA3"), ("B200", "torch_flow", "cuDNN"), ("L40S", "fa3", "FA3")]
+)
+def test_a_cache_is_written_in_every_format(gpu: str, word: str, bare: str, dtype: str) -> None:
+    row = ATTENTION | {"gpu": gpu, "dtype": dtype}
+    assert predicted(**row | {"variant": word}) > predicted(**row | {"variant": bare})
+
+
+def test_flash_attention_3_however_it_is_written() -> None:
+    written = (
+        "FA3",
+        "fa-3",
+        "FlashAttention-3",
+        "flash-attention-3",
+        "Flash-Attention 3",
+        "flash_attn_3",
+        "flash-attn3",
+        "Flash Attention v3",
+    )
+    assert len({predicted(**ATTENTION | {"variant": words}) for words in written}) == 1
+    assert predicted(**ATTENTION | {"variant": "FA2"}) > 1.3 * predicted(**ATTENTION | {"variant": "FA3"})
+
+
+def test_pytorch_means_flash_attention_2_and_says_so() -> None:
+    """Frameworks mean by the word what runs on the GPU; somebody who writes 2 means 2."""
+    for gpu in ("H100", "B200"):
+        row = ATTENTION | {"gpu": gpu, "causal": "0"}
+        written = {
+            word: predicted(**row | {"variant": word}) for word in ("flash_attention", "flash_attention by=pytorch", "FA2")
+        }
+        assert written["flash_attention"] < written["FA2"] == written["flash_attention by=pytorch"]
+        asked_for = (
+            "attention",
+            "--gpu",
+            gpu,
+            "--seq",
+            8192,
+            "--heads",
+            32,
+            "--kv-heads",
+            8,
+            "--full",
+            "--library",
+            "fa2",
+            "--json",
+        )
+        assert float(trainsim("kernel", *asked_for).record["time_us"]) == pytest.approx(written["FA2"])
+
+
+@pytest.mark.parametrize("words", ["flash-attn-3", "TE cuDNN", "FA3 deterministic", "Triton-FA2", "xformers-cutlass"])
+def test_attention_of_ones_own_by_any_name(words: str, tmp_path: Path) -> None:
+    """What `calibrate fit` calls a library `validate` finds under the same words."""
+    lines = ["gpu,op,dtype,m,n,k,batch,seq,heads,kv_heads,head_dim,causal,variant,time_us"]
+    lines += [
+        f"H100,attention_fwd,bf16,,,,{b},{s},{h},{h},128,1,{words},{30 + b * h * s**2 / 1.1e6:.2f}"
+        for b in (1, 2, 4) for s in (512, 1024, 2048, 4096, 8192) for h in (8, 16, 32)
+    ]  # fmt: skip
+    table, mine = tmp_path / "table.csv", tmp_path / "mine.yaml"
+    table.write_text("\n".join(lines) + "\n")
+    assert trainsim("calibrate", "fit", table, "--gpu", "h100", "--out", mine).code == 0
+    record = trainsim("validate", "--kind", "kernels", table, "--profile", mine, "--json").record
+    assert {row["provenance"] for row in record["rows"]} == {"measured"}
+    assert record["overall"]["median"] < 0.1
 
 
 def test_a_cache_grows_with_the_heads_of_keys_and_turned_queries_with_all() -> None:

@@ -44,7 +44,7 @@ def measure(out: Path, *args: object) -> tuple[object, ...]:
 HEADS = (1, 64, 4, 2, 16)
 TINY = [
     *(Probe("gemm", "bf16", 64 * i, 64, 64, variant=how) for i in range(1, 5) for how in ("fwd", "dgrad", "wgrad")),
-    *(Probe(op, "bf16", 0, 0, 0, *HEADS, True, "flash_attention") for op in ("attention_fwd", "attention_bwd")),
+    *(Probe(op, "bf16", 0, 0, 0, *HEADS, True, "flash_attention by=pytorch") for op in ("attention_fwd", "attention_bwd")),
     *(Probe(op, "bf16", 64, 128) for op in ("rmsnorm", "rmsnorm_bwd", "softmax", "softmax_bwd", "embedding")),
     *(Probe(op, "bf16", 64, 128, variant="eager") for op in ("swiglu", "rope", "cross_entropy")),
     *(Probe("elementwise", "bf16", 64 * i, 128, variant="add") for i in range(1, 5)),

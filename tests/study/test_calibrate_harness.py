@@ -26,7 +26,7 @@ from simulator.study.calibrate.table import COLUMNS, SIZES, Measured, Probe, app
 from simulator.study.calibrate.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
 from simulator.study.calibrate.torch_kernels import Kernels
 from simulator.study.calibrate.torch_operands import Refused
-from simulator.study.calibrate.words import kernel_of, probes_of, work
+from simulator.study.calibrate.words import kernel_of, library_of, probes_of, work
 
 from ..commandline import trainsim
 from ..test_import_light import HEAVY, loaded
@@ -132,7 +132,9 @@ def test_attention_is_the_same_in_words() -> None:
     for part in (Part.FORWARD, Part.INPUT_GRADIENT):
         kernel = Attention(2, 512, 16, 4, 64, True, 2, part)
         found = probes_of(kernel, "bf16")
-        assert {probe.variant for probe in found} == {"flash_attention", "cudnn", "mem_efficient"}
+        names = ("flash_attention", "cudnn", "mem_efficient")
+        assert {probe.variant for probe in found} == {f"{name} by=pytorch" for name in names}
+        assert {library_of(probe.variant) for probe in found} == {*names}
         assert [kernel_of(probe) for probe in found] == [kernel] * 3
 
 
@@ -149,7 +151,7 @@ def test_the_grid_of_a_model_has_its_kernels_at_several_degrees() -> None:
     for tp in grid.DEGREES:
         assert Probe("gemm", "bf16", 4096, 6144 // tp, 4096, variant="fwd") in found
         assert Probe("gemm", "bf16", 4096, 4096, 6144 // tp, variant="dgrad") in found
-        assert Probe("attention_bwd", "bf16", 0, 0, 0, 2, 4096, 32 // tp, 8 // tp, 128, True, "cudnn") in found
+        assert Probe("attention_bwd", "bf16", 0, 0, 0, 2, 4096, 32 // tp, 8 // tp, 128, True, "cudnn by=pytorch") in found
     assert Probe("rmsnorm_bwd", "bf16", 4096, 4096) in found
 
 

@@ -105,7 +105,7 @@ EXPECTED = {
     Probe("gemm", "bf16", 1024, 4096, 1024, variant="fwd"): [30, 44],
     Probe("gemm", "bf16", 1024, 1024, 4096, variant="dgrad"): [31],
     Probe("gemm", "bf16", 4096, 1024, 1024, variant="wgrad"): [33],
-    Probe("attention_fwd", "bf16", 0, 0, 0, 2, 512, 16, 4, 64, True, "flash_attention"): [20],
+    Probe("attention_fwd", "bf16", 0, 0, 0, 2, 512, 16, 4, 64, True, "flash_attention by=pytorch"): [20],
     Probe("rmsnorm", "bf16", 1024, 1024): [8],
     Probe("copy", "bf16", 1, 2048, variant="h2d"): [10],
     Probe("unknown", "unknown", variant="my_kernel<int>"): [9],
@@ -189,7 +189,7 @@ def test_a_trace_without_a_gpu_has_its_operators_for_kernels(tmp_path: Path) -> 
         Probe("gemm", "bf16", 1024, 4096, 1024, variant="fwd"): [40, 40],
         Probe("gemm", "bf16", 1024, 1024, 4096, variant="dgrad"): [20],
         Probe("gemm", "bf16", 4096, 1024, 1024, variant="wgrad"): [20],
-        Probe("attention_fwd", "bf16", 0, 0, 0, 2, 512, 16, 4, 64, True, "flash_attention"): [40],
+        Probe("attention_fwd", "bf16", 0, 0, 0, 2, 512, 16, 4, 64, True, "flash_attention by=pytorch"): [40],
         Probe("rmsnorm", "bf16", 1024, 1024): [50],
         Probe("unknown", "unknown", variant="record_param_comms"): [5],
         Probe("unknown", "unknown", variant="mylib::frobnicate"): [20],
@@ -306,10 +306,12 @@ def packed(tensors: int, before: int, longest: int) -> tuple[list[Any], list[str
 )
 def test_attention_of_flash_attn_has_its_shape_packed_or_not(name: str, op: str, tensors: int, before: int, library: str) -> None:
     """Packed sequences of several lengths are no one shape."""
-    assert one(name, *packed(tensors, before, 1024)) == Probe(op, "bf16", *ATTENTION, library)
+    assert one(name, *packed(tensors, before, 1024)) == Probe(op, "bf16", *ATTENTION, f"{library} by=pytorch")
     assert one(name, *packed(tensors, before, 2048)) is None
     dense = name.replace("varlen_", "")
-    assert one(dense, [DENSE] * tensors, [""] * tensors + ["0.0884", "True", "-1"]) == Probe(op, "bf16", *ATTENTION, library)
+    assert one(dense, [DENSE] * tensors, [""] * tensors + ["0.0884", "True", "-1"]) == Probe(
+        op, "bf16", *ATTENTION, f"{library} by=pytorch"
+    )
 
 
 def test_grouped_products_have_the_shape_of_one_group() -> None:
@@ -415,8 +417,8 @@ def test_a_trace_of_torch_on_cpu_is_read(tmp_path: Path) -> None:
         Probe("gemm", "fp32", 64, 128, 64, variant="fwd kernel"),
         Probe("gemm", "fp32", 64, 64, 128, variant="dgrad"),
         Probe("gemm", "fp32", 128, 64, 64, variant="wgrad"),
-        Probe("attention_fwd", "fp32", 0, 0, 0, 4, 16, 4, 4, 16, True, "flash_attention"),
-        Probe("attention_bwd", "fp32", 0, 0, 0, 4, 16, 4, 4, 16, True, "flash_attention"),
+        Probe("attention_fwd", "fp32", 0, 0, 0, 4, 16, 4, 4, 16, True, "flash_attention by=pytorch"),
+        Probe("attention_bwd", "fp32", 0, 0, 0, 4, 16, 4, 4, 16, True, "flash_attention by=pytorch"),
         Probe("elementwise", "fp32", 64, 128, variant="gelu"),
         Probe("layernorm", "fp32", 64, 64),
         Probe("rmsnorm", "fp32", 64, 128),

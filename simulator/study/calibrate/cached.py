@@ -28,9 +28,9 @@ TURNS_QUERIES = ("torch_flow", "trtllm_mha")
 READ_AND_WRITTEN = 2
 
 
-def has_cache(variant: str, *, causal: bool) -> bool:
-    """Whether a row of attention was timed with writing a cache."""
-    return causal and WITH_A_CACHE.match(variant) is not None
+def is_of_frameworks(variant: str) -> bool:
+    """Whether a row's word for attention is one of those collectors' own, letter by letter."""
+    return WITH_A_CACHE.match(variant.strip()) is not None
 
 
 def cached_s(cache_us: float, passes: float, on: Machine, what: Heads, width: float, *, queries: bool) -> Array:

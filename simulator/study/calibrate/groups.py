@@ -16,7 +16,7 @@ from ...kernels import Gemm, Kernel, Rowwise
 from ..gpus.kernel import WIDTH
 from .moved import BACK, name_of
 from .table import Measured
-from .words import FORWARD_BACKWARD, Experts, kernel_of, turns_of
+from .words import FORWARD_BACKWARD, Experts, kernel_of, library_of, turns_of
 
 RATIO = "ratio"
 """Instead of a library: rows that are no fit of their own, and told by their ratios to one."""
@@ -121,7 +121,7 @@ def _key(row: Measured, gpu: Gpu) -> tuple[Family, str, str, Kernel | Experts] |
         return f"{probe.dtype} takes the fit of {dtype}"
     if isinstance(kernel, Gemm | Experts):
         return "gemm" if isinstance(kernel, Gemm) else "moe", dtype, ANY, kernel
-    library = "_".join(word for word in probe.variant.lower().replace("-", "_").split() if "=" not in word)
+    library = library_of(probe.variant)
     return "attention", dtype, SHORT.get(library, library) or ANY, kernel
 
 

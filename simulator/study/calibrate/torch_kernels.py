@@ -15,6 +15,7 @@ from typing import Any
 from .table import Probe
 from .timers import Job, Watch, timed
 from .torch_operands import DTYPES, Operands, Refused
+from .words import library_of
 
 TABLE_ROWS = 2**15
 """Of an embedding whose vocabulary is not said."""
@@ -80,10 +81,11 @@ class Kernels(Operands):
 
     def attention(self, probe: Probe) -> Job:
         """Scaled dot-product attention by one library."""
-        if probe.variant not in BACKENDS:
+        library = library_of(probe.variant)
+        if library not in BACKENDS:
             raise Refused(f"PyTorch has no attention called {probe.variant!r}")
         attend = self.torch.nn.attention
-        backend = getattr(attend.SDPBackend, BACKENDS[probe.variant])
+        backend = getattr(attend.SDPBackend, BACKENDS[library])
         back = probe.op.endswith("_bwd")
         heads = (probe.heads, probe.kv_heads, probe.kv_heads)
         q, k, v = (self.tensor(probe, probe.batch, h, probe.seq, probe.head_dim).requires_grad_(back) for h in heads)

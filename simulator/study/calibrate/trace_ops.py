@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .table import Probe
+from .words import BY_PYTORCH
 
 DTYPES = {
     "c10::BFloat16": "bf16", "BFloat16": "bf16", "c10::Half": "fp16", "Half": "fp16", "float": "fp32", "Float": "fp32",
@@ -210,7 +211,7 @@ def _attention(op: Op, ours: str, place: int, causal: int, variant: str) -> Prob
     batch, heads, seq, width = queries
     if keys[2] != seq:
         return None
-    return Probe(ours, op.dtype(place), 0, 0, 0, batch, seq, heads, keys[1], width, op.flag(causal), variant)
+    return Probe(ours, op.dtype(place), 0, 0, 0, batch, seq, heads, keys[1], width, op.flag(causal), f"{variant} {BY_PYTORCH}")
 
 
 def _unpacked(op: Op, shape: list[int]) -> list[int]:

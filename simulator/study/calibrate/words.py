@@ -53,7 +53,9 @@ IN_TURN = "tn fwd"
 TURNS = 6
 """Their public collectors (ai-dynamo/aiconfigurator, collector/*/collect_gemm.py) time it in a loop over so many weights, or
 five: more than the cache holds, unless they are small."""
-LIBRARIES = ("flash_attention", "cudnn", "mem_efficient")
+BY_PYTORCH = "by=pytorch"
+"""Behind the name of an attention library: as PyTorch means it, the kernel alone. Inference frameworks mean others by it."""
+LIBRARIES = tuple(f"{name} {BY_PYTORCH}" for name in ("flash_attention", "cudnn", "mem_efficient"))
 """Of attention, as PyTorch has them."""
 ELEMENTWISE = ("add", "mul", "relu", "gelu", "dropout", "silu")
 """Operators that a table calls elementwise, and names in `variant`."""
@@ -136,6 +138,11 @@ def _products(probe: Probe, width: int) -> tuple[Gemm, ...]:
     if probe.op in BOTH:
         return Gemm(m, k, n, width, batch=batch), Gemm(k, n, m, width, batch=batch)
     return (Gemm(m, n, k, width, Part.WEIGHT_GRADIENT if adds(probe) else Part.FORWARD, batch),)
+
+
+def library_of(variant: str) -> str:
+    """The library of attention that a row names: one spelling, without what is said beside it, such as `contig=True`."""
+    return "_".join(word for word in variant.lower().replace("-", "_").split() if "=" not in word)
 
 
 def product_sizes(sizes: tuple[int, int, int], variant: str) -> tuple[int, int, int]:

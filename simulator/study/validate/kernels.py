@@ -20,18 +20,29 @@ from functools import cache
 from ...costs.attention import Heads
 from ...costs.machine import architecture
 from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import CACHE_PASSES, CACHE_US, FOR_AMPERE, HANDED_ON_US, LINEAR_US, OPERATOR_US, PAGED, SPILL_US, UNFUSED
+from ...costs.shelf import (
+    CACHE_PASSES,
+    CACHE_US,
+    FOR_AMPERE,
+    HANDED_ON_US,
+    LINEAR_US,
+    OPERATOR_US,
+    PAGED,
+    SHORT,
+    SPILL_US,
+    UNFUSED,
+)
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .. import catalog
 from ..calibrate import table
-from ..calibrate.cached import TURNS_QUERIES, cached_s, has_cache
+from ..calibrate.cached import TURNS_QUERIES, cached_s, is_of_frameworks
 from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
 from ..calibrate.table import DTYPE_WORDS, EAGER, Probe, is_cold
-from ..calibrate.words import TOP_K, mean_width, product_sizes, turns_of
+from ..calibrate.words import TOP_K, library_of, mean_width, product_sizes, turns_of
 from ..gpus import fit_files, kernel_fits
 from ..gpus.eager import is_one_by_one
 from ..gpus.kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
@@ -45,7 +56,7 @@ NEEDS = ("gpu", "op", "dtype")
 
 LIBRARIES = (
     (r"unfused|math|eager|naive", UNFUSED),
-    (r"fa_?3|flash_?attention[-_ ]?v?3", "fa3"),
+    (r"fa_?3|flash_?att(entio)?n_?v?3", "fa3"),
     (r"cudnn|torch_flow|trtllm", "torch_flow"),
     (r"fa_?2|flash|triton|flashinfer", "flash_attention"),
 )
@@ -57,7 +68,7 @@ ON_HOPPER = {
     "vllm_flashinfer": "vllm_flash_attn_fa3",
 }
 """What inference frameworks call a backend that takes FlashAttention 3 there, or kernels of its design, by the code of public
-collectors (ai-dynamo/aiconfigurator). PyTorch calls FlashAttention 2 so; only a profile of one's own tells its rows apart."""
+collectors (ai-dynamo/aiconfigurator). PyTorch calls FlashAttention 2 so, whose rows say `by=pytorch` here."""
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """How tables call a linear layer that PyTorch ran, alone or within a model."""
 FUSED = ("adam", "cast")
@@ -131,12 +142,15 @@ def _gpu(words: str, mine: Gpu | None) -> Gpu:
 
 
 def _library(variant: str, known: tuple[str, ...], owned: tuple[str, ...], kernels: str) -> str:
-    """The library of a row's attention: as one's own profile calls it; else by what inference frameworks mean by its name on GPUs
-    of such kernels; nothing if no fit is known to be of it.
+    """The library of a row's attention: as one's own profile calls it; else by what inference frameworks mean by a word of theirs
+    on GPUs of such kernels; nothing if no fit is known to be of it.
     """
-    name = variant.strip().lower()
-    library = name if name in known else next((mine for words, mine in LIBRARIES if re.search(words, name)), "")
-    if library in owned:
+    name = library_of(variant)
+    short = SHORT.get(name, name)
+    if short in owned:
+        return short
+    library = short if short in known else next((mine for words, mine in LIBRARIES if re.search(words, name)), "")
+    if library in owned or not is_of_frameworks(variant):
         return library
     if kernels == "blackwell" and library in FOR_AMPERE:
         return ""
@@ -199,13 +213,13 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
         raise UserError(f"causal: {shown(row['causal'])} is neither 0 nor 1")
     parts = [Part.FORWARD, Part.INPUT_GRADIENT] if op == ATTENTION_BOTH else [ATTENTIONS[op]]
     made = [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
-    passes, variant = by.beside(CACHE_PASSES, "attention"), row["variant"].strip()
-    if op != "attention_fwd" or not passes or row["cache"].strip() or not has_cache(variant, causal=causal):
+    if op != "attention_fwd" or not causal or not is_of_frameworks(row["variant"]):
         return made
+    passes, variant = by.beside(CACHE_PASSES, "attention"), row["variant"].strip()
     what = Heads(batch, seq, heads, kv_heads, head_dim)
     cache_us, width = by.beside(CACHE_US, "attention"), WIDTH[by.dtype]
     written_s = cached_s(cache_us, passes, by.machine, what, width, queries=variant in TURNS_QUERIES)
-    paged = by.beside(PAGED, "attention") or 1.0
+    paged = (variant in made[0].model.split() and by.beside(PAGED, "attention")) or 1.0
     return [replace(made[0], seconds=paged * made[0].seconds + by.gpu.site_scalar * float(written_s))]
 
 
