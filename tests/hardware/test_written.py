@@ -138,6 +138,21 @@ def test_commands_that_take_a_cluster_tell_where_its_shape_is_wrong(command: tup
     assert f"{file}:10:6: cluster.links.1.from: no vertex 'x'" in trainsim(*command, file).err
 
 
+def test_nodes_that_were_asked_for_are_those_that_a_shape_is_judged_by(tmp_path: Path) -> None:
+    """Too many of them are refused at the shape's place; a file that has too many itself is built with fewer."""
+    file = tmp_path / "mine.yaml"
+    told = "gpu: h100\ngpus_per_node: 8\nnodes: {nodes}\nintra_node: NVSwitch 450 GB/s\ninter_node: 8x400 Gbit/s\n"
+    told += "shape: fat-tree\nradix: 8\n"
+    asked = ("collective", "all_reduce", "-b", 8, "-e", 8, "--cluster", file)
+    fault = f"{file}:7:1: cluster.radix: no fat tree of 1600 NICs has switches of 8 ports"
+    file.write_text(told.format(nodes=4), encoding="utf-8")
+    for command in (("topology", file, "--nodes", 200), (*asked, "--nodes", 200), (*asked, "--gpus", 1600)):
+        assert fault in trainsim(*command).err, command
+    file.write_text(told.format(nodes=200), encoding="utf-8")
+    assert fault in trainsim(*asked).err
+    assert trainsim(*asked, "--nodes", 4).code == 0
+
+
 @pytest.mark.parametrize("what", FAULTS)
 def test_faults_are_named_all_at_once(what: str) -> None:
     written, expected = FAULTS[what]
