@@ -211,6 +211,25 @@ def test_jobs_that_nobody_could_tell_apart_are_refused(tmp_path: Path) -> None:
     assert "two are called 'job 4'" in said.err
 
 
+@pytest.mark.parametrize("wrong", [[1], {"a": 1}, True])
+def test_a_name_of_a_job_is_text_or_nothing(wrong: Any, tmp_path: Path) -> None:
+    entry = {"model": MODEL, "plan": {"dp": 8}, "job": {"global_batch": 16}, "gpus": 8}
+    file = tmp_path / "jobs.yaml"
+
+    def written(*names: Any) -> Path:
+        lines = [json.dumps({"name": name, **entry}) for name in names]
+        file.write_text("cluster: " + json.dumps(THIN) + "\njobs:\n" + "".join(f"  - {line}\n" for line in lines))
+        return file
+
+    said = trainsim("run", written("a", wrong))
+    assert said.code == 2
+    assert f"{file}:4:6: jobs: name: " in said.err
+    assert "is no name" in said.err
+    tenancy = sim.load(written(7, None))
+    assert isinstance(tenancy, Tenancy)
+    assert [tenant.name for tenant in tenancy.tenants] == ["7", "job 1"]
+
+
 def test_all_faults_of_jobs_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     """GPUs that a job without a list has are not known behind one that is no job: nobody is told that they clash."""
     entry = {"model": MODEL, "plan": {"dp": 4}, "job": {"global_batch": 16}}

@@ -73,7 +73,7 @@ def tenancy(document: Document) -> Tenancy:
         free = max(free, max(tenant.gpus) + 1)
         if counted or isinstance(entry["gpus"], list):
             tenants[i] = tenant
-    faults += _namesakes(document, entries)
+    faults += _misnamed(document, entries)
     if whole is not None and whole.fidelity.collectives == "stepwise":
         hint = "fluid or closed; stepwise simulates one job at a time"
         faults.append(Fault("fidelity.collectives: stepwise is not there for several jobs", hint, document.where(STEPWISE)))
@@ -118,17 +118,24 @@ def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Sc
 
 def _name_of(entry: Mapping[str, Any], number: int) -> str:
     """What a job is called; one without a name, by its place in the list."""
-    return str(entry.get("name", f"job {number}"))
+    name = entry.get("name")
+    return f"job {number}" if name is None else str(name)
 
 
-def _namesakes(document: Document, entries: Sequence[Any]) -> list[Fault]:
-    """Jobs that are called as one before them: nobody could tell the two apart in the result."""
-    names = [_name_of(entry, i) if isinstance(entry, Mapping) else "" for i, entry in enumerate(entries)]
-    return [
-        Fault(f"jobs: two are called {name!r}", "give each job a name of its own", document.where(("jobs", i, "name")))
-        for i, name in enumerate(names)
-        if name and name in names[:i]
-    ]
+def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
+    """Jobs whose name is no text, or that are called as one before them: nobody could tell the two apart in the result."""
+    faults: list[Fault] = []
+    names: set[str] = set()
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            continue
+        name, where = _name_of(entry, i), document.where(("jobs", i, "name"))
+        if type(entry.get("name", "")) not in (str, int, float, type(None)):
+            faults.append(Fault(f"jobs: name: {shown(entry['name'])} is no name", "a word, such as a", where))
+        elif name in names:
+            faults.append(Fault(f"jobs: two are called {name!r}", "give each job a name of its own", where))
+        names.add(name)
+    return faults
 
 
 def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
