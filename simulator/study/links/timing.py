@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -85,6 +86,8 @@ def cut_on(cluster: Cluster, pieces: int | None) -> Cut | None:
         call = Call(kind, payload_bytes, len(nodes), len(set(members)), algorithm)
         ways = walked(kind, algorithm, members), fine(kind, algorithm, members)
         in_pieces, at_best = (by_rounds.alone(call, way, inside, across) for way in ways)
+        if math.isclose(in_pieces.seconds, at_best.seconds):
+            return known
         return by_rounds.like(known, known.seconds * in_pieces.seconds / at_best.seconds, call)
 
     return cut
