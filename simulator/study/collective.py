@@ -165,9 +165,9 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
         return
     most = cluster.gpus_per_node * nodes
     if can_add_up(cluster, needs[0], most, nodes):
-        least = FEWEST_AT_A_SWITCH * nodes
+        least, who = FEWEST_AT_A_SWITCH * nodes, "within one node sharp is nvls, which" if name == "sharp" else name
         raise OutsideDomain(
-            f"{name} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
+            f"{who} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
             nearest={"gpus": least},
             hint=f"--gpus {least}, or take ring or tree",
         )
