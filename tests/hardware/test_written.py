@@ -187,7 +187,10 @@ def test_a_link_that_is_meant_is_found() -> None:
         assert f"did you mean {right!r}?" in caught.value.hint
     with pytest.raises(sim.UserError) as caught:
         cluster.link_named("laef0")
-    assert "write it source>target; did you mean 'leaf0'?" in caught.value.hint
+    assert "write a link source>target, such as leaf0>node0/nic0" in caught.value.hint
+    with pytest.raises(sim.UserError) as caught:
+        cluster.link_named("qqqq")
+    assert "write a link source>target, such as node0/gpu0>" in caught.value.hint
 
 
 def test_a_vertex_is_no_link_but_has_some() -> None:
@@ -196,4 +199,7 @@ def test_a_vertex_is_no_link_but_has_some() -> None:
         sim.cluster({**BASE, "shape": "leaf-spine", "nodes_per_pod": 2}).link_named("leaf0")
     assert "did you mean 'leaf0'" not in caught.value.hint
     assert "leaf0 is a vertex; write a link source>target, such as leaf0>" in caught.value.hint
-    assert "topology inline" not in caught.value.hint
+    assert "trainsim topology" not in caught.value.hint
+    with pytest.raises(sim.UserError) as caught:
+        sim.cluster("dgx-h100", nodes=2).link_named("leaf0")
+    assert "`trainsim topology NAME|FILE --json` lists all" in caught.value.hint

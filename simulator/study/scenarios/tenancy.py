@@ -150,8 +150,8 @@ def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
 
 
 def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster) -> list[Fault]:
-    """GPUs that do not exist, or that two jobs have, of jobs of the list whose GPUs are known: of those that only say how many, not
-    the ones behind a job that could not be built.
+    """GPUs that do not exist, or that two jobs have, of jobs whose GPUs are known: behind one that could not be built, nobody
+    knows those of a job that only says how many.
     """
     faults: list[Fault] = []
     owner: dict[int, str] = {}
