@@ -12,6 +12,7 @@ from ..binding.fidelity import Collectives
 from ._show import Count, json_option, print_json, print_pairs, print_table, progress
 
 if TYPE_CHECKING:
+    from ..hardware.cluster import Cluster
     from ..study.links.uneven import Exchange
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -65,13 +66,12 @@ def command(
     """
     from ..study.collective import spread, time_collective
     from ..study.links.timing import switch_abilities
-    from ..study.scenarios.api import cluster as find
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None
     with progress("simulating"):
         gpus = exchange.ranks if exchange else gpus
-        found = find(cluster) if gpus is None and nodes is None else _large_enough(find(cluster), gpus, nodes)
+        found = _large_enough(cluster, gpus, nodes)
         chosen, sizes = spread(found, gpus, nodes), [] if exchange else _sizes(first, last, factor)
         how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
         rows = time_collective(kind, found, sizes, gpus=chosen, matrix=exchange.held if exchange else None, **how)
@@ -128,12 +128,21 @@ def _between(exchange: Exchange | None) -> list[tuple[str, str]]:
     return [("each sends", f"{spans[0]} to others"), ("and receives", spans[1])]
 
 
-def _large_enough(cluster: Any, gpus: int | None, nodes: int | None) -> Any:
-    """The cluster with as many nodes as were asked for: a named cluster says how it grows."""
-    from dataclasses import replace
+def _large_enough(name: str, gpus: int | None, nodes: int | None) -> Cluster:
+    """The cluster, grown to as many nodes as were asked for if it has fewer; a file that cannot be built as it stands is built
+    with the nodes that were asked for.
+    """
+    from ..errors import UserError
+    from ..study.scenarios.api import cluster as find
 
-    needed = nodes or -(-(gpus or 1) // cluster.gpus_per_node)
-    return replace(cluster, nodes=max(needed, cluster.nodes)) if needed > cluster.nodes else cluster
+    try:
+        found = find(name)
+    except UserError:
+        if nodes is None:
+            raise
+        return find(name, nodes=nodes)
+    needed = nodes or -(-(gpus or 1) // found.gpus_per_node)
+    return find(name, nodes=needed) if needed > found.nodes else found
 
 
 def _sizes(first: int, last: int, factor: int) -> list[int]:

@@ -25,7 +25,9 @@ KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """`plain` is the best of ring and tree: what is left of `auto` where the switch cannot add up, as for integers of a byte."""
 
-MOST_AT_A_SWITCH = 8
+FEWEST_AT_A_SWITCH = 3
+"""GPUs of a node for which NCCL lets an NVSwitch add up."""
+STEPS_GROW_UP_TO = 8
 """The most GPUs whose switch was measured as it adds up. More of them wait for the same few hops of the switch, not for one
 another: that each further one takes longer, as 2 to 8 do, is not taken to go on. Reasoned: no table holds more at one switch.
 """
@@ -133,7 +135,8 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
     if call.kind != "all_reduce":
         return ("ring",)
     far, wanted = call.nodes > 1, call.algorithm
-    adds_up = inside.nvls_efficiency > 0 and call.per_node > 2 and (not far or across is None or across.nvls)
+    enough = call.per_node >= FEWEST_AT_A_SWITCH
+    adds_up = inside.nvls_efficiency > 0 and enough and (not far or across is None or across.nvls)
     if wanted == "sharp" and not far:
         wanted = "nvls"
     if wanted == "plain" or (wanted == "nvls" and not adds_up):
@@ -194,7 +197,7 @@ def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 
 def _steps_at_switch(ranks: float) -> float:
     """Steps that so many GPUs take through a switch that adds up."""
-    return 2 * (min(ranks, MOST_AT_A_SWITCH) - 1)
+    return 2 * (min(ranks, STEPS_GROW_UP_TO) - 1)
 
 
 def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import UserError, did_you_mean, either, nearest
 from .gpu import Gpu
-from .options import LinkSpec, Options
+from .options import INLINE, LinkSpec, Options
 from .wiring import Array, Wiring
 
 if TYPE_CHECKING:
@@ -151,10 +151,8 @@ class Cluster:
         ends = [end.strip() for end in name.split(">")]
         if len(ends) == 2 and len(found := self._links(ends[0], ends[1])):
             return int(found[0])
-        raise UserError(
-            f"no link {name!r} in {self.name}",
-            hint=f"{self._nearest_link(name, ends)} (`trainsim topology NAME|FILE --json` lists all)",
-        )
+        listed = "" if self.name == INLINE else " (`trainsim topology NAME|FILE --json` lists all)"
+        raise UserError(f"no link {name!r} in {self.name}", hint=f"{self._nearest_link(name, ends)}{listed}")
 
     def _links(self, source: str | None, target: str | None) -> Array:
         """The links with these ends; None is any."""
@@ -171,14 +169,20 @@ class Cluster:
     def _nearest_link(self, name: str, ends: list[str]) -> str:
         """What is most like a name that no link has: a link out of the vertex that is meant, or else one into the other."""
         if name in self.vertices:
-            links = [self.wiring.link_name(link) for link in self._of(name)[:MOST_NAMED].tolist()]
-            return f"{name} is a vertex; write a link source>target, such as {either(links)}" if links else f"{name} has no link"
+            links = self._of(name)
+            return f"{name} is a vertex; {self._such_as(links)}" if len(links) else f"{name} has no link"
         meant = [end if end in self.vertices else nearest(end, self.vertices) for end in ends]
         if len(ends) == 2 and any(meant):
             source, target = meant
             near = self._links(source, None) if source else self._links(None, target)
             return did_you_mean(name, [self.wiring.link_name(link) for link in near[:MOST_NEAR].tolist()])
-        return f"write it source>target; {did_you_mean(name, self.vertices)}"
+        vertex = nearest(name, self.vertices)
+        links = self._of(vertex) if vertex else self._links(None, None)
+        return self._such_as(links) if len(links) else "it has none"
+
+    def _such_as(self, links: Array) -> str:
+        """How links are written, by the first few of some."""
+        return f"write a link source>target, such as {either(map(self.wiring.link_name, links[:MOST_NAMED].tolist()))}"
 
 
 MOST_NAMED = 4

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+INLINE = "inline"
+"""The name of a cluster that stands in a scenario, or was given as a mapping: no command could take it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:

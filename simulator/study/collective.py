@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.conduct import AUTO, Conduct, serving, takes
+from ..costs.theory import FEWEST_AT_A_SWITCH
 from ..engine.close import close
 from ..engine.fold import fold, unfolded
 from ..engine.task import Array
@@ -28,7 +29,7 @@ from ..units import GB, US_PER_S, seconds
 from . import catalog, engines
 from .links.choices import IN_SWITCHES
 from .links.library import conduct_on
-from .links.timing import FEWEST_AT_A_SWITCH, IDEAL, MEASURED_AS, can_add_up
+from .links.timing import IDEAL, MEASURED_AS, can_add_up
 from .links.uneven import KIND, Exchange, conduct_of
 from .scenarios import api
 
@@ -165,9 +166,9 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
         return
     most = cluster.gpus_per_node * nodes
     if can_add_up(cluster, needs[0], most, nodes):
-        least = FEWEST_AT_A_SWITCH * nodes
+        least, who = FEWEST_AT_A_SWITCH * nodes, "within one node sharp is nvls, which" if name == "sharp" else name
         raise OutsideDomain(
-            f"{name} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
+            f"{who} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
             nearest={"gpus": least},
             hint=f"--gpus {least}, or take ring or tree",
         )

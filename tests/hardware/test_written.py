@@ -138,6 +138,21 @@ def test_commands_that_take_a_cluster_tell_where_its_shape_is_wrong(command: tup
     assert f"{file}:10:6: cluster.links.1.from: no vertex 'x'" in trainsim(*command, file).err
 
 
+def test_nodes_that_were_asked_for_are_those_that_a_shape_is_judged_by(tmp_path: Path) -> None:
+    """Too many of them are refused at the shape's place; a file that has too many itself is built with fewer."""
+    file = tmp_path / "mine.yaml"
+    told = "gpu: h100\ngpus_per_node: 8\nnodes: {nodes}\nintra_node: NVSwitch 450 GB/s\ninter_node: 8x400 Gbit/s\n"
+    told += "shape: fat-tree\nradix: 8\n"
+    asked = ("collective", "all_reduce", "-b", 8, "-e", 8, "--cluster", file)
+    fault = f"{file}:7:1: cluster.radix: no fat tree of 1600 NICs has switches of 8 ports"
+    file.write_text(told.format(nodes=4), encoding="utf-8")
+    for command in (("topology", file, "--nodes", 200), (*asked, "--nodes", 200), (*asked, "--gpus", 1600)):
+        assert fault in trainsim(*command).err, command
+    file.write_text(told.format(nodes=200), encoding="utf-8")
+    assert fault in trainsim(*asked).err
+    assert trainsim(*asked, "--nodes", 4).code == 0
+
+
 @pytest.mark.parametrize("what", FAULTS)
 def test_faults_are_named_all_at_once(what: str) -> None:
     written, expected = FAULTS[what]
@@ -172,7 +187,10 @@ def test_a_link_that_is_meant_is_found() -> None:
         assert f"did you mean {right!r}?" in caught.value.hint
     with pytest.raises(sim.UserError) as caught:
         cluster.link_named("laef0")
-    assert "write it source>target; did you mean 'leaf0'?" in caught.value.hint
+    assert "write a link source>target, such as leaf0>node0/nic0" in caught.value.hint
+    with pytest.raises(sim.UserError) as caught:
+        cluster.link_named("qqqq")
+    assert "write a link source>target, such as node0/gpu0>" in caught.value.hint
 
 
 def test_a_vertex_is_no_link_but_has_some() -> None:
@@ -181,4 +199,7 @@ def test_a_vertex_is_no_link_but_has_some() -> None:
         sim.cluster({**BASE, "shape": "leaf-spine", "nodes_per_pod": 2}).link_named("leaf0")
     assert "did you mean 'leaf0'" not in caught.value.hint
     assert "leaf0 is a vertex; write a link source>target, such as leaf0>" in caught.value.hint
-    assert "topology inline" not in caught.value.hint
+    assert "trainsim topology" not in caught.value.hint
+    with pytest.raises(sim.UserError) as caught:
+        sim.cluster("dgx-h100", nodes=2).link_named("leaf0")
+    assert "`trainsim topology NAME|FILE --json` lists all" in caught.value.hint

@@ -39,7 +39,7 @@ ISSUE = re.compile(r"\b[\w.-]+/[\w.-]+#[0-9]+\b")
 YEAR = re.compile(r"\b20[12][0-9]\b")
 INSIDE = {name: fabric.inside for name in fabrics.names() if (fabric := fabrics.load(name)).inside}
 ACROSS = {name: fabric.across for name in fabrics.names() if (fabric := fabrics.load(name)).across}
-CURVES = fabrics.curves_of([fabrics.load(name) for name in fabrics.names()])
+CURVES = [curve for name in fabrics.names() for curve in fabrics.load(name).curves]
 
 insides = st.sampled_from(sorted(INSIDE)).map(INSIDE.__getitem__)
 networks = st.sampled_from(sorted(ACROSS)).map(ACROSS.__getitem__)
@@ -53,6 +53,14 @@ def near(inside: Inside | None, across: Across | None) -> list[Curve]:
     """The curves that ship with these links."""
     own = [c for c in CURVES if c.nodes == 1 and c.inside == inside]
     return own + [c for c in CURVES if c.nodes > 1 and c.across == across]
+
+
+@pytest.mark.parametrize("name", [name for name, inside in INSIDE.items() if inside.nvls_efficiency])
+@pytest.mark.parametrize(("ranks", "nodes", "adds_up"), [(2, 1, False), (3, 1, True), (4, 2, False), (5, 2, False), (6, 2, True)])
+def test_a_switch_adds_up_for_three_gpus_of_a_node_in_the_theory_too(name: str, ranks: int, nodes: int, *, adds_up: bool) -> None:
+    inside, across = INSIDE[name], replace(ACROSS["ndr-ib"], nvls=True) if nodes > 1 else None
+    nvls, plain = (theory.seconds(Call("all_reduce", 2**28, ranks, nodes, way), inside, across) for way in ("nvls", "plain"))
+    assert (nvls != plain) == adds_up
 
 
 @given(kinds, algorithms, places, insides, networks, sizes, st.floats(0, 8))

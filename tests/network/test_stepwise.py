@@ -14,7 +14,7 @@ from simulator.binding import stepwise
 from simulator.collectives import steps, windows, wire_fraction
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
-from simulator.study.collective import time_collective
+from simulator.study.collective import Timed, time_collective
 
 from ..commandline import trainsim
 from .alone import BANDWIDTH, LATENCY, many_nodes, one_node
@@ -187,10 +187,18 @@ def test_one_piece_takes_the_rounds_one_after_the_other_on_measured_links_too() 
 
 def test_a_measured_time_that_is_cut_is_extrapolated() -> None:
     box = sim.cluster("dgx-h100", nodes=1)
-    plain, cut = (time_collective("all_reduce", box, [2**26], pieces=pieces)[0] for pieces in (None, 4))
-    assert (plain.algorithm, plain.provenance, cut.algorithm, cut.provenance) == ("nvls", "interpolated", "nvls", "extrapolated")
-    ring, same = (time_collective("all_reduce", box, [2**26], algorithm="ring", pieces=pieces)[0] for pieces in (None, 4))
+
+    def in_pieces(algorithm: str) -> list[Timed]:
+        return [time_collective("all_reduce", box, [2**26], algorithm=algorithm, pieces=pieces)[0] for pieces in (None, 4)]
+
+    plain, cut = in_pieces("tree")
+    assert (plain.provenance, cut.provenance) == ("interpolated", "extrapolated")
+    assert cut.time_s > plain.time_s
+    ring, same = in_pieces("ring")
     assert ring == same, "a ring is not cut"
+    whole, alike = in_pieces("nvls")
+    assert whole.provenance == "interpolated"
+    assert whole == alike, "one switch does all at once, in however many pieces"
 
 
 @pytest.mark.parametrize("pieces", [None, 1, 5])

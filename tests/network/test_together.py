@@ -211,6 +211,46 @@ def test_jobs_that_nobody_could_tell_apart_are_refused(tmp_path: Path) -> None:
     assert "two are called 'job 4'" in said.err
 
 
+@pytest.mark.parametrize("wrong", [[1], {"a": 1}, True])
+def test_a_name_of_a_job_is_text_or_nothing(wrong: Any, tmp_path: Path) -> None:
+    entry = {"model": MODEL, "plan": {"dp": 8}, "job": {"global_batch": 16}, "gpus": 8}
+    file = tmp_path / "jobs.yaml"
+
+    def written(*names: Any) -> Path:
+        lines = [json.dumps({"name": name, **entry}) for name in names]
+        file.write_text("cluster: " + json.dumps(THIN) + "\njobs:\n" + "".join(f"  - {line}\n" for line in lines))
+        return file
+
+    said = trainsim("run", written("a", wrong))
+    assert said.code == 2
+    assert f"{file}:4:6: jobs: name: " in said.err
+    assert "is no name" in said.err
+    tenancy = sim.load(written(7, None))
+    assert isinstance(tenancy, Tenancy)
+    assert [tenant.name for tenant in tenancy.tenants] == ["7", "job 1"]
+
+
+def test_all_faults_of_jobs_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """GPUs that a job without a list has are not known behind one that is no job: nobody is told that they clash."""
+    entry = {"model": MODEL, "plan": {"dp": 4}, "job": {"global_batch": 16}}
+    held: tuple[Any, ...] = ([0, 1, 2, 3], [3, 4, 5, 6], [7, 7, 8, 9], [-1], 4, [12, 13, 14, 15], [28, 29, 30, 32])
+    lines = [json.dumps({"name": "a" if i < 2 else f"j{i}", **entry, "gpus": gpus}) for i, gpus in enumerate(held)]
+    head = ["fidelity: {collectives: stepwise}", "cluster: " + json.dumps({**THIN, "nodes": 8}), "jobs:"]
+    file = tmp_path / "jobs.yaml"
+    file.write_text("".join(f"{line}\n" for line in (*head, *(f"  - {line}" for line in lines))))
+    faults = trainsim("run", file, "--json").record["faults"]
+    expected = [
+        (1, "stepwise is not there for several jobs"),
+        (5, "two are called 'a'"),
+        (5, "GPU 3 of a belongs to a too"),
+        (6, "GPU 7 of j2 belongs to j2 too"),
+        (7, "-1 is no number of a GPU"),
+        (10, "j6 has GPU 32, but inline has 32"),
+    ]
+    assert [int(fault["where"].split(":")[-2]) for fault in faults] == [line for line, _ in expected]
+    assert all(says in fault["message"] for fault, (_, says) in zip(faults, expected, strict=True))
+
+
 def test_jobs_are_not_simulated_stepwise_and_say_so(tmp_path: Path) -> None:
     entries = [{"name": n, "model": MODEL, "plan": {"dp": 8}, "job": {"global_batch": 16}, "gpus": 8} for n in "ab"]
     file = tmp_path / "jobs.yaml"

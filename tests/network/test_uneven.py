@@ -464,6 +464,20 @@ class TestOnMeasuredLinks:
         assert bare["direct"] < bare["hierarchical"]
         assert by_name["direct"] < by_name["hierarchical"]
 
+    @pytest.mark.parametrize("name", ["dgx1-v100", "polaris", "alps-gh200"])
+    @pytest.mark.parametrize("hot", ["sender", "receiver", "pair"])
+    def test_without_a_switch_it_waits_for_the_busiest_wire(self, name: str, hot: str) -> None:
+        """It takes what the even exchange does that keeps bare links busy for as long: in a cube mesh, four times one of these
+        sizes if a GPU has eight times as much, for there the even one fills a few wires and no GPU.
+        """
+        found = sim.cluster(name, nodes=1)
+        even = np.full((found.gpus, found.gpus), float(B))
+        matrix = even.copy()
+        matrix[{"sender": np.s_[0], "receiver": np.s_[:, 0], "pair": np.s_[0, 1]}[hot]] *= 8
+        skew = bare_s(matrix, found, "direct", "stepwise") / bare_s(even, found, "direct", "stepwise")
+        hot_s, as_long_s = (time_collective("alltoall", found, matrix=held)[0].time_s for held in (matrix, even * skew))
+        assert hot_s == pytest.approx(as_long_s, rel=0.02)
+
     def test_on_a_cube_mesh_no_rank_takes_the_place_of_another(self) -> None:
         """Rings share out among several orders of the ranks what all ranks have alike; here they have not."""
         cluster = sim.cluster("dgx1-v100", nodes=2)

@@ -13,13 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import simulator as sim
+from simulator.costs import theory
 from simulator.costs.theory import Call
 from simulator.errors import UserError
+from simulator.study.collective import spread, time_collective
 from simulator.study.links import fabrics
 from simulator.study.links.describe import algorithm, machine
 from simulator.study.tables import read
 from simulator.study.validate import collectives
 from simulator.study.validate.report import judged, validate
+from simulator.units import US_PER_S
 
 from ..commandline import trainsim
 from ..source import ROOT
@@ -204,6 +208,27 @@ def test_collective_and_validate_call_the_same_rows_extrapolated(tmp_path: Path)
         (other,) = validate("collectives", table(tmp_path / "rows.csv", [line])).rows
         assert (other.provenance, other.extrapolated) == (row["provenance"], row["extrapolated"]), cluster
         assert other.extrapolated == (other.provenance != "interpolated")
+
+
+@pytest.mark.parametrize("kind", theory.KINDS)
+def test_of_a_cube_mesh_validate_tells_what_its_routes_give_or_nothing(kind: str, tmp_path: Path) -> None:
+    counts, box = range(2, 9), sim.cluster("dgx1-v100", nodes=1)
+    lines = [("mine", "NVLink2 cube mesh", "V100", n, 1, n, kind, "auto", "", "fp16", 2**30, 100.0) for n in counts]
+    rows = validate("collectives", table(tmp_path / "rows.csv", lines)).rows
+    left: set[int] = {"sendrecv": set(), "alltoall": {5, 6, 7}}.get(kind, {3, 5, 6, 7})
+    for n, row in zip(counts, rows, strict=True):
+        if n in left:
+            assert f"no formula tells what {n} GPUs of a cube mesh reach" in (row.skipped or "")
+            continue
+        (taken,) = time_collective(kind, box, [2**30], gpus=spread(box, n))
+        assert row.predicted == pytest.approx(taken.time_s * US_PER_S, rel=1e-4), n
+
+
+@pytest.mark.parametrize(("fabric", "gpu", "told"), [("NVLink1", "P100-SXM2", True), ("NVLink2", "V100", False)])
+def test_three_of_a_quad_are_told_where_its_wires_are_alike(fabric: str, gpu: str, *, told: bool) -> None:
+    inside = machine(gpu, fabric, 3, 1).inside
+    assert inside.told("all_reduce", 3) is told
+    assert not inside.told("all_reduce", 6)
 
 
 def test_rows_tell_how_they_are_known(tmp_path: Path) -> None:

@@ -27,12 +27,14 @@ from ...hardware.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Parts of the payload that the busiest move: a GPU in its node, and in all, a NIC, all NICs of a node."""
+    """Parts of the payload that the busiest move: a GPU in its node, and in all, a NIC, all NICs of a node, a wire in a node."""
 
     inside: float
     in_all: float
     over_nic: float
     over_nics: float
+    over_wire: float = 0.0
+    """Over what part the wire has of a GPU's rate; 0 where wires are not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,17 @@ class Walk:
     """Per window of rounds that are under way together."""
 
 
-def walk(algorithm: ModuleType, kind: str, cluster: Cluster, gpus: Array, pieces: int | None = None) -> Walk:
-    """How an algorithm goes about a kind of collective among these GPUs of a cluster; if pipelined, in so many pieces."""
+def walk(
+    algorithm: ModuleType, kind: str, cluster: Cluster, gpus: Array, pieces: int | None = None, *, wired: bool = False
+) -> Walk:
+    """How an algorithm goes about a kind of collective among these GPUs of a cluster; if pipelined, in so many pieces. Where
+    GPUs are `wired` to each other without a switch, it waits for the wires on its routes too.
+    """
     nodes = gpus // cluster.gpus_per_node
     rounds = algorithm.rounds(kind, nodes)
     pieces = pieces if is_pipelined(algorithm) else 1
-    loads = tuple(_load(together, ticks / (pieces or 1), cluster, gpus) for together, ticks in windows(rounds, pieces))
+    cut = windows(rounds, pieces)
+    loads = tuple(_load(together, ticks / (pieces or 1), cluster, gpus, wired=wired) for together, ticks in cut)
     return Walk(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
 
 
@@ -74,7 +81,7 @@ def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
     return part, float(r.fraction) * float(share[far].max()), int(np.bincount(r.edges.source[far]).max()) - 1
 
 
-def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array) -> Load:
+def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array, *, wired: bool) -> Load:
     """What the routes of some messages, all under way together so many times, put on the busiest in either direction."""
     edges = joined([(r.edges, float(r.fraction * r.repeats)) for r in rounds])
     source, target, per_node = gpus[edges.source], gpus[edges.target], cluster.gpus_per_node
@@ -89,12 +96,22 @@ def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array) 
 
     crossing = gate[far], target[far], edges.share[far]
     inside = (source[near], target[near], edges.share[near]), (source[handed], gate[handed], edges.share[handed])
+    on_wires = tuple(np.concatenate(column) for column in zip(*inside, strict=True))
     return Load(
         busiest(*inside),
         busiest(*inside, crossing),
         busiest((cluster.nic_of(gate[far]), cluster.nic_of(target[far]), edges.share[far])),
         busiest((gate[far] // per_node, target[far] // per_node, edges.share[far])),
+        times * _over_wire(cluster, *on_wires) if wired else 0.0,
     )
+
+
+def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> float:
+    """What some messages inside nodes put on the busiest of the wires on their routes, over its part of a GPU's rate."""
+    links = cluster.route(source, target)
+    used = links >= 0
+    carried = np.bincount(links[used], np.broadcast_to(share[:, None], links.shape)[used], cluster.wiring.links)
+    return float((carried / cluster.wiring.capacity_bytes_per_s).max(initial=0.0)) * cluster.nvlink.bytes_per_s
 
 
 def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone:
@@ -130,7 +147,8 @@ def wire_s(call: Call, how: Walk, inside: Inside, across: Across | None) -> floa
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:
     """Of one window: the p-norm of what GPUs and nodes need, as in the theory."""
     carried = load.in_all if inside.carries_out(call.per_node) else load.inside
-    on_gpu = carried * call.payload_bytes / inside.rate(call.per_node) / theory.reached(call, inside)
+    slow = max(carried / inside.rate(call.per_node), load.over_wire / inside.bytes_per_s)
+    on_gpu = slow * call.payload_bytes / theory.reached(call, inside)
     on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
     if across is None or not load.over_nics:
         return on_gpu

@@ -7,7 +7,7 @@ that was inside. `results/collectives/make.py` writes those that ship, `trainsim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -230,8 +230,3 @@ def _across(name: str, schema: AcrossSchema) -> Across:
         schema.adaptive,
         schema.nvls,
     )
-
-
-def curves_of(fabrics: Sequence[Fabric]) -> tuple[Curve, ...]:
-    """The curves of several fabrics together."""
-    return tuple(curve for fabric in fabrics for curve in fabric.curves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -26,8 +27,6 @@ IDEAL = "ideal"
 """The fabric of a cluster whose links are taken at their face value."""
 QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
 """Networks whose switches can add up, for libraries that are set up to use them: NVIDIA Quantum, from SHARPv2 of 2019 on."""
-FEWEST_AT_A_SWITCH = 3
-"""GPUs of a node for which NCCL lets an NVSwitch add up."""
 MEASURED_AS = {"exchange": "sendrecv"}
 KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": theory.ALGORITHMS[0]}
 """What the measurements and the theory of some algorithms are called."""
@@ -85,6 +84,8 @@ def cut_on(cluster: Cluster, pieces: int | None) -> Cut | None:
         call = Call(kind, payload_bytes, len(nodes), len(set(members)), algorithm)
         ways = walked(kind, algorithm, members), fine(kind, algorithm, members)
         in_pieces, at_best = (by_rounds.alone(call, way, inside, across) for way in ways)
+        if math.isclose(in_pieces.seconds, at_best.seconds):
+            return known
         return by_rounds.like(known, known.seconds * in_pieces.seconds / at_best.seconds, call)
 
     return cut
@@ -120,7 +121,7 @@ def can_add_up(cluster: Cluster, ability: str, ranks: int, nodes: int) -> bool:
         return ability == "sharp" or any(run.kind == SWITCH for run in cluster.wiring.vertices)
     inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
     if ability == "nvls" or nodes == 1:
-        enough = ranks >= FEWEST_AT_A_SWITCH * nodes
+        enough = ranks >= theory.FEWEST_AT_A_SWITCH * nodes
         return enough and inside.nvls_efficiency > 0 and (nodes == 1 or across is None or across.nvls)
     return across is not None and (across.sharp or cluster.fabric in QUANTUM)
 

@@ -2,8 +2,8 @@
 
 People measure even exchanges. An uneven one takes what is known of the even one that keeps the busiest link busy for as long
 (payload times skew), times what the rule of rounds (`by_rounds`) makes of the one over the other: 1 where every rank has
-something for every other, less where many pairs have nothing for one another. An algorithm that is known by its rounds alone
-so takes what its own rounds do.
+something for every other, less where many pairs have nothing for one another. Without a switch the busiest link is a wire on
+the routes of the cluster. An algorithm that is known by its rounds alone so takes what its own rounds do.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def _timing(
 
     @cache
     def walks(name: str) -> tuple[Walk, Walk]:
-        even, own = (by_rounds.walk(modules[name], KIND, cluster, gpus) for modules in (evenly, unevenly))
+        wired = inside.mesh > 1
+        even, own = (by_rounds.walk(modules[name], KIND, cluster, gpus, wired=wired) for modules in (evenly, unevenly))
         return even, own
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from ...errors import did_you_mean
-from ...hardware.options import Dragonfly
+from ...hardware.options import INLINE, Dragonfly
 from ...units import US_PER_S
 from .. import catalog
 from ..documents.fields import BytesPerSecond, Degree, Latency, Name
@@ -94,7 +94,7 @@ class EdgeSchema(Strict):
 class ClusterSchema(Strict):
     """A cluster; inline, or a file in topologies."""
 
-    name: Name = "inline"
+    name: Name = INLINE
     gpu: Annotated[GpuSchema, Field(description="the name of a GPU, such as h100, a path or a mapping")]
     gpus_per_node: Annotated[Degree, Field(description="GPUs in one NVLink domain, such as 8")]
     nodes: Degree = 1

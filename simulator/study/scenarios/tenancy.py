@@ -58,8 +58,8 @@ def tenancy(document: Document) -> Tenancy:
     """The jobs of a document; raises `UserError` with the faults of all of them."""
     entries = document.at(("jobs",))
     faults: list[Fault] = []
-    tenants: list[Tenant] = []
-    whole, free = None, 0
+    tenants: dict[int, Tenant] = {}
+    whole, free, counted = None, 0, True
     if not isinstance(entries, list) or not entries:
         raise UserError("jobs should be a list of jobs", where=document.where(("jobs",)), hint="jobs: [{name: a, gpus: 8, ...}]")
     for i, entry in enumerate(entries):
@@ -68,18 +68,26 @@ def tenancy(document: Document) -> Tenancy:
             whole, tenant = _tenant(document, place, entry, free)
         except UserError as error:
             faults += error.faults
+            counted = False
             continue
         free = max(free, max(tenant.gpus) + 1)
-        tenants.append(tenant)
-    faults += _namesakes(document, entries)
+        if counted or isinstance(entry["gpus"], list):
+            tenants[i] = tenant
+    faults += _misnamed(document, entries)
     if whole is not None and whole.fidelity.collectives == "stepwise":
         hint = "fluid or closed; stepwise simulates one job at a time"
         faults.append(Fault("fidelity.collectives: stepwise is not there for several jobs", hint, document.where(STEPWISE)))
-    if not faults and whole is not None:
+    if whole is not None:
         faults += _clashes(document, tenants, whole.cluster)
     if faults or whole is None:
-        raise UserError(faults=list(dict.fromkeys(faults)))
-    return Tenancy(whole.cluster, tuple(tenants), whole.perturb)
+        raise UserError(faults=sorted(dict.fromkeys(faults), key=_place))
+    return Tenancy(whole.cluster, tuple(tenants.values()), whole.perturb)
+
+
+def _place(fault: Fault) -> tuple[str, tuple[int, ...]]:
+    """The file of a fault, and its line and column there."""
+    file, *at = fault.where.rsplit(":", 2)
+    return (file, tuple(map(int, at))) if all(map(str.isdecimal, at)) else (fault.where, ())
 
 
 def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Scenario, Tenant]:
@@ -110,17 +118,24 @@ def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Sc
 
 def _name_of(entry: Mapping[str, Any], number: int) -> str:
     """What a job is called; one without a name, by its place in the list."""
-    return str(entry.get("name", f"job {number}"))
+    name = entry.get("name")
+    return f"job {number}" if name is None else str(name)
 
 
-def _namesakes(document: Document, entries: Sequence[Any]) -> list[Fault]:
-    """Jobs that are called as one before them: nobody could tell the two apart in the result."""
-    names = [_name_of(entry, i) if isinstance(entry, Mapping) else "" for i, entry in enumerate(entries)]
-    return [
-        Fault(f"jobs: two are called {name!r}", "give each job a name of its own", document.where(("jobs", i, "name")))
-        for i, name in enumerate(names)
-        if name and name in names[:i]
-    ]
+def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
+    """Jobs whose name is no text, or that are called as one before them: nobody could tell the two apart in the result."""
+    faults: list[Fault] = []
+    names: set[str] = set()
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            continue
+        name, where = _name_of(entry, i), document.where(("jobs", i, "name"))
+        if type(entry.get("name", "")) not in (str, int, float, type(None)):
+            faults.append(Fault(f"jobs: name: {shown(entry['name'])} is no name", "a word, such as a", where))
+        elif name in names:
+            faults.append(Fault(f"jobs: two are called {name!r}", "give each job a name of its own", where))
+        names.add(name)
+    return faults
 
 
 def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
@@ -134,11 +149,13 @@ def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
     return replace(cluster, nodes=gpus // cluster.gpus_per_node)
 
 
-def _clashes(document: Document, tenants: Sequence[Tenant], cluster: Cluster) -> list[Fault]:
-    """GPUs that do not exist, or that two jobs have."""
+def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster) -> list[Fault]:
+    """GPUs that do not exist, or that two jobs have, of jobs whose GPUs are known: behind one that could not be built, nobody
+    knows those of a job that only says how many.
+    """
     faults: list[Fault] = []
     owner: dict[int, str] = {}
-    for i, tenant in enumerate(tenants):
+    for i, tenant in tenants.items():
         where = document.where(("jobs", i, "gpus"))
         beyond = [gpu for gpu in tenant.gpus if gpu >= cluster.gpus]
         twice = sorted(gpu for gpu, times in Counter(tenant.gpus).items() if gpu in owner or times > 1)

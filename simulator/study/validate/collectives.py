@@ -52,6 +52,9 @@ def predictor() -> Callable[[Row], Predicted]:
             raise UserError(f"bytes: {shown(row['bytes'])} is no number of bytes")
         if gpus < 2:
             raise UserError("one GPU alone has nobody to talk to")
+        if not found.inside.told(call.kind, call.per_node):
+            what = f"no formula tells what {call.per_node:g} GPUs of a cube mesh reach"
+            raise UserError(f"{what}: `trainsim collective` takes their routes")
         time = alone(call, found.inside, found.across, found.curves)
         return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance, extrapolated=time.extrapolated)
 
