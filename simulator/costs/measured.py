@@ -29,7 +29,6 @@ C = TypeVar("C", GemmConstants, AttentionConstants, RowwiseConstants)
 USUAL_CONSTANTS: Mapping[Family, Any] = {
     "gemm": GemmConstants(),
     "moe": GemmConstants(),
-    "attention": AttentionConstants(),
     "rowwise": RowwiseConstants(),
 }
 """Of kernels that nobody measured."""
@@ -145,11 +144,16 @@ class Estimator:
 
     def beside(self, name: str, family: Family = "gemm") -> float:
         """A number that was fitted beside kernels and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
-        if family == "attention":
-            chosen, _ = self._attention_constants()
-        else:
-            chosen, _ = self._constants(family, USUAL_CONSTANTS[family])
-        return chosen.fit.beside.get(name, 0.0) if chosen and akin(self.gpu, self.shelf.gpus[chosen.owner]) else 0.0
+        chosen, _ = self._constants(family, USUAL_CONSTANTS[family])
+        return chosen.fit.beside.get(name, 0.0) if chosen and self._is_akin(chosen) else 0.0
+
+    def attention_fit(self) -> Fit | None:
+        """The fit that speaks for attention, if that is of a GPU that runs the same kernels."""
+        chosen, _ = self._attention_constants()
+        return chosen.fit if chosen and self._is_akin(chosen) else None
+
+    def _is_akin(self, chosen: Chosen) -> bool:
+        return akin(self.gpu, self.shelf.gpus[chosen.owner])
 
     def product(self, kernel: Gemm, width: float, turns: int = 0) -> Estimate:
         """A matrix product of elements that may be narrower than a byte; `turns` as in `gemm_s`."""

@@ -215,12 +215,18 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
     made = [by.estimate(attention_of((batch, seq, heads, kv_heads, head_dim), causal, by.dtype, part)) for part in parts]
     if op != "attention_fwd" or not causal or not is_of_frameworks(row["variant"]):
         return made
-    passes, variant = by.beside(CACHE_PASSES, "attention"), row["variant"].strip()
-    what = Heads(batch, seq, heads, kv_heads, head_dim)
-    cache_us, width = by.beside(CACHE_US, "attention"), WIDTH[by.dtype]
-    written_s = cached_s(cache_us, passes, by.machine, what, width, queries=variant in TURNS_QUERIES)
-    paged = (variant in made[0].model.split() and by.beside(PAGED, "attention")) or 1.0
-    return [replace(made[0], seconds=paged * made[0].seconds + by.gpu.site_scalar * float(written_s))]
+    return [_with_cache(by, made[0], row["variant"].strip(), Heads(batch, seq, heads, kv_heads, head_dim))]
+
+
+def _with_cache(by: Estimator, kernel: Estimate, variant: str, what: Heads) -> Estimate:
+    """Attention with the cache that an inference framework writes before it, by what its fit says beside the kernel."""
+    fit = by.attention_fit()
+    if fit is None or CACHE_PASSES not in fit.beside:
+        return kernel
+    cache_us, passes = fit.beside[CACHE_US], fit.beside[CACHE_PASSES]
+    written_s = cached_s(cache_us, passes, by.machine, what, WIDTH[by.dtype], queries=variant in TURNS_QUERIES)
+    paged = fit.beside.get(PAGED, 1.0) if variant == fit.library else 1.0
+    return replace(kernel, seconds=paged * kernel.seconds + by.gpu.site_scalar * float(written_s))
 
 
 def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
