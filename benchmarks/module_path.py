@@ -1,7 +1,7 @@
 """Which modules a scenario passes on its way from a file to a result, and how often it comes back to one.
 
-Every function of the package is noted when it is called for the first time. The modules of these calls in turn, those next to each
-other merged, are the *stays*; stays less modules are the *returns*: how often a reader who follows the run comes back to a
+Every function of the package is noted when it is called for the first time. The modules of these calls in turn, neighbours of
+one module merged, are the *stays*; stays less modules are the *returns*: how often a reader who follows the run comes back to a
 file that was left. `--list` prints the stays.
 """
 

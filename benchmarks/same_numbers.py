@@ -126,7 +126,8 @@ def _differences(before: str, after: str) -> str:
         old, new = json.loads(before), json.loads(after)
     except ValueError:
         return f"{before[:200]} -> {after[:200]}"
-    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in sorted({*old, *new}) if old.get(key) != new.get(key))[:400]
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed)[:400]
 
 
 if __name__ == "__main__":
