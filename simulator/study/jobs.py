@@ -24,12 +24,14 @@ from ..engine.skeleton import Skeleton
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..units import seconds, show_s
-from .assemble import program_of, site_of
+from .assemble import layout_of, program_of, site_of
+from .fits import memory_of, must_fit
 from .network.shared_links import SharedLink, shared_links
 from .network.traffic import Traffic
+from .runs.notes import of_memory
 from .scenarios import feasible
 from .scenarios.tenancy import Tenancy, Tenant
-from .simulate import memory_of, must_fit
+from .scenarios.unused import unused
 
 LEAST_STEPS, MOST_STEPS = 3, 64
 
@@ -57,6 +59,8 @@ class SharedRun:
     wall_s: float
     until_ns: int
     """So long all of them run."""
+    notes: Sequence[str] = ()
+    """What somebody should know besides the numbers, in sentences."""
 
     def as_dict(self) -> dict[str, Any]:
         named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")
@@ -78,10 +82,13 @@ class SharedRun:
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:
     """Every job alone, then all of them together."""
     began = perf_counter()
+    notes: list[str] = []
     for tenant in tenancy.tenants:
         feasible.check(tenant.scenario)
+        memory = memory_of(tenant.scenario, layout_of(tenant.scenario))
         if not allow_oom:
-            must_fit(tenant.scenario, memory_of(tenant.scenario, program_of(tenant.scenario)))
+            must_fit(tenant.scenario, memory)
+        notes += [f"{tenant.name}: {sentence}" for sentence in of_memory(tenant.scenario, memory)]
     alone_s = [_step_s(_run(tenancy, [(tenant, LEAST_STEPS)])[0], LEAST_STEPS) for tenant in tenancy.tenants]
     horizon_s = 2 * max(alone_s)
     steps = [min(MOST_STEPS, max(LEAST_STEPS, ceil(horizon_s / alone) + 1)) if alone else LEAST_STEPS for alone in alone_s]
@@ -91,7 +98,8 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:
         JobRun(t.name, len(t.gpus), _step_s(ends, max(2, int((ends <= until_ns).sum()))), alone)
         for t, ends, alone in zip(tenancy.tenants, ends_ns, alone_s, strict=True)
     ]
-    return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, until_ns)
+    notes += unused(tenancy.tenants[0].scenario)
+    return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, until_ns, tuple(notes))
 
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:

@@ -14,18 +14,16 @@ from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
-from ..errors import Deadlock, Infeasible, UserError, did_you_mean
+from ..errors import Deadlock, UserError, did_you_mean
 from ..hardware.cluster import Cluster
-from ..memory.account import RankMemory, account
 from ..plan.plan import Plan
-from ..program.program import Program
-from ..units import GIB, show_bytes
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import engines
-from .assemble import bound_of, program_of, site_of
+from .assemble import bound_of, layout_of, program_of, site_of
 from .explain_deadlock import explained
+from .fits import memory_of, must_fit
 from .run_options import ENGINES, MOST_STEPS
 from .runs.run import Run
 from .scenarios import feasible
@@ -70,10 +68,11 @@ def simulate_scenario(
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     feasible.check(scenario)
     overlapping = scenario.plan.optimizer == "post-validated"
-    program = program_of(scenario, (steps or OVERLAPPING_STEPS) + 1 if overlapping else steps or 1)
-    memory = memory_of(scenario, program)
+    layout = layout_of(scenario)
+    memory = memory_of(scenario, layout)
     if not allow_oom:
         must_fit(scenario, memory)
+    program = program_of(scenario, (steps or OVERLAPPING_STEPS) + 1 if overlapping else steps or 1, layout)
     bound = bound_of(scenario, program)
     messages = scenario.fidelity.collectives == "stepwise"
     folding = folding and not messages
@@ -98,24 +97,3 @@ def _folding_reason(folded: Folded, why_whole: str) -> str:
     if classes == ranks:
         return f"{classes} classes of {ranks} ranks, because every rank differs"
     return f"{classes} classes of {ranks} ranks, because the others behave alike"
-
-
-def memory_of(scenario: Scenario, program: Program) -> tuple[RankMemory, ...]:
-    """What every pipeline rank holds."""
-    replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
-    shards = replicas if scenario.plan.sharding == "zero1" else 1
-    widths = {"element_bytes": scenario.job.element_bytes, "gradient_bytes": scenario.framework.gradient_bytes}
-    return account(program, **widths, optimizer_shards=shards)
-
-
-def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:
-    """Raises `Infeasible` if a rank holds more than its GPU has."""
-    peak_bytes, have = max(rank.total_bytes for rank in memory), scenario.cluster.gpu.memory_bytes
-    if peak_bytes > have:
-        over = peak_bytes - have
-        raise Infeasible(
-            f"out of memory: the largest rank needs {show_bytes(peak_bytes)}, {over / GIB:.1f} GiB more than "
-            f"the {show_bytes(have)} of {scenario.cluster.gpu.name}",
-            hint="more tp, pp or zero1, a smaller microbatch, or --allow-oom to see the timeline anyway",
-            over_bytes=over,
-        )
