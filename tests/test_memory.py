@@ -113,13 +113,15 @@ def test_tensor_and_sequence_parallelism_divide_what_they_divide() -> None:
 def test_t11_2_a_vocabulary_that_tp_does_not_divide_is_padded_as_megatron_pads_it() -> None:
     """50,257 rows over 4 ranks are 50,688, a multiple of 128 x 4; 50,256 divide as they are."""
 
-    def parameters(vocab: int) -> int:
+    def of(vocab: int) -> Run:
         model = small_model(layers=2, hidden=256, vocab=vocab, tied_embeddings=True)
-        one = scenario(model, small_cluster(1), sim.Plan(tp=4), sim.Job(128, 4, 1)).simulate().memory[0]
-        return one.parameters_bytes // 2
+        return scenario(model, small_cluster(2), sim.Plan(tp=4, dp=2), sim.Job(128, 4, 1)).simulate()
 
-    assert parameters(50257) - parameters(50256) == (50688 - 50256) // 4 * 256
-    assert parameters(50257) == parameters(50688)
+    whole, odd, padded = of(50256), of(50257), of(50688)
+    more = (odd.memory[0].parameters_bytes - whole.memory[0].parameters_bytes) // 2
+    assert more == (50688 - 50256) // 4 * 256
+    assert odd.memory == padded.memory
+    assert odd.timeline.to_pandas().equals(padded.timeline.to_pandas()), "kernels and volumes too"
 
 
 def only(rank: RankMemory) -> tuple[int, int, int]:
