@@ -92,8 +92,8 @@ def _memory(run: Run) -> list[tuple[str, str]]:
     verdict = "" if run.fits else ": DOES NOT FIT"
     if is_nearly_full(run.scenario, run.memory):
         verdict = f": LESS THAN {CLOSE_FRACTION:.0%} LEFT"
-    besides = f"{show_bytes(most.overhead_bytes)} of it context, NCCL buffers and fragmentation"
-    return [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("", besides)]
+    besides = f"{show_bytes(most.overhead_bytes)} of that memory for context, NCCL buffers and fragmentation"
+    return [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("overhead", besides)]
 
 
 def _between(run: Run) -> str:
