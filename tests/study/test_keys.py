@@ -96,7 +96,8 @@ def test_what_a_file_of_the_catalog_says_of_power_needs_no_word(tmp_path: Path) 
         assert "no effect" not in told.out
         assert told.record["step_time_s"] > 0
     assert "no effect" in trainsim("run", file, "--set", "cluster.gpu.tdp=350 W").out
-    assert "no effect" in trainsim("memory", file, "--set", "cluster.gpu.tdp=350 W").err
+    for command in ("memory", "network"):
+        assert "no effect" in trainsim(command, file, "--set", "cluster.gpu.tdp=350 W").err
 
 
 @pytest.mark.parametrize(("shape", "nodes", "said"), [("dragonfly", 4, True), ("fat-tree", 4, True), ("leaf-spine", 4, False)])
