@@ -83,12 +83,12 @@ def run_of(of: Scenario, host: Host | None, *, steps: int = 1, every: bool = Fal
 
 
 def operations(bound: Bound, timeline: Timeline) -> list[Times]:
-    """Start and end of every operation of every rank, without launches."""
+    """The times of every operation of every rank, without launches."""
     found = []
     for rank in range(timeline.ranks):
         kept = ~bound.labels[int(bound.skeleton.program[rank])].is_launch
         times = timeline.rank_times(rank)
-        found.append(Times(times.start_ns[kept], times.end_ns[kept]))
+        found.append(Times(times.start_ns[kept], times.end_ns[kept], times.arrival_ns[kept]))
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from ..program.program import Communicator
 from ..units import NS_PER_S, ns
 from .conduct import BARRIER, Conduct
 from .rings import Plans
-from .template import Written
+from .template import TRANSFER, Written
 
 MOST_WORK = (1 << 63) - 1
 MOST_EDGES = 1 << 14
@@ -288,9 +289,9 @@ def _rounded_ns(seconds: Array) -> Array:
 
 
 def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], conduct: Conduct) -> tuple[Array, Tariff]:
-    """The kind of every group, and what each charge costs on each kind: latency, wire bytes, the rate that it has alone."""
+    """The kind of every group, and what each charge costs on each kind."""
     kind_of: list[Array] = []
-    columns: list[dict[int, tuple[int, int, int, int]]] = []
+    columns: list[dict[int, _Charged]] = []
     for family in families:
         charges = sorted(family.ways)
         ways = {id(way): way for way in family.ways.values()}.values()
@@ -300,20 +301,32 @@ def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], condu
         for group in first.tolist():
             columns.append({charge: _charge(family, charge, group, names[charge], conduct) for charge in charges})
     shape = (max(1, len(columns)), max(1, len(names)))
-    table = np.zeros((4, *shape), dtype=np.int64)
-    table[2] = UNCAPPED
+    tariff = Tariff(*(np.full(shape, UNCAPPED if name == "cap" else 0, dtype=np.int64) for name in _Charged._fields))
     for kind, of in enumerate(columns):
         for charge, costs in of.items():
-            table[:, kind, charge] = costs
-    latency_ns, work, cap, pattern = table
-    return np.concatenate(kind_of), Tariff(latency_ns, work, cap, pattern, np.zeros(shape, dtype=np.int64))
+            for name, cost in costs._asdict().items():
+                getattr(tariff, name)[kind, charge] = cost
+    return np.concatenate(kind_of), tariff
 
 
-def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], conduct: Conduct) -> tuple[int, int, int, int]:
-    """Latency (ns), work (wire bytes << 24), cap (that per ns) and pattern of one collective of one group.
+class _Charged(NamedTuple):
+    """What one collective of one group costs, as `Tariff` has it."""
 
-    Latency and cap make it last, alone, what was measured, or what its messages need on these links if that is more. Of
-    what was measured beyond the links' own need, the part that the smallest message takes too is latency.
+    latency_ns: int
+    work: int
+    """Wire bytes << 24."""
+    cap: int
+    """The most of that per ns."""
+    pattern: int
+    tail_ns: int
+
+
+def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], conduct: Conduct) -> _Charged:
+    """The costs of one collective of one group.
+
+    Latency, tail and cap make it last, alone, what was measured, or what its messages need on these links if that is more. Of
+    what was measured beyond the links' own need, the part that the smallest message takes too is latency. Of the latency of a
+    transfer, the propagation of its links is the tail.
     """
     way, (kind, payload_bytes) = family.ways[charge], what
     numerator, denominator = way.wire[int(family.layout[group])]
@@ -328,7 +341,8 @@ def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], con
         latency_ns = max(latency_ns, int(min(least.seconds * NS_PER_S, alone_ns - wire_ns)))
         wire_ns = alone_ns - latency_ns
     cap = max(1, min(UNCAPPED, int(work / wire_ns))) if wire_ns > 0 else UNCAPPED
-    return latency_ns, work, cap, way.pattern
+    tail_ns = int(way.latency_ns[group]) if kind == TRANSFER else 0
+    return _Charged(latency_ns - tail_ns, work, cap, way.pattern, tail_ns)
 
 
 def _footprints(families: list[_Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:

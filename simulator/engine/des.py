@@ -1,8 +1,8 @@
 """The reference engine: a SimPy process per stream, each running its tasks first in, first out.
 
 Everything faster is an optimisation of this file and is tested to give the same integers. The rules are those of
-docs/semantics.md: a task starts when it heads all its streams and its predecessors have ended; first its `solo_ns`
-pass, then its work drains at a rate that is solved anew once per instant, after all other events of that instant.
+docs/semantics.md: a task starts when it heads all its streams and its predecessors have ended and arrived; first its
+`solo_ns` pass, then its work drains at a rate that is solved anew once per instant, after all other events of that instant.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class _Run:
         self.streams = graph.streams.lists()
         self.successors = graph.preds.transposed(n).lists()
         self.solo_ns: list[int] = graph.settled_ns().tolist()
+        self.tail_ns: list[int] = graph.tail_ns.tolist()
         self.waiting: list[int] = graph.preds.counts.tolist()
         self.owner = [-1] * n
         for stream, tasks in enumerate(self.streams):
@@ -58,12 +59,12 @@ class _Run:
         self.env.run()
         if -1 in self.end:
             raise stuck(self.graph, self.end)
-        return Times.of(self.start, self.end)
+        return Times.of(self.start, self.end, self.graph.tail_ns)
 
     def stream(self, stream: int) -> Process:
         """One stream: its tasks in order. The first stream of a gang runs it; the others arrive and wait for its end."""
         env, owner, waiting, solo_ns = self.env, self.owner, self.waiting, self.solo_ns
-        paced, flows, holds = self.fluid.paced, self.fluid.flows, self.fluid.holds
+        paced, flows = self.fluid.paced, self.fluid.flows
         for task in self.streams[stream]:
             if owner[task] != stream:
                 gang_end = self.has_ended.setdefault(task, env.event())
@@ -74,8 +75,6 @@ class _Run:
                 self.may_start[task] = env.event()
                 yield self.may_start[task]
             self.start[task] = env.now
-            if task in holds:
-                self.fluid.hold(task, +1)
             if solo_ns[task] and task not in paced:
                 yield env.timeout(solo_ns[task])
             if task in flows or task in paced:
@@ -83,14 +82,19 @@ class _Run:
             self.finish(task)
 
     def finish(self, task: int) -> None:
-        """Logs the end of a task and tells those that wait for it."""
+        """Logs the end of a task and frees its streams; those that depend on it wait for its tail."""
         self.end[task] = self.env.now
-        if task in self.fluid.holds:
-            self.fluid.hold(task, -1)
-        for successor in self.successors[task]:
-            self.release(successor)
         if task in self.has_ended:
             self.has_ended.pop(task).succeed()
+        if self.tail_ns[task]:
+            self.env.timeout(self.tail_ns[task], task).callbacks.append(lambda event: self.arrive(event.value))
+        else:
+            self.arrive(task)
+
+    def arrive(self, task: int) -> None:
+        """The tail of a task has passed: tells those that depend on it."""
+        for successor in self.successors[task]:
+            self.release(successor)
 
     def release(self, task: int) -> None:
         """One thing less that a task waits for; after the last its owner may start it."""
@@ -132,7 +136,6 @@ class _Fluid:
         restless = graph.restless_tasks.nonzero()[0].tolist()
         self.paced = {t: (int(graph.pace[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
         self.flows = {t: (int(graph.foot[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
-        self.holds = graph.holds.by_task()
         link_profiles, pace_profiles = graph.profile_of_link, graph.profile_of_pace
         self.fabric = Fabric(graph.routes(), [profile.value[0] for profile in link_profiles])
         self.paces = Paces([profile.value[0] for profile in pace_profiles])
@@ -161,12 +164,6 @@ class _Fluid:
         self.drains[task] = _Drain(work, self.env.now, self.env.event())
         self.settle_soon()
         return self.drains[task].empty
-
-    def hold(self, task: int, sign: int) -> None:
-        """A task that slows its neighbours starts (+1) or ends (-1)."""
-        for pace, share in self.holds.get(task, ()):
-            self.paces.hold(pace, sign * share)
-            self.settle_soon()
 
     def settle_soon(self) -> None:
         if not self.settling:

@@ -55,7 +55,7 @@ def _tariff(tariffs: Sequence[Tariff]) -> Tariff:
     """Kinds under one another; charges of different parts share their columns."""
     width = max(t.work.shape[1] for t in tariffs)
     columns = []
-    for name in ("latency_ns", "work", "cap", "pattern", "share"):
+    for name in ("latency_ns", "work", "cap", "pattern", "tail_ns"):
         tables = [getattr(t, name) for t in tariffs]
         columns.append(np.concatenate([np.pad(t, ((0, 0), (0, width - t.shape[1]))) for t in tables]))
     return Tariff(*columns)

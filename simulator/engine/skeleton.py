@@ -66,8 +66,8 @@ class Tariff:
     cap: Array
     pattern: Array
     """Which of the communicator's footprints the bytes take."""
-    share: Array
-    """What the task holds of the pace of its ranks while it runs (2^-16)."""
+    tail_ns: Array
+    """From the end of the task, when its streams are free, until what depends on it may start."""
 
 
 @dataclass(frozen=True, eq=False)

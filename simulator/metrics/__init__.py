@@ -52,12 +52,12 @@ class Observation:
 
     @cached_property
     def step_ends_ns(self) -> Array:
-        """The last end of each training step that was simulated."""
+        """The last arrival of each training step that was simulated."""
         steps = 1 + max(int(labels.iteration.max(initial=0)) for labels in self.labels)
         ends = np.zeros(steps, dtype=np.int64)
         for which in self.classes:
             tasks = self.timeline.expansion.tasks_of(which)
-            np.maximum.at(ends, self.labels_of(which).iteration, self.timeline.times.end_ns[tasks])
+            np.maximum.at(ends, self.labels_of(which).iteration, self.timeline.times.arrival_ns[tasks])
         return ends
 
     @property

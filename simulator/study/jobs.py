@@ -130,13 +130,13 @@ def _bound(tenancy: Tenancy, tenant: Tenant, steps: int, *, every_link: bool = F
 
 
 def _ends_ns(timeline: Timeline, bound: Bound, first: int) -> Array:
-    """The last end of each step of the ranks from `first` on that run a bound program."""
+    """The last arrival of each step of the ranks from `first` on that run a bound program."""
     skeleton: Skeleton = bound.skeleton
     classes, at = np.unique(timeline.class_of[first : first + skeleton.ranks], return_index=True)
     labels = [bound.labels[int(skeleton.program[rank])] for rank in at.tolist()]
     ends = np.zeros(1 + max(int(of.iteration.max(initial=0)) for of in labels), dtype=np.int64)
     for which, of in zip(classes.tolist(), labels, strict=True):
-        np.maximum.at(ends, of.iteration, timeline.times.end_ns[timeline.expansion.tasks_of(which)])
+        np.maximum.at(ends, of.iteration, timeline.times.arrival_ns[timeline.expansion.tasks_of(which)])
     return ends
 
 

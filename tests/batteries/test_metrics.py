@@ -50,7 +50,8 @@ def observation_of(durations_ns: list[int]) -> Observation:
 
 
 def scaled(seen: Observation, factor: int) -> Observation:
-    times = Times(seen.timeline.times.start_ns * factor, seen.timeline.times.end_ns * factor)
+    once = seen.timeline.times
+    times = Times(once.start_ns * factor, once.end_ns * factor, once.arrival_ns * factor)
     return replace(seen, timeline=replace(seen.timeline, times=times))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simulator.engine.skeleton import Skeleton, Tariff, Template
-from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Holds, Profile, TaskGraph, check
+from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph, check
 
 ONE = 1 << WEIGHT_BITS
 
@@ -42,15 +42,15 @@ class Build:
         route: Any = (),
         cap: int = UNCAPPED,
         pace: int = -1,
-        hold: Any = (),
+        tail: int = 0,
     ) -> int:
         task = len(self.rows)
         foot = -1
         if work:
             self.feet.append([(link, ONE) if isinstance(link, int) else link for link in route])
             foot = len(self.feet) - 1
-        row = {"ns": ns, "after": list(after), "foot": foot, "work": work << RATE_BITS, "cap": cap, "pace": pace}
-        self.rows.append(row | {"hold": list(hold)})
+        row = {"ns": ns, "after": list(after), "foot": foot, "work": work << RATE_BITS, "cap": cap, "pace": pace, "tail": tail}
+        self.rows.append(row)
         for stream in on if isinstance(on, (tuple, list)) else (on,):
             self.streams.setdefault(stream, []).append(task)
         if on == ():
@@ -59,14 +59,12 @@ class Build:
 
     def graph(self) -> TaskGraph:
         profiles = tuple(self.links + self.paces)
-        column = {
-            name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in ("ns", "foot", "work", "cap", "pace")
-        }
-        held = [(t, pace, share) for t, row in enumerate(self.rows) for pace, share in row["hold"]]
-        holds = Holds(*(np.array(c, dtype=np.int64) for c in zip(*held, strict=True))) if held else Holds()
+        names = ("ns", "tail", "foot", "work", "cap", "pace")
+        column = {name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in names}
         return check(
             TaskGraph(
                 column["ns"],
+                column["tail"],
                 column["pace"],
                 column["foot"],
                 column["work"],
@@ -78,13 +76,12 @@ class Build:
                 np.arange(len(self.links)),
                 np.arange(len(self.paces)) + len(self.links),
                 profiles,
-                holds,
             )
         )
 
 
 def random_graph(rng: np.random.Generator, *, flows: bool, paces: bool = False, tasks: int = 60) -> TaskGraph:
-    """A random acyclic graph: streams, gangs, dependencies, and flows over shared links if asked for."""
+    """A random acyclic graph: streams, gangs, dependencies, tails, and flows over shared links if asked for."""
     n_streams, n_links = int(rng.integers(1, 7)), int(rng.integers(1, 5))
     b = Build(links=steady(*(int(rng.integers(1, 60)) << RATE_BITS for _ in range(n_links))))
     if paces:
@@ -97,11 +94,17 @@ def random_graph(rng: np.random.Generator, *, flows: bool, paces: bool = False, 
             crossed = sorted(rng.choice(n_links, int(rng.integers(1, n_links + 1)), replace=False).tolist())
             route = [(link, int(rng.choice([ONE, ONE // 2, 3 * ONE]))) for link in crossed]
             cap = UNCAPPED if rng.random() < 0.5 else int(rng.integers(1, 40)) << RATE_BITS
-            b.task(int(rng.integers(0, 5)), on=on, after=after, work=int(rng.integers(1, 5000)), route=route, cap=cap)
+            work, tail = int(rng.integers(1, 5000)), _random_tail(rng)
+            b.task(int(rng.integers(0, 5)), on=on, after=after, work=work, route=route, cap=cap, tail=tail)
         else:
             pace = on[0] if paces else -1
-            b.task(int(rng.integers(0, 200)), on=on, after=after, pace=pace)
+            b.task(int(rng.integers(0, 200)), on=on, after=after, pace=pace, tail=_random_tail(rng))
     return b.graph()
+
+
+def _random_tail(rng: np.random.Generator) -> int:
+    """None, one that is shorter than most tasks, or one that outlasts several."""
+    return int(rng.choice([0, 0, rng.integers(1, 20), rng.integers(1, 400)]))
 
 
 def _random_profile(rng: np.random.Generator, top: int) -> Profile:
@@ -147,7 +150,7 @@ def random_base(rng: np.random.Generator) -> Base:
         work=rng.integers(0, 4000, shape) << RATE_BITS,
         cap=np.where(rng.random(shape) < 0.5, UNCAPPED, rng.integers(1, 50, shape) << RATE_BITS),
         pattern=np.zeros(shape, dtype=np.int64),
-        share=np.zeros(shape, dtype=np.int64),
+        tail_ns=np.where(rng.random(shape) < 0.5, 0, rng.integers(1, 300, shape)),
     )
     profiles = tuple(steady(FULL_SPEED, FULL_SPEED // 2, *(int(rng.integers(3, 70)) << RATE_BITS for _ in range(3))))
     return Base(

@@ -58,20 +58,22 @@ def waits_of(network: Network) -> dict[tuple[str, ...], dict[str, float]]:
 @pytest.mark.parametrize("way", ["fluid", "closed", "stepwise", "launched"])
 @pytest.mark.parametrize("name", PLANS)
 def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> None:
-    """On every class of ranks and along every axis; latency is what of it comes before the bytes of what is waited for."""
+    """On every class of ranks and along every axis; latency is what of it comes before the bytes of what is waited for, or after."""
     more = {"framework": PUBLIC} if way == "launched" else {"fidelity": sim.Fidelity(collectives=way)}
     run = of_plan(name, cluster=NARROW, **more).simulate()
     waiting, seen = run.network.waiting, run.observation
     graph, times = run.engine_timeline.expansion.graph, run.engine_timeline.times
     pieces, axis = exposed(seen)
-    moves_ns = np.where(graph.work[pieces.task] > 0, times.start_ns[pieces.task] + graph.solo_ns[pieces.task], times.end_ns.max())
+    lasted_ns = pieces.until_ns - pieces.from_ns
+    moves_ns, ends_ns = times.start_ns[pieces.task] + graph.solo_ns[pieces.task], times.end_ns[pieces.task]
+    moving_ns = (np.minimum(pieces.until_ns, ends_ns) - np.maximum(pieces.from_ns, moves_ns)).clip(0)
+    latency_ns = np.where(graph.work[pieces.task] > 0, lasted_ns - moving_ns, lasted_ns)
     for place, of in enumerate(seen.axes):
         if of not in waiting.axes:
             continue
         along = waiting.axis == place
         np.testing.assert_array_equal(waiting.ns_of(along), run.spent.of(of))
         still_ns = np.zeros(len(seen.classes), dtype=np.int64)
-        latency_ns = (np.minimum(pieces.until_ns, moves_ns) - pieces.from_ns).clip(0)
         np.add.at(still_ns, pieces.which[axis == place], latency_ns[axis == place])
         np.testing.assert_array_equal(waiting.ns_of(along & (waiting.limit == 0)), still_ns)
     assert set(waiting.axes) == set(seen.axes) - {"host"}

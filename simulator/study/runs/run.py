@@ -245,6 +245,7 @@ class RunTimeline:
             "block": np.array(labels.blocks, dtype=object),
             "start_ns": timeline.times.start_ns[tasks],
             "end_ns": timeline.times.end_ns[tasks],
+            "arrival_ns": timeline.times.arrival_ns[tasks],
             "flop": labels.flop,
             "payload_bytes": labels.payload_bytes,
             "wire_bytes": timeline.expansion.graph.work[tasks] >> 24,
