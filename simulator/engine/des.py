@@ -16,7 +16,7 @@ import simpy
 from .fabric import Fabric
 from .paces import Paces
 from .stuck import stuck
-from .task import SPEED_BITS, TaskGraph
+from .task import SPEED_BITS, Profile, TaskGraph
 from .timeline import Times
 
 Process = Generator[simpy.Event, Any, None]
@@ -103,16 +103,6 @@ class _Run:
             self.may_start.pop(task).succeed()
 
 
-class _AtEndOfInstant(simpy.Event):
-    """Calls a function once all other events of the present instant are done."""
-
-    def __init__(self, env: Any, call: Callable[[simpy.Event], None]) -> None:
-        super().__init__(env)
-        self._ok, self._value = True, None
-        self.callbacks = [call]
-        env.schedule(self, priority=LAST)
-
-
 @dataclass(slots=True)
 class _Drain:
     """Work under way: what was left of it at a time, the rate since then, and when it will be done if that stays."""
@@ -125,10 +115,7 @@ class _Drain:
 
 
 class _Fluid:
-    """Work whose rate may change: bytes over links, compute on a pace that does not stand still.
-
-    Rates come from `Fabric` and `Paces`, which know no clock; this gives them one.
-    """
+    """Gives `Fabric` and `Paces` a clock: work whose rate may change is bytes over links, and compute on a restless pace."""
 
     def __init__(self, env: Any, graph: TaskGraph) -> None:
         self.env = env
@@ -141,17 +128,31 @@ class _Fluid:
         self.paces = Paces([profile.value[0] for profile in pace_profiles])
         self.drains: dict[int, _Drain] = {}
         self.settling = False
-        for profiles, resize in ((link_profiles, self.fabric.resize), (pace_profiles, self.paces.resize)):
-            for index, profile in enumerate(profiles):
-                if not profile.steady:
-                    env.process(self.follow(index, list(zip(profile.since_ns, profile.value, strict=True))[1:], resize))
+        self.capped = graph.changing_caps
+        followed = (
+            *((index, profile, self.fabric.resize) for index, profile in enumerate(link_profiles)),
+            *((index, profile, self.paces.resize) for index, profile in enumerate(pace_profiles)),
+            *((index, graph.profiles[index], self.recap) for index in self.capped),
+        )
+        for index, profile, resize in followed:
+            if not profile.steady:
+                env.process(self.follow(index, profile, resize))
 
-    def follow(self, index: int, changes: list[tuple[int, int]], resize: Callable[[int, int], None]) -> Process:
-        """Gives a link or a pace its new value at each change of its profile."""
-        for since_ns, value in changes:
+    def follow(self, index: int, profile: Profile, resize: Callable[[int, int], None]) -> Process:
+        """Gives a link, a pace or some caps their new value at each change of their profile."""
+        for since_ns, value in zip(profile.since_ns[1:], profile.value[1:], strict=True):
             yield self.env.timeout(since_ns - self.env.now)
             resize(index, value)
             self.settle_soon()
+
+    def recap(self, index: int, cap: int) -> None:
+        """Gives all tasks whose cap has this profile another one; those under way go on with it."""
+        for task in self.capped[index]:
+            foot, work, _ = self.flows[task]
+            self.flows[task] = foot, work, cap
+            if task in self.drains:
+                self.fabric.leave(task)
+                self.fabric.join(task, foot, cap)
 
     def begin(self, task: int) -> Any:
         """The task's work starts to drain now; the event returned fires when none is left."""
@@ -166,14 +167,16 @@ class _Fluid:
         return self.drains[task].empty
 
     def settle_soon(self) -> None:
+        """Calls `settle` once all other events of the present instant are done."""
         if not self.settling:
             self.settling = True
-            _AtEndOfInstant(self.env, self.settle)
+            event = simpy.Event(self.env)
+            event._ok, event._value, event.callbacks = True, None, [self.settle]
+            self.env.schedule(event, priority=LAST)
 
     def settle(self, _: simpy.Event) -> None:
         """Solves the rates for this instant and sets the clock of every task whose rate changed."""
-        self.settling = False
-        now = self.env.now
+        self.settling, now = False, self.env.now
         for task, rate in (*self.fabric.solve(), *self.paces.solve()):
             drain = self.drains[task]
             drain.left -= drain.rate * (now - drain.since)

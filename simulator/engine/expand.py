@@ -84,6 +84,8 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
     tail_ns[first:] = tariff.tail_ns[kind, charge[first:]]
     work[first:] = tariff.work[kind, charge[first:]]
     cap[first:] = tariff.cap[kind, charge[first:]]
+    changing = np.full(n, -1)
+    changing[first:] = np.where(work[first:] > 0, tariff.cap_profile[kind, charge[first:]], -1)
     foot[first:] = np.where(work[first:] > 0, communicator * skeleton.patterns + tariff.pattern[kind, charge[first:]], -1)
     streams, stream_rank, stream_lane = _streams(skeleton, of_program, own_base, turn_base)
     graph = TaskGraph(
@@ -101,6 +103,7 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
         skeleton.speed,
         skeleton.profiles,
         skeleton.alone_weight,
+        changing if (changing >= 0).any() else None,
     )
     return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, tasks_unfolded or n)
 

@@ -23,7 +23,7 @@ def why_not(graph: TaskGraph) -> str:
     closed = close(graph)
     shared = int(((closed.foot >= 0) & (closed.work > 0)).sum())
     if shared:
-        return f"{shared} transfers share links with others that may run at the same time"
+        return f"{shared} transfers share links with others that may run at the same time, or cross links that change"
     if graph.restless_tasks.any():
         return "the speed of some tasks changes while they run"
     return ""

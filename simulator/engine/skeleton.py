@@ -68,6 +68,8 @@ class Tariff:
     """Which of the communicator's footprints the bytes take."""
     tail_ns: Array
     """From the end of the task, when its streams are free, until what depends on it may start."""
+    cap_profile: Array
+    """The index in the skeleton's profiles of a cap that changes with time, or -1."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ same arithmetic on the same integers agree to the bit. docs/semantics.md states 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -43,9 +44,19 @@ class Profile:
     def constant(cls, value: int) -> Profile:
         return cls((0,), (value,))
 
+    @classmethod
+    def of(cls, since_ns: Sequence[int], value: Sequence[int]) -> Profile:
+        """A profile without the changes that change nothing."""
+        kept = [i for i in range(len(value)) if i == 0 or value[i] != value[i - 1]]
+        return cls(tuple(since_ns[i] for i in kept), tuple(value[i] for i in kept))
+
     @property
     def steady(self) -> bool:
         return len(self.value) == 1
+
+    def at(self, now_ns: int) -> int:
+        """The value that holds at a time."""
+        return self.value[bisect_right(self.since_ns, now_ns) - 1]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,7 +121,7 @@ class TaskGraph:
     """The footprint over which `work` moves, or -1 for none."""
     work: Array
     cap: Array
-    """The rate that the task never exceeds, `UNCAPPED` if only links limit it."""
+    """The rate that the task never exceeds, `UNCAPPED` if only links limit it. Where it changes, what it is at time zero."""
     streams: Csr
     """Stream -> its tasks in FIFO order."""
     preds: Csr
@@ -127,6 +138,8 @@ class TaskGraph:
     profiles: tuple[Profile, ...]
     alone_weight: Array | None = None
     """For each entry of `feet`, the weight of a single one of the footprints that it stands for; None if it is itself one."""
+    cap_profile: Array | None = None
+    """Task -> the index in `profiles` of its cap where that changes with time, or -1; None if no cap changes."""
 
     def __len__(self) -> int:
         return len(self.solo_ns)
@@ -159,6 +172,17 @@ class TaskGraph:
         if len(restless):
             paced &= restless[self.pace]
         return paced
+
+    @property
+    def changing_caps(self) -> dict[int, list[int]]:
+        """The index of each profile that caps have -> the tasks whose cap it is."""
+        if self.cap_profile is None:
+            return {}
+        tasks = np.flatnonzero(self.cap_profile >= 0)
+        by_profile: dict[int, list[int]] = {}
+        for task, profile in zip(tasks.tolist(), self.cap_profile[tasks].tolist(), strict=True):
+            by_profile.setdefault(profile, []).append(task)
+        return by_profile
 
     def settled_ns(self) -> Array:
         """`solo_ns` stretched by the constant pace of each task; tasks on a restless pace keep it, still to be paced."""
@@ -198,6 +222,7 @@ def check(graph: TaskGraph) -> TaskGraph:
         ("a footprint names a link that does not exist", _beyond(graph.feet.idx, len(graph.link_profile))),
         ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in _sizes(graph))),
         ("a footprint has a weight that is not positive", bool((graph.foot_weight <= 0).any())),
+        ("a cap is not what its profile begins with", any(_begins_otherwise(graph, *of) for of in graph.changing_caps.items())),
         ("a task has both a pace and a footprint", bool(((graph.pace >= 0) & (graph.foot >= 0)).any())),
         (
             "the columns differ in length",
@@ -208,6 +233,10 @@ def check(graph: TaskGraph) -> TaskGraph:
         if wrong:
             raise InvariantBroken(f"task graph: {message}")
     return graph
+
+
+def _begins_otherwise(graph: TaskGraph, profile: int, tasks: list[int]) -> bool:
+    return bool((graph.cap[tasks] != graph.profiles[profile].value[0]).any())
 
 
 def _sizes(graph: TaskGraph) -> tuple[Array, ...]:

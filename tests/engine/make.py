@@ -151,6 +151,7 @@ def random_base(rng: np.random.Generator) -> Base:
         cap=np.where(rng.random(shape) < 0.5, UNCAPPED, rng.integers(1, 50, shape) << RATE_BITS),
         pattern=np.zeros(shape, dtype=np.int64),
         tail_ns=np.where(rng.random(shape) < 0.5, 0, rng.integers(1, 300, shape)),
+        cap_profile=np.full(shape, -1),
     )
     profiles = tuple(steady(FULL_SPEED, FULL_SPEED // 2, *(int(rng.integers(3, 70)) << RATE_BITS for _ in range(3))))
     return Base(

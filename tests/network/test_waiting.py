@@ -58,7 +58,7 @@ def waits_of(network: Network) -> dict[tuple[str, ...], dict[str, float]]:
 @pytest.mark.parametrize("way", ["fluid", "closed", "stepwise", "launched"])
 @pytest.mark.parametrize("name", PLANS)
 def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> None:
-    """On every class of ranks and along every axis; latency is what of it comes before or after the bytes of what is waited for."""
+    """On every class of ranks and along every axis; latency is what of it comes before or after the bytes that are waited for."""
     more = {"framework": PUBLIC} if way == "launched" else {"fidelity": sim.Fidelity(collectives=way)}
     run = of_plan(name, cluster=NARROW, **more).simulate()
     waiting, seen = run.network.waiting, run.observation
