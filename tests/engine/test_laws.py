@@ -63,9 +63,14 @@ def test_work_is_conserved(seed: int) -> None:
     flows = np.flatnonzero(graph.work > 0)
     assert (moving[graph.work == 0] == 0).all()
     for task in flows.tolist():
-        assert int(moving[task]) * int(graph.cap[task]) >= int(graph.work[task])
+        assert int(moving[task]) * _highest_cap(graph, task) >= int(graph.work[task])
     for link, profile in enumerate(graph.profile_of_link):
         _never_overfull(graph, times.start_ns + graph.solo_ns, times.end_ns, link, profile.value[0])
+
+
+def _highest_cap(graph: TaskGraph, task: int) -> int:
+    profile = -1 if graph.cap_profile is None else int(graph.cap_profile[task])
+    return int(graph.cap[task]) if profile < 0 else max(graph.profiles[profile].value)
 
 
 def _never_overfull(graph: TaskGraph, begins: np.ndarray, ends: np.ndarray, link: int, capacity: int) -> None:

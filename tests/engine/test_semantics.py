@@ -180,6 +180,22 @@ def test_s3_8_some_flows_are_closed_and_shared_ones_are_not() -> None:
     assert (graph.foot[shared] >= 0).all()
 
 
+def test_s3_9_a_cap_may_change_and_what_is_left_goes_on_with_the_new_one() -> None:
+    b = links(100)
+    cap = Profile((0, 20, 50, 60), (gb_per_s(1), 0, gb_per_s(2), gb_per_s(1)))
+    b.task(0, on="p", work=60, route=[0], cap=cap)
+    b.task(15, on="q", work=60, route=[0], cap=cap)
+    b.task(70, on="r", work=60, route=[0], cap=cap)
+    assert times(b) == [(0, 80), (0, 95), (0, 130)]
+
+
+def test_s3_9_what_a_falling_cap_leaves_goes_to_others() -> None:
+    b = links(10)
+    b.task(0, on="p", work=1000, route=[0], cap=Profile((0, 40), (gb_per_s(5), gb_per_s(2))))
+    b.task(0, on="q", work=600, route=[0])
+    assert times(b) == [(0, 40 + 400), (0, 40 + 50)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_s4_1_the_order_of_tasks_in_the_columns_changes_no_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -190,11 +206,14 @@ def test_s4_1_the_order_of_tasks_in_the_columns_changes_no_time(seed: int) -> No
     assert (moved.end_ns[new_of] == base.end_ns).all()
 
 
+COLUMNS = ("solo_ns", "tail_ns", "pace", "foot", "work", "cap")
+
+
 def _renumbered(graph: TaskGraph, new_of: np.ndarray) -> TaskGraph:
     """The same graph with task i called `new_of[i]`."""
     old_of = np.argsort(new_of)
     preds = [[int(new_of[p]) for p in graph.preds.row(int(old))] for old in old_of]
-    columns = {name: getattr(graph, name)[old_of] for name in ("solo_ns", "tail_ns", "pace", "foot", "work", "cap")}
+    columns = {name: getattr(graph, name)[old_of] for name in (*COLUMNS, "cap_profile")}
     streams = type(graph.streams)(graph.streams.ptr, new_of[graph.streams.idx])
     return graph.with_columns(**columns, streams=streams, preds=type(graph.preds).from_lists(preds))
 

@@ -17,7 +17,7 @@ from simulator.errors import UserError
 from simulator.study.scenarios import feasible
 from simulator.study.scenarios.scenario import Scenario
 
-from ..house import both, bound, scenario, small_cluster, small_model
+from ..house import both, bound, bound_twice, scenario, small_cluster, small_model
 
 
 @st.composite
@@ -38,6 +38,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         oversubscription=draw(st.sampled_from([1.0, 3.0])),
         nodes_per_pod=draw(st.sampled_from([1, 2, 4])),
         shape=draw(st.sampled_from(["rail-optimized", "leaf-spine"])),
+        fabric=draw(st.sampled_from(["ideal", "ndr-ib"])),
     )
     job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)))
     model = small_model(layers=draw(st.integers(pp * chunks, pp * chunks + 3)), tied_embeddings=draw(st.booleans()))
@@ -48,6 +49,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     if draw(st.booleans()):
         window = {"from_s": 1e-4, "until_s": 4e-4} if draw(st.booleans()) else {}
         perturb.append(sim.Perturb(link="node0/nvswitch>node0/gpu1", capacity=0.1, **window))
+        if window and draw(st.booleans()):
+            perturb.append(sim.Perturb(link="node0/nvswitch>node0/gpu1", capacity=0.5, from_s=2e-4, until_s=7e-4))
+    if draw(st.booleans()):
+        link = cluster.wiring.link_name(draw(st.integers(0, cluster.wiring.links - 1)))
+        perturb.append(sim.Perturb(link=link, capacity=draw(st.sampled_from([0.3, 0.9]))))
     return scenario(model, cluster, plan, job, perturb=tuple(perturb))
 
 
@@ -55,14 +61,14 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @given(scenarios())
 def test_folded_equals_unfolded(of: Scenario) -> None:
     feasible.check(of)
-    both(bound(of).skeleton).assert_equal()
+    both(*bound_twice(of)).assert_equal()
 
 
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(scenarios())
 def test_folded_equals_unfolded_many_times(of: Scenario) -> None:
-    both(bound(of).skeleton).assert_equal()
+    both(*bound_twice(of)).assert_equal()
 
 
 @settings(max_examples=40)
@@ -90,14 +96,14 @@ def test_a_fluid_plan_that_shares_links_is_refused_by_replay() -> None:
 
 def test_several_steps_fold_too() -> None:
     of = scenario(plan=sim.Plan(tp=2, pp=2, dp=2, sharding="zero1"), perturb=(sim.Perturb(rank=3, speed=0.6),))
-    both(bound(of, steps=3).skeleton).assert_equal()
+    both(*bound_twice(of, steps=3)).assert_equal()
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(4, 1), (2, 2)])
 def test_groups_that_nobody_uses_have_no_tasks(tp: int, pp: int) -> None:
     plan = sim.Plan(tp=tp, pp=pp, dp=1, schedule="zb_h1" if pp > 1 else "1f1b", optimizer="post-validated")
     of = scenario(small_model(layers=2 * pp), small_cluster(1), plan, sim.Job(sequence_length=64, global_batch=2 * pp))
-    found = both(bound(of, steps=3).skeleton)
+    found = both(*bound_twice(of, steps=3))
     found.assert_equal()
     for how in (found.whole, found.folded):
         assert (how.expansion.origin[0] >= 0).all()
