@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,6 +94,19 @@ def test_a_fluid_plan_that_shares_links_is_refused_by_replay() -> None:
         of.simulate(engine="replay")
     closed = scenario(plan=of.plan, cluster=of.cluster, fidelity=Fidelity(collectives="closed"))
     assert closed.simulate().engine == "replay"
+
+
+@pytest.mark.parametrize("oversubscription", [1.0, 1.5, 2.0, 4.0])
+def test_an_uplink_is_left_out_only_where_the_nics_below_it_cannot_fill_it(oversubscription: float) -> None:
+    """Replicas of four tensor-parallel ranks on two leaves: together their gradients ask for all that four NICs carry."""
+    shape: dict[str, Any] = {"shape": "leaf-spine", "nodes_per_pod": 1}
+    job = sim.Job(sequence_length=64, global_batch=2)
+    wide, narrow = (
+        both(*bound_twice(scenario(cluster=small_cluster(2, **shape, oversubscription=by), plan=sim.Plan(tp=4, dp=2), job=job)))
+        for by in (1.0, oversubscription)
+    )
+    narrow.assert_equal()
+    assert (narrow.folded_times.makespan_ns > wide.folded_times.makespan_ns) == (oversubscription > 1)
 
 
 def test_several_steps_fold_too() -> None:
