@@ -105,9 +105,9 @@ def test_t1_5_gpipe_on_two_stages_pays_the_latency_once_each_way(collectives: st
     how = {"job": sim.Job(256, 16, 1), "fidelity": sim.Fidelity(collectives=collectives)}
     near, far = (
         run_of(plan, cluster=small_cluster(1, gpus_per_node=2, latency={"nvlink": latency}), **how).observation.step_ns
-        for latency in ("0 us", "50 us")
+        for latency in ("0 us", "5 ms")
     )
-    assert far - near == 2 * (2 * 50_000)
+    assert far - near == 2 * (2 * 5_000_000)
 
 
 def test_t1_6_without_overlap_a_transfer_holds_both_compute_streams() -> None:
@@ -240,6 +240,19 @@ def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
     assert run.metrics.exposed_s["pp"] < 1e-5
     assert run.metrics.bubble_fraction == pytest.approx(3 / 11, rel=0.1)
     assert (spent.of(BUSY) + spent.of(BUBBLE) + spent.of(OPTIMIZER) + spent.of("pp") == run.observation.step_ns).all()
+
+
+def test_t4_1_a_transfer_on_its_way_outlasts_what_ended_after_its_bytes() -> None:
+    """Half the speed before it lets the second stage wait between microbatches, for bytes that left while it still computed."""
+    cluster, perturb = small_cluster(1, gpus_per_node=2, latency={"nvlink": "5 ms"}), (sim.Perturb(rank=0, speed=0.5),)
+    how = {"cluster": cluster, "job": sim.Job(256, 8, 1), "perturb": perturb}
+    run = run_of({"tp": 1, "pp": 2, "dp": 1, "schedule": "gpipe"}, **how)
+    pieces, _ = exposed(run.observation)
+    waited = {(a, b) for which, a, b in zip(pieces.which, pieces.from_ns, pieces.until_ns, strict=True) if which == 1}
+    forward = slots(frame(run, 1), "F")
+    gaps = list(zip(forward.end_ns[:-1], forward.start_ns[1:], strict=True))
+    assert all(begin < end for begin, end in gaps)
+    assert waited >= set(gaps)
 
 
 def test_t4_2_slow_links_are_exposed_and_not_bubble() -> None:

@@ -169,7 +169,7 @@ def random_base(rng: np.random.Generator) -> Base:
     shape = (n_comms, n_charges)
     profiles = tuple(steady(FULL_SPEED, FULL_SPEED // 2, *(int(rng.integers(3, 70)) << RATE_BITS for _ in range(3))))
     caps = np.where(rng.random(shape) < 0.5, UNCAPPED, rng.integers(1, 50, shape) << RATE_BITS)
-    falling = Profile((0, 150, 700), (25 << RATE_BITS, 4 << RATE_BITS, 31 << RATE_BITS))
+    falling = Profile((0, 150, 700), tuple(value << RATE_BITS for value in rng.permutation([25, 4, 31]).tolist()))
     falls = rng.random(shape) < 0.2
     tariff = Tariff(
         latency_ns=rng.integers(0, 20, shape),

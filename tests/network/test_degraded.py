@@ -85,7 +85,7 @@ def caps_of(of: Bound, name: str) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("every_link", [False, True])
 def test_t7_7_a_link_with_room_to_spare_counts_too(every_link: bool) -> None:
-    """Three of four NICs hardly work, so that the uplink at 0.8 never binds and is in no footprint; the fourth's group crosses it."""
+    """Three of four NICs hardly work, so that the uplink at 0.8 never binds and is in no footprint. The fourth crosses it."""
     shape: dict[str, Any] = {"shape": "leaf-spine", "nodes_per_pod": 1}
     broken = [sim.Perturb(link=f"node0/nic{i}>leaf0", capacity=0.1) for i in (1, 2, 3)]
     uplink = sim.Perturb(link="leaf0>spine", capacity=0.8)
