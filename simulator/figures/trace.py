@@ -107,6 +107,7 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         args = {"phase": step.phase, "stage": step.stage, "microbatch": step.microbatch, "task": int(tasks[row])}
         if not labels.is_compute[row]:
             args["payload_bytes"] = int(labels.payload_bytes[row])
+            args["arrival_us"] = int(times.arrival_ns[row]) / NS_PER_US
         yield {
             "ph": "X",
             "name": blocks[row],
