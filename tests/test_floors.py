@@ -12,7 +12,7 @@ import pytest
 from .source import ROOT, Module, modules, refuse
 
 FLOORS = (
-    ("units", "errors", "kernels", "files", "hashing"),
+    ("units", "errors", "escape", "kernels", "files", "hashing"),
     ("engine", "hardware", "workload", "program"),
     ("plan", "schedules", "collectives", "costs", "metrics"),
     ("lowering", "binding", "memory"),

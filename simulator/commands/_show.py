@@ -17,6 +17,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. Repeat for more."
 )
+trust_option = click.option("--trust", is_flag=True, help="Import and run the code that files name: module:name, file.py:name.")
 LONGEST = 2**40
 """The longest unitless duration."""
 PATIENCE_S = 1.0

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, checked_path, json_option, print_json, print_notes, print_pairs, print_table, progress, set_option
+from ._show import (
+    Count,
+    checked_path,
+    json_option,
+    print_json,
+    print_notes,
+    print_pairs,
+    print_table,
+    progress,
+    set_option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from ..engine.task import Array
@@ -21,6 +32,7 @@ MOST_WAITS = 3
 @click.command("network", short_help="Show which links a training step waits for, and what they carry.")
 @click.argument("scenario")
 @set_option
+@trust_option
 @click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="How many of the links to show.")
 @click.option("--link", "name", metavar="SOURCE>TARGET", help="Show this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Into how many intervals the step is cut.")
@@ -28,8 +40,8 @@ MOST_WAITS = 3
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], top: int, name: str | None, bins: int, plot: str | None, allow_oom: bool,
-    as_json: bool,
+    scenario: str, settings: tuple[str, ...], trust: bool, top: int, name: str | None, bins: int, plot: str | None,
+    allow_oom: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO and show which links ranks wait for, and what each class of links carried in it.
 
@@ -45,7 +57,7 @@ def command(
     from ..study.scenarios.tenancy import Tenancy
 
     with progress("simulating"):
-        found = load(scenario, settings)
+        found = load(scenario, settings, trust=trust)
         if isinstance(found, Tenancy):
             _tell_jobs(found, top, {"--link": name, "--plot": plot}, allow_oom=allow_oom, as_json=as_json)
             return

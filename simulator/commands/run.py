@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..study.run_options import ENGINES, MOST_STEPS
-from ._show import Count, checked_path, json_option, print_json, print_notes, print_pairs, print_table, progress, set_option
+from ._show import (
+    Count,
+    checked_path,
+    json_option,
+    print_json,
+    print_notes,
+    print_pairs,
+    print_table,
+    progress,
+    set_option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from ..study.runs.run import Run
@@ -22,6 +33,7 @@ STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 
 @click.command("run", short_help="Simulate a training step.")
 @click.argument("scenario")
 @set_option
+@trust_option
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
@@ -31,8 +43,9 @@ STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, costs: bool, as_json: bool, **options: Any
-) -> None:
+    scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, costs: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists.
 
     The range of the step time is two standard errors to each side; `--costs` lists single ones.
@@ -44,7 +57,7 @@ def command(
     from ..units import show_s
 
     with progress("simulating"):
-        found = load(scenario, settings)
+        found = load(scenario, settings, trust=trust)
         if isinstance(found, Tenancy):
             _refuse_extras({**options, "gantt": gantt, "trace": trace})
             shared = found.simulate(allow_oom=options["allow_oom"])

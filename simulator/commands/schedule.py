@@ -84,7 +84,7 @@ def command(
     names = [*([name] if name else []), *(part.strip() for part in (compare or "").split(",") if part.strip())]
     if not names:
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
-    schedules = _found(names, catalog.module)
+    schedules = _found(names, catalog.typed)
     shape = _shape(schedules, options)
     if compare is None:
         _one(names[0], schedules[names[0]], shape, (csv_file, plot_file, as_json))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import UserError, did_you_mean, shown
 
@@ -67,6 +67,11 @@ def is_table(name: object) -> bool:
     return isinstance(name, str) and name.lower().endswith(".csv")
 
 
+def is_code(name: object) -> TypeGuard[str]:
+    """Whether a name would have to be imported: `module:name` or `file.py:name`, of which nothing was imported yet."""
+    return type(name) is str and ":" in name and not is_table(name)
+
+
 def is_file(name: str) -> bool:
     """Whether there is something to read under a name, other than a folder."""
     try:
@@ -94,20 +99,28 @@ def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
 
 
 def module(kind: str, name: Any) -> Any:
-    """The module of a name, the object of `module:name` or `file.py:name`, or the thing itself if it is not a name.
+    """The module of a name, the object of code that was imported, or the thing itself if it is not a name.
 
-    A schedule may be a table in a `file.csv`. One that is somebody's code is watched while it runs.
+    A schedule may be a table in a `file.csv`. Somebody's code is watched while it runs. Nothing is imported here but modules of
+    the catalog: `module:name` and `file.py:name` are no names of it.
     """
     if kind == "schedules" and is_table(name):
         from . import torch_csv
 
         return torch_csv.read(name)
-    if isinstance(name, str) and ":" not in name:
+    if type(name) is str:
         return import_module(f"simulator.{CODE[kind].replace('/', '.')}.{find(kind, name).stem}")
     from . import outside
 
-    found = outside.load(name) if isinstance(name, str) else name
-    return outside.Schedule(found, called(name)) if kind == "schedules" else found
+    found = name.found if isinstance(name, outside.Code) else name
+    return (outside.Schedule if kind == "schedules" else outside.Watched)(found, called(name))
+
+
+def typed(kind: str, name: Any) -> Any:
+    """The same of a name that somebody typed, or wrote in Python, which is trusted: code is imported."""
+    from . import outside
+
+    return module(kind, outside.imported(name) if is_code(name) else name)
 
 
 def called(thing: Any) -> str:

@@ -6,6 +6,7 @@ One direction: check, schedule, lower, bind, fold, close, run, measure. Names be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -20,7 +21,7 @@ from ..plan.plan import Plan
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import engines
+from . import catalog, engines, outside
 from .assemble import bound_of, layout_of, program_of, site_of
 from .explain_deadlock import explained
 from .fits import memory_of, must_fit
@@ -66,6 +67,7 @@ def simulate_scenario(
         raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, ENGINES))
     if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
+    scenario = with_code(scenario)
     feasible.check(scenario)
     overlapping = scenario.plan.optimizer == "post-validated"
     layout = layout_of(scenario)
@@ -88,6 +90,14 @@ def simulate_scenario(
     reason = f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
     measured = -2 if overlapping else -1
     return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began, measured)
+
+
+def with_code(scenario: Scenario) -> Scenario:
+    """The scenario with what its schedule names imported, if that is code: it was written in Python, as files were looked at."""
+    schedule = getattr(scenario.plan, "schedule", None)
+    if not catalog.is_code(schedule):
+        return scenario
+    return replace(scenario, plan=replace(scenario.plan, schedule=outside.imported(schedule)))
 
 
 def _folding_reason(folded: Folded, why_whole: str) -> str:

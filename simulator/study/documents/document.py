@@ -50,7 +50,10 @@ class Document:
         """The value at a place, or None."""
         value = self.data
         for part in place:
-            value = value.get(part) if isinstance(value, dict) else None
+            if isinstance(value, list) and isinstance(part, int):
+                value = value[part] if part < len(value) else None
+            else:
+                value = value.get(part) if isinstance(value, dict) else None
         return value
 
     def under(self, place: Place) -> Document:

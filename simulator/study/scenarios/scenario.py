@@ -57,7 +57,7 @@ class Scenario:
     def as_dict(self) -> dict[str, Any]:
         """The scenario as plain data, for records of results; its schedule as it was asked for."""
         schedule = self.plan.schedule
-        named = schedule if isinstance(schedule, str) else catalog.called(schedule)
+        named = str(schedule) if isinstance(schedule, str) else catalog.called(schedule)
         return {
             "model": self.model.name,
             "cluster": self._cluster(),
