@@ -11,12 +11,13 @@ import json
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import click
 
-from . import __version__
+from . import __version__, escape
 from .errors import Infeasible, InvariantBroken, OutsideDomain, SimulatorError, UserError, did_you_mean
 
 INTERRUPTED = 130
@@ -66,6 +67,9 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking for them takes a while
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and threads take a while to start
     gc.set_threshold(MOST_NEW_OBJECTS, 50, 50)  # a run makes many objects and little garbage
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what a terminal has no characters for is escaped
+            stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     gc.freeze()  # and all of them end with the process: looking through them once more takes a while
     sys.exit(code)
@@ -103,14 +107,14 @@ def _usage_hint(error: click.ClickException, args: list[str]) -> str:
 def _say(error: SimulatorError, as_json: bool) -> int:
     """Tells an error as JSON on stdout, and as a panel on a terminal or as plain lines on stderr; returns its exit code."""
     if as_json:
-        print(json.dumps(_record(error)), flush=True)
+        print(escape.json(json.dumps(_record(error))), flush=True)
     if error.exit_code == INTERRUPTED:
         print(error, file=sys.stderr)
         return error.exit_code
     kind = "cannot run" if isinstance(error, Infeasible) else "bug" if error.exit_code == 1 else "error"
     faults = len(getattr(error, "faults", ()))
     shows_hint = error.hint and error.hint not in str(error)
-    text = f"{error}\n    hint: {error.hint}" if shows_hint else str(error)
+    text = escape.terminal(f"{error}\n    hint: {error.hint}" if shows_hint else str(error), lines=True)
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.panel import Panel

@@ -37,6 +37,16 @@ def figure(text: str) -> str:
     return f"\u200b{shown}" if shown.startswith("_") else shown
 
 
+def json(text: str) -> str:
+    """JSON as `json.dumps` writes it, for a terminal: it leaves one character in it that is not printable."""
+    return text.replace("\x7f", r"\u007f")
+
+
+def yaml(text: str) -> str:
+    """Text as a scalar of YAML, in quotes and on one line."""
+    return '"' + terminal(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
 def csv_cell(text: str) -> str:
     """Text for a cell of a CSV file, on one line; what a spreadsheet would take for a formula begins with an apostrophe."""
     shown = terminal(text)

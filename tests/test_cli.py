@@ -195,13 +195,13 @@ def test_an_interrupt_is_exit_130(as_json: bool, scenario: Path, monkeypatch: py
     assert not as_json or said.record["error"] == "interrupted"
 
 
-def interrupt(*_: object) -> None:
+def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("oops"), InvariantBroken("oops")])
 def test_a_bug_of_ours_is_exit_1_and_says_so(error: Exception, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("simulator.study.scenarios.load.load", broken)

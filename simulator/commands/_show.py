@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from .. import escape
 from ..errors import OutsideDomain
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object or array, and nothing else.")
@@ -24,9 +25,19 @@ PATIENCE_S = 1.0
 """Work that takes longer shows that it is going on."""
 
 
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Text on stdout or stderr, with nothing in it that a terminal would act on."""
+    _echo(escape.terminal(text, lines=True), err=err, nl=nl)
+
+
+def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Text that was escaped; in the encoding of the stream, which click would take another for where it is ASCII."""
+    click.echo(text, file=sys.stderr if err else sys.stdout, nl=nl)
+
+
 def print_json(record: Any) -> None:
     """One JSON value on stdout."""
-    click.echo(json.dumps(record, allow_nan=False, default=_plain))
+    _echo(escape.json(json.dumps(record, allow_nan=False, default=_plain)))
 
 
 def _plain(value: Any) -> Any:
@@ -38,32 +49,34 @@ def _plain(value: Any) -> Any:
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Names and values under one another."""
-    rows = list(pairs)
+    rows = [(escape.terminal(name), escape.terminal(value)) for name, value in pairs]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
+        _echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), title: str = "") -> None:
     """A table: rich on a terminal, aligned plain text elsewhere."""
-    rows = [list(row) for row in rows]
+    headers, title = [escape.terminal(header) for header in headers], escape.terminal(title)
+    rows = [[escape.terminal(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=title or None, title_justify="left")
+        table = Table(title=Text(title) if title else None, title_justify="left")
         for i, header in enumerate(headers):
-            table.add_column(header, justify="right" if i in right else "left")
+            table.add_column(Text(header), justify="right" if i in right else "left")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         Console().print(table)
         return
     if title:
-        click.echo(title)
+        say(title)
     widths = [max(len(row[i]) for row in [list(headers), *rows]) for i in range(len(headers))]
     for row in [list(headers), *rows]:
         cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        click.echo("  ".join(cells).rstrip())
+        _echo("  ".join(cells).rstrip())
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -79,8 +92,9 @@ def progress(message: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.text import Text
 
-    status = Console(stderr=True).status(message)
+    status = Console(stderr=True).status(Text(escape.terminal(message)))
     timer = threading.Timer(PATIENCE_S, status.start)
     timer.daemon = True
     timer.start()

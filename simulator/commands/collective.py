@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ..binding.fidelity import Collectives
-from ._show import Count, json_option, print_json, print_pairs, print_table, progress, trust_option
+from ._show import Count, json_option, print_json, print_pairs, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
@@ -79,9 +79,9 @@ def command(
         how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
         rows = time_collective(kind, found, sizes, gpus=chosen, matrix=exchange.held if exchange else None, **how)
     if fidelity == "stepwise" and found.fabric != "ideal":
-        click.echo(FACE_VALUE, err=True)
+        say(FACE_VALUE, err=True)
     elif rows[0].algorithm == "sharp" and found.fabric != "ideal" and "sharp" not in switch_abilities(found):
-        click.echo(SET_UP, err=True)
+        say(SET_UP, err=True)
     used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
         head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}

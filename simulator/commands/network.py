@@ -15,6 +15,7 @@ from ._show import (
     print_pairs,
     print_table,
     progress,
+    say,
     set_option,
     trust_option,
 )
@@ -92,7 +93,7 @@ def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow
         return
     print_pairs(run.summary)
     if not links:
-        click.echo("no two jobs share a link")
+        say("no two jobs share a link")
         return
     rows = [[u.name, f"{u.utilisation:.2%}", ", ".join(f"{job.name} {show_bytes(job.bytes)}" for job in u.jobs)] for u in links]
     print_table(["links of several jobs", "use", "bytes per step"], rows, right=(1,))

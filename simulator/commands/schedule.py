@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .. import escape
 from ..errors import Fault, OutsideDomain, UserError
-from ._show import Count, Duration, Positive, checked_path, json_option, print_json, print_pairs, print_table, progress
+from ._show import Count, Duration, Positive, checked_path, json_option, print_json, print_pairs, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..program.slot import Shape
@@ -166,7 +167,7 @@ def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str 
         from ..figures.gantt import gantt, save
 
         title = f"{called}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {_brief(result)}"
-        save(gantt(result, title=title), plot_file)
+        save(gantt(result, title=escape.figure(title)), plot_file)
     if as_json:
         print_json(record)
     else:
@@ -217,7 +218,8 @@ def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, 
         from ..figures.gantt import gantts, save
 
         drawn = {entry.name: entry.results[-1] for entry in entries}
-        save(gantts({f"{catalog.called(name)}: {_brief(result)}": result for name, result in drawn.items()}), plot_file)
+        titled = {escape.figure(f"{catalog.called(name)}: {_brief(result)}"): result for name, result in drawn.items()}
+        save(gantts(titled), plot_file)
     if as_json:
         rows = [entry.as_dict(place) for entry, place in zip(entries, at, strict=True)]
         sizes = {"ranks": shape.ranks, "microbatches": shape.microbatches}
@@ -250,7 +252,7 @@ def _tell_several(entries: list[Entry], at: list[list[int]], refused: list[Refus
         print_table([*headers, "peak microbatches", "transfers"], rows, right=right)
     for item in refused:
         nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
-        click.echo(f"{catalog.called(item.name)} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
+        say(f"{catalog.called(item.name)} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
 
 
 def _called(entry: Entry) -> str:

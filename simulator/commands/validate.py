@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import json_option, print_json, print_table, progress
+from ._show import json_option, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..study.validate.report import Judged, Report
@@ -48,7 +48,7 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
         unit = report.rows[0].unit
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "known by"]
         print_table(headers, cells, right=(2, 3, 4))
-        click.echo()
+        say()
     lines = [*record["sources"].items(), ("all", record["overall"])]
     cells = [[name, f"{s['n']:,}", *map(_percent, (s["median"], s["p90"], s["bias"]))] for name, s in lines]
     print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
@@ -56,13 +56,13 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if known:
         beyond = sum(BEYOND in _known(row) for row in report.rows)
         said = [f"{count:,} {how}" for how, count in known.most_common()]
-        click.echo(f"known by: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
+        say(f"known by: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
     alone = [i for i, row in enumerate(report.rows) if row.measured is None]
     if alone:
-        click.echo(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")
+        say(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")
     for reason in dict.fromkeys(row.skipped for row in report.rows if row.skipped):
         skipped = [i for i, row in enumerate(report.rows) if row.skipped == reason]
-        click.echo(f"skipped {len(skipped):,}: {reason}, {_lines(skipped)}")
+        say(f"skipped {len(skipped):,}: {reason}, {_lines(skipped)}")
 
 
 def _known(row: Judged) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import escape
 from ..errors import UserError
 from ..program.op import Compute
 from ..program.slot import Pair, slots_of
+from ..study import catalog
 from ..study.evaluate import Evaluation
 from ..study.runs.run import Run
 from ..units import seconds
@@ -66,12 +68,14 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
     m, s = run.metrics, run.scenario
-    title = (
-        f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {s.plan.schedule}: "
+    title = escape.figure(
+        f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
         f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} bubble, {m.mfu:.1%} MFU"
     )
     rows = tuple(_row_of_rank(run, rank) for rank in chosen)
-    return Chart(title, "s", rows, seconds(run.observation.end_ns), 1 + max(stage.chunk for stage in run.program.stages))
+    return Chart(
+        escape.figure(title), "s", rows, seconds(run.observation.end_ns), 1 + max(stage.chunk for stage in run.program.stages)
+    )
 
 
 def _first_ranks(run: Run) -> list[int]:

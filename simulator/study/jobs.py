@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import escape
 from ..binding.bind import Bound, bind
 from ..engine import des
 from ..engine.close import close
@@ -76,7 +77,7 @@ class SharedRun:
         ]
 
     def __repr__(self) -> str:
-        return "\n".join(["SharedRun", *(f"  {name:<11} {text}" for name, text in self.summary)])
+        return "\n".join(["SharedRun", *(f"  {escape.terminal(name):<11} {text}" for name, text in self.summary)])
 
 
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:

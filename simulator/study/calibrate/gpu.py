@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ... import escape
 from ...errors import UserError, did_you_mean
 from ...files import atomic
 from ...hardware.gpu import Gpu
@@ -147,7 +148,7 @@ def _own(rows: list[Measured], gpu: str) -> tuple[str, list[Measured]]:
 def text(made: Profile, about: str) -> str:
     """A profile as YAML that can be read again; above it, what it does not speak of."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
-    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(lines))
+    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
     validated(fit_files.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
     return content
 

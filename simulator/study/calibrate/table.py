@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ... import escape
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...units import US_PER_S
 from ..gpus.kernel import WIDTH
@@ -117,9 +118,9 @@ def _cell(value: float | None) -> str:
 
 
 def line(cells: Iterable[str]) -> str:
-    """Cells as a line of CSV."""
+    """Cells as a line of CSV; what a spreadsheet would compute is text in it."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
+    csv.writer(out, lineterminator="\n").writerow(map(escape.csv_cell, cells))
     return out.getvalue()
 
 

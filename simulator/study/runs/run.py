@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import escape
 from ...engine.timeline import Timeline
 from ...errors import UserError
 from ...memory.account import RankMemory, over_time
@@ -205,10 +206,11 @@ class Run:
         return summary(self)
 
     def __repr__(self) -> str:
-        return "\n".join(["Run", *(f"  {name:<11} {text}" for name, text in self.summary)])
+        return "\n".join(["Run", *(f"  {name:<11} {escape.terminal(text)}" for name, text in self.summary)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td style='text-align:left'>{text}</td></tr>" for name, text in self.summary)
+        told = [(name, escape.html(text)) for name, text in self.summary]
+        rows = "".join(f"<tr><th>{name}</th><td style='text-align:left'>{text}</td></tr>" for name, text in told)
         return f"<table>{rows}</table>"
 
 
