@@ -121,6 +121,19 @@ def in_one_go(*parts: Callable[[], Any]) -> list[Any]:
     return made
 
 
+def must_be(value: object, kind: type[Any] | tuple[type[Any], ...], name: str, what: str, hint: str) -> Any:
+    """An argument of a function that users call; raises `UserError` if it is not of its kind."""
+    if not isinstance(value, kind):
+        raise UserError(f"{name} is {described(value)}, not {what}", hint=hint)
+    return value
+
+
+def described(value: object) -> str:
+    """A value in a message: plain data as it stands in YAML, anything else by its class."""
+    plain = value is None or isinstance(value, (bool, int, float, str, dict, list, tuple))
+    return shown(value) if plain else f"an object of class {type(value).__name__}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The hint for an unknown word: the nearest known one first, then the list (the nearest dozen if it is long)."""
     names = sorted(known)

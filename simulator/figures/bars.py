@@ -64,7 +64,7 @@ class Chart:
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     """One row per rank; by default the first rank of every pipeline coordinate."""
-    chosen = list(ranks) if ranks is not None else _first_ranks(run)
+    chosen = run.chosen(ranks) if ranks is not None else _first_ranks(run)
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
     m, s = run.metrics, run.scenario

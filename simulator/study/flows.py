@@ -7,7 +7,6 @@ moves 2^64 quanta in it, and both are finer still by the number of flows, each o
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ..engine import des
 from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import Fault, UserError, shown
+from . import json_text
 
 PRECISION_BITS = 64
 LARGEST = sys.float_info.max
@@ -113,13 +113,10 @@ def _power_of_two(least: Fraction) -> Fraction:
 def read_cases(path: Path) -> list[Case]:
     """The cases of a JSON file in the format of INTERFACE.md."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError("not a text file", where=str(path)) from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}") from None
+    data = json_text.parsed(raw, str(path))
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, list):
         raise UserError("no list of cases", where=str(path), hint='{"cases": [{"name": .., "links": [..], "flows": [..]}]}')
@@ -174,5 +171,5 @@ def _route(flow: Mapping[str, Any], n_links: int, where: str, faults: list[Fault
     route = flow.get("route")
     if isinstance(route, list) and all(isinstance(link, int) and 0 <= link < n_links for link in route):
         return tuple(route)
-    faults.append(Fault(f"route should list links 0 to {n_links - 1}, not {route!r}", where=where))
+    faults.append(Fault(f"route should list links 0 to {n_links - 1}, not {shown(route)}", where=where))
     return ()

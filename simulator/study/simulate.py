@@ -15,7 +15,7 @@ from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
-from ..errors import Deadlock, UserError, did_you_mean
+from ..errors import Deadlock, Infeasible, UserError, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
 from ..workload.framework import Framework
@@ -31,11 +31,13 @@ from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
 
 OVERLAPPING_STEPS = 3
+PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
+MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
 
 
 def simulate(
     model: Model,
-    cluster: Cluster,
+    cluster: Cluster | None = None,
     plan: Plan | None = None,
     job: Job | None = None,
     *,
@@ -52,9 +54,15 @@ def simulate(
     Where steps run into each other, which a post-validated optimizer lets them, three are simulated, and the last interval
     between their ends is the step; one more step follows, so that the measured one ends as it would in a long run.
     """
-    disturbed = (perturb,) if isinstance(perturb, Perturb) else tuple(perturb)
-    software = framework or Framework()
-    scenario = Scenario(model, cluster, plan or Plan(), job or Job(), fidelity or Fidelity(), disturbed, software)
+    scenario = Scenario(
+        must_be(model, Model, "model", "a model", MODEL),
+        must_be(cluster, Cluster, "cluster", "a cluster", 'sim.cluster("dgx-h100", nodes=8)'),
+        Plan() if plan is None else plan,
+        Job() if job is None else job,
+        Fidelity() if fidelity is None else fidelity,
+        (perturb,) if isinstance(perturb, Perturb) else tuple(must_be(perturb, Sequence, "perturb", "disturbances", PERTURB)),
+        Framework() if framework is None else framework,
+    )
     return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom)
 
 
@@ -64,7 +72,7 @@ def simulate_scenario(
     """The same for a scenario that has been put together already."""
     began = perf_counter()
     if engine not in ENGINES:
-        raise UserError(f"no engine {engine!r}", hint=did_you_mean(engine, ENGINES))
+        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(str(engine), ENGINES))
     if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     scenario = with_code(scenario)

@@ -9,8 +9,8 @@ whose results nccl-tests found wrong count for nothing.
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from ...errors import Fault, UserError, did_you_mean, either, shown
 from ...units import US_PER_S
+from .. import json_text
 
 PROGRAMS = {
     "all_reduce": "all_reduce",
@@ -54,6 +55,7 @@ ALL_WRONG, AGAIN = "every result is wrong, as nccl-tests marked them", "mend the
 TOLERANCE = 0.02
 HUNDRED = 100
 MOST_BYTES = 2**26
+LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +233,7 @@ def _checked(kind: str, ranks: int, nodes: int, times: Mapping[float, float], ve
 
 
 def _of_json(text: str, name: str) -> list[Table]:
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"not JSON: {error.msg}", where=f"{name}:{error.lineno}:{error.colno}") from None
+    data = json_text.parsed(text, name)
     runs = data if isinstance(data, list) else [data]
     faults: list[Fault] = []
     tables = []
@@ -291,7 +290,7 @@ def _json_result(result: Any) -> tuple[float, float, bool]:
     inner = inner if isinstance(inner, Mapping) else {}
     size, time_us = held.get("size"), inner.get("time", inner.get("cpu_time"))
     for field, value in (("size", size), ("time", time_us)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
             raise ValueError(f"{field} should be a number, not {shown(value)}")
     if size and not time_us:
         raise ValueError("time is zero")

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...units import NS_PER_S, US_PER_S
 from . import kineto
-from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union
+from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union, word
 from .table import COLUMNS, FIT, Measured, Probe, line
 from .timers import Sample
 from .trace_names import COLLECTIVE_KERNEL, collective_of, family_of
@@ -108,7 +108,7 @@ def _on_device(events: Events) -> Iterator[Pair]:
     by_id, launch = operators_by_id(events), launches_by_id(events)
     calls: dict[int, int] = {}
     for event in events.device:
-        name, (start, end) = str(event.get("name")), span_of(event)
+        name, (start, end) = word(event.get("name")), span_of(event)
         op = launcher(event, by_id, launch, events)
         whole = found(op) if op else None
         if COLLECTIVE_KERNEL.search(name) or "Collective name" in args_of(event):

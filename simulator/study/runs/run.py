@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import escape
 from ...engine.timeline import Timeline
-from ...errors import UserError
+from ...errors import UserError, must_be
 from ...memory.account import RankMemory, over_time
 from ...metrics import Array, Observation, bubble, mfu
 from ...metrics.idle import BUSY, OPTIMIZER, Spent
@@ -77,9 +77,18 @@ class Run:
     def spent(self) -> Spent:
         return self.observation.spent
 
+    def chosen(self, ranks: Iterable[int]) -> list[int]:
+        """Ranks that somebody asks for; all of them exist."""
+        must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]")
+        found = list(ranks)
+        for rank in found:
+            self.coordinate(rank)
+        return found
+
     def coordinate(self, rank: int) -> int:
         """The pipeline coordinate of a rank."""
         timeline = self.engine_timeline
+        must_be(rank, (int, np.integer), "rank", "a whole number", f"ranks are 0 to {timeline.ranks - 1}")
         if not 0 <= rank < timeline.ranks:
             raise UserError(f"no rank {rank}", hint=f"ranks are 0 to {timeline.ranks - 1}")
         return int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
@@ -259,5 +268,5 @@ class RunTimeline:
 
         if ranks is None and len(self) > MOST_ROWS:
             raise UserError(f"{len(self):,} rows are more than a frame should hold", hint="to_pandas(ranks=[0, 1])")
-        wanted = range(self.run.gpus) if ranks is None else ranks
+        wanted = range(self.run.gpus) if ranks is None else self.run.chosen(ranks)
         return pd.concat([pd.DataFrame(self.columns_of(rank)) for rank in wanted], ignore_index=True)
