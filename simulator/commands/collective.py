@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..study.scenarios.code import Trust
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+SIZE = re.compile(r"(\d{1,18})\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 2**40
 MOST_ROWS = 4096
 FACE_VALUE = "note: stepwise takes links at their face value; nothing that was measured on this fabric enters"

@@ -13,6 +13,8 @@ from ..errors import ALIKE, Fault, UserError, did_you_mean, nearest, shown
 
 Row = Mapping[str, str]
 TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
+MOST_COUNT, MOST_CHARACTERS = 2**62, 4000
+"""Of a count, and of a cell: what is longer is no word, and Python converts no more digits."""
 LEAST_US = 1e-6
 """Nothing on a GPU takes less: a smaller number is no measurement."""
 
@@ -33,6 +35,10 @@ def read(path: Path) -> list[dict[str, str]]:
         raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
     if not rows:
         raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
+    long = [i for i, row in enumerate(rows) if any(len(str(cell or "")) > MOST_CHARACTERS for cell in row.values())]
+    if long:
+        hint = f"at most {MOST_CHARACTERS:,} characters"
+        raise UserError(faults=[Fault("a cell that is too long", hint, f"{path}:{i + 2}") for i in long])
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
         raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
@@ -52,7 +58,7 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
 def count(row: Row, column: str) -> int:
     """A whole number in a cell; anything else is refused."""
     value = number(row[column])
-    if not (value >= 1 and value == int(value)):
+    if not (1 <= value <= MOST_COUNT and value == int(value)):
         raise UserError(f"{column}: {shown(row[column])} is no count")
     return int(value)
 

@@ -31,6 +31,8 @@ KINDS = (*HOST, *DEVICE, *RUNTIME)
 T = TypeVar("T")
 ByProcess = Mapping[str, Mapping[Any, T]]
 """By number, then by process."""
+MOST_NESTED = 200
+"""Operators in one another."""
 LATEST_US = 2.0**62
 """Later than that is no clock, whatever it counts."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
@@ -106,7 +108,7 @@ def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
     if faults:
         raise UserError(faults=faults)
     for ops in found.ops.values():
-        _nest(ops)
+        _nest(ops, name)
     return found
 
 
@@ -132,7 +134,7 @@ def span_of(event: Mapping[str, Any]) -> tuple[float, float]:
     return start, start + float(event.get("dur", 0))
 
 
-def _nest(ops: list[Op]) -> None:
+def _nest(ops: list[Op], name: str) -> None:
     """Sorts the operators of a thread and tells each who called it."""
     ops.sort(key=lambda op: (op.start_us, -op.end_us))
     open_: list[Op] = []
@@ -140,8 +142,10 @@ def _nest(ops: list[Op]) -> None:
         while open_ and open_[-1].end_us <= op.start_us:
             open_.pop()
         if open_ and op.end_us <= open_[-1].end_us:
-            op.parent = open_[-1]
+            op.parent, op.depth = open_[-1], open_[-1].depth + 1
             open_[-1].inner.append(op)
+            if op.depth > MOST_NESTED:
+                raise UserError(f"operators nested more than {MOST_NESTED} deep", where=name, hint="record fewer steps")
         open_.append(op)
 
 

@@ -43,8 +43,8 @@ FILE = re.compile(r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to
 PROGRAM = re.compile(r"(all_?reduce|reduce_?scatter|all_?gather|alltoall|sendrecv|broadcast)_perf", re.IGNORECASE)
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
 """A line of the header of a run; its end may name the program too."""
-RANK = re.compile(r"#\s*Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device(?:\s+\d+)?\s*(?:\[\S*\])?\s*(.*)", re.IGNORECASE)
-"""Number, host and, in most versions, the name of the GPU."""
+RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
+"""Number, host and, in most versions, the name of the GPU, in a line whose words stand one space apart."""
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 MEASURED = re.compile(r"\s*\d+(\s|$)")
 """How a line of measurements begins: with the size."""
@@ -150,7 +150,7 @@ def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
     hosts, kind, version, found, faults = dict[int, str](), "", "", list[_Line](), list[Fault]()
     gpus: dict[str, None] = {}
     for number, line in enumerate(lines, first):
-        rank, program, library = RANK.search(line), PROGRAM.search(line), VERSION.search(line)
+        rank, program, library = RANK.search(" ".join(line.split())), PROGRAM.search(line), VERSION.search(line)
         if program and HEADER.search(line):
             kind = PROGRAMS[program[1].lower()]
         version = version or (_version(library[1] or library[2]) if library else "")

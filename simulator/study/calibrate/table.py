@@ -18,7 +18,7 @@ from ... import escape
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...units import US_PER_S
 from ..gpus.kernel import WIDTH
-from ..tables import check_header, number, read, truth
+from ..tables import MOST_COUNT, check_header, number, read, truth
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 WORDS = ("gpu", "op", "dtype")
@@ -196,7 +196,7 @@ def _wrong(row: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
     for name in (*SIZES, "runs", "operators"):
         cell = row.get(name, "").strip()
-        if cell and not (number(cell) >= 0 and number(cell) == int(number(cell))):
+        if cell and not (0 <= number(cell) <= MOST_COUNT and number(cell) == int(number(cell))):
             yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
     for name in ("p10_us", "p90_us", "clock_mhz", "power_w", "alone_us"):
         cell = row.get(name, "").strip()

@@ -94,7 +94,13 @@ def _wanted(kind: str, value: Any) -> tuple[str, str]:
     if kind.startswith("bool"):
         word = _SAYS.get(value.lower() if isinstance(value, str) else value) if isinstance(value, (str, int)) else None
         return "true or false", f"write {word}" if word else ""
-    words = {"float_type": "a number", "finite_number": "a finite number", "string_type": "text", "list_type": "a list"}
+    words = {
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "string_type": "text",
+        "string_unicode": "text in UTF-8",
+        "list_type": "a list",
+    }
     return words.get(kind, "a mapping" if kind in ("model_type", "dict_type") else ""), ""
 
 

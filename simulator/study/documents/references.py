@@ -17,6 +17,8 @@ from .source import read
 if TYPE_CHECKING:
     from .strict import Strict
 
+MOST_DIGITS = 18
+"""Of a number of a line or a column."""
 Step = Callable[[Document], Document]
 """A document with something in it replaced by what it stands for; raises `UserError` for what stands for nothing."""
 
@@ -103,4 +105,4 @@ def understood(
 
 def _reading_order(fault: Fault) -> list[tuple[int, str]]:
     """Faults of a file from its top to its bottom."""
-    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", fault.where)]
+    return [(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else 0, part) for part in re.split(r"(\d+)", fault.where)]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Fault, UserError, shown
+from ...errors import MOST_SHOWN, Fault, UserError, shown
 from .. import catalog
 from ..documents.document import Document, Mark
 from ..documents.references import beside, placed
@@ -96,4 +96,4 @@ def _set(document: Document, setting: str) -> Document:
     origin = f"--set {name.strip()}"
     value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
     with placed(origin):
-        return document.changed(place, value, Mark(f"{origin}={text}"))
+        return document.changed(place, value, Mark(f"{origin}={text if len(text) <= MOST_SHOWN else shown(text)}"))
