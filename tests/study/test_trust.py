@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import yaml
 
 import simulator as sim
 from simulator.errors import UserError
+from simulator.study.documents.strict import Strict, fields, said
+from simulator.study.scenarios.schema import ScenarioSchema
 
 from ..commandline import SMALL, trainsim
 from ..source import modules
@@ -101,6 +106,42 @@ def test_code_in_files_is_refused_before_any_import(case: str, folder: Path) -> 
     assert not ran(folder)
 
 
+def places(schema: type[Strict], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every field that may stand in a scenario, those of what it names included."""
+    for name, annotation in fields(schema).items():
+        place = (*at, said(schema, name, "alias") or name)
+        yield place
+        inner = [part for part in (annotation, *flat(annotation)) if isinstance(part, type) and issubclass(part, Strict)]
+        for one in inner:
+            yield from places(one, place)
+
+
+def flat(annotation: object) -> Iterator[object]:
+    for part in get_args(annotation):
+        yield part
+        yield from flat(part)
+
+
+@pytest.mark.parametrize("code", ["mine:order", "mine.py:order", "mine:Shape"])
+def test_no_field_of_a_file_is_imported(code: str, folder: Path) -> None:
+    """Whatever a field is for."""
+    every = list(dict.fromkeys(places(ScenarioSchema)))
+    assert len(every) > 100
+    for above in dict.fromkeys(place[:-1] for place in every):
+        data: dict[str, Any] = yaml.safe_load(SMALL)
+        inner = data
+        for part in above:
+            value = inner.get(part)
+            inner[part] = value if isinstance(value, dict) else {"name": value} if isinstance(value, str) else {}
+            inner = inner[part]
+        for wrong in (code, [code], {"name": code}):
+            inner.update((place[-1], wrong) for place in every if place[:-1] == above)
+            (folder / "a.yaml").write_text(yaml.safe_dump(data))
+            with suppress(UserError):
+                sim.load(folder / "a.yaml")
+    assert not ran(folder)
+
+
 @pytest.mark.parametrize("command", TAKE)
 def test_every_command_that_reads_a_scenario_refuses_code_and_takes_trust(command: str, folder: Path) -> None:
     scenario = written(folder, {"a.yaml": SCHEDULED})
@@ -145,6 +186,16 @@ def test_several_jobs_import_once(folder: Path) -> None:
     assert ran(folder) == 2  # the shape and the schedule
 
 
+def test_no_job_imports_before_all_were_looked_at(folder: Path) -> None:
+    scenario = written(folder, {"a.yaml": JOBS, "cluster.yaml": HONEST})
+    typed = ["--set", "jobs.0.plan.schedule=mine.py:order"]
+    for more in ([], ["--set", "cluster=nowhere"]):
+        assert trainsim("run", scenario, *typed, *more).code == 2
+    assert not ran(folder)
+    assert trainsim("run", scenario, *typed, "--set", "jobs.1.plan.schedule=1f1b").code == 0
+    assert ran(folder) == 1
+
+
 def test_what_is_typed_is_trusted_and_what_it_leads_to_is_not(folder: Path) -> None:
     scenario = written(folder, {"a.yaml": SMALL, "cluster.yaml": CLUSTER})
     assert trainsim("run", scenario, "--set", "plan.schedule=mine.py:order", "--json").record["step_time_s"] > 0
@@ -178,6 +229,13 @@ def test_what_code_does_wrong_has_the_place_that_names_it(folder: Path) -> None:
     assert "did you mean 'order'?" in said.err
 
 
+def name_of(node: ast.expr) -> str:
+    """What is called, as it is written: `exec`, `np.load`."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 MAY_EXECUTE = {"exec": {"outside"}, "compile": {"outside"}, "import_module": {"__init__", "cli", "catalog", "outside"}}
 NEVER = {"eval", "__import__", "np.load", "pd.read_pickle", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 UNPICKLES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy"}
@@ -189,7 +247,7 @@ def test_nothing_is_unpickled_and_one_module_executes() -> None:
         name = Path(module.path).stem
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
+                called = name_of(node.func)
                 assert called not in NEVER, f"{module.path}:{node.lineno}"
                 assert name in MAY_EXECUTE.get(called.rpartition("importlib.")[2], {name}), f"{module.path}:{node.lineno}"
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

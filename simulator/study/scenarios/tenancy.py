@@ -64,8 +64,7 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
     whole, free, counted = None, 0, True
     if not isinstance(entries, list) or not entries:
         raise UserError("jobs should be a list of jobs", where=document.where(("jobs",)), hint="jobs: [{name: a, gpus: 8, ...}]")
-    with suppress(UserError):  # each job tells it of itself
-        trust.refuse(resolved(document, ("cluster",), "clusters"), _may_be_code(len(entries)))
+    _look_for_code(document, len(entries), trust)
     for i, entry in enumerate(entries):
         place: Place = ("jobs", i)
         try:
@@ -88,9 +87,12 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
     return Tenancy(whole.cluster, tuple(tenants.values()), whole.perturb)
 
 
-def _may_be_code(jobs: int) -> list[Place]:
-    """The fields of all jobs that may name code: none is imported before all were looked at."""
-    return [*FIELDS, *(("jobs", i, *place) for i in range(jobs) for place in FIELDS)]
+def _look_for_code(document: Document, jobs: int, trust: Trust) -> None:
+    """Looks at all jobs before the code of any is imported. What is refused each job tells of itself."""
+    with suppress(UserError):
+        trust.refuse(document, [("jobs", i, *place) for i in range(jobs) for place in FIELDS])
+    with suppress(UserError):
+        trust.refuse(resolved(document, ("cluster",), "clusters"))
 
 
 def _place(fault: Fault) -> tuple[str, tuple[int, ...]]:
