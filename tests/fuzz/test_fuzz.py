@@ -7,8 +7,10 @@ here as a fast test of its own.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
@@ -16,8 +18,8 @@ from time import perf_counter
 import pytest
 
 from ..commandline import trainsim
-from . import seeds
-from .readers import readers
+from . import seeds, worker
+from .readers import Reader, readers
 from .worker import MOST_S, inputs
 
 INPUTS = 10_000
@@ -82,13 +84,21 @@ def test_some_inputs_of_every_reader(name: str, tmp_path: Path, monkeypatch: pyt
         READERS[name].read(file)
 
 
-def test_the_worker_tells_what_breaks(tmp_path: Path) -> None:
-    """The slow test can fail: a reader that never ends is stopped and told."""
-    from . import worker
-    from .readers import Reader
+def for_ever(path: Path) -> None:
+    while path.exists():
+        pass
 
-    assert MOST_S == 10
-    assert "ZeroDivisionError" in worker._broken_by(Reader((b"",), ".txt", lambda path: print(1 / 0)), b"x", tmp_path / "a.txt")
+
+@pytest.mark.parametrize(("read", "told"), [(lambda path: 1 / 0, "ZeroDivisionError"), (for_ever, "TooLong")])
+def test_the_worker_tells_what_breaks(read: Callable[[Path], None], told: str, tmp_path: Path) -> None:
+    """The slow test can fail: an error is told, and what never ends is stopped."""
+    was = signal.signal(signal.SIGALRM, worker._stop)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "MOST_S", 0.2)
+            assert told in worker._broken_by(Reader((b"",), ".txt", read), b"x", tmp_path / "a.txt")
+    finally:
+        signal.signal(signal.SIGALRM, was)
 
 
 DIGITS, DEEP = "9" * 5000, "[" * 50_000 + "]" * 50_000
