@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import escape
-from ..errors import UserError
+from ..errors import UserError, must_be
 from ..program.op import Compute
 from ..program.slot import Pair, slots_of
 from ..study import catalog
@@ -64,7 +64,8 @@ class Chart:
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     """One row per rank; by default the first rank of every pipeline coordinate."""
-    chosen = run.chosen(ranks) if ranks is not None else _first_ranks(run)
+    several = "several ranks", "ranks=[0, 1]"
+    chosen = _first_ranks(run) if ranks is None else list(must_be(ranks, Iterable, "ranks", *several))
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
     m, s = run.metrics, run.scenario
