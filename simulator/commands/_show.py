@@ -82,7 +82,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
 def print_notes(notes: Iterable[str]) -> None:
     """What somebody should know besides the result: on stderr."""
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
 
 
 @contextmanager

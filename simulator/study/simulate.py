@@ -15,7 +15,7 @@ from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
-from ..errors import Deadlock, Infeasible, UserError, did_you_mean, must_be, shown
+from ..errors import Deadlock, UserError, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
 from ..workload.framework import Framework
