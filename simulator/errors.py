@@ -98,6 +98,10 @@ class Deadlock(Infeasible):
         self.blocked = tuple(blocked)
 
 
+class OutputFailed(SimulatorError):
+    """The result could not be written, through no fault of the input: a disk is full, or an output was closed."""
+
+
 class InvariantBroken(SimulatorError):
     """A bug in the simulator: something that must hold does not."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ..errors import OutsideDomain
+from ..files import check_folder
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object or array, and nothing else.")
 set_option = click.option(
@@ -134,11 +135,13 @@ class Positive(click.types.FloatParamType):
 
 
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """A callback that refuses a file name with an ending that we cannot write, before any work is done."""
+    """A callback that refuses a file that we cannot write, by its ending or for want of its folder, before any work is done."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is not None and not value.lower().endswith(suffixes):
             raise click.BadParameter(f"{value!r} should end in {', '.join(suffixes)}", ctx=ctx, param=param)
+        if value is not None:
+            check_folder(value)
         return value
 
     return check

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, did_you_mean, shown
+from ..files import read_bounded
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
+MOST_BYTES = 2**20
+"""Of a file of the catalog."""
 DATA = {
     "models": "workloads/models",
     "clusters": "topologies",
@@ -119,5 +122,5 @@ def called(thing: Any) -> str:
 
 def headline(path: Path) -> str:
     """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
-    with path.open(encoding="utf-8") as lines:
-        return next(lines, "").strip().strip('#"').strip()
+    first, _, _ = read_bounded(path, MOST_BYTES, "a file of the catalog").partition(b"\n")
+    return first.decode("utf-8").strip().strip('#"').strip()

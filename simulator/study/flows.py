@@ -21,7 +21,10 @@ from ..engine import des
 from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import Fault, UserError, shown
+from ..files import read_bounded
 
+MOST_BYTES = 2**24
+"""Of a file."""
 PRECISION_BITS = 64
 LARGEST = sys.float_info.max
 MOST_APART = 2**96
@@ -112,10 +115,9 @@ def _power_of_two(least: Fraction) -> Fraction:
 
 def read_cases(path: Path) -> list[Case]:
     """The cases of a JSON file in the format of INTERFACE.md."""
+    raw = read_bounded(path, MOST_BYTES, "cases of flows")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        data = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError:
         raise UserError("not a text file", where=str(path)) from None
     except json.JSONDecodeError as error:

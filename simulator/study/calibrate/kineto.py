@@ -8,10 +8,8 @@ microseconds, as they stand there; some writers quote them.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,9 +19,12 @@ from statistics import median
 from typing import Any, TypeVar
 
 from ...errors import UserError
+from ...files import read_unzipped
 from ...units import US_PER_S
 from .trace_ops import Op
 
+MOST_BYTES = 2**28
+"""Of a trace; what is made of it takes ten times as much memory."""
 HOST = ("cpu_op", "operator")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
@@ -74,15 +75,15 @@ def read(path: Path) -> Events:
 
 
 def _json(path: Path) -> Any:
+    content = read_unzipped(path, MOST_BYTES, "a trace")
     try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        return json.loads(content)
     except json.JSONDecodeError as error:
         raise UserError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}") from None
     except RecursionError:
         raise UserError("not JSON of a trace: nested too deeply", where=str(path)) from None
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise UserError("not a text file", where=str(path)) from None
 
 
 def _sorted_out(events: Iterable[Any], gpu: str) -> Events:
