@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
@@ -15,13 +16,18 @@ from .pydantic_twins import Judge, judge
 from .strict import SoFar, Strict, Text
 
 
+MOST_HINTED = 1000
+"""Faults of a file for which it is worked out what was meant: nobody reads more."""
+
+
 def judged(schema: type[Strict], document: Document, at: Place = ()) -> tuple[Any, list[tuple[Place, Fault]]]:
     """The data at a place as `schema`, or None and every fault by its place."""
     try:
         return judge(schema).model_validate(document.at(at)), []
     except ValidationError as error:
         details = [_Detail(detail, judge(schema), document, at) for detail in error.errors(include_url=False)]
-        return None, [found for detail in details for found in detail.faults()]
+        found = [found for detail in details[:MOST_HINTED] for found in detail.faults()]
+        return None, found + [found for detail in details[MOST_HINTED:] for found in detail.faults(hinted=False)]
 
 
 class _Detail:
@@ -34,14 +40,15 @@ class _Detail:
         self.place: Place = (*at, *self.within)
         self.field = _field(schema, self.within)
 
-    def faults(self) -> Iterator[tuple[Place, Fault]]:
-        """The finding as one fault, or as several where fields contradict each other."""
+    def faults(self, *, hinted: bool = True) -> Iterator[tuple[Place, Fault]]:
+        """The finding as one fault, or as several where fields contradict each other; with or without looking for what was meant
+        by an unknown key."""
         if self.kind == "contradictions":
             for name, message, hint in self.context["found"]:
                 place = (*self.place, *(int(part) if part.isdecimal() else part for part in name.split(".") if part))
                 yield place, Fault(f"{_dotted(place)}{message}", hint, self.document.where(place))
             return
-        message, hint = self._words()
+        message, hint = self._words() if hinted or self.kind != "extra_forbidden" else (": unknown key", "")
         yield self.place, Fault(f"{_dotted(self.place)}{message}", hint, self.document.where(self.place))
 
     def _words(self) -> tuple[str, str]:
@@ -70,9 +77,9 @@ class _Detail:
         key, owner = str(self.place[-1]), _model(_annotation(self.schema, self.within[:-1]))
         if key in owner.of.not_yet:
             return f": {owner.of.not_yet[key]}", "leave it out"
-        elsewhere = [path for path in _paths(self.schema) if path[-1] == key]
+        elsewhere = _shortest_paths(self.schema).get(key)
         if elsewhere:
-            return ": unknown key", f"did you mean {_dotted(min(elsewhere, key=len))!r}?"
+            return ": unknown key", f"did you mean {_dotted(elsewhere)!r}?"
         return ": unknown key", did_you_mean(key, _fields(owner))
 
 
@@ -174,6 +181,15 @@ def _model(annotation: Any) -> type[Judge]:
 
 def _fields(model: type[Judge]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+@cache
+def _shortest_paths(model: type[Judge]) -> Mapping[str, tuple[str, ...]]:
+    """The shortest path to a field of every name that is below a schema."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted(_paths(model), key=len):
+        found.setdefault(path[-1], path)
+    return found
 
 
 def _paths(model: type[Judge]) -> Iterator[tuple[str, ...]]:
