@@ -1,4 +1,4 @@
-"""A report of thousands of faults shows the first of them, says how many more there are, and takes no longer than reading them."""
+"""A report of thousands of faults shows the first, says how many more there are, and takes no longer than reading them."""
 
 from __future__ import annotations
 

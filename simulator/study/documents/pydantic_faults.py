@@ -15,7 +15,6 @@ from .document import Document, Place
 from .pydantic_twins import Judge, judge
 from .strict import SoFar, Strict, Text
 
-
 MOST_HINTED = 1000
 """Faults of a file for which it is worked out what was meant: nobody reads more."""
 
