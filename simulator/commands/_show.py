@@ -7,19 +7,27 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import OutsideDomain
 from ..files import check_folder
 
+if TYPE_CHECKING:
+    from ..study.effort import Effort, Expect
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object or array, and nothing else.")
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. Repeat for more."
 )
+long_option = click.option(
+    "--long", is_flag=True, help="Do what is estimated to take more than 10 s or 4 GiB too; without it such work is refused."
+)
 LONGEST = 2**40
 """The longest unitless duration."""
+REFRESH_S, NEARLY = 0.2, 0.99
 PATIENCE_S = 1.0
 """Work that takes longer shows that it is going on."""
 
@@ -73,22 +81,38 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress(message: str) -> Iterator[None]:
-    """A spinner on stderr while work goes on: only on a terminal, and only once it takes long."""
+def progress(message: str) -> Iterator[Expect]:
+    """A bar on stderr while work goes on: only on a terminal, and only once it takes long. What it yields is told how long the
+    work is estimated to take; until then the bar only moves."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda effort: None
+        return
+    expected: list[Effort] = []
+    done = threading.Event()
+    watch = threading.Thread(target=_show_progress, args=(message, expected, done), daemon=True)
+    watch.start()
+    try:
+        yield expected.append
+    finally:
+        done.set()
+        watch.join()
+
+
+def _show_progress(message: str, expected: Sequence[Effort], done: threading.Event) -> None:
+    """Draws the bar until the work is done: the time that went by, of the time that the work is expected to take."""
+    if done.wait(PATIENCE_S):
         return
     from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    status = Console(stderr=True).status(message)
-    timer = threading.Timer(PATIENCE_S, status.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        status.stop()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[estimate]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task, began = bar.add_task(message, total=None, estimate=""), monotonic() - PATIENCE_S
+        while not done.wait(REFRESH_S):
+            seconds = max((effort.seconds for effort in expected), default=0.0)
+            if seconds > PATIENCE_S:  # an estimate that was too short does not let the bar look as if all were done
+                estimate = f"of about {seconds:.0f} s"
+                bar.update(task, total=seconds, completed=min(monotonic() - began, seconds * NEARLY), estimate=estimate)
 
 
 class Count(click.IntRange):

@@ -22,6 +22,7 @@ from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import Fault, UserError, shown
 from ..files import read_bounded
+from .effort import Effort, of_flows
 
 MOST_BYTES = 2**24
 """Of a file."""
@@ -70,6 +71,12 @@ class Case:
         """How finely bytes are counted: work counts these quanta, a rate counts them per tick."""
         slowest = Fraction(min(self.capacity_bytes_per_s, default=1))
         return _power_of_two(len(self.flows) * self.ticks_per_s / slowest)
+
+
+def effort_of(cases: Sequence[Case]) -> Effort:
+    """What cases will take, all flows of each under way at once."""
+    each = (of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s)) for case in cases)
+    return sum(each, Effort())
 
 
 def end_times_s(case: Case) -> list[float]:
