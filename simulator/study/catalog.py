@@ -78,11 +78,21 @@ def is_file(name: str) -> bool:
         return False
 
 
+def exists(name: str) -> bool:
+    """Whether there is a file or a folder under a name."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def find(kind: str, name: str) -> Path:
     """The file of a name, or of a path."""
     if kind in DATA and is_path(name):
         return Path(name)
     known = files(kind)
+    if written(kind, name) not in known and kind in DATA and exists(name):
+        return Path(name)
     if written(kind, name) not in known:
         raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
     return known[written(kind, name)]

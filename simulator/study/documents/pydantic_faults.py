@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
@@ -75,7 +76,7 @@ class _Detail:
     def _unknown(self) -> tuple[str, str]:
         key, owner = str(self.place[-1]), _model(_annotation(self.schema, self.within[:-1]))
         if key in owner.of.not_yet:
-            return f": {owner.of.not_yet[key]}", "leave it out"
+            return f": {owner.of.not_yet[key]}", owner.of.instead
         elsewhere = _shortest_paths(self.schema).get(key)
         if elsewhere:
             return ": unknown key", f"did you mean {_dotted(elsewhere)!r}?"
@@ -90,6 +91,7 @@ _BOUNDS = (
     ("min_length", "empty", "at least this many characters:"),
     ("max_length", "too long", "at most this many characters:"),
 )
+_THOUSANDS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 _SAYS = {**dict.fromkeys(("yes", "on", "y", 1), "true"), **dict.fromkeys(("no", "off", "n", 0), "false")}
 
 
@@ -106,6 +108,9 @@ def _wanted(kind: str, value: Any) -> tuple[str, str]:
 
 def _whole(value: Any) -> str:
     """The whole numbers next to what somebody wrote."""
+    if isinstance(value, str) and "," in value and not _THOUSANDS.fullmatch(value.strip()):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        return f"one value at a time: write {either(parts)}" if parts and all(map(str.isdecimal, parts)) else ""
     text = value.replace(",", "").replace("_", "").strip() if isinstance(value, str) else ""
     if text.isdecimal() and len(text) <= 15:
         return f"write {int(text)}, without quotes" if text == value else f"write {int(text)}"
