@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 MOST_LISTED = 32
@@ -98,6 +98,10 @@ class Deadlock(Infeasible):
         self.blocked = tuple(blocked)
 
 
+class OutputFailed(SimulatorError):
+    """The result could not be written, through no fault of the input: a disk is full, or an output was closed."""
+
+
 class InvariantBroken(SimulatorError):
     """A bug in the simulator: something that must hold does not."""
 
@@ -147,9 +151,11 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | No
     """The known word that is most like `word`, whatever its case; but one that begins with it before one less than alike."""
     as_written = {name.lower(): name for name in sorted(known, reverse=True)}
     plain = word[:MOST_SHOWN].lower()
-    alike, close = (get_close_matches(plain, as_written, n=1, cutoff=least) for least in (max(cutoff, ALIKE), cutoff))
+    close = get_close_matches(plain, as_written, n=1, cutoff=cutoff)
+    if close and SequenceMatcher(None, close[0], plain).ratio() >= ALIKE:
+        return as_written[close[0]]
     begin = [name for name in sorted(as_written) if len(plain) > 1 and name.startswith(plain)]
-    found = alike or begin or close
+    found = begin or close
     return as_written[found[0]] if found else None
 
 

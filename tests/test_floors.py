@@ -24,7 +24,7 @@ FLOORS = (
 WITHIN = {("units", "errors"), ("kernels", "errors"), ("files", "errors"), ("__main__", "cli"), ("cli", "commands")}
 FLOOR = {place: number for number, places in enumerate(FLOORS) for place in places}
 STUDY = (
-    ("json_text",),
+    ("effort", "json_text"),
     ("engines", "evaluate", "explain_deadlock", "flows", "outside", "run_options", "tables", "torch_csv"),
     ("catalog", "compare_schedules"),
     ("documents",),

@@ -7,20 +7,29 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .. import escape
 from ..errors import OutsideDomain
+from ..files import check_folder
+
+if TYPE_CHECKING:
+    from ..study.effort import Effort, Expect
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object or array, and nothing else.")
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. Repeat for more."
 )
 trust_option = click.option("--trust", is_flag=True, help="Import and run the code that files name: module:name, file.py:name.")
+long_option = click.option(
+    "--long", is_flag=True, help="Do what is estimated to take more than 10 s or 4 GiB too; without it such work is refused."
+)
 LONGEST = 2**40
 """The longest unitless duration."""
+REFRESH_S, NEARLY = 0.2, 0.99
 PATIENCE_S = 1.0
 """Work that takes longer shows that it is going on."""
 
@@ -86,23 +95,38 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress(message: str) -> Iterator[None]:
-    """A spinner on stderr while work goes on: only on a terminal, and only once it takes long."""
+def progress(message: str) -> Iterator[Expect]:
+    """A bar on stderr while work goes on: only on a terminal, and only once it takes long. What it yields is told how long the
+    work is estimated to take; until then the bar only moves."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda effort: None
+        return
+    expected: list[Effort] = []
+    done = threading.Event()
+    watch = threading.Thread(target=_show_progress, args=(message, expected, done), daemon=True)
+    watch.start()
+    try:
+        yield expected.append
+    finally:
+        done.set()
+        watch.join()
+
+
+def _show_progress(message: str, expected: Sequence[Effort], done: threading.Event) -> None:
+    """Draws the bar until the work is done: the time that went by, of the time that the work is expected to take."""
+    if done.wait(PATIENCE_S):
         return
     from rich.console import Console
-    from rich.text import Text
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    status = Console(stderr=True).status(Text(escape.terminal(message)))
-    timer = threading.Timer(PATIENCE_S, status.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        status.stop()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[estimate]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task, began = bar.add_task(escape.terminal(message), total=None, estimate=""), monotonic() - PATIENCE_S
+        while not done.wait(REFRESH_S):
+            seconds = max((effort.seconds for effort in expected), default=0.0)
+            if seconds > PATIENCE_S:  # an estimate that was too short does not let the bar look as if all were done
+                estimate = f"of about {seconds:.0f} s"
+                bar.update(task, total=seconds, completed=min(monotonic() - began, seconds * NEARLY), estimate=estimate)
 
 
 class Count(click.IntRange):
@@ -149,11 +173,13 @@ class Positive(click.types.FloatParamType):
 
 
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """A callback that refuses a file name with an ending that we cannot write, before any work is done."""
+    """A callback that refuses a file that we cannot write, by its ending or for want of its folder, before any work is done."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is not None and not value.lower().endswith(suffixes):
             raise click.BadParameter(f"{value!r} should end in {', '.join(suffixes)}", ctx=ctx, param=param)
+        if value is not None:
+            check_folder(value)
         return value
 
     return check

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ..binding.fidelity import Collectives
-from ._show import Count, json_option, print_json, print_pairs, print_table, progress, say, trust_option
+from ._show import (
+    Count,
+    json_option,
+    long_option,
+    print_json,
+    print_pairs,
+    print_table,
+    progress,
+    say,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
@@ -52,10 +62,11 @@ class Size(click.ParamType[int]):
 @click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")
 @click.option("--matrix", type=click.Path(path_type=Path), help="A CSV of bytes, for an uneven alltoall in place of sizes.")
 @trust_option
+@long_option
 @json_option
 def command(
     kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, algorithm: str,
-    fidelity: str, pieces: int | None, matrix: Path | None, trust: bool, as_json: bool,
+    fidelity: str, pieces: int | None, matrix: Path | None, trust: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv), alone, by size.
 
@@ -72,11 +83,11 @@ def command(
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None
-    with progress("simulating"):
+    with progress("simulating") as expect:
         gpus = exchange.ranks if exchange else gpus
         found = _large_enough(cluster, gpus, nodes, Trust(trust))
         chosen, sizes = spread(found, gpus, nodes), [] if exchange else _sizes(first, last, factor)
-        how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
+        how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "long": long, "expect": expect}
         rows = time_collective(kind, found, sizes, gpus=chosen, matrix=exchange.held if exchange else None, **how)
     if fidelity == "stepwise" and found.fabric != "ideal":
         say(FACE_VALUE, err=True)

@@ -10,6 +10,7 @@ from ._show import (
     Count,
     checked_path,
     json_option,
+    long_option,
     print_json,
     print_notes,
     print_pairs,
@@ -39,10 +40,11 @@ MOST_WAITS = 3
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Into how many intervals the step is cut.")
 @click.option("--plot", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the links by utilisation.")
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
+@long_option
 @json_option
 def command(
     scenario: str, settings: tuple[str, ...], trust: bool, top: int, name: str | None, bins: int, plot: str | None,
-    allow_oom: bool, as_json: bool,
+    allow_oom: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO and show which links ranks wait for, and what each class of links carried in it.
 
@@ -57,13 +59,14 @@ def command(
     from ..study.scenarios.load import load
     from ..study.scenarios.tenancy import Tenancy
 
-    with progress("simulating"):
+    patience = {"allow_oom": allow_oom, "long": long}
+    with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
         if isinstance(found, Tenancy):
-            _tell_jobs(found, top, {"--link": name, "--plot": plot}, allow_oom=allow_oom, as_json=as_json)
+            _tell_jobs(found, top, {"--link": name, "--plot": plot}, patience, as_json=as_json)
             return
         link = found.cluster.link_named(name) if name else None
-        run = found.simulate(allow_oom=allow_oom)
+        run = found.simulate(**patience, expect=expect)
         network = run.network
         shown = network.waited_links(top), network.busiest(top)
     print_notes(run.notes)
@@ -75,7 +78,7 @@ def command(
         _tell(network, *shown, link, bins, plot)
 
 
-def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow_oom: bool, as_json: bool) -> None:
+def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool) -> None:
     """Who shares which link; raises `UserError` for what only one job can be asked."""
     from dataclasses import asdict
 
@@ -85,7 +88,7 @@ def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow
     for option, value in refused.items():
         if value is not None:
             raise UserError(f"{option} shows the step of one job, and these are {len(jobs.tenants)}", hint="leave it out")
-    run = jobs.simulate(allow_oom=allow_oom)
+    run = jobs.simulate(**patience)
     links = jobs.shared(run, top)
     print_notes(run.notes)
     if as_json:

@@ -10,7 +10,19 @@ import click
 
 from .. import escape
 from ..errors import Fault, OutsideDomain, UserError
-from ._show import Count, Duration, Positive, checked_path, json_option, print_json, print_pairs, print_table, progress, say
+from ._show import (
+    Count,
+    Duration,
+    Positive,
+    checked_path,
+    json_option,
+    long_option,
+    print_json,
+    print_pairs,
+    print_table,
+    progress,
+    say,
+)
 
 if TYPE_CHECKING:
     from ..program.slot import Shape
@@ -66,10 +78,12 @@ class Durations(click.types.FloatParamType):
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Of a search, in seconds.")
 @click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table that torch loads.")
 @click.option("--plot", "plot_file", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw it.")
+@long_option
 @json_option
 def command(
-    name: str | None, compare: str | None, csv_file: str | None, plot_file: str | None, as_json: bool, **options: Any
-) -> None:
+    name: str | None, compare: str | None, csv_file: str | None, plot_file: str | None, long: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Evaluate schedule NAME (or `module:function`, `file.py:function`, FILE.csv): its order, bubble and memory.
 
     Durations have no unit; only their ratios matter. F, B, I and W are one number, or one for each stage, separated by
@@ -87,6 +101,7 @@ def command(
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
     schedules = _found(names, catalog.typed)
     shape = _shape(schedules, options)
+    _must_be_short(schedules, shape, long=long)
     if compare is None:
         _one(names[0], schedules[names[0]], shape, (csv_file, plot_file, as_json))
     elif csv_file:
@@ -135,6 +150,19 @@ def _check_durations(shape: Shape, count: int, what: str) -> None:
         raise UserError(faults=faults)
 
 
+def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) -> None:
+    """Raises `UserError` if the schedules together would take longer than goes without saying."""
+    from ..program.slot import as_taken
+    from ..study import effort
+
+    takes = effort.Effort()
+    for schedule in schedules.values():
+        taken = as_taken(schedule, shape)
+        _must_be_small(taken)
+        takes += effort.of_schedule(taken.stages, taken.microbatches, searched=hasattr(schedule, "certificate"))
+    effort.check(takes, f"{', '.join(schedules)} of {shape.ranks:,} ranks", "fewer ranks or microbatches", long=long)
+
+
 def _must_be_small(shape: Shape) -> None:
     """Raises `OutsideDomain` if the shape is too large to evaluate."""
     slots = shape.stages * shape.microbatches
@@ -152,7 +180,6 @@ def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str 
 
     csv_file, plot_file, as_json = outputs
     shape, called = as_taken(schedule, shape), catalog.called(name)
-    _must_be_small(shape)
     _check_durations(shape, shape.stages, "stages")
     with progress(f"evaluating {called}"):
         result = evaluate(lay_out(schedule, shape))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import json_option, print_json, print_table, progress, say
+from ._show import json_option, long_option, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..study.validate.report import Judged, Report
@@ -26,8 +26,9 @@ BEYOND = "beyond the measured sizes"
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
 @click.option("--gpu", default="", help="The GPU of kernels whose own is in no catalog or not named: a name or a YAML file.")
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote: kernels of that GPU are predicted by it.")
+@long_option
 @json_option
-def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, as_json: bool) -> None:
+def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, long: bool, as_json: bool) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
     Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured. An
@@ -36,8 +37,8 @@ def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: st
     from ..study.validate.predicted import Own
     from ..study.validate.report import validate
 
-    with progress("predicting"):
-        report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None)
+    with progress("predicting") as expect:
+        report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None, long=long, expect=expect)
         record = report.as_dict()
     print_json(record) if as_json else _tell(report, record, with_rows=with_rows)
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ..errors import UserError, did_you_mean, shown
+from ..files import read_bounded
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
+MOST_BYTES = 2**20
+"""Of a file of the catalog."""
 DATA = {
     "models": "workloads/models",
     "clusters": "topologies",
@@ -80,11 +83,21 @@ def is_file(name: str) -> bool:
         return False
 
 
+def exists(name: str) -> bool:
+    """Whether there is a file or a folder under a name."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def find(kind: str, name: str) -> Path:
     """The file of a name, or of a path."""
     if kind in DATA and is_path(name):
         return Path(name)
     known = files(kind)
+    if written(kind, name) not in known and kind in DATA and exists(name):
+        return Path(name)
     if written(kind, name) not in known:
         raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
     return known[written(kind, name)]
@@ -132,5 +145,5 @@ def called(thing: Any) -> str:
 
 def headline(path: Path) -> str:
     """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
-    with path.open(encoding="utf-8") as lines:
-        return next(lines, "").strip().strip('#"').strip()
+    first, _, _ = read_bounded(path, MOST_BYTES, "a file of the catalog").partition(b"\n")
+    return first.decode("utf-8").strip().strip('#"').strip()

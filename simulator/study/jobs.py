@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -25,6 +26,7 @@ from ..engine.skeleton import Skeleton
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..units import seconds, show_s
+from . import engines
 from .assemble import layout_of, program_of, site_of
 from .fits import memory_of, must_fit
 from .network.shared_links import SharedLink, shared_links
@@ -80,7 +82,7 @@ class SharedRun:
         return "\n".join(["SharedRun", *(f"  {escape.terminal(name):<11} {text}" for name, text in self.summary)])
 
 
-def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:
+def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
     """Every job alone, then all of them together."""
     began = perf_counter()
     notes: list[str] = []
@@ -90,10 +92,10 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:
         if not allow_oom:
             must_fit(tenant.scenario, memory)
         notes += [f"{tenant.name}: {sentence}" for sentence in of_memory(tenant.scenario, memory)]
-    alone_s = [_step_s(_run(tenancy, [(tenant, LEAST_STEPS)])[0], LEAST_STEPS) for tenant in tenancy.tenants]
+    alone_s = [_step_s(_run(tenancy, [(tenant, LEAST_STEPS)], long=long)[0], LEAST_STEPS) for tenant in tenancy.tenants]
     horizon_s = 2 * max(alone_s)
     steps = [min(MOST_STEPS, max(LEAST_STEPS, ceil(horizon_s / alone) + 1)) if alone else LEAST_STEPS for alone in alone_s]
-    ends_ns = _run(tenancy, list(zip(tenancy.tenants, steps, strict=True)))
+    ends_ns = _run(tenancy, list(zip(tenancy.tenants, steps, strict=True)), long=long)
     until_ns = min(int(ends[-1]) for ends in ends_ns)
     runs = [
         JobRun(t.name, len(t.gpus), _step_s(ends, max(2, int((ends <= until_ns).sum()))), alone)
@@ -110,10 +112,10 @@ def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
     return shared_links(tenancy.cluster.wiring, traffic[0].capacity(0, run.until_ns), users, count)
 
 
-def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]]) -> list[Array]:
+def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]], *, long: bool) -> list[Array]:
     """When each job's steps end, for so many steps of each, on the whole cluster."""
     bounds = [_bound(tenancy, tenant, steps) for tenant, steps in who]
-    folded: Folded = fold(join([bound.skeleton for bound in bounds]))
+    folded: Folded = fold(join([bound.skeleton for bound in bounds]), partial(engines.must_end, engine="des", long=long))
     closed = who[0][0].scenario.fidelity.collectives == "closed"
     times = des.simulate(close(folded.expansion.graph, every=closed))
     timeline = Timeline(times, folded.expansion, folded.class_of)

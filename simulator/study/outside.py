@@ -18,8 +18,11 @@ from typing import Any
 
 from .. import escape
 from ..errors import SimulatorError, UserError, did_you_mean, nearest, shown
+from ..files import read_bounded
 from ..program.slot import KINDS, Box, Pair, Shape, Slot, looped
 
+MOST_BYTES = 2**22
+"""Of a file of Python."""
 HOW = "write it as module:name or file.py:name"
 SCHEDULE = "a schedule is order(rank, shape), which yields slots"
 SLOT = 'yield Slot("F", stage, microbatch), of kind F, B, I or W, or Pair(forward, backward)'
@@ -59,11 +62,9 @@ def _run(path: Path) -> ModuleType:
     module = ModuleType(f"_outside_{path.stem}")
     module.__file__ = str(path)
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
-    except (OSError, ValueError) as error:
-        close = nearest(path.name, [p.name for p in path.parent.glob("*.py")])
-        hint = f"did you mean {close!r}?" if close else HOW
-        raise UserError(f"cannot read {shown(str(path))}: {getattr(error, 'strerror', error)}", hint=hint) from None
+        code = compile(read_bounded(path, MOST_BYTES, "a file of Python", _neighbour), str(path), "exec")
+    except ValueError as error:
+        raise UserError(f"not Python: {error}", where=str(path), hint="correct the file") from None
     except SyntaxError as error:
         raise UserError(f"not Python: {error.msg}", where=f"{path}:{error.lineno}", hint="correct the file") from None
     sys.modules[module.__name__] = module
@@ -73,6 +74,12 @@ def _run(path: Path) -> ModuleType:
     finally:
         del sys.modules[module.__name__]
     return module
+
+
+def _neighbour(path: Path) -> str:
+    """What there is instead of a missing file."""
+    close = nearest(path.name, [p.name for p in path.parent.glob("*.py")])
+    return f"did you mean {close!r}?" if close else HOW
 
 
 def _imported(name: str) -> ModuleType:

@@ -18,10 +18,11 @@ from ..engine.timeline import Timeline
 from ..errors import Deadlock, UserError, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
+from ..program.program import Program
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import catalog, engines, outside
+from . import catalog, effort, engines, outside
 from .assemble import bound_of, layout_of, program_of, site_of
 from .explain_deadlock import explained
 from .fits import memory_of, must_fit
@@ -48,11 +49,13 @@ def simulate(
     folding: bool = True,
     steps: int | None = None,
     allow_oom: bool = False,
+    long: bool = False,
 ) -> Run:
     """Simulates a training step (or several in a row, of which the last is measured) and returns the run.
 
     Where steps run into each other, which a post-validated optimizer lets them, three are simulated, and the last interval
     between their ends is the step; one more step follows, so that the measured one ends as it would in a long run.
+    What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
     """
     scenario = Scenario(
         must_be(model, Model, "model", "a model", MODEL),
@@ -63,13 +66,20 @@ def simulate(
         (perturb,) if isinstance(perturb, Perturb) else tuple(must_be(perturb, Sequence, "perturb", "disturbances", PERTURB)),
         Framework() if framework is None else framework,
     )
-    return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom)
+    return simulate_scenario(scenario, engine=engine, folding=folding, steps=steps, allow_oom=allow_oom, long=long)
 
 
 def simulate_scenario(
-    scenario: Scenario, *, engine: str = "auto", folding: bool = True, steps: int | None = None, allow_oom: bool = False
+    scenario: Scenario,
+    *,
+    engine: str = "auto",
+    folding: bool = True,
+    steps: int | None = None,
+    allow_oom: bool = False,
+    long: bool = False,
+    expect: effort.Expect = effort.nobody,
 ) -> Run:
-    """The same for a scenario that has been put together already."""
+    """The same for a scenario that has been put together already; `expect` is told what it will take."""
     began = perf_counter()
     if engine not in ENGINES:
         raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(str(engine), ENGINES))
@@ -83,10 +93,11 @@ def simulate_scenario(
     if not allow_oom:
         must_fit(scenario, memory)
     program = program_of(scenario, (steps or OVERLAPPING_STEPS) + 1 if overlapping else steps or 1, layout)
+    _must_be_short(scenario, program, engine, folding=folding, long=long, expect=expect)
     bound = bound_of(scenario, program)
     messages = scenario.fidelity.collectives == "stepwise"
     folding = folding and not messages
-    folded = (fold if folding else unfolded)(bound.skeleton, partial(engines.must_end, engine=engine))
+    folded = (fold if folding else unfolded)(bound.skeleton, partial(engines.must_end, engine=engine, long=long, expect=expect))
     steps_of = stepwise(bound, site_of(scenario), folded.expansion) if messages else None
     graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
     try:
@@ -106,6 +117,18 @@ def with_code(scenario: Scenario) -> Scenario:
     if not catalog.is_code(schedule):
         return scenario
     return replace(scenario, plan=replace(scenario.plan, schedule=outside.imported(schedule)))
+
+
+def _must_be_short(
+    scenario: Scenario, program: Program, engine: str, *, folding: bool, long: bool, expect: effort.Expect
+) -> None:
+    """Raises `UserError` for a run that would take longer than goes without saying, before anything is bound to GPUs."""
+    cluster, rows = scenario.cluster, [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
+    takes = effort.of_run(rows, cluster.gpus, folding=folding, by=engines.quickest(engine))
+    if cluster.shape_name == "explicit":
+        takes += effort.of_routes(cluster.gpus, sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
+    hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
+    effort.check(takes, f"this run on {cluster.gpus:,} GPUs", hint, long=long, expect=expect)
 
 
 def _folding_reason(folded: Folded, why_whole: str) -> str:

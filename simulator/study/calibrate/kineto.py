@@ -8,9 +8,7 @@ microseconds, as they stand there; some writers quote them.
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +18,13 @@ from statistics import median
 from typing import Any, TypeVar
 
 from ...errors import Fault, UserError, shown
+from ...files import read_unzipped
 from ...units import US_PER_S
 from .. import json_text
 from .trace_ops import Op
 
+MOST_BYTES = 2**28
+"""Of a trace; what is made of it takes ten times as much memory."""
 HOST = ("cpu_op", "operator")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
@@ -77,11 +78,7 @@ def read(path: Path) -> Events:
 
 
 def _json(path: Path) -> Any:
-    try:
-        raw = path.read_bytes()
-        content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    content = read_unzipped(path, MOST_BYTES, "a trace")
     return json_text.parsed(content, str(path))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Fault, UserError, did_you_mean, either, shown
+from ...files import read_bounded
 from ...units import US_PER_S
 from .. import json_text
 
@@ -93,12 +94,7 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
     if kind is not None and kind.lower() not in PROGRAMS:
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
     told = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    if len(raw) > MOST_BYTES:
-        raise UserError("too large for the output of nccl-tests", where=str(path))
+    raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Fault, UserError, shown
 from .. import catalog
 from .document import Document, Mark, Place
+from .hugging_face import refuse_config
 from .source import read
 
 if TYPE_CHECKING:
@@ -61,7 +62,11 @@ def resolved(
         return document
     with placed(document.where(at)):
         try:
-            file = catalog.find(kind, beside(name, document.mark(at)) if catalog.is_path(name) else name)
+            path = beside(name, document.mark(at))
+            if catalog.is_path(name) and needed and not catalog.exists(path) and all(key in inner for key in needed()):
+                return document
+            is_file = catalog.is_path(name) or (catalog.written(kind, name) not in catalog.files(kind) and catalog.is_file(path))
+            file = catalog.find(kind, path if is_file else name)
         except UserError:
             if needed and all(key in inner for key in needed()):
                 return document
@@ -69,6 +74,7 @@ def resolved(
                 raise
             file = catalog.find(kind, meant(name))
         base = read(file)
+        refuse_config(base.data, str(file))
     named = Document({**base.data, "name": file.stem}, base.marks)
     over = Document({key: v for key, v in inner.items() if key != "name"}, document.under(place).marks if inner else {})
     return document.overlaid(named.overlaid(over), place)

@@ -19,6 +19,7 @@ from ...costs.gemm import TILE_SETS, GemmConstants
 from ...costs.rowwise import RowwiseConstants
 from ...costs.shelf import BESIDE, BESIDE_ATTENTION, BESIDE_ROWWISE, Constants, Fit, RatioRows
 from ...errors import did_you_mean
+from ...files import read_bounded
 from .. import catalog
 from ..documents.checked import validated
 from ..documents.source import read
@@ -143,7 +144,7 @@ def owner_of(path: str) -> str:
 
 def fingerprint(path: Path) -> str:
     """What tells a file from others of its name: some digits of a hash of its bytes."""
-    return sha256(path.read_bytes()).hexdigest()[:HASH_DIGITS]
+    return sha256(read_bounded(path, catalog.MOST_BYTES, "a profile")).hexdigest()[:HASH_DIGITS]
 
 
 def _fit(entry: FitSchema) -> Fit:

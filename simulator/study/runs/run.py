@@ -19,7 +19,7 @@ from ...metrics.mfu import CONVENTION
 from ...program.labels import Labels
 from ...program.op import HOST
 from ...program.program import Program
-from ...units import TFLOP, seconds
+from ...units import TFLOP, seconds, show_s
 from ..scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -263,10 +263,15 @@ class RunTimeline:
         }
 
     def to_pandas(self, ranks: Iterable[int] | None = None) -> pd.DataFrame:
-        """A row per rank and task, for all ranks or for those given."""
+        """A row per rank and task, for all ranks or for those given, in the order of time; of one instant, by rank."""
         import pandas as pd
 
         if ranks is None and len(self) > MOST_ROWS:
             raise UserError(f"{len(self):,} rows are more than a frame should hold", hint="to_pandas(ranks=[0, 1])")
         wanted = range(self.run.gpus) if ranks is None else self.run.chosen(ranks)
-        return pd.concat([pd.DataFrame(self.columns_of(rank)) for rank in wanted], ignore_index=True)
+        rows = pd.concat([pd.DataFrame(self.columns_of(rank)) for rank in wanted], ignore_index=True)
+        return rows.sort_values(["start_ns", "end_ns"], kind="stable", ignore_index=True)
+
+    def __repr__(self) -> str:
+        ranks, ends_s = self.run.engine_timeline.ranks, seconds(int(self.run.engine_timeline.times.end_ns.max(initial=0)))
+        return f"Timeline({len(self):,} rows of {ranks:,} ranks, {show_s(ends_s)}; to_pandas(ranks=[0]) makes a table)"

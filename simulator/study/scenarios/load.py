@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import MOST_SHOWN, Fault, UserError, shown
 from .. import catalog
 from ..documents.document import Document, Mark
+from ..documents.hugging_face import refuse_config
 from ..documents.references import beside, placed
 from ..documents.source import parse, read, scalar
 from .code import Trust
@@ -33,7 +34,9 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
         raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
-    return _understood(_with_settings(_extended(read(file), (file.resolve(),)), settings), Trust(trust))
+    document = read(file)
+    refuse_config(document.data, str(file))
+    return _understood(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
 
 
 def load_one(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> Scenario:

@@ -45,6 +45,9 @@ class Scenario:
     marks: Mapping[Place, Mark] = field(default_factory=dict, compare=False, repr=False)
     """Where the values came from, for messages."""
 
+    def __repr__(self) -> str:
+        return f"Scenario({self.model.name} on {self.cluster!r}, {self.plan!r})"
+
     def simulate(self, **options: Any) -> Run:
         """Runs the scenario; the options are those of `simulator.simulate`."""
         from ..simulate import simulate_scenario

@@ -43,11 +43,11 @@ class Tenancy:
     perturb: tuple[Perturb, ...] = ()
     """Ranks in it are GPUs of the whole cluster."""
 
-    def simulate(self, *, allow_oom: bool = False) -> SharedRun:
+    def simulate(self, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
         """Every job alone, then all of them together."""
         from ..jobs import simulate
 
-        return simulate(self, allow_oom=allow_oom)
+        return simulate(self, allow_oom=allow_oom, long=long)
 
     def shared(self, run: SharedRun, count: int = 10) -> list[SharedLink]:
         """The links that several jobs use, those first that are fullest at the pace which jobs have among the others."""
