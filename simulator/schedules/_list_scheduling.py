@@ -38,6 +38,15 @@ class Ticks(NamedTuple):
         """F = I = W on all stages, and no latency."""
         return not self.crossing and len({*self.forward, *self.input_gradient, *self.weight_gradient}) == 1
 
+    def never(self, microbatches: int) -> int:
+        """A time so late that no order comes to it, nor to the half of it, and no difference of two times.
+
+        Slots one after the other, each with the crossings on its way, take less than half of it: a slot starts as soon as
+        what it waits for is there, so that at any time before the end something runs or crosses.
+        """
+        slots = sum(self.forward) + sum(self.input_gradient) + sum(self.weight_gradient)
+        return 2 * microbatches * (slots + 2 * len(self.forward) * self.crossing) + 1
+
 
 def ticks(shape: Shape) -> Ticks:
     """The durations in ticks so short that each is a whole number of them, if their ratios are fractions at all."""
@@ -132,7 +141,7 @@ class Ranks:
         self.time[rank] += self.lengths.weight_gradient[stage]
         self.orders[rank].append(("W", stage, microbatch))
 
-    def until(self, rank: int, ready: int, patience: int) -> int:
+    def until(self, rank: int, ready: int, patience: float) -> int:
         """Runs W until then: those that fit, and one more if the rank would else have idled more than `patience`. How many."""
         queue, ran = self.waiting[rank], 0
         while queue and self.time[rank] < ready:

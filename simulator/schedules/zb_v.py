@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, product
+from math import inf
 from typing import NamedTuple
 
 from ..errors import InvariantBroken
 from ..program.slot import Shape, Slot, snaked
 from ._building_block import Block, unrolled
 from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
-from ._plan_following import NEVER, Manner, firm, follow, nowhere
+from ._plan_following import Manner, firm, follow, nowhere
 
 CHUNKS = 2
 COST_AWARE = True
 BLOCK = Block((4, 2, 4, 2))
-PLANNED = (Manner(nowhere, None), Manner(nowhere, NEVER), Manner(firm, None))
+PLANNED = (Manner(nowhere, None), Manner(nowhere, inf), Manner(firm, None))
 TIES = ((1,), (0, 1, 0), (0, 1, 1, 0, 1, 0, 0))
 WHOLE, HALF = 2, 1
 """Memory is counted in halves of an activation."""
@@ -101,7 +102,8 @@ class Beat:
         self.most_alive = 0
         self.at_work = Ranks(lengths, self.ranks, headroom, fills.ties)
         self.counts = [[0] * 4 for _ in range(self.ranks)]
-        self.arrivals = [[[NEVER] * self.microbatches for _ in range(4)] for _ in range(self.ranks)]
+        self.never = lengths.never(self.microbatches)
+        self.arrivals = [[[self.never] * self.microbatches for _ in range(4)] for _ in range(self.ranks)]
         self.arrivals[0][0] = [0] * self.microbatches
 
     def outcome(self) -> Outcome | None:
@@ -167,7 +169,7 @@ class Beat:
                 self._run(rank, 0)
 
     def _has(self, rank: int, kind: int) -> bool:
-        return self.arrivals[rank][kind][self.counts[rank][kind]] < NEVER
+        return self.arrivals[rank][kind][self.counts[rank][kind]] < self.never
 
     def _run(self, rank: int, kind: int) -> None:
         """The next slot of a pass, after W that make room for it or fill the gap before it."""
@@ -177,7 +179,7 @@ class Beat:
                 self.at_work.weight(rank)
         ready = self.arrivals[rank][kind][microbatch]
         if ready > self.at_work.time[rank]:
-            self.at_work.until(rank, ready, self.at_work.patience(rank) if self.fills[kind] else NEVER)
+            self.at_work.until(rank, ready, self.at_work.patience(rank) if self.fills[kind] else inf)
         stage = rank if kind in (0, 3) else 2 * self.ranks - 1 - rank
         end = self.at_work.run(rank, ("F" if kind < 2 else "I", stage, microbatch), ready)
         self.counts[rank][kind] += 1
