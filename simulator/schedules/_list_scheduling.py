@@ -18,7 +18,10 @@ from typing import NamedTuple
 from ..program.slot import Shape, Slot
 
 MOST_PARTS, MOST_TICKS = 1_000_000, 1 << 50
-"""Ratios of durations to the longest with denominators up to this are kept exactly, and the longest has at most so many ticks."""
+"""Ratios to the longest duration with denominators up to this are kept exactly, if it then has at most so many ticks."""
+ROUNDED = 1 << 36
+"""Ticks of the longest duration otherwise: so few that the last bits of a float, which change with the unit of the durations,
+hardly ever change a tick."""
 TOLERANCE = 1e-13
 
 Job = tuple[str, int, int]
@@ -65,7 +68,7 @@ def _ticks_in(lengths: list[float]) -> int:
         fraction = Fraction(length).limit_denominator(MOST_PARTS)
         common = lcm(common, fraction.denominator)
         if abs(fraction - Fraction(length)) > TOLERANCE or common > MOST_TICKS:
-            return MOST_TICKS
+            return ROUNDED
     return common
 
 

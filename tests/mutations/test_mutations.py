@@ -50,7 +50,7 @@ diff --git a/simulator/mistake.py b/simulator/mistake.py
 +++ b/simulator/mistake.py
 @@ -1,3 +1,3 @@
  \"\"\"A module to make a mistake in.\"\"\"
- 
+{blank}
 -ANSWER = 42
 +ANSWER = {answer}
 """
@@ -89,7 +89,7 @@ def tried(folder: Path, *tests: str, answer: str = "43", module: str = MODULE) -
     (copy / "tests/test_mistake.py").write_text(TESTS, encoding="utf-8")
     patch = folder / "scratch.patch"
     named = " ".join(f"tests/test_mistake.py::{test}" for test in tests)
-    patch.write_text(SCRATCH.format(breaks="the answer is wrong", tests=named, answer=answer), encoding="utf-8")
+    patch.write_text(SCRATCH.format(blank=" ", breaks="the answer is wrong", tests=named, answer=answer), encoding="utf-8")
     mutation = Mutation.of(patch)
     apply(mutation, copy)
     ran = run_tests(copy, mutation.tests)
