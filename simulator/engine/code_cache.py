@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from importlib import import_module
 from typing import Any
 
 NO_FOLDER = "no folder for machine code can be written to: NUMBA_CACHE_DIR may name one"
@@ -81,11 +80,10 @@ class CodeCache:
         self.cache.flush()
 
 
-def cached(function: Callable[..., object], stamp: object) -> CodeCache | None:
+def cached(numba: Any, function: Callable[..., object], stamp: object) -> CodeCache | None:
     """The cache of a function, valid for code that was made when the stamp was the same; None where nothing can be written."""
-    numba: Any = import_module("numba.core")
     try:
-        cache = CodeCache(numba.caching.FunctionCache(function), numba.serialize)
+        cache = CodeCache(numba.core.caching.FunctionCache(function), numba.core.serialize)
     except RuntimeError:  # numba's word for "no locator available"
         return None
     cache.files._source_stamp = stamp

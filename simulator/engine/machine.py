@@ -36,7 +36,7 @@ def compiled(function: Function) -> Function:
     if not numba:
         return function
     machine_code = numba.njit(**UNCOUNTED)(function)
-    if cache := cached(function, SOURCES):
+    if cache := cached(numba, function, SOURCES):
         machine_code._cache = cache
     return cast(Function, machine_code)
 
