@@ -354,7 +354,7 @@ def curves_of(rows: Sequence[Measured], constants: Mapping[str, Any]) -> list[tu
 
         def baseline(size: float, key: tuple[Any, ...] = (within, between, kind, name, ranks, nodes)) -> float:
             a, b, what, by, n, m = key
-            return theory.seconds(Call(what, size, n, m, by), constants[a], constants.get(b), constants["laws"])
+            return theory.fastest(Call(what, size, n, m, by), constants[a], constants.get(b), constants["laws"])
 
         largest = max(times)
         slow = between and median(times[largest]) > SLOW * baseline(largest)

@@ -14,6 +14,7 @@ gather, which never win by its own reckoning, and PAT, a tree for gathers and sc
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,11 @@ TREE_SHARE: Mapping[str, Sequence[float]] = {
 FIRST_TREE_BYTES = 64
 PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
 """Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
+
+GENERATIONS = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (0, "volta"))
+"""From which architecture on NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
+RATES = (("blackwell", 800 * GB), ("hopper", 400 * GB), ("ampere", 200 * GB), ("volta", 0.0))
+"""From which rate of NVLink on a GPU is of a generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,14 @@ class Group:
     def ring_share(self) -> float:
         """Of the bus, what is left of an all-reduce."""
         return self.ranks / (2 * (self.ranks - 1))
+
+
+def generation(architecture: str, link_bytes_per_s: float) -> str:
+    """The constants of NCCL for GPUs of an architecture, such as sm_90; for a GPU that names none, by the rate of its links."""
+    number = re.match(r"sm_?(\d+)", architecture)
+    if number:
+        return next(name for least, name in GENERATIONS if int(number[1]) >= least)
+    return "ampere" if architecture else next(name for name, rate in RATES if link_bytes_per_s >= rate)
 
 
 def told(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
