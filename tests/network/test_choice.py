@@ -20,7 +20,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.study.calibrate.nccl_tests import PROGRAMS
 from simulator.study.collective import BUS_FACTOR, time_collective
 from simulator.study.links import fabric_text, fabrics
-from simulator.study.links.choices import generation
+from simulator.costs.tuner import generation
 from simulator.study.links.library import LIBRARY
 from simulator.study.links.timing import timing_on
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
