@@ -62,7 +62,7 @@ class Conduct:
         return chosen
 
     def chosen(self, kind: str, nodes: Array, payload_bytes: int) -> str:
-        """The algorithm that serves a collective, as far as its messages need not be looked at: the first of several otherwise."""
+        """The algorithm that serves a collective where its messages need not be looked at; else the first of several."""
         able = self.candidates(kind, nodes)
         taken = next(iter(able)) if len(able) == 1 else self.taken(kind, nodes, payload_bytes)
         return taken if taken in able else next(iter(able))

@@ -5,9 +5,10 @@ of the theory: the ratio of the two, which varies slowly with the size, with the
 machine to a similar one: on links other than its own a curve only extrapolates. Between measured numbers of ranks the
 ratio is interpolated, beyond them it fades; below the smallest size and above the largest it stays, so that latency and
 bandwidth are those of the theory there. By construction
-the time of an algorithm never falls when the payload grows, has no jumps, and never beats the wire. What a library chose by
-itself speaks of the algorithm that it took at each size; where it changes over its time may jump, up or down. Measured dips (a library that changes
-its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted.
+the time of an algorithm never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that
+changes its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted. A series
+in which the library chose for itself speaks, at each size, of the algorithm that it took there; where it changes over, times may
+jump, up or down.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ def _of_stand_in(call: Call, kin: Sequence[Curve]) -> list[Curve]:
 
 
 def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:
-    """What measured all-reduces say of one algorithm: series in which it was forced, and parts of those in which a library took it."""
+    """What measured all-reduces say of one algorithm: series in which it was forced, parts of those in which it was taken."""
     found: dict[tuple[int, int, Inside, Across | None], Curve] = {}
     ranked = sorted(kin, key=lambda curve: _PREFERRED.index(curve.algorithm) if curve.algorithm in _PREFERRED else -1)
     for curve in ranked:
@@ -235,7 +236,7 @@ def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:
 
 
 _PREFERRED = ("auto", "plain")
-"""Series in which a library chose, the one with all that it has first; series of an algorithm that was forced come before both."""
+"""Series in which a library chose, the one with all that it has first; where an algorithm was forced is better than both."""
 
 
 @lru_cache(maxsize=4096)

@@ -137,11 +137,11 @@ class Laws:
     collisions to single flows of 36 and 43 GB/s on 2 to 4 nodes, 26 on 8 and 14.6 on 16 to 64; `pair_efficiency` to pairs
     inside a node, which reach 308 GB/s on A100 and 362 on H100, in straight lines.
 
-    On two nodes trees reach 335 GB/s of B200, 0.47 of what their bytes over the NICs would allow (`pair_tree_efficiency`); the
-    curves of A100 and p5 agree. Over more nodes logs do not agree on trees: 193 GB/s on 8 and 46 nodes of B200 are 0.47 too; 234.8
-    and 485 on three NVLink domains of GB200 (NVIDIA/nccl#1801), 0.86; 92 on 128 nodes of GH200, where NCCL's cost model says
-    tree, all of it. `tree_efficiency` stands between them, so that each is met within 45%. In the same way `nvls_tree_efficiency` is that of 307 and
-    291 GB/s on 8 and 46 nodes of B200, 0.72, and of the 345 on ten nodes of H100, where NCCL's cost model says nvls_tree, 0.88.
+    Trees over two nodes reach 335 GB/s of B200, 0.47 of what their bytes over the NICs would allow (`pair_tree_efficiency`); the
+    curves of A100 and p5 agree. Over more nodes logs disagree: 193 GB/s on 8 and 46 nodes of B200 are 0.46 and 0.51 of what their
+    bytes would allow, 234.8 and 485 on three NVLink domains of GB200 (NVIDIA/nccl#1801) 0.86; `tree_efficiency` is the geometric
+    mean of the two logs, a third off either. `nvls_tree_efficiency` stands midway between two logs, 9% from each: 307 GB/s on 8
+    nodes of B200, and 345 on ten of H100, where NCCL's cost model says nvls_tree.
     """
 
     alltoall_launch: float = 1.41
@@ -173,9 +173,9 @@ class Laws:
     """but no more than so many."""
     pair_tree_efficiency: float = 0.47
     """What trees over two nodes reach of the NICs, which send up and down at once through the same GPU, over what rings do."""
-    tree_efficiency: float = 0.67
+    tree_efficiency: float = 0.65
     """The same over more nodes."""
-    nvls_tree_efficiency: float = 0.8
+    nvls_tree_efficiency: float = 0.81
     """The same where NVSwitches add up and a node has more than one neighbour in its tree."""
     sharp_efficiency: float = 0.7
     """What switches that add up reach, over what rings do."""

@@ -25,6 +25,7 @@ Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"]
 KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """`plain` is what is left of `auto` where the switch cannot add up, as for integers of a byte: ring or tree."""
+PLAIN = ("ring", "tree")
 TAKEN_AS = {"nvls_tree": "nvls"}
 """What the choice of some algorithms is called here: over nodes an NVSwitch that adds up always feeds trees."""
 
@@ -97,8 +98,8 @@ def seconds(call: Call, inside: Inside, across: Across | None = None, laws: Laws
 
 
 def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
-    """The predicted time of the fastest that a library may take, chosen or not. It has no jumps where the library changes over, so
-    that a measured series is read against it.
+    """The predicted time of the fastest that a library may take, whatever it chooses. It does not jump where the library changes
+    over: constants are fitted with it, and measured series are read against it.
     """
     if call.kind != "all_reduce" or call.ranks < 2 or call.algorithm not in ("auto", "plain"):
         return seconds(call, inside, across, laws)
@@ -146,15 +147,23 @@ def _ways(call: Call, inside: Inside, across: Across | None, laws: Laws) -> list
 
 
 def taken(call: Call, inside: Inside, across: Across | None) -> str:
-    """The algorithm that a library takes for an all-reduce that is left to it (`auto`, `plain`): NCCL's cost model decides."""
-    ways = _library(call, inside, across)
-    chosen = tuner.chosen(call.payload_bytes, group(call, inside, across), ways)
-    return ways[chosen]
+    """The algorithm that a library takes for an all-reduce that is left to it (`auto`, `plain`), by its name here.
+
+    NCCL's cost model decides. Where a ring and a tree are nearly equal to it, the faster is taken; over two nodes the tree,
+    as logs of NCCL say (NVIDIA/nccl-tests#196).
+    """
+    ways, seen = _library(call, inside, across), group(call, inside, across)
+    name = tuner.chosen(call.payload_bytes, seen, ways)
+    if name not in PLAIN or not tuner.is_tie(call.payload_bytes, seen) or call.nodes == 1:
+        return ways[name]
+    if call.nodes == 2:
+        return "tree"
+    return min(PLAIN, key=lambda name: seconds(replace(call, algorithm=name), inside, across))
 
 
 def _library(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
     """What a library takes one of, by NCCL's name, and what it is called here."""
-    return {"ring": "ring", "tree": "tree", **(in_switches(call, inside, across) if call.algorithm != "plain" else {})}
+    return {**dict(zip(PLAIN, PLAIN, strict=True)), **(in_switches(call, inside, across) if call.algorithm != "plain" else {})}
 
 
 def in_switches(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:

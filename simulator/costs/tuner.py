@@ -53,6 +53,9 @@ TREE_SHARE: Mapping[str, Sequence[float]] = {
 }
 """Of a tree's bandwidth, what it is granted for payloads from 64 bytes on, doubling; all of it beyond."""
 FIRST_TREE_BYTES = 64
+TIE = 0.1
+"""Times of a ring and of a tree that differ by no more, relative to the smaller, do not tell which NCCL takes: how many trees it
+finds in a machine's links, and what a plug-in says of its network, are left out."""
 PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
 """Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
 
@@ -139,9 +142,15 @@ def told(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int)
 
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
-    """The algorithm that NCCL takes for an all-reduce, of those that there are."""
+    """The algorithm that NCCL thinks takes least for an all-reduce, of those that there are."""
     known = [name for name in among if name in WAYS]
     return min(known, key=lambda name: believed_s(name, payload_bytes, group))
+
+
+def is_tie(payload_bytes: float, group: Group) -> bool:
+    """Whether what is left out here may decide between ring and tree."""
+    ring, tree = (believed_s(name, payload_bytes, group) for name in ("ring", "tree"))
+    return max(ring, tree) <= min(ring, tree) * (1 + TIE)
 
 
 def believed_s(algorithm: str, payload_bytes: float, group: Group) -> float:

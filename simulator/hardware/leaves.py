@@ -9,7 +9,7 @@ from .wiring import Array
 
 
 def leaves_left(cluster: Cluster, nodes: Array) -> int:
-    """From how many leaf switches messages lead on to other switches if every node sends to the next, from first GPU to first GPU.
+    """The number of leaf switches that messages leave for others, if every node sends to the next: first GPU to first GPU.
 
     0 where all of them sit at one switch, so that no uplink is crossed.
     """

@@ -6,8 +6,9 @@ from functools import cache
 
 from ...binding.conduct import Choose, takes
 from ...costs import theory, tuner
+from ...costs.links import Across, Inside
 from ...costs.theory import Call
-from ...costs.tuner import Choice, Group
+from ...costs.tuner import Choice
 from ...engine.task import Array
 from ...hardware.cluster import Cluster
 from .. import catalog
@@ -52,25 +53,15 @@ def chosen_on(cluster: Cluster) -> Choose | None:
         return None
 
     @cache
-    def seen(ranks: int, nodes: int) -> tuple[Group, tuple[str, ...]]:
-        return group_on(cluster, ranks, nodes), able_on(cluster, ranks, nodes)
+    def links() -> tuple[Inside, Across | None]:
+        inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
+        return inside, across
 
     def chosen(kind: str, nodes: Array, payload_bytes: int) -> str | None:
         if kind != "all_reduce":
             return None
-        group, able = seen(len(nodes), len(set(nodes.tolist())))
-        return tuner.chosen(payload_bytes, group, able)
+        call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())))
+        name = theory.taken(call, *links())
+        return "nvls_tree" if name == "nvls" and call.nodes > 1 else name
 
     return chosen
-
-
-def able_on(cluster: Cluster, ranks: int, nodes: int) -> tuple[str, ...]:
-    """What NCCL chooses from for an all-reduce of so many ranks on so many nodes."""
-    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
-    return ("ring", "tree", *theory.in_switches(Call("all_reduce", 0, ranks, nodes), inside, across))
-
-
-def group_on(cluster: Cluster, ranks: int, nodes: int) -> Group:
-    """What NCCL sees between so many ranks on so many nodes of a cluster."""
-    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
-    return theory.group(Call("all_reduce", 0, ranks, nodes), inside, across)

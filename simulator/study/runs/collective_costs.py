@@ -33,7 +33,7 @@ def collective_costs(run: Run) -> list[OpCost]:
 
 
 def _alone(conduct: Conduct, what: tuple[str, str, int, int, int]) -> tuple[str, Alone | None]:
-    """The algorithm that serves it and what that takes, its ranks spread evenly over its nodes; members of a node stand together."""
+    """The algorithm that serves it and what that takes, its ranks spread evenly over its nodes, those of a node together."""
     _, kind, payload_bytes, ranks, nodes = what
     if ranks < 2 or kind == BARRIER:
         return "", None
