@@ -25,7 +25,7 @@ from ..units import NS_PER_S, ns
 MOST_WORK = (1 << 63) - 1
 MOST_EDGES = 1 << 14
 """As many edges are routed at a time."""
-SAME = 1e-9
+SAME_TOLERANCE = 1e-9
 """Relative difference of links that are equally busy."""
 DIGITS = 12
 """Significant digits in which the speed of groups is compared: alike groups must come out alike."""
@@ -153,7 +153,7 @@ class Bare:
             latency_s[some] = longest_s[route].sum(axis=1)
             alone_s[some] = (np.tile(r.edges.share, count)[some, None] / capacity[route]).max(axis=1, initial=0.0)
             shared_s[some] = busy(group, route).max(axis=1, initial=0.0)
-        binds = shared_s >= np.repeat(most_s, n) * (1 - SAME)
+        binds = shared_s >= np.repeat(most_s, n) * (1 - SAME_TOLERANCE)
         hop_s = np.where(binds, shared_s, (alone_s + shared_s) / 2) * float(r.fraction)
         latencies, hops = latency_s.reshape(count, n), hop_s.reshape(count, n)
         return _longest(latencies, r.repeats), _longest(hops, r.repeats), latencies.max(axis=1)
@@ -207,7 +207,7 @@ def _parts(latency_s: Array, s_per_byte: Array, rings: Sequence[Ring]) -> tuple[
     """Rounds that take a latency and then bytes, as one, rings whose hops are alike among them; and all other rings."""
     others = []
     for around_s, around, longest_s, busiest in rings:
-        if np.allclose(around, busiest, rtol=SAME, atol=0.0):
+        if np.allclose(around, busiest, rtol=SAME_TOLERANCE, atol=0.0):
             latency_s, s_per_byte = latency_s + around_s, s_per_byte + busiest
         else:
             others.append(Part(_rounded_ns(around_s), _rounded(around), _rounded_ns(longest_s), _rounded(busiest)))
