@@ -104,7 +104,7 @@ class Bare:
             busiest = self._busiest_s(self.together(window, routed), count) * (float(wire_fraction(window)) * ticks)
             if pieces == 1 and ticks > 1:
                 every = routed[window[0].edges.key]
-                around = [self._around(lane[len(repeated)], gpus, every) for lane in lanes]
+                around = [self._around(lane[len(repeated)], gpus, every, float(window[0].fraction)) for lane in lanes]
                 latencies_s, bytes_s, longest_s = (np.max(column, axis=0) for column in zip(*around, strict=True))
                 repeated.append((latencies_s, bytes_s, longest_s, busiest))
             else:
@@ -138,9 +138,11 @@ class Bare:
             some = slice(begin, begin + MOST_EDGES)
             yield begin, self.cluster.route(source[some], target[some])
 
-    def _around(self, r: Round, gpus: Array, every: Routed) -> tuple[Array, Array, Array]:
+    def _around(self, r: Round, gpus: Array, every: Routed, fraction: float) -> tuple[Array, Array, Array]:
         """Per group, of a ring beside others: the latencies that a piece meets, the bytes on its way (seconds per payload byte)
         and the longest latency. Of all pieces it is the one that leaves out the shortest hops at the end.
+
+        `every` ring together carries `fraction` of the payload in a repetition.
         """
         n, count = len(r.edges.source), len(gpus)
         latency_s, alone_s, shared_s = (np.zeros(count * n) for _ in range(3))
@@ -154,7 +156,8 @@ class Bare:
             alone_s[some] = (np.tile(r.edges.share, count)[some, None] / capacity[route]).max(axis=1, initial=0.0)
             shared_s[some] = busy(group, route).max(axis=1, initial=0.0)
         binds = shared_s >= np.repeat(most_s, n) * (1 - SAME_TOLERANCE)
-        hop_s = np.where(binds, shared_s, (alone_s + shared_s) / 2) * float(r.fraction)
+        alone_s, shared_s = alone_s * float(r.fraction), shared_s * fraction
+        hop_s = np.where(binds, shared_s, (alone_s + shared_s) / 2)
         latencies, hops = latency_s.reshape(count, n), hop_s.reshape(count, n)
         return _longest(latencies, r.repeats), _longest(hops, r.repeats), latencies.max(axis=1)
 
