@@ -124,7 +124,7 @@ def time_collective(
     """
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
-    conduct = conduct_on(cluster, algorithm, pieces)
+    conduct = even = conduct_on(cluster, algorithm, pieces)
     members = np.arange(cluster.gpus) if gpus is None else gpus
     if matrix is not None:
         exchange = _uneven(kind, sizes_bytes, matrix)
@@ -134,7 +134,7 @@ def time_collective(
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     _must_serve(site.conduct, cluster, bound_as, nodes)
     _must_cut(site.conduct, bound_as, nodes, sizes_bytes)
-    needed = effort_of(site.conduct, cluster, bound_as, nodes, sizes_bytes)
+    needed = effort_of(even, cluster, bound_as, nodes, sizes_bytes)
     effort.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
     timeline = _run(bound, site, fidelity).rank_times(0)

@@ -138,7 +138,7 @@ def read_cases(path: Path) -> list[Case]:
 
 def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     case = case if isinstance(case, Mapping) else {}
-    where += f" ({shown(str(case['name']))})" * ("name" in case)
+    where += f" ({shown(str(case['name']))})" if "name" in case else ""
     links, flows = _rows(case, "links", where, faults), _rows(case, "flows", where, faults)
     capacity = tuple(_number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True) for i, link in enumerate(links))
     latency = tuple(_number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0) for i, link in enumerate(links))
