@@ -116,7 +116,7 @@ def test_t2_1_and_2_buckets_are_reduced_when_ready_in_backward_order() -> None:
         bucket = reduced[reduced.block == f"layer {layer} gradients"].iloc[0]
         assert bucket.start_ns >= weights.end_ns.max()
     first = reduced.iloc[0]
-    assert first.start_ns == backward[backward.block == "layer 3 qkv.wgrad"].end_ns.iloc[0]
+    assert first.start_ns == backward[backward.block == "layer 3 attention_norm.dgrad"].end_ns.iloc[0]
     assert first.start_ns < backward.end_ns.max()
 
 

@@ -1,11 +1,12 @@
 """Data parallelism and the end of the step: gradients reduced in buckets, ZeRO-1, tied embeddings, the optimizer.
 
-A bucket is a layer. It is ready when the layer's weight gradients of the last microbatch are there, and travels on the dp
-stream in backward order, beside the rest of the backward pass; without overlap there is one reduction after the rank's
-last backward. With `zero1` gradients are reduce-scattered, each replica updates its share, and the parameters are gathered
-again. Every optimizer waits for the gradient norm, a gang of all ranks that moves no bytes, unless it is post-validated: then
-it waits for its own rank's reductions only (Qi et al., arXiv 2401.10241, section 4). Where a schedule keeps copies of a stage
-on several pipeline ranks, they are replicas too.
+A bucket is a layer. It is ready when everything that adds to its gradients is done for the last microbatch, norms and biases
+too, and travels on the dp stream in backward order, beside the rest of the backward pass; without overlap there is one
+reduction after the rank's last backward. With `zero1` gradients are reduce-scattered, each replica updates its share, and the
+parameters are gathered again, bucket by bucket in the order in which the next forward pass needs them. Every optimizer waits
+for the gradient norm, a gang of all ranks that moves no bytes, unless it is post-validated: then it waits for its own rank's
+reductions only (Qi et al., arXiv 2401.10241, section 4). Where a schedule keeps copies of a stage on several pipeline ranks,
+they are replicas too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...kernels import Part, Split
+from ...errors import InvariantBroken
+from ...kernels import Split
 from ...program.op import AnyOp, Collective, Compute
 from ...program.program import END, LAST, PARAMETERS, Body, Communicator, Key, Program, Step
 from ..build import op_name
@@ -142,8 +144,13 @@ def _named(bucket: Bucket, purpose: str) -> str:
 
 
 def _reducing(body: Body, parameters: dict[Bucket, int], home: Communicator, how: DataParallel) -> Body:
-    """A backward body in which each bucket is reduced after the last weight gradient that belongs to it."""
-    last = {_bucket(op): op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT}
+    """A backward body in which each bucket is reduced after the last kernel that adds to a gradient of it.
+
+    Kernels of a rank run one after the other: when the last has ended, so have those before it, of earlier slots too.
+    """
+    last = {_bucket(op): op.name for op in body.ops if isinstance(op, Compute) and op.adds_gradient}
+    if missing := parameters.keys() - last.keys():
+        raise InvariantBroken(f"nothing in the last backward pass adds to the gradients of {missing}")
 
     def change(op: AnyOp) -> Iterator[AnyOp]:
         yield op
@@ -215,13 +222,13 @@ def _late_reductions(end: _End, waits: tuple[Key, ...], program: Program, how: D
 
 
 def _tied_reduction(waits: tuple[Key, ...], program: Program, how: DataParallel) -> tuple[Step, Body]:
-    share = how.dp if how.shards_optimizer else 1
+    """The whole table's gradient, once: its owners' shares of the optimizer are cut elsewhere on the two ranks."""
     sync = Collective(
         name="tied embedding",
         streams=("embedding",),
         communicator="embedding",
         kind="all_reduce",
-        payload_bytes=-(-how.tied_parameters // share) * how.gradient_bytes,
+        payload_bytes=how.tied_parameters * how.gradient_bytes,
     )
     return Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
 
