@@ -49,7 +49,7 @@ class Pieces:
 
 
 def measure(seen: Observation) -> Spent:
-    """Every class's time of the observed step, by cause."""
+    """Every class's time of the window, by cause."""
     causes = (BUSY, BUBBLE, OPTIMIZER, *seen.axes)
     busy, bubble, optimizer, first_axis = range(4)
     axis, optimizing = _told(seen)
@@ -74,13 +74,14 @@ def exposed(seen: Observation) -> tuple[Pieces, Array]:
 
 
 def _pieces(seen: Observation, axis: Array) -> Iterator[tuple[Pieces, bool]]:
-    """The observed step of every class's compute stream in pieces; with each batch, whether they are the stream's own tasks."""
+    """The window of every class's compute stream in pieces; with each batch, whether they are the stream's own tasks."""
     latest = _latest(seen, axis == _place_of(HOST, seen))
     gaps = []
     for which in seen.classes:
         rows, tasks = seen.compute_rows(which), seen.timeline.expansion.tasks_of(which)
         start, end = (
-            c[tasks[rows]].clip(seen.begin_ns, seen.end_ns) for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
+            c[tasks[rows]].clip(seen.window.begin_ns[which], seen.window.end_ns[which])
+            for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
         )
         yield Pieces(np.full(len(rows), which), tasks[rows], start, end), True
         gaps.append(_gaps(seen, which, latest, rows, start, end))
@@ -91,14 +92,15 @@ def _pieces(seen: Observation, axis: Array) -> Iterator[tuple[Pieces, bool]]:
 def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
     """Idle intervals as (class, from, to, the task at whose end the walk begins)."""
     tasks, ends = seen.timeline.expansion.tasks_of(which), seen.timeline.times.end_ns
-    before = np.concatenate([[seen.begin_ns], np.maximum.accumulate(end)[:-1]]) if len(rows) else np.zeros(0, dtype=np.int64)
+    begin_ns, end_ns = int(seen.window.begin_ns[which]), int(seen.window.end_ns[which])
+    before = np.concatenate([[begin_ns], np.maximum.accumulate(end)[:-1]]) if len(rows) else np.zeros(0, dtype=np.int64)
     idle = np.flatnonzero(start > before)
     inner = np.stack([np.full(len(idle), which), before[idle], start[idle], latest[tasks[rows[idle]]]], axis=1)
-    done = int(end.max(initial=seen.begin_ns))
+    done = int(end.max(initial=begin_ns))
     own = int(tasks[np.argmax(ends[tasks])]) if len(tasks) else -1
-    own_end = min(int(ends[own]), seen.end_ns) if own >= 0 else done
+    own_end = min(int(ends[own]), end_ns) if own >= 0 else done
     last = int(np.argmax(ends)) if len(ends) else -1
-    tail = np.array([[which, done, own_end, own], [which, max(done, own_end), seen.end_ns, last]])
+    tail = np.array([[which, done, own_end, own], [which, max(done, own_end), end_ns, last]])
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
 
 

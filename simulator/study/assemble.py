@@ -31,8 +31,8 @@ from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
 
 
-def program_of(scenario: Scenario, steps: int = 1) -> Program:
-    """The scenario's program, free of hardware."""
+def program_of(scenario: Scenario, steps: int | None = 1) -> Program:
+    """The scenario's program, free of hardware: so many training steps, or (None) what is between two gradient norms."""
     schedule, shape = catalog.module("schedules", scenario.plan.schedule), feasible.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape))

@@ -14,24 +14,23 @@ from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
-from ..errors import Deadlock, Infeasible, UserError, did_you_mean
+from ..errors import Deadlock, Infeasible, InvariantBroken, UserError, did_you_mean
 from ..hardware.cluster import Cluster
 from ..memory.account import RankMemory, account
 from ..plan.plan import Plan
+from ..program.labels import Labels
 from ..program.program import Program
 from ..units import GIB, show_bytes
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import engines
+from . import engines, steady_state
 from .assemble import bound_of, program_of, site_of
 from .explain_deadlock import explained
 from .run_options import ENGINES, MOST_STEPS
 from .runs.run import Run
 from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
-
-OVERLAPPING_STEPS = 3
 
 
 def simulate(
@@ -48,10 +47,10 @@ def simulate(
     steps: int | None = None,
     allow_oom: bool = False,
 ) -> Run:
-    """Simulates a training step (or several in a row, of which the last is measured) and returns the run.
+    """Simulates a training step as it is in a long run, or the first `steps` from a standing start, and returns the run.
 
-    Where steps run into each other, which a post-validated optimizer lets them, three are simulated, and the last interval
-    between their ends is the step; one more step follows, so that the measured one ends as it would in a long run.
+    A step lasts from one gradient norm to the next. Where steps run into each other, which a post-validated optimizer lets them,
+    so many are simulated that they repeat. Of disturbances that begin or end the first step is simulated.
     """
     disturbed = (perturb,) if isinstance(perturb, Perturb) else tuple(perturb)
     software = framework or Framework()
@@ -69,11 +68,22 @@ def simulate_scenario(
     if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     feasible.check(scenario)
-    overlapping = scenario.plan.optimizer == "post-validated"
-    program = program_of(scenario, (steps or OVERLAPPING_STEPS) + 1 if overlapping else steps or 1)
-    memory = memory_of(scenario, program)
-    if not allow_oom:
-        must_fit(scenario, memory)
+    counts = steady_state.to_simulate(scenario, steps)
+    memory: tuple[RankMemory, ...] = ()
+    for count in counts:
+        program = program_of(scenario, count)
+        memory = memory or memory_of(scenario, program)
+        if not allow_oom:
+            must_fit(scenario, memory)
+        timeline, labels, used, reason = _simulated(scenario, program, engine, folding)
+        growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
+        if window := steady_state.measured(timeline, labels, count, **growing):
+            return Run(scenario, program, timeline, labels, memory, used, reason, perf_counter() - began, window)
+    raise InvariantBroken("no number of steps was enough to measure one")
+
+
+def _simulated(scenario: Scenario, program: Program, engine: str, folding: bool) -> tuple[Timeline, tuple[Labels, ...], str, str]:
+    """The timeline of a program on the scenario's cluster, its labels, the engine, and why that one."""
     bound = bound_of(scenario, program)
     messages = scenario.fidelity.collectives == "stepwise"
     folding = folding and not messages
@@ -86,9 +96,7 @@ def simulate_scenario(
         raise explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
     why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
-    reason = f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
-    measured = -2 if overlapping else -1
-    return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began, measured)
+    return timeline, bound.labels, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
 
 
 def _folding_reason(folded: Folded, why_whole: str) -> str:

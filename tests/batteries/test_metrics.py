@@ -51,7 +51,8 @@ def observation_of(durations_ns: list[int]) -> Observation:
 
 def scaled(seen: Observation, factor: int) -> Observation:
     times = Times(seen.timeline.times.start_ns * factor, seen.timeline.times.end_ns * factor)
-    return replace(seen, timeline=replace(seen.timeline, times=times))
+    window = replace(seen.window, begin_ns=seen.window.begin_ns * factor, end_ns=seen.window.end_ns * factor)
+    return replace(seen, timeline=replace(seen.timeline, times=times), measured=window)
 
 
 def numbers(value: Any) -> Iterator[float]:

@@ -72,6 +72,7 @@ def _found(run: Run) -> list[tuple[str, str]]:
     have, fits = show_bytes(run.scenario.cluster.gpu.memory_bytes), "" if run.fits else ": DOES NOT FIT"
     return [
         ("step time", f"{show_s(m.step_time_s)}, {_between(run)} within two standard errors"),
+        ("measured", run.observation.window.text),
         *known_by(run.cost_provenance, run.collective_provenance),
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),

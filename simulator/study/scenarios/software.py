@@ -55,6 +55,7 @@ class OverlapsSchema(Strict):
     dp: bool = True
     tp: bool = False
     pp: bool = True
+    parameter_gather: bool = True
 
 
 class FrameworkSchema(Strict):
