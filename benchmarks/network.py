@@ -151,6 +151,7 @@ def compiled_flows_per_s(load: Load, at_once: int, *, anew: bool = False) -> flo
     n = len(load.routes)
     graph = TaskGraph(
         solo_ns=np.zeros(n, dtype=np.int64),
+        tail_ns=np.zeros(n, dtype=np.int64),
         pace=np.full(n, -1),
         foot=np.arange(n),
         work=np.array(load.work),

@@ -44,9 +44,8 @@ def scenario(model: Any = None, cluster: Any = None, plan: Any = None, job: Any 
 
 @dataclass(frozen=True)
 class Both:
-    """The same skeleton simulated whole and folded."""
+    """A scenario that was bound twice, simulated whole by one binding and folded by the other."""
 
-    skeleton: Skeleton
     whole: Folded
     folded: Folded
     whole_times: Times
@@ -57,21 +56,27 @@ class Both:
         return self.folded.expansion.ranks
 
     def assert_equal(self) -> None:
-        """Every start and end of every row of every rank."""
-        for rank in range(self.skeleton.ranks):
+        """Every start, end and arrival of every row of every rank."""
+        assert self.whole.expansion.ranks == len(self.folded.class_of)
+        for rank in range(self.whole.expansion.ranks):
             mine = self.whole.expansion.tasks_of(rank)
             theirs = self.folded.expansion.tasks_of(int(self.folded.class_of[rank]))
             np.testing.assert_array_equal(self.whole_times.start_ns[mine], self.folded_times.start_ns[theirs])
             np.testing.assert_array_equal(self.whole_times.end_ns[mine], self.folded_times.end_ns[theirs])
+            np.testing.assert_array_equal(self.whole_times.arrival_ns[mine], self.folded_times.arrival_ns[theirs])
 
 
-def bound(of: Scenario, steps: int = 1) -> Bound:
+def bound(of: Scenario, steps: int | None = 1) -> Bound:
     return bound_of(of, program_of(of, steps))
 
 
-def both(skeleton: Skeleton, *, closed: bool = False) -> Both:
-    """The whole is simulated as it is; the folded with lone flows closed, as `simulate` does it."""
-    whole, folded = unfolded(skeleton), fold(skeleton)
-    whole_graph = close(whole.expansion.graph, every=True) if closed else whole.expansion.graph
-    folded_graph = close(folded.expansion.graph, every=closed)
-    return Both(skeleton, whole, folded, des.simulate(whole_graph), des.simulate(folded_graph))
+def bound_twice(of: Scenario, steps: int | None = 1) -> tuple[Skeleton, Skeleton]:
+    """What a scenario is bound to with every link, whether it can ever bind or not; and then as `simulate` binds it."""
+    whole = bound_of(of, program_of(of, steps), every_link=True)
+    return whole.skeleton, bound(of, steps).skeleton
+
+
+def both(whole: Skeleton, folded: Skeleton) -> Both:
+    """Two bindings of a scenario. The whole is simulated as it is; the folded with lone flows closed, as `simulate` does it."""
+    each, alike = unfolded(whole), fold(folded)
+    return Both(each, alike, des.simulate(each.expansion.graph), des.simulate(close(alike.expansion.graph)))

@@ -18,7 +18,7 @@ from simulator.binding.host import Host
 from simulator.binding.stepwise import stepwise
 from simulator.engine import des
 from simulator.engine.close import close
-from simulator.engine.fold import Folded, fold, unfolded
+from simulator.engine.fold import Folded, fold, refine, unfolded
 from simulator.engine.join import join
 from simulator.engine.replay import replay, why_not
 from simulator.engine.timeline import Timeline, Times
@@ -83,12 +83,12 @@ def run_of(of: Scenario, host: Host | None, *, steps: int = 1, every: bool = Fal
 
 
 def operations(bound: Bound, timeline: Timeline) -> list[Times]:
-    """Start and end of every operation of every rank, without launches."""
+    """The times of every operation of every rank, without launches."""
     found = []
     for rank in range(timeline.ranks):
         kept = ~bound.labels[int(bound.skeleton.program[rank])].is_launch
         times = timeline.rank_times(rank)
-        found.append(Times(times.start_ns[kept], times.end_ns[kept]))
+        found.append(Times(times.start_ns[kept], times.end_ns[kept], times.arrival_ns[kept]))
     return found
 
 
@@ -394,10 +394,11 @@ def test_a_large_model_is_bound_by_its_kernels() -> None:
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_folded_is_unfolded(plan: dict[str, Any], host: Host) -> None:
     for every in (False, True):
-        pair = both(bound_with(of_plan(plan, batch=8, perturb=(SLOW,) if plan else ()), host, every=every).skeleton)
-        pair.assert_equal()
-    symmetric = both(bound_with(of_plan(plan, batch=8), host).skeleton)
-    assert symmetric.classes == both(bound_with(of_plan(plan, batch=8), None).skeleton).classes
+        of = of_plan(plan, batch=8, perturb=(SLOW,) if plan else ())
+        whole, folded = (bound_with(of, host, every=every).skeleton for _ in range(2))
+        both(whole, folded).assert_equal()
+    launched, free = (refine(bound_with(of_plan(plan, batch=8), by).skeleton) for by in (host, None))
+    assert launched.classes == free.classes
 
 
 def test_replay_runs_hosts() -> None:

@@ -206,7 +206,7 @@ def test_t5_7_a_cost_aware_schedule_is_told_what_slots_take() -> None:
     for phase, durations in (("F", told[-1].forward), ("I", told[-1].input_gradient), ("W", told[-1].weight_gradient)):
         assert isinstance(durations, tuple)
         np.testing.assert_allclose(durations, lasted[phase].to_numpy(), rtol=0.01)  # other transfers share NVLink
-    assert told[-1].comm == pytest.approx(((rows.end_ns - rows.start_ns)[rows.kind == "send"]).max() / 1e9, rel=0.5)
+    assert told[-1].comm == pytest.approx(((rows.arrival_ns - rows.start_ns)[rows.kind == "send"]).max() / 1e9, rel=0.5)
     before = told[-1]
     program_of(disturbed)
     assert told[-1] == before

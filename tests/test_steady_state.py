@@ -18,12 +18,11 @@ from simulator.lowering.passes.repeat import NORM
 from simulator.metrics.idle import BUSY
 from simulator.program.labels import Labels
 from simulator.program.op import COMPUTE
-from simulator.study.assemble import bound_of, program_of
 from simulator.study.runs.run import Run
 from simulator.study.scenarios.scenario import Scenario
 from simulator.study.steady_state import LONGEST_PERIOD, between_starts, repeating
 
-from .house import both, scenario, small_cluster
+from .house import both, bound, bound_twice, scenario, small_cluster
 
 PLANS: dict[str, dict[str, Any]] = {
     "data": {"tp": 1, "pp": 1, "dp": 4, "sharding": "zero1"},
@@ -48,9 +47,9 @@ def of_plan(plan: dict[str, Any], framework: str = "none", **more: Any) -> Scena
 
 
 def times_of(of: Scenario, steps: int | None) -> tuple[Timeline, Any]:
-    bound = bound_of(of, program_of(of, steps))
-    found = both(bound.skeleton)
-    return Timeline(found.folded_times, found.folded.expansion, found.folded.class_of), bound.labels
+    found = both(*bound_twice(of, steps))
+    found.assert_equal()
+    return Timeline(found.folded_times, found.folded.expansion, found.folded.class_of), bound(of, steps).labels
 
 
 @pytest.mark.parametrize("framework", ["none", "megatron-core-2025"])

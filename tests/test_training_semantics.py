@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 import simulator as sim
-from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER
+from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER, exposed
+from simulator.study.links.library import conduct_on
 from simulator.study.runs.run import Run
 
 from .house import scenario, small_cluster, small_model
@@ -55,7 +56,7 @@ def test_t1_2_a_transfer_does_not_wait_for_the_receiver_and_the_consumer_waits_f
     busy = receiver[receiver.stream == "compute"]
     during = [((busy.start_ns < a.start_ns) & (busy.end_ns > a.start_ns)).any() for a in arrived.itertuples()]
     assert any(during), "some transfer starts while the receiver computes"
-    assert (slots(receiver, "F").start_ns >= arrived.end_ns).all()
+    assert (slots(receiver, "F").start_ns >= arrived.arrival_ns).all()
     sent = sender[sender.kind == "send"].set_index("microbatch")
     assert (sent.start_ns == arrived.start_ns).all()
 
@@ -78,12 +79,35 @@ def test_t1_4_the_payload_is_bsh_divided_only_with_sequence_parallelism(sequence
     assert set(rows[rows.kind == "send"].payload_bytes) == {2 * 256 * 512 * 2 // share}
 
 
-def test_t1_5_latency_comes_first_then_bytes() -> None:
+def test_t1_5_bytes_hold_the_edge_and_the_propagation_of_the_links_only_what_waits() -> None:
+    """What a small message takes beyond propagation, as NDR InfiniBand is known to, comes before the bytes."""
     plan = {"tp": 1, "pp": 2, "dp": 1, "rank_order": "tp-pp-dp"}
-    cluster = small_cluster(1, gpus_per_node=2, latency={"nvlink": "3 us"})
-    rows = frame(run_of(plan, cluster=cluster), 0)
-    sent = rows[rows.kind == "send"].iloc[0]
-    assert sent.end_ns - sent.start_ns == 2 * 3000 + -(-256 * 512 * 2 // 450)
+    wire_ns, propagation_ns = -(-256 * 512 * 2 // 450), 2 * 3000
+    for fabric in ("ideal", "ndr-ib"):
+        cluster = small_cluster(1, gpus_per_node=2, latency={"nvlink": "3 us"}, fabric=fabric)
+        run = run_of(plan, cluster=cluster)
+        rows = frame(run, 0)
+        sent = rows[rows.kind == "send"].iloc[0]
+        assert sent.arrival_ns - sent.end_ns == propagation_ns
+        if fabric == "ideal":
+            assert sent.end_ns - sent.start_ns == wire_ns
+        else:
+            known = conduct_on(cluster).alone("sendrecv", "point_to_point", np.array([0, 0]), 256 * 512 * 2)
+            assert known
+            assert sent.arrival_ns - sent.start_ns == pytest.approx(known.seconds * 1e9, abs=2)
+            assert run.engine_timeline.expansion.graph.solo_ns[sent.task] > 0
+
+
+@pytest.mark.parametrize("collectives", ["fluid", "closed", "stepwise"])
+def test_t1_5_gpipe_on_two_stages_pays_the_latency_once_each_way(collectives: str) -> None:
+    """However many microbatches follow one another on the edge."""
+    plan = {"tp": 1, "pp": 2, "dp": 1, "schedule": "gpipe"}
+    how = {"job": sim.Job(256, 16, 1), "fidelity": sim.Fidelity(collectives=collectives)}
+    near, far = (
+        run_of(plan, cluster=small_cluster(1, gpus_per_node=2, latency={"nvlink": latency}), **how).observation.until_ns
+        for latency in ("0 us", "5 ms")
+    )
+    assert far - near == 2 * (2 * 5_000_000)
 
 
 def test_t1_6_without_overlap_a_transfer_holds_both_compute_streams() -> None:
@@ -197,6 +221,19 @@ def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
     assert (spent.of(BUSY) + spent.of(BUBBLE) + spent.of(OPTIMIZER) + spent.of("pp") == run.observation.window_ns).all()
 
 
+def test_t4_1_a_transfer_on_its_way_outlasts_what_ended_after_its_bytes() -> None:
+    """Half the speed before it lets the second stage wait between microbatches, for bytes that left while it still computed."""
+    cluster, perturb = small_cluster(1, gpus_per_node=2, latency={"nvlink": "5 ms"}), (sim.Perturb(rank=0, speed=0.5),)
+    how = {"cluster": cluster, "job": sim.Job(256, 8, 1), "perturb": perturb}
+    run = run_of({"tp": 1, "pp": 2, "dp": 1, "schedule": "gpipe"}, **how)
+    pieces, _ = exposed(run.observation)
+    waited = {(a, b) for which, a, b in zip(pieces.which, pieces.from_ns, pieces.until_ns, strict=True) if which == 1}
+    forward = slots(frame(run, 1), "F")
+    gaps = list(zip(forward.end_ns[:-1], forward.start_ns[1:], strict=True))
+    assert all(begin < end for begin, end in gaps)
+    assert waited >= set(gaps)
+
+
 def test_t4_2_slow_links_are_exposed_and_not_bubble() -> None:
     fast = run_of({"tp": 1, "pp": 1, "dp": 4}, cluster=small_cluster(1))
     slow = run_of({"tp": 1, "pp": 1, "dp": 4}, cluster=small_cluster(1, intra_node="NVSwitch 1 GB/s"))
@@ -204,6 +241,19 @@ def test_t4_2_slow_links_are_exposed_and_not_bubble() -> None:
     assert slow.metrics.bubble_fraction == fast.metrics.bubble_fraction == 0
     longer = slow.metrics.step_time_s - fast.metrics.step_time_s
     assert slow.metrics.exposed_s["dp"] - fast.metrics.exposed_s["dp"] == pytest.approx(longer, rel=1e-9)
+
+
+def test_t4_2_a_transfer_is_in_progress_until_it_has_arrived() -> None:
+    """Bytes over both NVLinks take hardly any time here, their propagation 0.2 ms."""
+    cluster = small_cluster(1, gpus_per_node=2, latency={"nvlink": "100 us"})
+    seen = run_of({"tp": 1, "pp": 2, "dp": 1}, cluster=cluster, job=sim.Job(256, 8, 1)).observation
+    pieces, _ = exposed(seen)
+    times = seen.timeline.times
+    first = np.flatnonzero(pieces.which == 1)[0]
+    task = pieces.task[first]
+    assert pieces.from_ns[first] == times.start_ns[task]
+    assert pieces.until_ns[first] == times.arrival_ns[task] == times.end_ns[task] + 200_000
+    assert seen.until_ns == times.makespan_ns
 
 
 def test_t4_3_waiting_for_a_slow_stage_is_bubble() -> None:

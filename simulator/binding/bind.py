@@ -20,6 +20,7 @@ from ..program.program import Program
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
 from .conduct import Conduct
+from .degraded import Degraded
 from .template import write
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ def bind(
     profiles: list[Profile] = []
     speed = _profiled(np.full(cluster.gpus, FULL_SPEED), _by_target(perturbations, "rank"), profiles)[gpus]
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
-    link_profile = _profiled(capacity, _by_target(perturbations, "link"), profiles)
+    of_links = _by_target(perturbations, "link")
+    link_profile = _profiled(capacity, of_links, profiles)
     binds = ~never_binding(cluster.wiring, link_profile, profiles) | every_link
-    ground = Ground(mesh, gpus, cluster, site.conduct, binds)
+    ground = Ground(mesh, gpus, cluster, site.conduct, binds, Degraded(of_links, profiles))
     groups = lay_groups(written, program.communicators, ground)
     skeleton = Skeleton(
         written.templates,
@@ -136,7 +138,7 @@ def never_binding(wiring: Wiring, link_profile: Array, profiles: Sequence[Profil
     """For each link, whether the links that all its flows cross too carry, together and at best, no more than it at worst.
 
     Such a link cannot slow anybody. Dropping it changes no rate by more than the rounding of one, and takes away
-    asymmetries that do not matter.
+    asymmetries that do not matter. What a degraded link makes of measured times is found on whole routes, before.
     """
     least = np.array([min(p.value) for p in profiles], dtype=np.int64)[link_profile]
     most = np.array([max(p.value) for p in profiles], dtype=np.int64)[link_profile]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +23,15 @@ from ..plan.mesh import Mesh
 from ..program.program import Communicator
 from ..units import NS_PER_S, ns
 from .conduct import BARRIER, Conduct
+from .degraded import Degraded
 from .rings import Plans
-from .template import Written
+from .template import TRANSFER, Written
 
 MOST_WORK = (1 << 63) - 1
 MOST_EDGES = 1 << 14
 """As many edges are routed at a time."""
+NO_CHARGE = {"cap": UNCAPPED, "cap_profile": -1}
+"""What stands in a tariff where nothing is charged; in all other columns 0."""
 DIGITS = 12
 """Significant digits in which the speed of groups is compared: alike groups must come out alike."""
 
@@ -58,6 +62,7 @@ class Ground:
     cluster: Cluster
     conduct: Conduct
     binds: Array
+    degraded: Degraded
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,6 +77,8 @@ class _Way:
     """Per group."""
     s_per_byte: Array
     """Per group: seconds per byte of payload, alone."""
+    mixture: Array
+    """Per group: which degraded links it crosses, by the number of their mixture."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -100,7 +107,7 @@ def lay_groups(written: Written, communicators: Mapping[str, Communicator], grou
         families.append(_Layer(ground, members, charges).family(name))
     first = np.concatenate([[0], np.cumsum([len(f.members) for f in families])]).astype(np.int64)
     patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
-    kind_of, tariff = _tariff(families, names, ground.conduct)
+    kind_of, tariff = _tariff(families, names, ground)
     feet, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
     slots = _slots(written, families, first, ground.mesh)
     algorithms = {(family.name, charge): way.algorithm for family in families for charge, way in family.ways.items()}
@@ -181,15 +188,16 @@ class _Layer:
         is_new = key not in self.patterns
         pattern = self.patterns.setdefault(key, len(self.patterns))
         latency_s, s_per_byte = np.zeros(len(self.members)), np.zeros(len(self.members))
-        wire = []
+        mixture, wire = np.zeros(len(self.members), dtype=np.int64), []
         for which, plan in enumerate(plans):
             rows = np.flatnonzero(self.layout == which)
             whole = wire_fraction(plan)
             wire.append((whole.numerator, whole.denominator))
             latency_s[rows], s_per_byte[rows], together = self._timed(plan, algorithm, rows)
+            mixture[rows] = self.ground.degraded.crossed(together.group, together.link, len(rows))
             if is_new:
                 self._add(rows, pattern, together)
-        return _Way(name, pattern, np.array(wire, dtype=object), _rounded_ns(latency_s), _rounded(s_per_byte))
+        return _Way(name, pattern, np.array(wire, dtype=object), _rounded_ns(latency_s), _rounded(s_per_byte), mixture)
 
     def _timed(self, plan: tuple[Round, ...], algorithm: ModuleType, rows: Array) -> tuple[Array, Array, _Routed]:
         """Latency and seconds per byte of the groups in `rows`, alone, and all their rounds together on the ground."""
@@ -287,35 +295,48 @@ def _rounded_ns(seconds: Array) -> Array:
     return np.array([ns(s) for s in values.tolist()], dtype=np.int64)[which]
 
 
-def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], conduct: Conduct) -> tuple[Array, Tariff]:
-    """The kind of every group, and what each charge costs on each kind: latency, wire bytes, the rate that it has alone."""
+def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], ground: Ground) -> tuple[Array, Tariff]:
+    """The kind of every group, and what each charge costs on each kind."""
     kind_of: list[Array] = []
-    columns: list[dict[int, tuple[int, int, int, int]]] = []
+    columns: list[dict[int, _Charged]] = []
     for family in families:
         charges = sorted(family.ways)
         ways = {id(way): way for way in family.ways.values()}.values()
-        told = [family.layout, *(column for way in ways for column in (way.latency_ns, way.s_per_byte))]
+        told = [family.layout, *(column for way in ways for column in (way.latency_ns, way.s_per_byte, way.mixture))]
         first, which = _distinct(told, len(family.members))
         kind_of.append(len(columns) + which)
         for group in first.tolist():
-            columns.append({charge: _charge(family, charge, group, names[charge], conduct) for charge in charges})
+            columns.append({charge: _charge(family, charge, group, names[charge], ground) for charge in charges})
     shape = (max(1, len(columns)), max(1, len(names)))
-    table = np.zeros((4, *shape), dtype=np.int64)
-    table[2] = UNCAPPED
+    tariff = Tariff(*(np.full(shape, NO_CHARGE.get(name, 0), dtype=np.int64) for name in _Charged._fields))
     for kind, of in enumerate(columns):
         for charge, costs in of.items():
-            table[:, kind, charge] = costs
-    latency_ns, work, cap, pattern = table
-    return np.concatenate(kind_of), Tariff(latency_ns, work, cap, pattern, np.zeros(shape, dtype=np.int64))
+            for name, cost in costs._asdict().items():
+                getattr(tariff, name)[kind, charge] = cost
+    return np.concatenate(kind_of), tariff
 
 
-def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], conduct: Conduct) -> tuple[int, int, int, int]:
-    """Latency (ns), work (wire bytes << 24), cap (that per ns) and pattern of one collective of one group.
+class _Charged(NamedTuple):
+    """What one collective of one group costs, as `Tariff` has it."""
 
-    Latency and cap make it last, alone, what was measured, or what its messages need on these links if that is more. Of
-    what was measured beyond the links' own need, the part that the smallest message takes too is latency.
+    latency_ns: int
+    work: int
+    """Wire bytes << 24."""
+    cap: int
+    """The most of that per ns."""
+    pattern: int
+    tail_ns: int
+    cap_profile: int
+
+
+def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], ground: Ground) -> _Charged:
+    """The costs of one collective of one group.
+
+    Latency, tail and cap make it last, alone, what was measured, or what its messages need on these links if that is more. Of
+    what was measured beyond the links' own need, the part that the smallest message takes too is latency. Of the latency of a
+    transfer, the propagation of its links is the tail. A cap that was measured falls with the links that are degraded.
     """
-    way, (kind, payload_bytes) = family.ways[charge], what
+    way, (kind, payload_bytes), conduct = family.ways[charge], what, ground.conduct
     numerator, denominator = way.wire[int(family.layout[group])]
     work = -(-numerator * (payload_bytes << RATE_BITS) // denominator)
     if work > MOST_WORK:
@@ -323,12 +344,16 @@ def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], con
     latency_ns, wire_ns = int(way.latency_ns[group]), float(way.s_per_byte[group]) * payload_bytes * NS_PER_S
     known = conduct.alone(kind, way.algorithm, family.nodes[group], payload_bytes)
     least = conduct.alone(kind, way.algorithm, family.nodes[group], 1)
+    mixture = 0
     if known and least and known.seconds * NS_PER_S > latency_ns + wire_ns:
         alone_ns = known.seconds * NS_PER_S
         latency_ns = max(latency_ns, int(min(least.seconds * NS_PER_S, alone_ns - wire_ns)))
-        wire_ns = alone_ns - latency_ns
-    cap = max(1, min(UNCAPPED, int(work / wire_ns))) if wire_ns > 0 else UNCAPPED
-    return latency_ns, work, cap, way.pattern
+        wire_ns, mixture = alone_ns - latency_ns, int(way.mixture[group])
+    cap, cap_profile = UNCAPPED, -1
+    if wire_ns > 0:
+        cap, cap_profile = ground.degraded.capped(max(1, min(UNCAPPED, int(work / wire_ns))), mixture)
+    tail_ns = int(way.latency_ns[group]) if kind == TRANSFER else 0
+    return _Charged(latency_ns - tail_ns, work, cap, way.pattern, tail_ns, cap_profile)
 
 
 def _footprints(families: list[_Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:

@@ -31,5 +31,4 @@ def profile(base: int, perturbations: Sequence[Perturbation]) -> Profile:
             if ns(p.from_s) <= at and (p.until_s is None or at < ns(p.until_s)):
                 value *= p.factor
         values.append(round(value))
-    kept = [i for i in range(len(since)) if i == 0 or values[i] != values[i - 1]]
-    return Profile(tuple(since[i] for i in kept), tuple(values[i] for i in kept))
+    return Profile.of(since, values)

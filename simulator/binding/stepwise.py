@@ -1,13 +1,13 @@
 """Stepwise: every collective of an unfolded graph taken apart into the messages of its algorithm.
 
 A message leaves when both its ends have done their part of the round before; where a round repeats, when what its source
-passes on has come. It is two tasks: its bytes, which follow one another along an edge, and its latency, which holds up those
-that wait for it and nobody else. Of several rings each goes for itself. The collective's task becomes its end, and a new
-task, its start, holds its streams before it. Where an algorithm is pipelined an empty message goes ahead through all rounds
-and takes their latencies. Then the bytes move in lock step: in each tick those of all pieces under way, or, cut infinitely
-fine, all at once. Nothing measured enters: it is the algorithm on bare links. The clock of such a graph ticks 1024 times in
-a nanosecond, where its numbers leave room: a step ends at a whole tick, and hundreds of steps in a row would add up to
-hundreds of nanoseconds.
+passes on has come. It is one task: its bytes, which follow one another along an edge, and its latency as a tail, which holds up
+those that wait for it and nobody else. Of several rings each goes for itself. The collective's task becomes its end, and a new
+task, its start, holds its streams before it; that of a transfer between two ranks becomes its one message. Where an algorithm
+is pipelined an empty message goes ahead through all rounds and takes their latencies. Then the bytes move in lock step: in each
+tick those of all pieces under way, or, cut infinitely fine, all at once. Nothing measured enters: it is the algorithm on bare
+links. The clock of such a graph ticks 1024 times in a nanosecond, where its numbers leave room: a step ends at a whole tick,
+and hundreds of steps in a row would add up to hundreds of nanoseconds.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ..program.op import Compute, Transfer
 from ..units import ns
 from .bind import Bound, Site
 from .rings import Plans
+from .template import TRANSFER
 
 MOST_MESSAGES = 2_000_000
 FINEST, MOST_BITS = 10, 61
@@ -54,7 +55,7 @@ class Stepwise:
         start = found.start_ns[: self.tasks].copy()
         for task, starter in self.starter.items():
             start[task] = found.start_ns[starter]
-        return Times(self._ns(start), self._ns(found.end_ns[: self.tasks]))
+        return Times(*(self._ns(column[: self.tasks]) for column in (start, found.end_ns, found.arrival_ns)))
 
     def _ns(self, ticks: Array) -> Array:
         """Rounded up, once, as the end of a fluid is."""
@@ -83,7 +84,7 @@ class _Messages:
         self.bound, self.site, self.before = bound, site, expansion.graph
         self.collectives = list(_collectives(bound, expansion))
         self.plans = Plans(site.cluster)
-        self.solo_ns: list[int] = []
+        self.tail_ns: list[int] = []
         self.work: list[int] = []
         self.foot: list[int] = []
         self.preds: list[list[int]] = []
@@ -98,21 +99,28 @@ class _Messages:
         n, feet = len(before), len(before.feet)
         ends: dict[int, list[int]] = {}
         starter: dict[int, int] = {}
+        solo_ns, tail_ns, work, foot = (c.copy() for c in (before.solo_ns, before.tail_ns, before.work, before.foot))
+        done = np.array([collective.task for collective in self.collectives], dtype=np.int64)
+        work[done] = solo_ns[done] = tail_ns[done] = 0
+        foot[done] = -1
+        cap = before.cap.copy()
+        cap[done] = UNCAPPED
         for collective in self.collectives:
+            if collective.kind == TRANSFER:
+                work[collective.task], edge, tail_ns[collective.task] = self._message(collective)
+                foot[collective.task] = edge + feet
+                continue
             starter[collective.task] = self._task(0, 0, -1, before.preds.row(collective.task).tolist())
             ends[collective.task] = self._sent(collective, starter[collective.task])
-        done = np.array(list(starter), dtype=np.int64)
-        work, solo_ns, foot = before.work.copy(), before.solo_ns.copy(), before.foot.copy()
-        work[done] = solo_ns[done] = 0
-        foot[done] = -1
         new = len(self.work)
         kept = [ends.get(task, row.tolist()) for task, row in enumerate(map(before.preds.row, range(n)))]
         graph = TaskGraph(
-            np.concatenate([solo_ns, np.array(self.solo_ns, dtype=np.int64)]),
+            np.concatenate([solo_ns, np.zeros(new, dtype=np.int64)]),
+            np.concatenate([tail_ns, np.array(self.tail_ns, dtype=np.int64)]),
             np.concatenate([before.pace, np.full(new, -1)]),
             np.concatenate([foot, np.array([f + feet if f >= 0 else -1 for f in self.foot], dtype=np.int64)]),
             np.concatenate([work, np.array(self.work, dtype=np.int64)]),
-            np.concatenate([before.cap, np.full(new, UNCAPPED)]),
+            np.concatenate([cap, np.full(new, UNCAPPED)]),
             self._streams(starter),
             Csr.from_lists([*kept, *self.preds]),
             self._feet(),
@@ -120,7 +128,6 @@ class _Messages:
             before.link_profile,
             before.pace_profile,
             before.profiles,
-            before.holds,
         )
         bits = _room(graph)
         return Stepwise(_finer(graph, bits), n, starter, bits)
@@ -148,12 +155,19 @@ class _Messages:
         cut = windows(rounds, self.site.conduct.pieces)
         return ahead + sum(len(r.edges.source) * ticks for together, ticks in cut for r in together)
 
-    def _task(self, solo_ns: int, work: int, foot: int, preds: list[int]) -> int:
-        self.solo_ns.append(solo_ns)
+    def _task(self, tail_ns: int, work: int, foot: int, preds: list[int]) -> int:
+        self.tail_ns.append(tail_ns)
         self.work.append(work)
         self.foot.append(foot)
         self.preds.append(preds)
         return len(self.before) + len(self.work) - 1
+
+    def _message(self, transfer: _Collective) -> tuple[int, int, int]:
+        """The work, the footprint and the tail of the one message of a transfer."""
+        algorithm = self.site.conduct.algorithms[transfer.algorithm]
+        [r] = self.plans.rounds(algorithm, transfer.kind, transfer.gpus)
+        [(source, target, work)] = _messages(transfer, r, transfer.payload_bytes)
+        return work, *self._edge((source, target))
 
     def _sent(self, collective: _Collective, start: int) -> list[int]:
         """Adds the messages of a collective; returns those that end it."""
@@ -195,22 +209,18 @@ class _Messages:
         return [*dict.fromkeys(chain.from_iterable(last.values()))]
 
     def _passed_on(self, messages: Sequence[Message], repeats: int, first: Sequence[list[int]]) -> list[int]:
-        """Adds the messages of a round, so many times, the first after what is told; returns the last arrival of each edge."""
+        """Adds the messages of a round, so many times, the first after what is told; returns the last one of each edge."""
         queues: list[list[int]] = [[] for _ in messages]
-        arrivals: list[int] = []
         came: dict[int, list[int]] = {}
         for turn in range(repeats):
-            arrivals = []
             for queue, (source, target, work), before in zip(queues, messages, first, strict=True):
                 foot, latency_ns = self._edge((source, target))
-                queue.append(self._task(0, work, foot, came.get(source, []) if turn else before))
-                arrivals.append(self._task(latency_ns, 0, -1, queue[-1:]))
-                self.streams.append(arrivals[-1:])
+                queue.append(self._task(latency_ns, work, foot, came.get(source, []) if turn else before))
             came = {}
-            for (_, target, _), arrival in zip(messages, arrivals, strict=True):
-                came.setdefault(target, []).append(arrival)
+            for queue, (_, target, _) in zip(queues, messages, strict=True):
+                came.setdefault(target, []).append(queue[-1])
         self.streams += queues
-        return arrivals
+        return [queue[-1] for queue in queues]
 
     def _edge(self, edge: Edge) -> tuple[int, int]:
         """The footprint of an edge, and its latency in nanoseconds."""
@@ -240,7 +250,10 @@ class _Messages:
 
 def _room(graph: TaskGraph) -> int:
     """By how many bits the clock of a graph can be finer."""
-    longest_ns = int(graph.solo_ns.max(initial=0)), max(since for profile in graph.profiles for since in profile.since_ns)
+    longest_ns = (
+        *(int(column.max(initial=0)) for column in (graph.solo_ns, graph.tail_ns)),
+        *(since for profile in graph.profiles for since in profile.since_ns),
+    )
     used = max(int(graph.work.max(initial=0)).bit_length(), max(longest_ns).bit_length() + SPEED_BITS)
     return max(0, min(FINEST, MOST_BITS - used))
 
@@ -248,7 +261,8 @@ def _room(graph: TaskGraph) -> int:
 def _finer(graph: TaskGraph, bits: int) -> TaskGraph:
     """The same graph with 2^bits ticks to a nanosecond: times and work grow, rates stay, for they are counted per nanosecond."""
     profiles = tuple(Profile(tuple(since << bits for since in profile.since_ns), profile.value) for profile in graph.profiles)
-    return graph.with_columns(solo_ns=graph.solo_ns << bits, work=graph.work << bits, profiles=profiles)
+    columns = {name: getattr(graph, name) << bits for name in ("solo_ns", "tail_ns", "work")}
+    return graph.with_columns(**columns, profiles=profiles)
 
 
 def _messages(collective: _Collective, r: Round, payload_bytes: float) -> Iterator[Message]:
@@ -273,6 +287,6 @@ def _collectives(bound: Bound, expansion: Expansion) -> Iterator[_Collective]:
             op = labels.ops[int(labels.op[row])]
             if isinstance(op, Compute) or not expansion.graph.work[task]:
                 continue
-            kind = "sendrecv" if isinstance(op, Transfer) else op.kind
+            kind = TRANSFER if isinstance(op, Transfer) else op.kind
             name = bound.algorithms[op.communicator, int(template.charge[row])]
             yield _Collective(task, members, kind, op.payload_bytes, name)

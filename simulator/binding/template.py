@@ -18,6 +18,9 @@ from ..program.labels import Labels
 from ..program.op import COMPUTE, AnyOp, Compute, Transfer
 from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Step
 
+TRANSFER = "sendrecv"
+"""The kind of what moves between two ranks, a send to one and a receive to the other."""
+
 
 @dataclass(slots=True)
 class Charges:
@@ -29,7 +32,7 @@ class Charges:
     def of(self, op: AnyOp) -> int:
         if isinstance(op, Compute):
             return 0
-        what = ("sendrecv" if isinstance(op, Transfer) else op.kind, op.payload_bytes)
+        what = (TRANSFER if isinstance(op, Transfer) else op.kind, op.payload_bytes)
         charge = self.number.setdefault(what, len(self.number))
         self.used_by.setdefault(op.communicator, set()).add(charge)
         return charge
@@ -91,7 +94,7 @@ class _Writer:
         chain = last = -1
         for row, op in enumerate(body.ops):
             waits = ([chain] if chain >= 0 else []) if op.after is None else [named[name] for name in op.after]
-            after += [(row, before) for before in waits if not set(op.streams) & set(body.ops[before].streams)]
+            after += [(row, before) for before in waits if not _follows(op, body.ops[before])]
             named[op.name] = row
             chain = chain if op.detached else row
             last = row if COMPUTE in op.streams else last
@@ -151,6 +154,11 @@ class _Writer:
                 between.append((begin + row, made[at]))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
+
+
+def _follows(op: AnyOp, before: AnyOp) -> bool:
+    """Whether the order of a stream says that one operation waits for another. It takes no tail, which transfers have."""
+    return not isinstance(before, Transfer) and bool(set(op.streams) & set(before.streams))
 
 
 def _turns(steps: tuple[Step, ...], begins: Array) -> Array:

@@ -19,14 +19,16 @@ def close(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
     if not flowing.any():
         return graph
     steady_link = np.array([profile.steady for profile in graph.profiles], dtype=bool)[graph.link_profile]
-    steady = ~_any_link(graph, ~steady_link)
-    if every and not steady[graph.foot[flowing]].all():
+    steady = ~_any_link(graph, ~steady_link)[np.maximum(graph.foot, 0)]
+    if graph.cap_profile is not None:
+        steady &= graph.cap_profile < 0
+    if every and not steady[flowing].all():
         raise UserError(
             "closed collectives cannot follow a link whose capacity changes during the step",
             hint="use fidelity.collectives: fluid, or perturb the link for the whole step",
         )
-    closable = steady if every else steady & ~_any_link(graph, shared_links(graph, flowing))
-    chosen = flowing & closable[np.maximum(graph.foot, 0)]
+    shared = _any_link(graph, shared_links(graph, flowing))[np.maximum(graph.foot, 0)]
+    chosen = flowing & steady if every else flowing & steady & ~shared
     weight = graph.alone_weight if every and graph.alone_weight is not None else graph.foot_weight
     rate = np.minimum(graph.cap[chosen], _alone_rate(graph, weight)[graph.foot[chosen]])
     solo_ns = graph.solo_ns.copy()

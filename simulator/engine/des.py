@@ -1,8 +1,8 @@
 """The reference engine: a SimPy process per stream, each running its tasks first in, first out.
 
 Everything faster is an optimisation of this file and is tested to give the same integers. The rules are those of
-docs/semantics.md: a task starts when it heads all its streams and its predecessors have ended; first its `solo_ns`
-pass, then its work drains at a rate that is solved anew once per instant, after all other events of that instant.
+docs/semantics.md: a task starts when it heads all its streams and its predecessors have ended and arrived; first its
+`solo_ns` pass, then its work drains at a rate that is solved anew once per instant, after all other events of that instant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import simpy
 from .fabric import Fabric
 from .paces import Paces
 from .stuck import stuck
-from .task import SPEED_BITS, TaskGraph
+from .task import SPEED_BITS, Profile, TaskGraph
 from .timeline import Times
 
 Process = Generator[simpy.Event, Any, None]
@@ -41,6 +41,7 @@ class _Run:
         self.streams = graph.streams.lists()
         self.successors = graph.preds.transposed(n).lists()
         self.solo_ns: list[int] = graph.settled_ns().tolist()
+        self.tail_ns: list[int] = graph.tail_ns.tolist()
         self.waiting: list[int] = graph.preds.counts.tolist()
         self.owner = [-1] * n
         for stream, tasks in enumerate(self.streams):
@@ -58,12 +59,12 @@ class _Run:
         self.env.run()
         if -1 in self.end:
             raise stuck(self.graph, self.end)
-        return Times.of(self.start, self.end)
+        return Times.of(self.start, self.end, self.graph.tail_ns)
 
     def stream(self, stream: int) -> Process:
         """One stream: its tasks in order. The first stream of a gang runs it; the others arrive and wait for its end."""
         env, owner, waiting, solo_ns = self.env, self.owner, self.waiting, self.solo_ns
-        paced, flows, holds = self.fluid.paced, self.fluid.flows, self.fluid.holds
+        paced, flows = self.fluid.paced, self.fluid.flows
         for task in self.streams[stream]:
             if owner[task] != stream:
                 gang_end = self.has_ended.setdefault(task, env.event())
@@ -74,8 +75,6 @@ class _Run:
                 self.may_start[task] = env.event()
                 yield self.may_start[task]
             self.start[task] = env.now
-            if task in holds:
-                self.fluid.hold(task, +1)
             if solo_ns[task] and task not in paced:
                 yield env.timeout(solo_ns[task])
             if task in flows or task in paced:
@@ -83,30 +82,25 @@ class _Run:
             self.finish(task)
 
     def finish(self, task: int) -> None:
-        """Logs the end of a task and tells those that wait for it."""
+        """Logs the end of a task and frees its streams; those that depend on it wait for its tail."""
         self.end[task] = self.env.now
-        if task in self.fluid.holds:
-            self.fluid.hold(task, -1)
-        for successor in self.successors[task]:
-            self.release(successor)
         if task in self.has_ended:
             self.has_ended.pop(task).succeed()
+        if self.tail_ns[task]:
+            self.env.timeout(self.tail_ns[task], task).callbacks.append(lambda event: self.arrive(event.value))
+        else:
+            self.arrive(task)
+
+    def arrive(self, task: int) -> None:
+        """The tail of a task has passed: tells those that depend on it."""
+        for successor in self.successors[task]:
+            self.release(successor)
 
     def release(self, task: int) -> None:
         """One thing less that a task waits for; after the last its owner may start it."""
         self.waiting[task] -= 1
         if not self.waiting[task] and task in self.may_start:
             self.may_start.pop(task).succeed()
-
-
-class _AtEndOfInstant(simpy.Event):
-    """Calls a function once all other events of the present instant are done."""
-
-    def __init__(self, env: Any, call: Callable[[simpy.Event], None]) -> None:
-        super().__init__(env)
-        self._ok, self._value = True, None
-        self.callbacks = [call]
-        env.schedule(self, priority=LAST)
 
 
 @dataclass(slots=True)
@@ -121,10 +115,7 @@ class _Drain:
 
 
 class _Fluid:
-    """Work whose rate may change: bytes over links, compute on a pace that does not stand still.
-
-    Rates come from `Fabric` and `Paces`, which know no clock; this gives them one.
-    """
+    """Gives `Fabric` and `Paces` a clock: work whose rate may change is bytes over links, and compute on a restless pace."""
 
     def __init__(self, env: Any, graph: TaskGraph) -> None:
         self.env = env
@@ -132,23 +123,36 @@ class _Fluid:
         restless = graph.restless_tasks.nonzero()[0].tolist()
         self.paced = {t: (int(graph.pace[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
         self.flows = {t: (int(graph.foot[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
-        self.holds = graph.holds.by_task()
         link_profiles, pace_profiles = graph.profile_of_link, graph.profile_of_pace
         self.fabric = Fabric(graph.routes(), [profile.value[0] for profile in link_profiles])
         self.paces = Paces([profile.value[0] for profile in pace_profiles])
         self.drains: dict[int, _Drain] = {}
         self.settling = False
-        for profiles, resize in ((link_profiles, self.fabric.resize), (pace_profiles, self.paces.resize)):
-            for index, profile in enumerate(profiles):
-                if not profile.steady:
-                    env.process(self.follow(index, list(zip(profile.since_ns, profile.value, strict=True))[1:], resize))
+        self.capped = graph.changing_caps
+        followed = (
+            *((index, profile, self.fabric.resize) for index, profile in enumerate(link_profiles)),
+            *((index, profile, self.paces.resize) for index, profile in enumerate(pace_profiles)),
+            *((index, graph.profiles[index], self.recap) for index in self.capped),
+        )
+        for index, profile, resize in followed:
+            if not profile.steady:
+                env.process(self.follow(index, profile, resize))
 
-    def follow(self, index: int, changes: list[tuple[int, int]], resize: Callable[[int, int], None]) -> Process:
-        """Gives a link or a pace its new value at each change of its profile."""
-        for since_ns, value in changes:
+    def follow(self, index: int, profile: Profile, resize: Callable[[int, int], None]) -> Process:
+        """Gives a link, a pace or some caps their new value at each change of their profile."""
+        for since_ns, value in zip(profile.since_ns[1:], profile.value[1:], strict=True):
             yield self.env.timeout(since_ns - self.env.now)
             resize(index, value)
             self.settle_soon()
+
+    def recap(self, index: int, cap: int) -> None:
+        """Gives all tasks whose cap has this profile another one; those under way go on with it."""
+        for task in self.capped[index]:
+            foot, work, _ = self.flows[task]
+            self.flows[task] = foot, work, cap
+            if task in self.drains:
+                self.fabric.leave(task)
+                self.fabric.join(task, foot, cap)
 
     def begin(self, task: int) -> Any:
         """The task's work starts to drain now; the event returned fires when none is left."""
@@ -162,21 +166,17 @@ class _Fluid:
         self.settle_soon()
         return self.drains[task].empty
 
-    def hold(self, task: int, sign: int) -> None:
-        """A task that slows its neighbours starts (+1) or ends (-1)."""
-        for pace, share in self.holds.get(task, ()):
-            self.paces.hold(pace, sign * share)
-            self.settle_soon()
-
     def settle_soon(self) -> None:
+        """Calls `settle` once all other events of the present instant are done."""
         if not self.settling:
             self.settling = True
-            _AtEndOfInstant(self.env, self.settle)
+            event = simpy.Event(self.env)
+            event._ok, event._value, event.callbacks = True, None, [self.settle]
+            self.env.schedule(event, priority=LAST)
 
     def settle(self, _: simpy.Event) -> None:
         """Solves the rates for this instant and sets the clock of every task whose rate changed."""
-        self.settling = False
-        now = self.env.now
+        self.settling, now = False, self.env.now
         for task, rate in (*self.fabric.solve(), *self.paces.solve()):
             drain = self.drains[task]
             drain.left -= drain.rate * (now - drain.since)

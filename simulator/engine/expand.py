@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import InvariantBroken
 from .skeleton import Skeleton, Template
-from .task import Array, Csr, Holds, TaskGraph, offsets
+from .task import Array, Csr, TaskGraph, offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
     n = int(turn_base[-1])
     solo_ns, pace = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
     charge = np.zeros(n, dtype=np.int64)
-    after, before, holds = [], [], []
+    after, before = [], []
     for template, ranks in zip(skeleton.templates, of_program, strict=True):
         if not len(ranks) or not len(template):
             continue
@@ -75,18 +75,22 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
         charge[tasks[:, others]] = template.charge[others]
         after.append(tasks[:, template.preds.row_of].ravel())
         before.append(tasks[:, template.preds.idx].ravel())
-        holds.append((np.repeat(ranks, len(others)), tasks[:, others].ravel()))
     communicator = np.repeat(np.arange(skeleton.communicators), turns)
     first = int(own_base[-1])
     tariff, kind = skeleton.tariff, skeleton.kind[communicator]
     foot, work, cap = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    tail_ns = np.zeros(n, dtype=np.int64)
     solo_ns[first:] = tariff.latency_ns[kind, charge[first:]]
+    tail_ns[first:] = tariff.tail_ns[kind, charge[first:]]
     work[first:] = tariff.work[kind, charge[first:]]
     cap[first:] = tariff.cap[kind, charge[first:]]
+    changing = np.full(n, -1)
+    changing[first:] = np.where(work[first:] > 0, tariff.cap_profile[kind, charge[first:]], -1)
     foot[first:] = np.where(work[first:] > 0, communicator * skeleton.patterns + tariff.pattern[kind, charge[first:]], -1)
     streams, stream_rank, stream_lane = _streams(skeleton, of_program, own_base, turn_base)
     graph = TaskGraph(
         solo_ns,
+        tail_ns,
         pace,
         foot,
         work,
@@ -98,8 +102,8 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
         skeleton.link_profile,
         skeleton.speed,
         skeleton.profiles,
-        _holds(skeleton, holds, charge, first, communicator),
         skeleton.alone_weight,
+        changing if (changing >= 0).any() else None,
     )
     return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, tasks_unfolded or n)
 
@@ -176,12 +180,3 @@ def _lane_of(skeleton: Skeleton, ranks: Array, slots: Array) -> Array:
         table[p, on[on >= 0][::-1]] = lane[::-1]
     lanes: Array = table[skeleton.program[ranks], slots]
     return lanes
-
-
-def _holds(skeleton: Skeleton, turns: list[tuple[Array, Array]], charge: Array, first: int, communicator: Array) -> Holds:
-    """Which tasks slow which ranks, from the shares in the tariff."""
-    if not skeleton.tariff.share.any():
-        return Holds()
-    rank, task = _joined([r for r, _ in turns]), _joined([t for _, t in turns])
-    share = skeleton.tariff.share[skeleton.kind[communicator[task - first]], charge[task]]
-    return Holds(task[share > 0], rank[share > 0], share[share > 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def join(parts: Sequence[Skeleton]) -> Skeleton:
     feet, weights = zip(*(_feet(p, patterns) for p in parts), strict=True)
     return Skeleton(
         tuple(template for part in parts for template in part.templates),
-        _tariff([p.tariff for p in parts]),
+        _tariff([p.tariff for p in parts], profiles.tolist()),
         tuple(profile for part in parts for profile in part.profiles),
         np.concatenate([p.program + at for p, at in zip(parts, programs, strict=True)]),
         np.concatenate([p.speed + at for p, at in zip(parts, profiles, strict=True)]),
@@ -51,11 +52,13 @@ def _feet(part: Skeleton, patterns: int) -> tuple[Csr, Array]:
     return Csr.from_pairs(wider, part.feet.idx, part.communicators * patterns), part.foot_weight
 
 
-def _tariff(tariffs: Sequence[Tariff]) -> Tariff:
-    """Kinds under one another; charges of different parts share their columns."""
+def _tariff(tariffs: Sequence[Tariff], profiles: Sequence[int]) -> Tariff:
+    """Kinds under one another; charges of different parts share their columns. The profiles of each part begin at `profiles`."""
     width = max(t.work.shape[1] for t in tariffs)
+    moved = [np.where(t.cap_profile >= 0, t.cap_profile + at, -1) for t, at in zip(tariffs, profiles, strict=True)]
+    tariffs = [replace(t, cap_profile=profile) for t, profile in zip(tariffs, moved, strict=True)]
     columns = []
-    for name in ("latency_ns", "work", "cap", "pattern", "share"):
+    for name in (column.name for column in fields(Tariff)):
         tables = [getattr(t, name) for t in tariffs]
         columns.append(np.concatenate([np.pad(t, ((0, 0), (0, width - t.shape[1]))) for t in tables]))
     return Tariff(*columns)

@@ -1,7 +1,7 @@
-"""How fast the tasks of each pace run: its own speed, less what other running tasks hold of it. Pure, without a clock.
+"""How fast the tasks of each pace run, at speeds that change with time. Pure, without a clock.
 
-The sister of `fabric.Fabric`: one shares links between flows, the other slows tasks while a neighbour is busy. Tasks on
-one pace do not share it; each runs at the full remaining speed.
+The sister of `fabric.Fabric`: that shares links between flows, but tasks on one pace do not share it. Each runs at its full
+speed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ class Paces:
 
     def __init__(self, speed: Sequence[int]) -> None:
         self._speed = list(speed)
-        self._held = [0] * len(self._speed)
         self._tasks: dict[int, dict[int, None]] = {}
         self._rate: dict[int, int] = {}
         self._touched: dict[int, None] = {}
@@ -29,11 +28,6 @@ class Paces:
         del self._tasks[pace][task]
         self._rate.pop(task, None)
 
-    def hold(self, pace: int, share: int) -> None:
-        """Takes `share` (2^-16) off a pace while something runs beside it; a negative share gives it back."""
-        self._held[pace] += share
-        self._touched[pace] = None
-
     def resize(self, pace: int, speed: int) -> None:
         """A pace changes its own speed."""
         self._speed[pace] = speed
@@ -41,9 +35,7 @@ class Paces:
 
     def solve(self) -> list[tuple[int, int]]:
         """Brings all speeds up to date; returns (task, speed) for those that changed, by task."""
-        fresh = {
-            task: max(0, self._speed[pace] - self._held[pace]) for pace in self._touched for task in self._tasks.get(pace, ())
-        }
+        fresh = {task: self._speed[pace] for pace in self._touched for task in self._tasks.get(pace, ())}
         self._touched = {}
         changed = sorted((task, speed) for task, speed in fresh.items() if self._rate.get(task) != speed)
         self._rate.update(changed)

@@ -1,7 +1,7 @@
 """Replay: start and end of every task by longest path, where nothing shares a link.
 
-Legal only if every duration is fixed before the run: no two flows of different streams on one link, no pace that changes,
-no hold. It proves that first and refuses otherwise. Level by level over the columns, so that many duration vectors over
+Legal only if every duration is fixed before the run: no two flows of different streams on one link, no pace that changes. It
+proves that first and refuses otherwise. Level by level over the columns, so that many duration vectors over
 one graph (a search, a sweep of noise) cost little more than one.
 """
 
@@ -23,7 +23,7 @@ def why_not(graph: TaskGraph) -> str:
     closed = close(graph)
     shared = int(((closed.foot >= 0) & (closed.work > 0)).sum())
     if shared:
-        return f"{shared} transfers share links with others that may run at the same time"
+        return f"{shared} transfers share links with others that may run at the same time, or cross links that change"
     if graph.restless_tasks.any():
         return "the speed of some tasks changes while they run"
     return ""
@@ -35,21 +35,25 @@ def replay(graph: TaskGraph) -> Times:
     if reason:
         raise UserError(f"replay is exact only where durations are fixed: {reason}", hint="use --engine des (or auto)")
     start, end = longest_path(graph, close(graph).settled_ns()[None, :])
-    return Times(start[0], end[0])
+    return Times.with_tails(start[0], end[0], graph.tail_ns)
 
 
 def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
-    """Starts and ends under each row of `durations_ns` (vectors x tasks), all transfers taken as fixed durations."""
-    before = graph.all_preds()
+    """Starts and ends under each row of `durations_ns` (vectors x tasks), all transfers taken as fixed durations.
+
+    A path is as long as its durations and the tails of those of its tasks that the next one depends on.
+    """
+    before, tail_ns = graph.all_preds()
     order, cuts = _levels(graph, before)
     counts = before.counts[order]
     first = offsets(counts)
-    entries = before.idx[np.repeat(before.ptr[order] - first[:-1], counts) + np.arange(first[-1])]
+    at = np.repeat(before.ptr[order] - first[:-1], counts) + np.arange(first[-1])
+    entries, tail_ns = before.idx[at], tail_ns[at]
     start, end = np.zeros_like(durations_ns), np.zeros_like(durations_ns)
     for a, b in pairwise(cuts):
         tasks = order[a:b]
         if a:
-            needed = end[:, entries[first[a] : first[b]]]
+            needed = end[:, entries[first[a] : first[b]]] + tail_ns[first[a] : first[b]]
             start[:, tasks] = np.maximum.reduceat(needed, first[a:b] - first[a], axis=1)
         end[:, tasks] = start[:, tasks] + durations_ns[:, tasks]
     return start, end

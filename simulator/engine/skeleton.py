@@ -66,8 +66,10 @@ class Tariff:
     cap: Array
     pattern: Array
     """Which of the communicator's footprints the bytes take."""
-    share: Array
-    """What the task holds of the pace of its ranks while it runs (2^-16)."""
+    tail_ns: Array
+    """From the end of the task, when its streams are free, until what depends on it may start."""
+    cap_profile: Array
+    """The index in the skeleton's profiles of a cap that changes with time, or -1."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,17 @@
 """The task graph: columns of integers without meaning, the only thing that an engine is given.
 
-A task takes its `solo_ns`, then moves its `work` over a footprint of links, if it has one. It starts when it is at the
-head of every stream that holds it and its predecessors have ended. Times are nanoseconds, rates 2^-24 bytes/ns, link
+A task takes its `solo_ns`, then moves its `work` over a footprint of links, if it has one, and ends: its streams are free.
+What depends on it starts no earlier than `tail_ns` after that. A task starts when it is at the head of every stream that holds
+it, its predecessors have ended and their tails have passed. Times are nanoseconds, rates 2^-24 bytes/ns, link
 weights and speeds 2^-16, work bytes << 24. Everything was rounded once, before it came here: engines that do the
 same arithmetic on the same integers agree to the bit. docs/semantics.md states the rules sentence by sentence.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -42,9 +44,19 @@ class Profile:
     def constant(cls, value: int) -> Profile:
         return cls((0,), (value,))
 
+    @classmethod
+    def of(cls, since_ns: Sequence[int], value: Sequence[int]) -> Profile:
+        """A profile without the changes that change nothing."""
+        kept = [i for i in range(len(value)) if i == 0 or value[i] != value[i - 1]]
+        return cls(tuple(since_ns[i] for i in kept), tuple(value[i] for i in kept))
+
     @property
     def steady(self) -> bool:
         return len(self.value) == 1
+
+    def at(self, now_ns: int) -> int:
+        """The value that holds at a time."""
+        return self.value[bisect_right(self.since_ns, now_ns) - 1]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,43 +107,26 @@ def offsets(counts: Array) -> Array:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _no_pairs() -> Array:
-    return np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Holds:
-    """While `task[i]` runs it takes `share[i]` (2^-16) off the speed of `pace[i]`."""
-
-    task: Array = field(default_factory=_no_pairs)
-    pace: Array = field(default_factory=_no_pairs)
-    share: Array = field(default_factory=_no_pairs)
-
-    def by_task(self) -> dict[int, list[tuple[int, int]]]:
-        """Task -> the (pace, share) pairs that it holds."""
-        held: dict[int, list[tuple[int, int]]] = {}
-        for task, pace, share in zip(self.task.tolist(), self.pace.tolist(), self.share.tolist(), strict=True):
-            held.setdefault(task, []).append((pace, share))
-        return held
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class TaskGraph:
     """One column entry per task, then the relations between tasks, streams, footprints and links."""
 
     solo_ns: Array
     """Time before any byte moves: a compute task's duration at full speed, a transfer's latency."""
+    tail_ns: Array
+    """Time from the end of a task until what depends on it may start, whatever the speeds: a transfer's propagation."""
     pace: Array
     """The pace that stretches `solo_ns`, or -1 for the clock on the wall."""
     foot: Array
     """The footprint over which `work` moves, or -1 for none."""
     work: Array
     cap: Array
-    """The rate that the task never exceeds, `UNCAPPED` if only links limit it."""
+    """The rate that the task never exceeds, `UNCAPPED` if only links limit it. Where it changes, what it is at time zero."""
     streams: Csr
     """Stream -> its tasks in FIFO order."""
     preds: Csr
-    """Task -> the tasks that must end before it starts. FIFO order is not repeated here. Repeats do no harm."""
+    """Task -> the tasks that must end, and their tails pass, before it starts. FIFO order is not repeated here. Repeats do no
+    harm."""
     feet: Csr
     """Footprint -> the links that it crosses."""
     foot_weight: Array
@@ -141,9 +136,10 @@ class TaskGraph:
     pace_profile: Array
     """Pace -> the index of its speed in `profiles`."""
     profiles: tuple[Profile, ...]
-    holds: Holds = field(default_factory=Holds)
     alone_weight: Array | None = None
     """For each entry of `feet`, the weight of a single one of the footprints that it stands for; None if it is itself one."""
+    cap_profile: Array | None = None
+    """Task -> the index in `profiles` of its cap where that changes with time, or -1; None if no cap changes."""
 
     def __len__(self) -> int:
         return len(self.solo_ns)
@@ -163,11 +159,9 @@ class TaskGraph:
 
     @property
     def restless_pace(self) -> Array:
-        """For each pace, whether its speed may change while a task runs: by its profile or by a hold."""
+        """For each pace, whether its speed may change while a task runs."""
         unsteady = np.array([not profile.steady for profile in self.profiles], dtype=bool)
         restless: Array = unsteady[self.pace_profile] if len(self.pace_profile) else np.zeros(0, dtype=bool)
-        restless = restless.copy()
-        restless[self.holds.pace] = True
         return restless
 
     @property
@@ -178,6 +172,17 @@ class TaskGraph:
         if len(restless):
             paced &= restless[self.pace]
         return paced
+
+    @property
+    def changing_caps(self) -> dict[int, list[int]]:
+        """The index of each profile that caps have -> the tasks whose cap it is."""
+        if self.cap_profile is None:
+            return {}
+        tasks = np.flatnonzero(self.cap_profile >= 0)
+        by_profile: dict[int, list[int]] = {}
+        for task, profile in zip(tasks.tolist(), self.cap_profile[tasks].tolist(), strict=True):
+            by_profile.setdefault(profile, []).append(task)
+        return by_profile
 
     def settled_ns(self) -> Array:
         """`solo_ns` stretched by the constant pace of each task; tasks on a restless pace keep it, still to be paced."""
@@ -190,13 +195,16 @@ class TaskGraph:
         result[paced] = -(-(self.solo_ns[paced] << SPEED_BITS) // speed[self.pace[paced]])
         return result
 
-    def all_preds(self) -> Csr:
-        """Task -> everything that must end before it: its predecessors, and the task before it on each of its streams."""
+    def all_preds(self) -> tuple[Csr, Array]:
+        """Task -> everything that must end before it: its predecessors, and the task before it on each of its streams; and for
+        each entry the tail that has to pass as well, which is 0 for the order of a stream."""
         idx, row = self.streams.idx, self.streams.row_of
         follows = row[1:] == row[:-1]
         after = np.concatenate([self.preds.row_of, idx[1:][follows]])
         earlier = np.concatenate([self.preds.idx, idx[:-1][follows]])
-        return Csr.from_pairs(after, earlier, len(self))
+        tail_ns = np.concatenate([self.tail_ns[self.preds.idx], np.zeros(len(after) - len(self.preds.idx), dtype=np.int64)])
+        order = np.argsort(after, kind="stable")
+        return Csr(offsets(np.bincount(after, minlength=len(self))), earlier[order]), tail_ns[order]
 
     def with_columns(self, **columns: Any) -> TaskGraph:
         return replace(self, **columns)
@@ -212,15 +220,28 @@ def check(graph: TaskGraph) -> TaskGraph:
         ("a task names a pace that does not exist", _beyond(graph.pace, len(graph.pace_profile))),
         ("a task names a footprint that does not exist", _beyond(graph.foot, len(graph.feet))),
         ("a footprint names a link that does not exist", _beyond(graph.feet.idx, len(graph.link_profile))),
-        ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in (graph.solo_ns, graph.work, graph.cap))),
+        ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in _sizes(graph))),
         ("a footprint has a weight that is not positive", bool((graph.foot_weight <= 0).any())),
+        ("a cap is not what its profile begins with", any(_begins_otherwise(graph, *of) for of in graph.changing_caps.items())),
         ("a task has both a pace and a footprint", bool(((graph.pace >= 0) & (graph.foot >= 0)).any())),
-        ("the columns differ in length", len({n, len(graph.pace), len(graph.foot), len(graph.work), len(graph.preds)}) > 1),
+        (
+            "the columns differ in length",
+            len({n, len(graph.pace), len(graph.foot), len(graph.preds), *map(len, _sizes(graph))}) > 1,
+        ),
     ]
     for message, wrong in faults:
         if wrong:
             raise InvariantBroken(f"task graph: {message}")
     return graph
+
+
+def _begins_otherwise(graph: TaskGraph, profile: int, tasks: list[int]) -> bool:
+    return bool((graph.cap[tasks] != graph.profiles[profile].value[0]).any())
+
+
+def _sizes(graph: TaskGraph) -> tuple[Array, ...]:
+    """The columns of times, work and rates."""
+    return graph.solo_ns, graph.tail_ns, graph.work, graph.cap
 
 
 def _beyond(column: Array, size: int) -> bool:

@@ -13,21 +13,28 @@ from .task import Array
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Times:
-    """Start and end of every task of a graph, in nanoseconds."""
+    """Start, end and arrival of every task of a graph, in nanoseconds."""
 
     start_ns: Array
     end_ns: Array
+    arrival_ns: Array
+    """The end and the tail after it: what depends on the task may start then."""
 
     @classmethod
-    def of(cls, start: Sequence[int], end: Sequence[int]) -> Times:
+    def of(cls, start: Sequence[int], end: Sequence[int], tail_ns: Array) -> Times:
         wide = any(value >= 1 << 62 for value in end)
         kind = object if wide else np.int64
-        return cls(np.array(start, dtype=kind), np.array(end, dtype=kind))
+        return cls.with_tails(np.array(start, dtype=kind), np.array(end, dtype=kind), tail_ns)
+
+    @classmethod
+    def with_tails(cls, start_ns: Array, end_ns: Array, tail_ns: Array) -> Times:
+        """Arrivals are worked out; without tails they are the ends themselves."""
+        return cls(start_ns, end_ns, end_ns + tail_ns if tail_ns.any() else end_ns)
 
     @property
     def makespan_ns(self) -> int:
-        """From time zero to the last end; 0 for an empty graph."""
-        return int(self.end_ns.max()) if len(self.end_ns) else 0
+        """From time zero to the last arrival; 0 for an empty graph."""
+        return int(self.arrival_ns.max()) if len(self.arrival_ns) else 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,6 +67,6 @@ class Timeline:
         return self.expansion.tasks_of(int(self.class_of[rank]))
 
     def rank_times(self, rank: int) -> Times:
-        """Start and end of every row of one rank's template."""
-        tasks = self.tasks_of(rank)
-        return Times(self.times.start_ns[tasks], self.times.end_ns[tasks])
+        """Start, end and arrival of every row of one rank's template."""
+        tasks, times = self.tasks_of(rank), self.times
+        return Times(times.start_ns[tasks], times.end_ns[tasks], times.arrival_ns[tasks])

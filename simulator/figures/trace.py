@@ -108,6 +108,7 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         args = {"phase": step.phase, "stage": step.stage, "microbatch": step.microbatch, "task": int(tasks[row])}
         if not labels.is_compute[row]:
             args["payload_bytes"] = int(labels.payload_bytes[row])
+            args["arrival_us"] = (int(times.arrival_ns[row]) - from_ns) / NS_PER_US
         yield {
             "ph": "X",
             "name": blocks[row],

@@ -1,10 +1,11 @@
 """Where the time of a compute stream goes: at work, or idle for exactly one cause at each instant.
 
 The cause of an idle instant is found by walking back from the stream's next operation, always to the predecessor that
-ended last: a transfer or collective in progress at that instant makes it exposed time of its axis; a launch in progress
-makes it time of the host; a kernel still running elsewhere makes it bubble; a kernel of an optimizer, or waiting for one, is
-optimizer time. If nothing is left to walk to, it is bubble. So busy + exposed + host + bubble + optimizer is the step, on
-every rank, to the nanosecond. `exposed` gives the same exposed time task by task, for those who ask what a task waits for.
+ended last, by end plus tail: a transfer or collective in progress at that instant, until it has arrived, makes it exposed time
+of its axis; a launch in progress makes it time of the host; a kernel still running elsewhere makes it bubble; a kernel of an
+optimizer, or waiting for one, is optimizer time. If nothing is left to walk to, it is bubble. So busy + exposed + host + bubble
++ optimizer is the step, on every rank, to the nanosecond. `exposed` gives the same exposed time task by task, for those who ask
+what a task waits for.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _pieces(seen: Observation, axis: Array) -> Iterator[tuple[Pieces, bool]]:
 
 def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
     """Idle intervals as (class, from, to, the task at whose end the walk begins)."""
-    tasks, ends = seen.timeline.expansion.tasks_of(which), seen.timeline.times.end_ns
+    tasks, ends = seen.timeline.expansion.tasks_of(which), seen.timeline.times.arrival_ns
     begin_ns, end_ns = int(seen.window.begin_ns[which]), int(seen.window.end_ns[which])
     before = np.concatenate([[begin_ns], np.maximum.accumulate(end)[:-1]]) if len(rows) else np.zeros(0, dtype=np.int64)
     idle = np.flatnonzero(start > before)
@@ -126,14 +127,14 @@ def _place_of(axis: str, seen: Observation) -> int:
 
 
 def _latest(seen: Observation, is_launch: Array) -> Array:
-    """For each task, the predecessor (in its streams too) that ended last, or -1.
+    """For each task, the predecessor (in its streams too) that it waited for longest, or -1: ends count with their tails.
 
     Communication wins a tie. A launch loses it: whoever ended with it would have been waited for without it too.
     """
     graph, times = seen.timeline.expansion.graph, seen.timeline.times
-    before = graph.all_preds()
+    before, tail_ns = graph.all_preds()
     wins = (graph.pace < 0).astype(np.int64) - 2 * is_launch
-    order = np.lexsort((before.idx, wins[before.idx], times.end_ns[before.idx], before.row_of))
+    order = np.lexsort((before.idx, wins[before.idx], times.end_ns[before.idx] + tail_ns, before.row_of))
     latest = np.full(len(graph), -1)
     has = before.counts > 0
     latest[has] = before.idx[order][before.ptr[1:][has] - 1]

@@ -105,7 +105,7 @@ def _of_rank(timeline: Timeline, labels: Labels, which: int, crossings: list[flo
     found: dict[tuple[str, int], float] = {}
     for begin, end in pairwise(cuts.tolist()):
         step = labels.steps[int(number[begin])]
-        lasted_s = seconds(int(times.end_ns[tasks[begin:end]].max() - times.start_ns[tasks[begin:end]].min()))
+        lasted_s = seconds(int(times.arrival_ns[tasks[begin:end]].max() - times.start_ns[tasks[begin:end]].min()))
         if step.phase in ("F", "I", "W"):
             found[step.phase, step.stage] = lasted_s
         elif step.phase == "send":

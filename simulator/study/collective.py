@@ -130,7 +130,7 @@ def time_collective(
     timeline = _run(bound, site, fidelity).rank_times(0)
     labels = bound.labels[0]
     charges = bound.skeleton.templates[0].charge
-    lasted_ns = (timeline.end_ns - timeline.start_ns).tolist()
+    lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()
     served = [bound.algorithms.get((GROUP.name, int(charge)), "") for charge in charges]
     size_of = [labels.ops[op].payload_bytes for op in labels.op.tolist()]
     known = [site.conduct.alone(kind, name, nodes, size) for size, name in zip(size_of, served, strict=True)]

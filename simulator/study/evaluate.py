@@ -173,6 +173,7 @@ def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], com
     none, zero = np.full(n, -1), np.zeros(0, dtype=np.int64)
     return TaskGraph(
         np.array(durations, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
         none,
         none,
         np.zeros(n, dtype=np.int64),

@@ -84,6 +84,7 @@ def end_times_s(case: Case) -> list[float]:
     none = np.full(n, -1)
     graph = TaskGraph(
         solo_ns=columns["solo"],
+        tail_ns=np.zeros(n, dtype=np.int64),
         pace=none,
         foot=np.arange(n),
         work=columns["work"],

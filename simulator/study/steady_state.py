@@ -45,7 +45,7 @@ def measured(
         return whole(timeline, labels, 1, "from one gradient norm to the next, as in a long run")
     if not may_grow:
         said = "the first step" if steps == 1 else f"the mean of the first {steps} steps"
-        return whole(timeline, labels, steps, f"{said}, from a standing start to the last end")
+        return whole(timeline, labels, steps, f"{said}, from a standing start to the last arrival")
     starts_ns = first_starts_ns(timeline, labels)
     period = repeating(starts_ns)
     if not period and not may_last:

@@ -36,7 +36,7 @@ def observation_of(durations_ns: list[int]) -> Observation:
         np.full(n, -1), np.array(durations_ns, dtype=np.int64), np.zeros(n, dtype=np.int64), Csr.from_lists([[]] * n), lanes
     )
     skeleton = Skeleton(
-        (template,), Tariff(zeros, zeros, zeros, zeros, zeros), (Profile.constant(FULL_SPEED),), np.array([0]), np.array([0]),
+        (template,), Tariff(*[zeros] * 6), (Profile.constant(FULL_SPEED),), np.array([0]), np.array([0]),
         np.full((1, 1), -1), none, 1, Csr.from_lists([]), none, none,
     )  # fmt: skip
     folded = fold(skeleton)
@@ -50,7 +50,8 @@ def observation_of(durations_ns: list[int]) -> Observation:
 
 
 def scaled(seen: Observation, factor: int) -> Observation:
-    times = Times(seen.timeline.times.start_ns * factor, seen.timeline.times.end_ns * factor)
+    once = seen.timeline.times
+    times = Times(once.start_ns * factor, once.end_ns * factor, once.arrival_ns * factor)
     window = replace(seen.window, begin_ns=seen.window.begin_ns * factor, end_ns=seen.window.end_ns * factor)
     return replace(seen, timeline=replace(seen.timeline, times=times), measured=window)
 

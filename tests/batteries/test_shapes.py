@@ -13,7 +13,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.study import catalog
 from tests.hardware.paths import assert_leads, pairs_of, routes
 from tests.hardware.shapes import FABRICS, HASHED, INSIDES, PROPORTIONS, SHAPES, build, every, nodes_of
-from tests.house import both, bound, scenario, small_model
+from tests.house import both, bound_twice, scenario, small_model
 
 CASES = [pytest.param(cluster, id=what) for what, cluster in every().items()]
 CASES += [pytest.param(nodes_of(kind, n), id=f"{n} nodes, each {kind}") for kind in INSIDES for n in (1, 3)]
@@ -172,7 +172,7 @@ def test_folded_equals_unfolded(cluster: Cluster, order: str) -> None:
     """Sixteen ranks that reduce, gather and send across everything that there is."""
     plan = sim.Plan(tp=2, pp=2, dp=4, rank_order=order)
     job = sim.Job(sequence_length=64, global_batch=8, dtype="fp16")
-    both(bound(scenario(small_model(layers=2), cluster, plan, job)).skeleton).assert_equal()
+    both(*bound_twice(scenario(small_model(layers=2), cluster, plan, job))).assert_equal()
 
 
 SYMMETRIC = ("rail-optimized", "leaf-spine", "fat-tree", "dragonfly", "torus", "fully-connected")
@@ -188,4 +188,4 @@ def test_symmetric_shapes_fold_to_their_stages(shape: str, pp: int) -> None:
     cluster = build(shape, {"nodes": 8, "gpus_per_node": 2, "inter_node": "2x400 Gbit/s", "nodes_per_pod": 4})
     plan = sim.Plan(tp=2, pp=pp, dp=8 // pp, sharding="zero1")
     of = scenario(small_model(layers=2), cluster, plan, sim.Job(sequence_length=64, global_batch=8))
-    assert both(bound(of).skeleton).classes == pp
+    assert both(*bound_twice(of)).classes == pp

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simulator.engine.skeleton import Skeleton, Tariff, Template
-from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Holds, Profile, TaskGraph, check
+from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph, check
 
 ONE = 1 << WEIGHT_BITS
 
@@ -28,6 +28,7 @@ class Build:
 
     links: list[Profile] = field(default_factory=list)
     paces: list[Profile] = field(default_factory=list)
+    caps: list[Profile] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     feet: list[list[tuple[int, int]]] = field(default_factory=list)
     streams: dict[Any, list[int]] = field(default_factory=dict)
@@ -40,17 +41,28 @@ class Build:
         after: Any = (),
         work: int = 0,
         route: Any = (),
-        cap: int = UNCAPPED,
+        cap: int | Profile = UNCAPPED,
         pace: int = -1,
-        hold: Any = (),
+        tail: int = 0,
     ) -> int:
         task = len(self.rows)
         foot = -1
         if work:
             self.feet.append([(link, ONE) if isinstance(link, int) else link for link in route])
             foot = len(self.feet) - 1
-        row = {"ns": ns, "after": list(after), "foot": foot, "work": work << RATE_BITS, "cap": cap, "pace": pace}
-        self.rows.append(row | {"hold": list(hold)})
+        row = {
+            "ns": ns,
+            "after": list(after),
+            "foot": foot,
+            "work": work << RATE_BITS,
+            "pace": pace,
+            "tail": tail,
+            "changing": -1,
+        }
+        if isinstance(cap, Profile):
+            row["changing"] = len(self.caps)
+            self.caps.append(cap)
+        self.rows.append(row | {"cap": cap.value[0] if isinstance(cap, Profile) else cap})
         for stream in on if isinstance(on, (tuple, list)) else (on,):
             self.streams.setdefault(stream, []).append(task)
         if on == ():
@@ -58,15 +70,13 @@ class Build:
         return task
 
     def graph(self) -> TaskGraph:
-        profiles = tuple(self.links + self.paces)
-        column = {
-            name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in ("ns", "foot", "work", "cap", "pace")
-        }
-        held = [(t, pace, share) for t, row in enumerate(self.rows) for pace, share in row["hold"]]
-        holds = Holds(*(np.array(c, dtype=np.int64) for c in zip(*held, strict=True))) if held else Holds()
+        profiles = tuple(self.links + self.paces + self.caps)
+        names = ("ns", "tail", "foot", "work", "cap", "pace", "changing")
+        column = {name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in names}
         return check(
             TaskGraph(
                 column["ns"],
+                column["tail"],
                 column["pace"],
                 column["foot"],
                 column["work"],
@@ -78,13 +88,13 @@ class Build:
                 np.arange(len(self.links)),
                 np.arange(len(self.paces)) + len(self.links),
                 profiles,
-                holds,
+                cap_profile=np.where(column["changing"] >= 0, column["changing"] + len(self.links + self.paces), -1),
             )
         )
 
 
 def random_graph(rng: np.random.Generator, *, flows: bool, paces: bool = False, tasks: int = 60) -> TaskGraph:
-    """A random acyclic graph: streams, gangs, dependencies, and flows over shared links if asked for."""
+    """A random acyclic graph: streams, gangs, dependencies, tails, and flows over shared links if asked for."""
     n_streams, n_links = int(rng.integers(1, 7)), int(rng.integers(1, 5))
     b = Build(links=steady(*(int(rng.integers(1, 60)) << RATE_BITS for _ in range(n_links))))
     if paces:
@@ -96,12 +106,27 @@ def random_graph(rng: np.random.Generator, *, flows: bool, paces: bool = False, 
         if flows and rng.random() < 0.5:
             crossed = sorted(rng.choice(n_links, int(rng.integers(1, n_links + 1)), replace=False).tolist())
             route = [(link, int(rng.choice([ONE, ONE // 2, 3 * ONE]))) for link in crossed]
-            cap = UNCAPPED if rng.random() < 0.5 else int(rng.integers(1, 40)) << RATE_BITS
-            b.task(int(rng.integers(0, 5)), on=on, after=after, work=int(rng.integers(1, 5000)), route=route, cap=cap)
+            cap = UNCAPPED if rng.random() < 0.5 else _random_cap(rng)
+            work, tail = int(rng.integers(1, 5000)), _random_tail(rng)
+            b.task(int(rng.integers(0, 5)), on=on, after=after, work=work, route=route, cap=cap, tail=tail)
         else:
             pace = on[0] if paces else -1
-            b.task(int(rng.integers(0, 200)), on=on, after=after, pace=pace)
+            b.task(int(rng.integers(0, 200)), on=on, after=after, pace=pace, tail=_random_tail(rng))
     return b.graph()
+
+
+def _random_cap(rng: np.random.Generator) -> int | Profile:
+    """One that stays, or one that changes, to nothing for a while too."""
+    if rng.random() < 0.5:
+        return int(rng.integers(1, 40)) << RATE_BITS
+    since = sorted(set(rng.integers(1, 3000, int(rng.integers(1, 4))).tolist()))
+    values = [int(rng.integers(1, 40)), *rng.integers(0, 40, len(since) - 1).tolist(), int(rng.integers(1, 40))]
+    return Profile((0, *since), tuple(value << RATE_BITS for value in values))
+
+
+def _random_tail(rng: np.random.Generator) -> int:
+    """None, one that is shorter than most tasks, or one that outlasts several."""
+    return int(rng.choice([0, 0, rng.integers(1, 20), rng.integers(1, 400)]))
 
 
 def _random_profile(rng: np.random.Generator, top: int) -> Profile:
@@ -142,18 +167,22 @@ def random_base(rng: np.random.Generator) -> Base:
         script.append((int(rng.integers(0, n_comms)), int(rng.integers(0, n_charges))) if rng.random() < 0.6 else None)
     templates = tuple(_template(rng, script, slot_of[rank]) for rank in range(n_ranks))
     shape = (n_comms, n_charges)
+    profiles = tuple(steady(FULL_SPEED, FULL_SPEED // 2, *(int(rng.integers(3, 70)) << RATE_BITS for _ in range(3))))
+    caps = np.where(rng.random(shape) < 0.5, UNCAPPED, rng.integers(1, 50, shape) << RATE_BITS)
+    falling = Profile((0, 150, 700), tuple(value << RATE_BITS for value in rng.permutation([25, 4, 31]).tolist()))
+    falls = rng.random(shape) < 0.2
     tariff = Tariff(
         latency_ns=rng.integers(0, 20, shape),
         work=rng.integers(0, 4000, shape) << RATE_BITS,
-        cap=np.where(rng.random(shape) < 0.5, UNCAPPED, rng.integers(1, 50, shape) << RATE_BITS),
+        cap=np.where(falls, falling.value[0], caps),
         pattern=np.zeros(shape, dtype=np.int64),
-        share=np.zeros(shape, dtype=np.int64),
+        tail_ns=np.where(rng.random(shape) < 0.5, 0, rng.integers(1, 300, shape)),
+        cap_profile=np.where(falls, len(profiles), -1),
     )
-    profiles = tuple(steady(FULL_SPEED, FULL_SPEED // 2, *(int(rng.integers(3, 70)) << RATE_BITS for _ in range(3))))
     return Base(
         templates,
         tariff,
-        profiles,
+        (*profiles, falling),
         rng.integers(0, 2, n_ranks).tolist(),
         members,
         list(range(n_comms)),

@@ -9,8 +9,8 @@ import pytest
 
 from simulator.engine import des
 from simulator.engine.fold import Folded, Partition, fold, quotient, refine, task_count, unfolded, verify
-from simulator.engine.skeleton import Skeleton
-from simulator.engine.task import FULL_SPEED, Profile, check
+from simulator.engine.skeleton import Skeleton, Tariff, Template
+from simulator.engine.task import FULL_SPEED, UNCAPPED, Csr, Profile, check
 from simulator.errors import InvariantBroken
 
 from .make import gb_per_s, lift, random_base, with_profile
@@ -97,6 +97,41 @@ def test_verify_catches_every_corrupted_partition(part: str) -> None:
             verify(skeleton, corrupted)
         caught += 1
     assert caught >= 20
+
+
+def bare(members: list[list[int]], *, speed: list[int] | None = None) -> Skeleton:
+    """Ranks that all run one program, a task of their own and two turns of slot 0; communicators without links."""
+    ranks = sum(map(len, members))
+    none = np.zeros(0, dtype=np.int64)
+    slots = np.full((1, ranks), -1)
+    for communicator, of in enumerate(members):
+        slots[0, of] = communicator
+    zeros, turns = np.zeros(3, dtype=np.int64), np.array([-1, 0, 0])
+    template = Template(turns, np.array([10, 0, 0]), zeros, Csr.from_lists([[], [0], [1]]), Csr.from_lists([[0], [1, 2]]))
+    tariff = Tariff(*(np.full((1, 1), value) for value in (5, 0, UNCAPPED, 0, 0, -1)))
+    profiles = (Profile.constant(FULL_SPEED), Profile.constant(FULL_SPEED // 2))
+    feet = Csr.from_lists([[] for _ in members])
+    return Skeleton(
+        (template,), tariff, profiles, np.zeros(ranks, dtype=np.int64), np.array(speed or [0] * ranks), slots,
+        np.zeros(len(members), dtype=np.int64), 1, feet, none, none,
+    )  # fmt: skip
+
+
+def test_verify_looks_at_the_members_of_communicators() -> None:
+    """Two of a kind, of one rank and of two that are all in one class: nothing but their number tells them apart."""
+    skeleton = bare([[0], [1, 2]])
+    everything_alike = Partition(np.zeros(3, dtype=np.int64), np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    with pytest.raises(InvariantBroken, match="members"):
+        verify(skeleton, everything_alike)
+    verify(bare([[0, 3], [1, 2]]), replace(everything_alike, rank=np.zeros(4, dtype=np.int64)))
+
+
+def test_verify_looks_at_the_speeds_of_ranks() -> None:
+    alone = [[0], [1]]
+    everything_alike = Partition(np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    with pytest.raises(InvariantBroken, match="ranks"):
+        verify(bare(alone, speed=[0, 1]), everything_alike)
+    verify(bare(alone, speed=[1, 1]), everything_alike)
 
 
 def replace_part(partition: Partition, part: str, classes: np.ndarray) -> Partition:

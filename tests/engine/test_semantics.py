@@ -39,13 +39,14 @@ def test_s1_2_a_gang_holds_all_its_streams_throughout() -> None:
     assert times(b) == [(0, 7), (7, 27), (27, 30), (27, 31)]
 
 
-def test_s1_3_a_task_starts_when_it_heads_its_streams_and_its_predecessors_have_ended() -> None:
+def test_s1_3_a_task_starts_when_it_heads_its_streams_and_its_predecessors_have_ended_and_arrived() -> None:
     b = Build()
     first = b.task(9, on="p")
     second = b.task(4, on="q")
     b.task(1, on="r", after=[first, second])
-    b.task(2, on=("q", "r"), after=[second])
-    assert times(b) == [(0, 9), (0, 4), (9, 10), (10, 12)]
+    b.task(2, on=("q", "r"), after=[second], tail=6)
+    b.task(1, on="p", after=[3])
+    assert times(b) == [(0, 9), (0, 4), (9, 10), (10, 12), (18, 19)]
 
 
 def test_s1_4_a_successor_starts_at_the_instant_of_the_end() -> None:
@@ -79,17 +80,37 @@ def test_s2_3_a_change_of_speed_acts_on_what_is_left() -> None:
     assert times(b) == [(0, 40 + 20 + 55)]
 
 
-def test_s2_4_a_running_task_may_hold_a_share_of_a_pace() -> None:
-    b = Build(paces=steady(FULL_SPEED))
-    b.task(100, on="compute", pace=0)
-    b.task(60, on="comm", hold=[(0, FULL_SPEED // 2)])
-    assert times(b) == [(0, 130), (0, 60)]
+def test_s2_4_a_tail_delays_what_depends_on_a_task_and_neither_its_streams_nor_its_links() -> None:
+    b = links(1)
+    sent = b.task(5, on="edge", work=100, route=[0], tail=40)
+    b.task(0, on="edge", work=100, route=[0], tail=30)
+    b.task(1, on="next", after=[sent])
+    b.task(1, on="both", after=[0, 1])
+    b.task(2, on="edge")
+    assert times(b) == [(0, 105), (105, 205), (145, 146), (235, 236), (205, 207)]
+
+
+def test_s2_4_no_speed_stretches_a_tail() -> None:
+    b = Build(paces=steady(FULL_SPEED // 4))
+    b.task(10, on="p", pace=0, tail=7)
+    b.task(1, on="q", pace=0, after=[0])
+    assert times(b) == [(0, 40), (47, 51)]
 
 
 def test_s2_5_without_a_pace_the_wall_clock_counts() -> None:
     b = Build(paces=steady(FULL_SPEED // 2))
     b.task(100, on="p")
     assert times(b) == [(0, 100)]
+
+
+def test_s2_6_a_run_lasts_to_the_last_arrival() -> None:
+    b = Build()
+    b.task(10, on="p", tail=90)
+    b.task(20, on="p")
+    result = des.simulate(b.graph())
+    assert result.arrival_ns.tolist() == [100, 30]
+    assert result.makespan_ns == 100
+    assert des.simulate(Build().graph()).makespan_ns == 0
 
 
 def test_s3_1_work_moves_over_all_links_at_once() -> None:
@@ -159,6 +180,22 @@ def test_s3_8_some_flows_are_closed_and_shared_ones_are_not() -> None:
     assert (graph.foot[shared] >= 0).all()
 
 
+def test_s3_9_a_cap_may_change_and_what_is_left_goes_on_with_the_new_one() -> None:
+    b = links(100)
+    cap = Profile((0, 20, 50, 60), (gb_per_s(1), 0, gb_per_s(2), gb_per_s(1)))
+    b.task(0, on="p", work=60, route=[0], cap=cap)
+    b.task(15, on="q", work=60, route=[0], cap=cap)
+    b.task(70, on="r", work=60, route=[0], cap=cap)
+    assert times(b) == [(0, 80), (0, 95), (0, 130)]
+
+
+def test_s3_9_what_a_falling_cap_leaves_goes_to_others() -> None:
+    b = links(10)
+    b.task(0, on="p", work=1000, route=[0], cap=Profile((0, 40), (gb_per_s(5), gb_per_s(2))))
+    b.task(0, on="q", work=600, route=[0])
+    assert times(b) == [(0, 40 + 400), (0, 40 + 50)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_s4_1_the_order_of_tasks_in_the_columns_changes_no_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -169,11 +206,14 @@ def test_s4_1_the_order_of_tasks_in_the_columns_changes_no_time(seed: int) -> No
     assert (moved.end_ns[new_of] == base.end_ns).all()
 
 
+COLUMNS = ("solo_ns", "tail_ns", "pace", "foot", "work", "cap")
+
+
 def _renumbered(graph: TaskGraph, new_of: np.ndarray) -> TaskGraph:
     """The same graph with task i called `new_of[i]`."""
     old_of = np.argsort(new_of)
     preds = [[int(new_of[p]) for p in graph.preds.row(int(old))] for old in old_of]
-    columns = {name: getattr(graph, name)[old_of] for name in ("solo_ns", "pace", "foot", "work", "cap")}
+    columns = {name: getattr(graph, name)[old_of] for name in (*COLUMNS, "cap_profile")}
     streams = type(graph.streams)(graph.streams.ptr, new_of[graph.streams.idx])
     return graph.with_columns(**columns, streams=streams, preds=type(graph.preds).from_lists(preds))
 

@@ -12,8 +12,9 @@ import pytest
 import simulator as sim
 from simulator.engine.skeleton import Skeleton
 from simulator.errors import UserError
+from simulator.study.scenarios.scenario import Scenario
 
-from ..house import both, bound, scenario, small_cluster, small_model
+from ..house import Both, both, bound_twice, scenario, small_cluster, small_model
 
 ORDERS = ("tp-cp-ep-dp-pp", "tp-pp-dp")
 BREAKS = ("symmetric", "slow GPU", "slow NIC", "slow uplink", "uneven microbatches")
@@ -33,7 +34,12 @@ GRID = [Point(*values) for values in product((1, 2, 4), (2, 4, 8), (2, 4), (1.0,
 SAMPLE = [p for i, p in enumerate(p for p in GRID if p.replicas * p.pp * p.tp <= 32) if i % 17 == 0]
 
 
-def skeleton_of(p: Point) -> Skeleton:
+def both_of(p: Point) -> Both:
+    whole, folded = bound_twice(scenario_of(p))
+    return both(uneven(whole, p), uneven(folded, p)) if p.broken == "uneven microbatches" else both(whole, folded)
+
+
+def scenario_of(p: Point) -> Scenario:
     gpus = p.replicas * p.pp * p.tp
     cluster = small_cluster(
         max(1, gpus // 4), **({"gpus_per_node": gpus} if gpus < 4 else {}), oversubscription=p.oversubscription
@@ -43,8 +49,7 @@ def skeleton_of(p: Point) -> Skeleton:
     job = sim.Job(sequence_length=128, global_batch=p.replicas * p.pp)
     model = small_model(layers=p.pp * p.chunks + 1)
     perturb = tuple(_perturbation(p.broken, cluster))
-    skeleton = bound(scenario(model, cluster, plan, job, perturb=perturb)).skeleton
-    return uneven(skeleton, p) if p.broken == "uneven microbatches" else skeleton
+    return scenario(model, cluster, plan, job, perturb=perturb)
 
 
 def _perturbation(broken: str, cluster: Any) -> list[Any]:
@@ -74,7 +79,7 @@ def replace_solo(template: Any, solo_ns: Any) -> Any:
 
 @pytest.mark.parametrize("point", SAMPLE, ids=str)
 def test_sample_of_the_grid(point: Point) -> None:
-    both(skeleton_of(point)).assert_equal()
+    both_of(point).assert_equal()
 
 
 @pytest.mark.slow
@@ -82,17 +87,17 @@ def test_sample_of_the_grid(point: Point) -> None:
 def test_the_whole_grid(replicas: int, pp: int) -> None:
     for point in GRID:
         if (point.replicas, point.pp) == (replicas, pp):
-            both(skeleton_of(point)).assert_equal()
+            both_of(point).assert_equal()
 
 
 def test_symmetric_plans_fold_to_their_stages_and_broken_ones_split() -> None:
-    whole = both(skeleton_of(Point(4, 4, 2, 1.0, ORDERS[0], 1, "symmetric")))
+    whole = both_of(Point(4, 4, 2, 1.0, ORDERS[0], 1, "symmetric"))
     assert whole.classes == 4
     for broken in ("slow GPU", "slow NIC", "uneven microbatches"):
-        assert both(skeleton_of(Point(4, 4, 2, 1.0, ORDERS[0], 1, broken))).classes > 4
+        assert both_of(Point(4, 4, 2, 1.0, ORDERS[0], 1, broken)).classes > 4
 
 
 def test_a_slow_gpu_slows_everybody_a_little_and_itself_most() -> None:
-    fine = both(skeleton_of(Point(2, 2, 2, 1.0, ORDERS[0], 1, "symmetric")))
-    slow = both(skeleton_of(Point(2, 2, 2, 1.0, ORDERS[0], 1, "slow GPU")))
+    fine = both_of(Point(2, 2, 2, 1.0, ORDERS[0], 1, "symmetric"))
+    slow = both_of(Point(2, 2, 2, 1.0, ORDERS[0], 1, "slow GPU"))
     assert slow.folded_times.makespan_ns > fine.folded_times.makespan_ns

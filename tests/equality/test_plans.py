@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from simulator.errors import UserError
 from simulator.study.scenarios import feasible
 from simulator.study.scenarios.scenario import Scenario
 
-from ..house import both, bound, scenario, small_cluster, small_model
+from ..house import both, bound, bound_twice, scenario, small_cluster, small_model
 
 
 @st.composite
@@ -38,6 +40,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         oversubscription=draw(st.sampled_from([1.0, 3.0])),
         nodes_per_pod=draw(st.sampled_from([1, 2, 4])),
         shape=draw(st.sampled_from(["rail-optimized", "leaf-spine"])),
+        fabric=draw(st.sampled_from(["ideal", "ndr-ib"])),
     )
     job = sim.Job(sequence_length=64, global_batch=dp * pp * draw(st.integers(1, 2)))
     model = small_model(layers=draw(st.integers(pp * chunks, pp * chunks + 3)), tied_embeddings=draw(st.booleans()))
@@ -48,6 +51,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     if draw(st.booleans()):
         window = {"from_s": 1e-4, "until_s": 4e-4} if draw(st.booleans()) else {}
         perturb.append(sim.Perturb(link="node0/nvswitch>node0/gpu1", capacity=0.1, **window))
+        if window and draw(st.booleans()):
+            perturb.append(sim.Perturb(link="node0/nvswitch>node0/gpu1", capacity=0.5, from_s=2e-4, until_s=7e-4))
+    if draw(st.booleans()):
+        link = cluster.wiring.link_name(draw(st.integers(0, cluster.wiring.links - 1)))
+        perturb.append(sim.Perturb(link=link, capacity=draw(st.sampled_from([0.3, 0.9]))))
     return scenario(model, cluster, plan, job, perturb=tuple(perturb))
 
 
@@ -55,14 +63,14 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @given(scenarios())
 def test_folded_equals_unfolded(of: Scenario) -> None:
     feasible.check(of)
-    both(bound(of).skeleton).assert_equal()
+    both(*bound_twice(of)).assert_equal()
 
 
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(scenarios())
 def test_folded_equals_unfolded_many_times(of: Scenario) -> None:
-    both(bound(of).skeleton).assert_equal()
+    both(*bound_twice(of)).assert_equal()
 
 
 @settings(max_examples=40)
@@ -88,16 +96,29 @@ def test_a_fluid_plan_that_shares_links_is_refused_by_replay() -> None:
     assert closed.simulate().engine == "replay"
 
 
+@pytest.mark.parametrize("oversubscription", [1.0, 1.5, 2.0, 4.0])
+def test_an_uplink_is_left_out_only_where_the_nics_below_it_cannot_fill_it(oversubscription: float) -> None:
+    """Replicas of four tensor-parallel ranks on two leaves: together their gradients ask for all that four NICs carry."""
+    shape: dict[str, Any] = {"shape": "leaf-spine", "nodes_per_pod": 1}
+    job = sim.Job(sequence_length=64, global_batch=2)
+    wide, narrow = (
+        both(*bound_twice(scenario(cluster=small_cluster(2, **shape, oversubscription=by), plan=sim.Plan(tp=4, dp=2), job=job)))
+        for by in (1.0, oversubscription)
+    )
+    narrow.assert_equal()
+    assert (narrow.folded_times.makespan_ns > wide.folded_times.makespan_ns) == (oversubscription > 1)
+
+
 def test_several_steps_fold_too() -> None:
     of = scenario(plan=sim.Plan(tp=2, pp=2, dp=2, sharding="zero1"), perturb=(sim.Perturb(rank=3, speed=0.6),))
-    both(bound(of, steps=3).skeleton).assert_equal()
+    both(*bound_twice(of, steps=3)).assert_equal()
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(4, 1), (2, 2)])
 def test_groups_that_nobody_uses_have_no_tasks(tp: int, pp: int) -> None:
     plan = sim.Plan(tp=tp, pp=pp, dp=1, schedule="zb_h1" if pp > 1 else "1f1b", optimizer="post-validated")
     of = scenario(small_model(layers=2 * pp), small_cluster(1), plan, sim.Job(sequence_length=64, global_batch=2 * pp))
-    found = both(bound(of, steps=3).skeleton)
+    found = both(*bound_twice(of, steps=3))
     found.assert_equal()
     for how in (found.whole, found.folded):
         assert (how.expansion.origin[0] >= 0).all()

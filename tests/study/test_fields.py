@@ -142,7 +142,8 @@ def tasks(run: sim.Run) -> tuple[Any, ...]:
     """All that is simulated: the task graph and the times of its tasks, and which ranks are alike."""
     timeline = run.engine_timeline
     graph = timeline.expansion.graph
-    columns = (graph.solo_ns, graph.pace, graph.foot, graph.work, graph.cap, graph.foot_weight, graph.link_profile)
+    durations = (graph.solo_ns, graph.tail_ns, graph.work, graph.cap)
+    columns = (*durations, graph.pace, graph.foot, graph.foot_weight, graph.link_profile)
     relations = (graph.streams, graph.preds, graph.feet)
     arrays = (*columns, graph.pace_profile, *(a for csr in relations for a in (csr.ptr, csr.idx)), timeline.class_of)
     times = (timeline.times.start_ns, timeline.times.end_ns)

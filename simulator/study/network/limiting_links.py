@@ -21,7 +21,7 @@ from ...engine.timeline import Times
 
 TOLERANCE = 1e-3
 """By such a part may the loads of links differ that count as equally full: weights are rounded to 2^-16."""
-LEAVES, JOINS, RESIZES = range(3)
+LEAVES, JOINS, RESIZES, RECAPS = range(4)
 
 
 class Limit(NamedTuple):
@@ -101,6 +101,8 @@ class _Replay:
         capacity = [profile.value[0] for profile in self.profiles]
         self.routes = graph.routes() if watched else []
         self.fabric = Fabric(self.routes, capacity)
+        self.capped = graph.changing_caps if watched else {}
+        self.cap: list[int] = graph.cap.tolist()
         self.room = [value << WEIGHT_BITS for value in capacity]
         self.load = [0] * len(capacity)
         self.on_link: list[dict[int, None]] = [{} for _ in capacity]
@@ -115,6 +117,10 @@ class _Replay:
         for link, profile in enumerate(self.profiles):
             steps = list(zip(profile.since_ns, profile.value, strict=True))[1:]
             events += [(since_ns, RESIZES, link, value) for since_ns, value in steps]
+        for index in self.capped:
+            profile = self.graph.profiles[index]
+            steps = list(zip(profile.since_ns, profile.value, strict=True))[1:]
+            events += [(since_ns, RECAPS, index, value) for since_ns, value in steps]
         told: dict[int, Limit] = {}
         for now, together in groupby(sorted(events), key=itemgetter(0)):
             stirred = dict.fromkeys(link for _, *event in together for link in self._happens(*event))
@@ -127,7 +133,10 @@ class _Replay:
                     yield flow, now, limit
 
     def _happens(self, what: int, who: int, value: int) -> Sequence[int]:
-        """A flow leaves or joins, or a link gets another capacity; returns the links that this concerns."""
+        """A flow leaves or joins, or a link gets another capacity, or flows another cap; returns the links that this concerns."""
+        if what == RECAPS:
+            self._recap(who, value)
+            return []
         if what == RESIZES:
             self.fabric.resize(who, value)
             self.room[who] = value << WEIGHT_BITS
@@ -135,7 +144,7 @@ class _Replay:
         foot = int(self.graph.foot[who])
         links = [link for link, _ in self.routes[foot]]
         if what == JOINS:
-            self.fabric.join(who, foot, int(self.graph.cap[who]))
+            self.fabric.join(who, foot, self.cap[who])
             self.rate[who] = 0
             for link in links:
                 self.on_link[link][who] = None
@@ -146,6 +155,14 @@ class _Replay:
         for link in links:
             del self.on_link[link][who]
         return links
+
+    def _recap(self, index: int, cap: int) -> None:
+        """All flows whose cap has this profile get another one; `solve` tells those under way again."""
+        for flow in self.capped[index]:
+            self.cap[flow] = cap
+            if flow in self.rate:
+                self.fabric.leave(flow)
+                self.fabric.join(flow, int(self.graph.foot[flow]), cap)
 
     def _goes(self, flow: int, rate: int) -> Iterator[int]:
         """Gives a flow its rate; returns its links."""

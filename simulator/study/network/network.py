@@ -138,7 +138,7 @@ class Network(Traffic):
 
     @cached_property
     def _spans_ns(self) -> dict[int, Array]:
-        """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when they have arrived, of
+        """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when the last is sent, of
         each of its turns."""
         skeleton, times, alike = self.bound.skeleton, self.timeline.times, self.partition.communicator
         tariff, found = skeleton.tariff, {}

@@ -248,6 +248,7 @@ class RunTimeline:
             "block": np.array(labels.blocks, dtype=object),
             "start_ns": timeline.times.start_ns[tasks] - from_ns,
             "end_ns": timeline.times.end_ns[tasks] - from_ns,
+            "arrival_ns": timeline.times.arrival_ns[tasks] - from_ns,
             "flop": labels.flop,
             "payload_bytes": labels.payload_bytes,
             "wire_bytes": timeline.expansion.graph.work[tasks] >> 24,
