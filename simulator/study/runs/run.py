@@ -14,7 +14,7 @@ from ...engine.timeline import Timeline
 from ...errors import UserError
 from ...memory.account import RankMemory, over_time
 from ...metrics import Array, Observation, Window, bubble, mfu
-from ...metrics.idle import BUSY, OPTIMIZER, Spent
+from ...metrics.idle import BUSY, OPTIMIZER, Spent, imbalance
 from ...metrics.mfu import CONVENTION
 from ...program.labels import Labels
 from ...program.op import HOST
@@ -34,7 +34,7 @@ MOST_ROWS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a step costs. Times are seconds; `exposed_s`, `launch_s`, `optimizer_s` and `busy_s` are means over ranks."""
+    """What a step costs. Times are seconds; those from `exposed_s` on are means over ranks."""
 
     step_time_s: float
     tokens_per_s: float
@@ -46,6 +46,7 @@ class Metrics:
     flop_convention: str
     bubble_fraction: float
     exposed_s: dict[str, float]
+    imbalance_s: dict[str, float]
     launch_s: float
     optimizer_s: float
     busy_s: float
@@ -122,6 +123,7 @@ class Run:
             flop_convention=CONVENTION,
             bubble_fraction=bubble.measure(seen),
             exposed_s={axis: seen.mean_s(self.spent.of(axis)) for axis in REPORTED_AXES},
+            imbalance_s={axis: seen.mean_s(self.spent.of(imbalance(axis))) for axis in REPORTED_AXES},
             launch_s=seen.mean_s(self.spent.of(HOST)),
             optimizer_s=seen.mean_s(self.spent.of(OPTIMIZER)),
             busy_s=seen.mean_s(self.spent.of(BUSY)),

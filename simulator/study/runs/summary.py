@@ -69,6 +69,7 @@ def _framework(scenario: Scenario) -> str:
 def _found(run: Run) -> list[tuple[str, str]]:
     m = run.metrics
     exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
+    uneven = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.imbalance_s.items() if value)
     have, fits = show_bytes(run.scenario.cluster.gpu.memory_bytes), "" if run.fits else ": DOES NOT FIT"
     return [
         ("step time", f"{show_s(m.step_time_s)}, {_between(run)} within two standard errors"),
@@ -79,6 +80,7 @@ def _found(run: Run) -> list[tuple[str, str]]:
         ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step computing, on average"),
         ("bubble", f"{m.bubble_fraction:.1%} of the step waiting for other stages"),
         ("exposed", exposed or "no communication"),
+        *([("imbalance", f"{uneven} waiting for slower members of a group")] if uneven else []),
         *([("launches", f"{show_s(m.launch_s)} waiting for the host")] if m.launch_s else []),
         ("optimizer", show_s(m.optimizer_s)),
         ("memory", f"{show_bytes(run.peak_memory_bytes)} of {have} on the fullest GPU{fits}"),
