@@ -84,6 +84,7 @@ class Dimension:
 
 
 BYTES = Dimension("bytes", "80 GiB", "1 B", "1000 TB")
+BYTES_OR_NONE = Dimension("bytes", "0.5 GiB", "0 B", "1000 TB")
 BYTES_PER_SECOND = Dimension("bytes per second", "400 Gbit/s", "1 MB/s", "1000 TB/s")
 SECONDS = Dimension("seconds", "5 s", "0 s", "24 h")
 LATENCY = Dimension("seconds", "5 us", "0 s", "1 s")

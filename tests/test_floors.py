@@ -30,7 +30,7 @@ STUDY = (
     ("gpus", "links"),
     ("scenarios",),
     ("assemble", "calibrate", "collective"),
-    ("network", "validate"),
+    ("fits", "network", "validate"),
     ("runs",),
     ("simulate",),
     ("jobs",),
@@ -281,7 +281,7 @@ def test_a_climb_in_study_is_seen(path: str, text: str) -> None:
         ("gpus/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..scenarios.api import cluster"),
         ("gpus/x.py", "from ...errors import UserError\nimport numpy as np"),
         ("scenarios/scenario.py", "def f():\n    from ..simulate import simulate_scenario"),
-        ("jobs.py", "from .simulate import memory_of"),
+        ("jobs.py", "from .simulate import simulate_scenario"),
     ],
 )
 def test_a_descent_in_study_is_no_climb(path: str, text: str) -> None:

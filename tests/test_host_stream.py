@@ -30,11 +30,11 @@ from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh
 from simulator.program.op import COMPUTE, HOST, AnyOp, Collective, Compute, Transfer
 from simulator.program.program import END, Body, Communicator, Key, Program, Stage, Step
-from simulator.study.assemble import program_of, site_of
+from simulator.study.assemble import layout_of, program_of, site_of
+from simulator.study.fits import memory_of
 from simulator.study.runs.run import Run
 from simulator.study.scenarios import feasible
 from simulator.study.scenarios.scenario import Scenario
-from simulator.study.simulate import memory_of
 
 from .house import both, scenario, small_cluster, small_model
 
@@ -79,7 +79,7 @@ def timeline_of(bound: Bound, folded: Folded | None = None, *, closed: bool = Fa
 
 def run_of(of: Scenario, host: Host | None, *, steps: int = 1, every: bool = False) -> Run:
     bound, program = bound_with(of, host, steps=steps, every=every), program_of(of, steps)
-    return Run(of, program, timeline_of(bound), bound.labels, memory_of(of, program), "des", "", 0.0)
+    return Run(of, program, timeline_of(bound), bound.labels, memory_of(of, layout_of(of)), "des", "", 0.0)
 
 
 def operations(bound: Bound, timeline: Timeline) -> list[Times]:

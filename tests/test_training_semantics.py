@@ -344,3 +344,15 @@ def test_t6_4_overlap_hides_the_sum_behind_the_weight_gradient() -> None:
     assert one.loc["layer 1 mlp_up.dgrad.reduce"].start_ns == one.loc["layer 1 mlp_up.dgrad"].end_ns
     assert one.loc["layer 1 mlp_norm.dgrad"].start_ns >= one.loc["layer 1 mlp_up.dgrad.reduce"].end_ns
     assert one.loc["layer 1 mlp_up.dgrad.regather"].start_ns <= one.loc["layer 1 mlp_up.dgrad"].start_ns
+
+
+def test_t6_4_the_weight_gradient_waits_for_the_gather_of_its_kept_input() -> None:
+    """On slow links the gather ends long after the input gradient beside it."""
+    slow = small_cluster(1, intra_node="NVSwitch 5 GB/s")
+    rows = frame(run_of({"tp": 4, "pp": 1, "dp": 1, "overlap": sim.Overlap(tp=True)}, cluster=slow), 0).set_index("block")
+    one = rows[(rows.phase == "B") & (rows.microbatch == 0)]
+    for layer in range(8):
+        for product in ("qkv", "mlp_up"):
+            name = f"layer {layer} {product}"
+            gathered, computed = one.loc[f"{name}.dgrad.regather"].end_ns, one.loc[f"{name}.dgrad"].end_ns
+            assert computed < gathered <= one.loc[f"{name}.wgrad"].start_ns

@@ -65,6 +65,12 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
         click.echo("  ".join(cells).rstrip())
 
 
+def print_notes(notes: Iterable[str]) -> None:
+    """What somebody should know besides the result: on stderr."""
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
 @contextmanager
 def progress(message: str) -> Iterator[None]:
     """A spinner on stderr while work goes on: only on a terminal, and only once it takes long."""

@@ -123,14 +123,21 @@ def _print_defaults(as_json: bool) -> None:
 
 
 def _framework() -> dict[str, Any]:
-    """What a framework's fields are where it does not say, times as a file has them."""
+    """What a framework's fields are where it does not say, times and sizes as a file has them."""
     from dataclasses import asdict
 
-    from ..units import show_s
+    from ..units import show_bytes, show_s
     from ..workload.framework import Framework
 
-    fields = asdict(Framework())
-    return {**fields, "host": {name.removesuffix("_s"): show_s(value) for name, value in fields["host"].items()}}
+    fields, overhead = asdict(Framework()), Framework().memory
+    fields["host"] = {name.removesuffix("_s"): show_s(value) for name, value in fields["host"].items()}
+    fields["memory"] = {
+        "context": show_bytes(overhead.context_bytes),
+        "nccl_buffer": show_bytes(overhead.nccl_buffer_bytes),
+        "nccl_channels": overhead.nccl_channels,
+        "fragmentation": overhead.fragmentation_fraction,
+    }
+    return fields
 
 
 def _cluster() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._show import json_option, print_json, print_table, progress, set_option
+from ._show import json_option, print_json, print_notes, print_table, progress, set_option
 
 if TYPE_CHECKING:
     from ..study.runs.run import Run
@@ -26,10 +26,13 @@ def command(scenario: str, settings: tuple[str, ...], as_json: bool) -> None:
         run = load_one(scenario, settings).simulate(allow_oom=True)
     over_gib = max(0.0, (run.peak_memory_bytes - run.scenario.cluster.gpu.memory_bytes) / GIB)
     _print_record(run, over_gib) if as_json else _print_table(run)
+    print_notes(run.notes)
     if over_gib and as_json:
         raise click.exceptions.Exit(Infeasible.exit_code)
     if over_gib:
-        raise Infeasible(f"out of memory by {over_gib:.1f} GiB", hint="more tp, pp or zero1, or a smaller microbatch")
+        from ..study.fits import remedies
+
+        raise Infeasible(f"out of memory by {over_gib:.1f} GiB", hint=remedies(run.scenario))
 
 
 def _print_record(run: Run, over_gib: float) -> None:
@@ -52,10 +55,11 @@ def _print_table(run: Run) -> None:
 
     rows = []
     for rank in run.memory:
-        classes = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes, rank.total_bytes)
+        tensors = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes)
+        classes = (*tensors, rank.context_bytes, rank.nccl_bytes, rank.fragmentation_bytes, rank.total_bytes)
         times, held = run.memory_over_time(rank.rank)
         rows.append([str(rank.rank), *map(show_bytes, classes), show_s(float(times[int(held.argmax())]))])
-    headers = ["rank", "parameters", "gradients", "optimizer", "activations", "peak", "at"]
+    headers = ["rank", "parameters", "gradients", "optimizer", "activations", "context", "NCCL", "fragmentation", "peak", "at"]
     have = show_bytes(run.scenario.cluster.gpu.memory_bytes)
     title = f"{run.scenario.model.name}, one GPU of each pipeline rank, of {have}"
     print_table(headers, rows, right=range(len(headers)), title=title)

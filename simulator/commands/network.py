@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
+from ._show import Count, checked_path, json_option, print_json, print_notes, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
     from ..engine.task import Array
@@ -50,8 +50,10 @@ def command(
             _tell_jobs(found, top, {"--link": name, "--plot": plot}, allow_oom=allow_oom, as_json=as_json)
             return
         link = found.cluster.link_named(name) if name else None
-        network = found.simulate(allow_oom=allow_oom).network
+        run = found.simulate(allow_oom=allow_oom)
+        network = run.network
         shown = network.waited_links(top), network.busiest(top)
+    print_notes(run.notes)
     if plot:
         _draw(network, plot)
     if as_json:
@@ -72,6 +74,7 @@ def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow
             raise UserError(f"{option} shows the step of one job, and these are {len(jobs.tenants)}", hint="leave it out")
     run = jobs.simulate(allow_oom=allow_oom)
     links = jobs.shared(run, top)
+    print_notes(run.notes)
     if as_json:
         print_json({**run.as_dict(), "shared_links": [asdict(link) for link in links]})
         return

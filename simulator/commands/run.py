@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..study.run_options import ENGINES, MOST_STEPS
-from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table, progress, set_option
+from ._show import Count, checked_path, json_option, print_json, print_notes, print_pairs, print_table, progress, set_option
 
 if TYPE_CHECKING:
     from ..study.runs.run import Run
@@ -48,15 +48,16 @@ def command(
         if isinstance(found, Tenancy):
             _refuse_extras({**options, "gantt": gantt, "trace": trace})
             shared = found.simulate(allow_oom=options["allow_oom"])
-            record, summary, wall_s = shared.as_dict(), shared.summary, shared.wall_s
+            record, summary, wall_s, notes = shared.as_dict(), shared.summary, shared.wall_s, [*shared.notes]
             listed = [(t.name, t.scenario.simulate(allow_oom=options["allow_oom"])) for t in found.tenants if costs]
         else:
             run = found.simulate(**options)
-            record, summary, wall_s = run.as_dict(), run.summary, run.wall_s
+            record, summary, wall_s, notes = run.as_dict(), run.summary, run.wall_s, run.notes
             listed = [("", run)] if costs else []
     if not isinstance(found, Tenancy):
         with progress("drawing"):
             summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
+    print_notes(notes)
     if as_json:
         print_json(_with_costs(record, listed))
         return

@@ -34,7 +34,7 @@ AT_PEAK = Sustained(1.0, 1.0, "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Peak rates are dense, without sparsity; memory is what the driver reports, half a GiB of which it keeps for itself."""
+    """Peak rates are dense, without sparsity; memory is what nvidia-smi shows, `reserved_bytes` of which the driver keeps."""
 
     name: str
     memory_bytes: float
@@ -56,6 +56,8 @@ class Gpu:
     """The highest; 0 where that is not known."""
     cache_bytes: float = 0.0
     """Of the last level; 0 where that is not known."""
+    reserved_bytes: float = 0.0
+    """What of the memory the driver keeps for itself; 0 where that is not known."""
 
     def peak(self, dtype: str) -> float:
         """The dense peak for a dtype, in flop/s."""

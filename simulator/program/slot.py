@@ -150,6 +150,17 @@ class Layout:
         """Which of its rank's stages this is, in forward order."""
         return self.placement[:instance].count(self.placement[instance])
 
+    def sampled(self) -> Layout:
+        """The same with a single microbatch for each direction, and its slots in the order in which they are run."""
+        directions, splits = len(self.placements), self.shape.splits
+        firsts = [-(-direction * self.shape.microbatches // directions) for direction in range(directions)]
+        kept = {first + part: i * splits + part for i, first in enumerate(firsts) for part in range(splits)}
+        orders = tuple(
+            tuple(slot._replace(microbatch=kept[slot.microbatch]) for slot in _flat(order) if slot.microbatch in kept)
+            for order in self.orders
+        )
+        return Layout(replace(self.shape, microbatches=len(kept)), self.placements, orders)
+
 
 def lay_out(schedule: Any, shape: Shape) -> Layout:
     """Applies a schedule to a shape and checks the result. Raises `OutsideDomain` or `UserError` with every fault."""
@@ -189,9 +200,10 @@ def check(layout: Layout) -> None:
     """Every F, B (or I and W) of every stage and microbatch once, on the stage's rank, F before B (or I) before W."""
     faults: list[Fault] = []
     seen: dict[Slot, int] = {}
+    placement = layout.placement
     for rank, boxes in enumerate(layout.orders):
         for slot in _flat(boxes):
-            faults += _misplaced(slot, rank, layout)
+            faults += _misplaced(slot, rank, layout, placement)
             if slot in seen:
                 faults.append(Fault(f"{slot} stands twice: on rank {seen[slot]} and on rank {rank}"))
             seen.setdefault(slot, rank)
@@ -206,12 +218,12 @@ def _flat(boxes: Iterable[Box]) -> list[Slot]:
     return [slot for box in boxes for slot in slots_of(box)]
 
 
-def _misplaced(slot: Slot, rank: int, layout: Layout) -> list[Fault]:
+def _misplaced(slot: Slot, rank: int, layout: Layout, placement: Sequence[int]) -> list[Fault]:
     if slot.kind not in KINDS:
         return [Fault(f"{slot.kind!r} is no kind of slot", hint=f"one of {', '.join(KINDS)}")]
     if not (0 <= slot.stage < layout.stages and 0 <= slot.microbatch < layout.shape.microbatches):
         return [Fault(f"{slot} is outside {layout.stages} stages and {layout.shape.microbatches} microbatches")]
-    placed = layout.placement[layout.instance(slot.stage, slot.microbatch)]
+    placed = placement[layout.instance(slot.stage, slot.microbatch)]
     if placed != rank:
         return [Fault(f"{slot} is on rank {rank}, but stage {slot.stage} is placed on rank {placed}")]
     return []

@@ -21,7 +21,7 @@ from ..hardware.cluster import Cluster
 from ..lowering.lower import lower
 from ..program.labels import Labels
 from ..program.program import Program
-from ..program.slot import Durations, Shape, Slot, lay_out, looped
+from ..program.slot import Durations, Layout, Shape, Slot, lay_out, looped
 from ..units import ns, seconds
 from ..workload.framework import UNFUSED, Framework
 from . import catalog
@@ -31,13 +31,20 @@ from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
 
 
-def program_of(scenario: Scenario, steps: int | None = 1) -> Program:
-    """The scenario's program, free of hardware: so many training steps, or (None) what is between two gradient norms."""
+def layout_of(scenario: Scenario) -> Layout:
+    """The scenario's schedule with its order of slots."""
     schedule, shape = catalog.module("schedules", scenario.plan.schedule), feasible.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape))
-    dp = feasible.data_parallel_degree(scenario)
-    layout = lay_out(schedule, shape)
+    return lay_out(schedule, shape)
+
+
+def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:
+    """The scenario's program, free of hardware: so many training steps, or (None) what is between two gradient norms.
+
+    In the order of its schedule, or of a layout that has been made already.
+    """
+    layout, dp = layout or layout_of(scenario), feasible.data_parallel_degree(scenario)
     return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework)
 
 

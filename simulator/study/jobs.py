@@ -25,12 +25,14 @@ from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..lowering.passes.repeat import NORM
 from ..units import seconds, show_s
-from .assemble import program_of, site_of
+from .assemble import layout_of, program_of, site_of
+from .fits import memory_of, must_fit
 from .network.shared_links import SharedLink, shared_links
 from .network.traffic import Traffic
+from .runs.notes import of_memory
 from .scenarios import feasible
 from .scenarios.tenancy import Tenancy, Tenant
-from .simulate import memory_of, must_fit
+from .scenarios.unused import unused
 from .steady_state import first_kernels
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
@@ -66,6 +68,8 @@ class SharedRun:
     from_ns: int
     until_ns: int
     """Between these times all of them run, and are measured."""
+    notes: Sequence[str] = ()
+    """What somebody should know besides the numbers, in sentences."""
 
     def as_dict(self) -> dict[str, Any]:
         named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")
@@ -87,17 +91,21 @@ class SharedRun:
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:
     """Every job alone, then all of them together."""
     began = perf_counter()
+    notes: list[str] = []
     for tenant in tenancy.tenants:
         feasible.check(tenant.scenario)
+        memory = memory_of(tenant.scenario, layout_of(tenant.scenario))
         if not allow_oom:
-            must_fit(tenant.scenario, memory_of(tenant.scenario, program_of(tenant.scenario)))
+            must_fit(tenant.scenario, memory)
+        notes += [f"{tenant.name}: {sentence}" for sentence in of_memory(tenant.scenario, memory)]
     alone_s = [_means_s(_run(tenancy, [(tenant, _least(tenant))]))[0] for tenant in tenancy.tenants]
     edges = _together(tenancy, alone_s)
     runs = [
         JobRun(tenant.name, len(tenant.gpus), step_s, alone)
         for tenant, step_s, alone in zip(tenancy.tenants, _means_s(edges), alone_s, strict=True)
     ]
-    return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges))
+    notes += unused(tenancy.tenants[0].scenario)
+    return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
 
 
 def _least(tenant: Tenant) -> int:

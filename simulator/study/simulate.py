@@ -14,19 +14,18 @@ from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
-from ..errors import Deadlock, Infeasible, InvariantBroken, UserError, did_you_mean
+from ..errors import Deadlock, InvariantBroken, UserError, did_you_mean
 from ..hardware.cluster import Cluster
-from ..memory.account import RankMemory, account
 from ..plan.plan import Plan
 from ..program.labels import Labels
 from ..program.program import Program
-from ..units import GIB, show_bytes
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import engines, steady_state
-from .assemble import bound_of, program_of, site_of
+from .assemble import bound_of, layout_of, program_of, site_of
 from .explain_deadlock import explained
+from .fits import memory_of, must_fit
 from .run_options import ENGINES, MOST_STEPS
 from .runs.run import Run
 from .scenarios import feasible
@@ -68,13 +67,13 @@ def simulate_scenario(
     if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     feasible.check(scenario)
+    layout = layout_of(scenario)
+    memory = memory_of(scenario, layout)
+    if not allow_oom:
+        must_fit(scenario, memory)
     counts = steady_state.to_simulate(scenario, steps)
-    memory: tuple[RankMemory, ...] = ()
     for count in counts:
-        program = program_of(scenario, count)
-        memory = memory or memory_of(scenario, program)
-        if not allow_oom:
-            must_fit(scenario, memory)
+        program = program_of(scenario, count, layout)
         timeline, labels, used, reason = _simulated(scenario, program, engine, folding)
         growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
         if window := steady_state.measured(timeline, labels, count, **growing):
@@ -106,24 +105,3 @@ def _folding_reason(folded: Folded, why_whole: str) -> str:
     if classes == ranks:
         return f"{classes} classes of {ranks} ranks, because every rank differs"
     return f"{classes} classes of {ranks} ranks, because the others behave alike"
-
-
-def memory_of(scenario: Scenario, program: Program) -> tuple[RankMemory, ...]:
-    """What every pipeline rank holds."""
-    replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
-    shards = replicas if scenario.plan.sharding == "zero1" else 1
-    widths = {"element_bytes": scenario.job.element_bytes, "gradient_bytes": scenario.framework.gradient_bytes}
-    return account(program, **widths, optimizer_shards=shards)
-
-
-def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:
-    """Raises `Infeasible` if a rank holds more than its GPU has."""
-    peak_bytes, have = max(rank.total_bytes for rank in memory), scenario.cluster.gpu.memory_bytes
-    if peak_bytes > have:
-        over = peak_bytes - have
-        raise Infeasible(
-            f"out of memory: the largest rank needs {show_bytes(peak_bytes)}, {over / GIB:.1f} GiB more than "
-            f"the {show_bytes(have)} of {scenario.cluster.gpu.name}",
-            hint="more tp, pp or zero1, a smaller microbatch, or --allow-oom to see the timeline anyway",
-            over_bytes=over,
-        )

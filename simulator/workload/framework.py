@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ..kernels import NARROW_BYTES
+from ..units import GIB, MIB
 
 UNFUSED = "unfused"
 """Attention as two products with a softmax between them."""
@@ -92,6 +93,20 @@ class Overlaps:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryOverhead:
+    """What software takes of a GPU's memory besides its tensors."""
+
+    context_bytes: float = 0.4 * GIB
+    """The CUDA context: code of kernels, stacks, workspaces of libraries."""
+    nccl_buffer_bytes: float = 4.0 * MIB
+    """NCCL_BUFFSIZE: the buffer of the simple protocol, for each connection and channel."""
+    nccl_channels: int = 16
+    """Channels of each communicator."""
+    fragmentation_fraction: float = 0.0
+    """What the allocator reserves and cannot use, as a share of the activations at their peak."""
+
+
+@dataclass(frozen=True, slots=True)
 class Framework:
     """The software of a run."""
 
@@ -108,6 +123,7 @@ class Framework:
     host: HostTimes = field(default_factory=HostTimes)
     low_precision: LowPrecision = field(default_factory=LowPrecision)
     overlap: Overlaps = field(default_factory=Overlaps)
+    memory: MemoryOverhead = field(default_factory=MemoryOverhead)
 
     @property
     def fused(self) -> Fusion:

@@ -1,5 +1,5 @@
-"""Every field of a plan, a job, a framework, a fidelity and a perturbation does something: changed, it changes some task or is
-refused."""
+"""Every field of a plan, a job, a framework, a fidelity and a perturbation does something: changed, it changes some task, or
+what a rank holds in memory, or is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import simulator as sim
 from simulator.errors import UserError
 from simulator.study.scenarios.scenario import Scenario
-from simulator.workload.framework import Framework, Fusion, HostTimes, LowPrecision, Overlaps
+from simulator.workload.framework import Framework, Fusion, HostTimes, LowPrecision, MemoryOverhead, Overlaps
 
 
 def scenario(plan: sim.Plan | None = None, perturb: tuple[sim.Perturb, ...] = (), fabric: str = "") -> Scenario:
@@ -76,6 +76,13 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "host": (software(), SLOW_HOST),
         "low_precision": (software("fp8"), LowPrecision(scaling="current")),
         "overlap": (software(), Overlaps(tp=True)),
+        "memory": (software(), MemoryOverhead(fragmentation_fraction=0.1)),
+    },
+    MemoryOverhead: {
+        "context_bytes": (software(), 1e9),
+        "nccl_buffer_bytes": (software(), 1e6),
+        "nccl_channels": (software(), 8),
+        "fragmentation_fraction": (software(), 0.1),
     },
     Fusion: {
         "norm": (software(), False),
@@ -135,11 +142,12 @@ INNER: dict[type[Any], tuple[str, str]] = {
     HostTimes: ("framework", "host"),
     LowPrecision: ("framework", "low_precision"),
     Overlaps: ("framework", "overlap"),
+    MemoryOverhead: ("framework", "memory"),
 }
 
 
 def tasks(run: sim.Run) -> tuple[Any, ...]:
-    """All that is simulated: the task graph and the times of its tasks, and which ranks are alike."""
+    """All that is simulated: the task graph and the times of its tasks, which ranks are alike, and the memory of each."""
     timeline = run.engine_timeline
     graph = timeline.expansion.graph
     durations = (graph.solo_ns, graph.tail_ns, graph.work, graph.cap)
@@ -147,7 +155,7 @@ def tasks(run: sim.Run) -> tuple[Any, ...]:
     relations = (graph.streams, graph.preds, graph.feet)
     arrays = (*columns, graph.pace_profile, *(a for csr in relations for a in (csr.ptr, csr.idx)), timeline.class_of)
     times = (timeline.times.start_ns, timeline.times.end_ns)
-    return (*(array.tobytes() for array in (*arrays, *times)), graph.profiles)
+    return (*(array.tobytes() for array in (*arrays, *times)), graph.profiles, run.memory)
 
 
 def changed(base: Scenario, kind: type[Any], name: str, value: Any) -> Scenario:

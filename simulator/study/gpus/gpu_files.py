@@ -75,6 +75,7 @@ def described(schema: GpuSchema) -> Gpu:
         architecture=schema.architecture,
         clock_hz=schema.clock,
         cache_bytes=schema.cache,
+        reserved_bytes=schema.reserved,
     )
 
 

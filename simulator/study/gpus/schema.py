@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from ..documents.fields import Bytes, BytesPerSecond, FlopPerSecond, Fraction, Hertz, Name, Size, Watts
+from ..documents.fields import Bytes, BytesOrNone, BytesPerSecond, FlopPerSecond, Fraction, Hertz, Name, Size, Watts
 from ..documents.strict import Contradiction, Field, Strict
 
 MOST_SCALAR = 1000
@@ -30,6 +30,7 @@ class GpuSchema(Strict):
 
     name: Name = "inline"
     memory: Bytes
+    reserved: Annotated[BytesOrNone, Field(description="of `memory`, what the driver keeps, such as 0.5 GiB")] = 0.0
     memory_bandwidth: BytesPerSecond
     peak: Annotated[dict[str, FlopPerSecond], Field(description="dense, by format, such as {bf16: 989 TFLOP/s}")]
     sms: Size

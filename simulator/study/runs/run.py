@@ -203,6 +203,13 @@ class Run:
         }
 
     @property
+    def notes(self) -> list[str]:
+        """What somebody should know besides the numbers, in sentences: nearly full memory, values without an effect."""
+        from .notes import notes
+
+        return notes(self.scenario, self.memory)
+
+    @property
     def summary(self) -> list[tuple[str, str]]:
         """The numbers that a person asks for first, in words."""
         from .summary import summary

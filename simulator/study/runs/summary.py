@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from ...units import show_bytes, show_count, show_s
 from ...workload.framework import Framework
 from .. import catalog
+from ..scenarios.unused import unused
+from .notes import CLOSE_FRACTION, is_nearly_full
 from .provenance import known_by
 
 if TYPE_CHECKING:
@@ -70,7 +72,6 @@ def _found(run: Run) -> list[tuple[str, str]]:
     m = run.metrics
     exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
     uneven = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.imbalance_s.items() if value)
-    have, fits = show_bytes(run.scenario.cluster.gpu.memory_bytes), "" if run.fits else ": DOES NOT FIT"
     return [
         ("step time", f"{show_s(m.step_time_s)}, {_between(run)} within two standard errors"),
         ("measured", run.observation.window.text),
@@ -83,8 +84,19 @@ def _found(run: Run) -> list[tuple[str, str]]:
         *([("imbalance", f"{uneven} waiting for slower members of a group")] if uneven else []),
         *([("launches", f"{show_s(m.launch_s)} waiting for the host")] if m.launch_s else []),
         ("optimizer", show_s(m.optimizer_s)),
-        ("memory", f"{show_bytes(run.peak_memory_bytes)} of {have} on the fullest GPU{fits}"),
+        *_memory(run),
+        *(("no effect", sentence) for sentence in unused(run.scenario)),
     ]
+
+
+def _memory(run: Run) -> list[tuple[str, str]]:
+    """The peak of the fullest GPU beside what it has, and what of it are no tensors."""
+    most, have = max(run.memory, key=lambda rank: rank.total_bytes), show_bytes(run.scenario.cluster.gpu.memory_bytes)
+    verdict = "" if run.fits else ": DOES NOT FIT"
+    if is_nearly_full(run.scenario, run.memory):
+        verdict = f": LESS THAN {CLOSE_FRACTION:.0%} LEFT"
+    besides = f"{show_bytes(most.overhead_bytes)} of that memory for context, NCCL buffers and fragmentation"
+    return [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("overhead", besides)]
 
 
 def _between(run: Run) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...binding.fidelity import Fidelity
 from ...plan.plan import Overlap, Plan
-from ...workload.framework import Framework, Fusion, HostTimes, LowPrecision, Overlaps
+from ...workload.framework import Framework, Fusion, HostTimes, LowPrecision, MemoryOverhead, Overlaps
 from ...workload.job import Job
 from ...workload.model import Model
 from ..documents.document import Document
@@ -15,7 +15,7 @@ from .scenario import Perturb, Scenario
 
 if TYPE_CHECKING:
     from .schema import ModelSchema, PerturbSchema, ScenarioSchema
-    from .software import FrameworkSchema
+    from .software import FrameworkSchema, MemorySchema
 
 
 def scenario(schema: ScenarioSchema, document: Document) -> Scenario:
@@ -66,7 +66,12 @@ def framework(schema: FrameworkSchema) -> Framework:
         host=HostTimes(**{f"{name}_s": value for name, value in schema.host}),
         low_precision=LowPrecision(**dict(schema.low_precision)),
         overlap=Overlaps(**dict(schema.overlap)),
+        memory=_overhead(schema.memory),
     )
+
+
+def _overhead(schema: MemorySchema) -> MemoryOverhead:
+    return MemoryOverhead(schema.context, schema.nccl_buffer, schema.nccl_channels, schema.fragmentation)
 
 
 def _perturb(schema: PerturbSchema) -> Perturb:

@@ -16,7 +16,7 @@ from ...hardware.cluster import Cluster
 from ...plan.mesh import Mesh
 from ...plan.plan import Overlap, Plan
 from ...program.slot import Shape, as_taken, lay_out
-from ...workload.framework import Framework
+from ...workload.framework import Framework, MemoryOverhead
 from ...workload.job import DTYPES, ELEMENT_BYTES, Job
 from ...workload.model import Model
 from .. import catalog, outside
@@ -119,7 +119,18 @@ def _plain(value: Any) -> dict[str, Any]:
 def _framework(framework: Framework) -> dict[str, Any]:
     data = _plain(framework)
     times = data["host"] if isinstance(data["host"], dict) else {}
-    return {**data, "host": {name.removesuffix("_s"): f"{time} s" for name, time in times.items()}} if times else data
+    written: dict[str, Any] = {}
+    if times:
+        written["host"] = {name.removesuffix("_s"): f"{time} s" for name, time in times.items()}
+    if isinstance(framework.memory, MemoryOverhead):
+        taken = framework.memory
+        written["memory"] = {
+            "context": f"{taken.context_bytes} B",
+            "nccl_buffer": f"{taken.nccl_buffer_bytes} B",
+            "nccl_channels": taken.nccl_channels,
+            "fragmentation": taken.fragmentation_fraction,
+        }
+    return {**data, **written}
 
 
 def _perturb(p: Perturb) -> dict[str, Any]:

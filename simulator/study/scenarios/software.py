@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from ...kernels import NARROW_BYTES
-from ..documents.fields import Latency, Name
+from ...units import GIB, MIB
+from ..documents.fields import BytesOrNone, Latency, Name
 from ..documents.strict import Contradiction, Field, Strict, Text
 from . import grammar
 
@@ -58,6 +59,17 @@ class OverlapsSchema(Strict):
     parameter_gather: bool = True
 
 
+class MemorySchema(Strict):
+    """What software takes of a GPU's memory besides its tensors."""
+
+    context: Annotated[BytesOrNone, Field(description="the CUDA context, such as 0.5 GiB")] = 0.4 * GIB
+    nccl_buffer: Annotated[BytesOrNone, Field(description="NCCL_BUFFSIZE, such as 4 MiB")] = 4.0 * MIB
+    nccl_channels: Annotated[int, Field(ge=1, le=64, description="of each NCCL communicator, such as 16")] = 16
+    fragmentation: Annotated[
+        float, Field(ge=0, le=1, allow_inf_nan=False, description="what the allocator cannot use, as a share of activations")
+    ] = 0.0
+
+
 class FrameworkSchema(Strict):
     """A framework; inline, or a file in workloads/frameworks."""
 
@@ -71,6 +83,7 @@ class FrameworkSchema(Strict):
     host: HostSchema = HostSchema()
     low_precision: LowPrecisionSchema = LowPrecisionSchema()
     overlap: OverlapsSchema = OverlapsSchema()
+    memory: MemorySchema = MemorySchema()
     sources: Annotated[dict[str, str], Field(default_factory=dict)]
 
     def contradictions(self) -> Iterator[Contradiction]:

@@ -1,0 +1,309 @@
+"""For every key that a scenario or a file of a fabric may have: a scenario in which another value must show."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_args
+
+from simulator.study.documents.strict import Strict, fields, said
+
+GPU = {
+    "name": "mine", "memory": "80 GiB", "memory_bandwidth": "3 TB/s", "peak": {"bf16": "900 TFLOP/s", "fp32": "60 TFLOP/s"},
+    "sms": 120, "architecture": "sm_90", "clock": "1800 MHz", "cache": "50 MB",
+    "kernels": {"compute_fraction": 0.7, "memory_fraction": 0.8, "provenance": "transferred"},
+}  # fmt: skip
+CLUSTER = {
+    "name": "small", "gpu": GPU, "gpus_per_node": 4, "nodes": 4, "intra_node": "NVSwitch 400 GB/s",
+    "inter_node": "4x400 Gbit/s", "shape": "rail-optimized", "nodes_per_pod": 2, "fabric": "ideal",
+}  # fmt: skip
+MODEL = {"layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000}
+BASE: dict[str, Any] = {
+    "model": MODEL, "cluster": CLUSTER, "plan": {"tp": 2, "pp": 2}, "job": {"sequence_length": 1024, "global_batch": 32},
+}  # fmt: skip
+LLAMA = {"model": {**MODEL, "gated_mlp": True, "ffn_hidden": 2816}}
+GPT = {"model.bias": True, "model.activation": "gelu"}
+HOST = {"framework.host": {"kernel": "20 us", "compiled_kernel": "10 us", "collective": "40 us", "graph": "30 us"}}
+FP8 = {"cluster.gpu": "h100", "job.dtype": "fp8"}
+SLOW_RANK = {"perturb": [{"rank": 3, "speed": 0.5, "from": "1 ms", "until": "4 ms"}]}
+SLOW_LINK = {"perturb": [{"link": "node0/nic0>leaf0", "capacity": 0.1}]}
+INTERLEAVED = {"plan.schedule": "interleaved", "plan.chunks": 2}
+WIDE = {"plan": {"tp": 2, "pp": 1}}
+"""Replicas on all nodes, whose gradients cross the network."""
+ALL_APART = {"plan": {"tp": 1, "pp": 1}, "job.global_batch": 128}
+"""Replicas on all GPUs."""
+HASHED = {**ALL_APART, "cluster.shape": "leaf-spine", "cluster.routing": "ecmp", "cluster.nodes": 8}
+DRAGONFLY = {**ALL_APART, "cluster.shape": "dragonfly", "cluster.nodes_per_pod": None, "cluster.nodes": 16}
+ONE_NODE = {
+    "cluster.nodes": 1,
+    "cluster.nodes_per_pod": None,
+    "cluster.shape": None,
+    "cluster.inter_node": None,
+    "cluster.gpus_per_node": 8,
+}
+PCIE = {**ONE_NODE, "cluster.intra_node": "pcie 25 GB/s", "plan": {"tp": 8, "pp": 1}}
+WAN = {
+    "cluster.shape": "wan",
+    "cluster.nodes_per_pod": None,
+    "cluster.wan": {"sites": 2, "bandwidth": "100 Gbit/s", "latency": "1 ms"},
+    **WIDE,
+}
+DRAWN = {
+    "cluster": {
+        "gpu": GPU, "gpus_per_node": 2, "nodes": 1, "shape": "explicit", "fabric": "ideal",
+        "vertices": [{"name": name, "kind": "gpu" if name in "ab" else "switch"} for name in ("a", "b", "s")],
+        "links": [{"from": end, "to": "s", "capacity": "50 GB/s", "latency": "1 us"} for end in "ab"],
+    },
+    "plan": {"tp": 2},
+}  # fmt: skip
+
+
+class Case(NamedTuple):
+    """What to change of BASE, and the value of the key that must show beside that."""
+
+    value: Any
+    of: Mapping[str, Any] = {}
+
+
+def changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data with values at dotted places; None takes a key out."""
+    result = _copied(data)
+    for path, value in changes.items():
+        *outer, last = path.split(".")
+        at = result
+        for part in outer:
+            at = at[int(part)] if isinstance(at, list) else at.setdefault(part, {})
+        if value is None and isinstance(at, dict):
+            at.pop(last, None)
+        else:
+            at[int(last) if isinstance(at, list) else last] = _copied(value)
+    return result
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+
+
+def keys(schema: type[Strict], prefix: str = "") -> Iterator[str]:
+    """Every key of a schema and of those inside it, dotted; of lists that of the first entry."""
+    for name, hint in fields(schema).items():
+        key, (inner, listed) = prefix + (said(schema, name, "alias") or name), _inside(hint)
+        if inner is None:
+            yield key
+        else:
+            yield from keys(inner, f"{key}.0." if listed else f"{key}.")
+
+
+def _inside(hint: Any) -> tuple[type[Strict] | None, bool]:
+    """The schema in an annotation, and whether it is of a list's entries."""
+    if isinstance(hint, type) and issubclass(hint, Strict):
+        return hint, False
+    found = [_inside(argument) for argument in get_args(hint)]
+    inner = next((schema for schema, _ in found if schema is not None), None)
+    return inner, typing.get_origin(hint) is list or any(listed for _, listed in found)
+
+
+COMMENTS = {
+    "model.published_parameters", "model.source", "framework.sources", "cluster.sources", "cluster.gpu.sources",
+    "cluster.gpu.kernels.source", "cluster.gpu.kernels.provenance",
+}  # fmt: skip
+"""Where numbers come from: read by people."""
+FABRIC_COMMENTS = {"about", "provenance", "source", "curves.0.source"}
+REFUSED = {
+    "plan.dp", "plan.cp", "plan.ep", "plan.recompute", "plan.overlap.ep", "fidelity.granularity", "framework.name",
+    "framework.low_precision.formats", "cluster.vertices.0.name", "cluster.vertices.0.kind", "cluster.links.0.from",
+    "cluster.links.0.to", "cluster.links.0.one_way",
+}  # fmt: skip
+"""Refused in the value that stands here: what is not modelled yet, what is no name, what does not go with the rest."""
+WITHOUT_EFFECT = {"cluster.gpu.tdp"}
+"""Said to have no effect."""
+CASES: dict[str, Case] = {
+    "plan.tp": Case(4),
+    "plan.pp": Case(4),
+    "plan.dp": Case(2),
+    "plan.cp": Case(2),
+    "plan.ep": Case(2),
+    "plan.sequence_parallel": Case(False),
+    "plan.chunks": Case(4, INTERLEAVED),
+    "plan.schedule": Case("gpipe"),
+    "plan.group": Case(4, INTERLEAVED),
+    "plan.splits": Case(2, {"plan.schedule": "seq-1f1b"}),
+    "plan.memory_limit": Case(2.0, {"plan.schedule": "zb-auto", "plan.pp": 4}),
+    "plan.optimizer": Case("post-validated"),
+    "plan.sharding": Case("zero1"),
+    "plan.recompute": Case("full"),
+    "plan.rank_order": Case("pp-dp-tp"),
+    "plan.overlap.dp": Case(False),
+    "plan.overlap.tp": Case(True),
+    "plan.overlap.pp": Case(False),
+    "plan.overlap.ep": Case(True),
+    "job.sequence_length": Case(2048),
+    "job.global_batch": Case(64),
+    "job.microbatch_size": Case(2),
+    "job.dtype": Case("fp32"),
+    "framework.name": Case("ours"),
+    "framework.attention": Case("unfused"),
+    "framework.dropout": Case(True),
+    "framework.compile": Case(True, LLAMA),
+    "framework.cuda_graphs": Case(True, HOST),
+    "framework.gradients": Case("bf16"),
+    "framework.fusion.norm": Case(False),
+    "framework.fusion.residual_norm": Case(True),
+    "framework.fusion.rope": Case(False),
+    "framework.fusion.activation": Case(False, LLAMA),
+    "framework.fusion.bias": Case(False, GPT),
+    "framework.fusion.bias_activation": Case(True, {**GPT, "framework.fusion.bias": False}),
+    "framework.fusion.bias_dropout_add": Case(True, {**GPT, "framework.fusion.bias": False}),
+    "framework.fusion.softmax": Case(False, {"framework.attention": "unfused"}),
+    "framework.fusion.cross_entropy": Case(False),
+    "framework.fusion.accumulation": Case(False),
+    "framework.fusion.optimizer": Case(False),
+    "framework.host.kernel": Case("40 us", HOST),
+    "framework.host.compiled_kernel": Case("40 us", {**HOST, "framework.compile": True}),
+    "framework.host.collective": Case("80 us", HOST),
+    "framework.host.graph": Case("300 us", {**HOST, "framework.cuda_graphs": True}),
+    "framework.low_precision.formats": Case(["mxfp8"], FP8),
+    "framework.low_precision.scaling": Case("current", FP8),
+    "framework.low_precision.norm_casts": Case(False, FP8),
+    "framework.low_precision.activation_casts": Case(True, {**FP8, **LLAMA}),
+    "framework.low_precision.cached_weights": Case(False, FP8),
+    "framework.low_precision.weight_gradients": Case(False, FP8),
+    "framework.low_precision.keeps_narrow": Case(False, FP8),
+    "framework.low_precision.narrow_gathers": Case(False, FP8),
+    "framework.overlap.dp": Case(False),
+    "framework.overlap.tp": Case(True),
+    "framework.overlap.pp": Case(False),
+    "framework.memory.context": Case("2 GiB"),
+    "framework.memory.nccl_buffer": Case("16 MiB"),
+    "framework.memory.nccl_channels": Case(8),
+    "framework.memory.fragmentation": Case(0.1),
+    "fidelity.collectives": Case("closed"),
+    "fidelity.granularity": Case("layer"),
+    "perturb.0.rank": Case(8, SLOW_RANK),
+    "perturb.0.speed": Case(0.25, SLOW_RANK),
+    "perturb.0.from": Case("2 ms", SLOW_RANK),
+    "perturb.0.until": Case("3 ms", SLOW_RANK),
+    "perturb.0.link": Case("node0/gpu0>node0/nvswitch", {**SLOW_LINK, **WIDE}),
+    "perturb.0.capacity": Case(0.5, {**SLOW_LINK, **WIDE}),
+    "model.name": Case("ours"),
+    "model.layers": Case(10),
+    "model.hidden": Case(2048),
+    "model.heads": Case(32),
+    "model.kv_heads": Case(4),
+    "model.head_dim": Case(128),
+    "model.ffn_hidden": Case(2048),
+    "model.gated_mlp": Case(True, {"model.ffn_hidden": 4096}),
+    "model.vocab": Case(64000),
+    "model.tied_embeddings": Case(True),
+    "model.norm": Case("rmsnorm"),
+    "model.activation": Case("relu"),
+    "model.positions": Case("none"),
+    "model.bias": Case(True),
+    "model.max_sequence_length": Case(4096, {"model.positions": "learned", "model.max_sequence_length": 2048}),
+    "cluster.name": Case("ours"),
+    "cluster.gpu.name": Case("ours"),
+    "cluster.gpu.memory": Case("96 GiB"),
+    "cluster.gpu.reserved": Case("1 GiB"),
+    "cluster.gpu.memory_bandwidth": Case("2 TB/s"),
+    "cluster.gpu.peak": Case({"bf16": "500 TFLOP/s", "fp32": "60 TFLOP/s"}),
+    "cluster.gpu.sms": Case(80),
+    "cluster.gpu.tdp": Case("350 W"),
+    "cluster.gpu.architecture": Case("sm_80"),
+    "cluster.gpu.clock": Case("1200 MHz"),
+    "cluster.gpu.cache": Case("5 MB"),
+    "cluster.gpu.kernels.compute_fraction": Case(0.5),
+    "cluster.gpu.kernels.memory_fraction": Case(0.5),
+    "cluster.gpu.site_scalar": Case(1.5),
+    "cluster.gpus_per_node": Case(8),
+    "cluster.nodes": Case(8),
+    "cluster.intra_node": Case("NVSwitch 200 GB/s"),
+    "cluster.inter_node": Case("4x100 Gbit/s"),
+    "cluster.shape": Case("leaf-spine", {**WIDE, "cluster.oversubscription": 4}),
+    "cluster.nodes_per_pod": Case(4, {**WIDE, "cluster.oversubscription": 8}),
+    "cluster.oversubscription": Case(8, WIDE),
+    "cluster.pcie": Case("10 GB/s", WIDE),
+    "cluster.latency.nvlink": Case("20 us"),
+    "cluster.latency.pcie": Case("20 us", WIDE),
+    "cluster.latency.nic": Case("20 us", WIDE),
+    "cluster.latency.switch": Case("20 us"),
+    "cluster.fabric": Case("roce", WIDE),
+    "cluster.routing": Case("ecmp", {**WIDE, "cluster.shape": "leaf-spine", "cluster.oversubscription": 2}),
+    "cluster.routing_seed": Case(7, HASHED),
+    "cluster.dims": Case([8, 2], {"cluster.shape": "torus", "cluster.nodes_per_pod": None, "cluster.nodes": 16, **WIDE}),
+    "cluster.node_dims": Case([8, 1], {**ONE_NODE, "cluster.intra_node": "torus 4x50 GB/s", "plan": {"tp": 8}}),
+    "cluster.radix": Case(8, {**WIDE, "cluster.shape": "fat-tree", "cluster.nodes_per_pod": None}),
+    "cluster.spines": Case(1, HASHED),
+    "cluster.dragonfly.nics_per_router": Case(4, DRAGONFLY),
+    "cluster.dragonfly.routers_per_group": Case(2, DRAGONFLY),
+    "cluster.dragonfly.global_links": Case(1, DRAGONFLY),
+    "cluster.box.sockets": Case(1, PCIE),
+    "cluster.box.gpus_per_switch": Case(2, PCIE),
+    "cluster.box.socket": Case("5 GB/s", PCIE),
+    "cluster.box.bridge": Case("100 GB/s", PCIE),
+    "cluster.wan.sites": Case(4, WAN),
+    "cluster.wan.bandwidth": Case("10 Gbit/s", WAN),
+    "cluster.wan.latency": Case("10 ms", WAN),
+    "cluster.vertices.0.name": Case("c", DRAWN),
+    "cluster.vertices.0.kind": Case("switch", DRAWN),
+    "cluster.links.0.from": Case("b", DRAWN),
+    "cluster.links.0.to": Case("a", DRAWN),
+    "cluster.links.0.capacity": Case("10 GB/s", DRAWN),
+    "cluster.links.0.latency": Case("10 us", DRAWN),
+    "cluster.links.0.one_way": Case(True, DRAWN),
+}  # fmt: skip
+
+FABRIC: dict[str, Any] = {
+    "about": "ours", "provenance": "measured", "source": "ours",
+    "inside": {"rate": "400 GB/s", "launch": "5 us", "step": "1 us", "efficiency": 0.8, "fill": "15 us"},
+    "across": {
+        "nic": "50 GB/s", "nics": 4, "crossing": "7 us", "efficiency": 0.9, "rendezvous": 2, "rendezvous_size": "64 KiB",
+    },
+}  # fmt: skip
+ISLANDS = {"inside.island": 2, "inside.beyond": "20 GB/s"}
+CURVE = {
+    "curves": [
+        {"kind": "all_reduce", "ranks": 8, "nodes": 2, "error": 0.1,
+         "sizes": ["1 KiB", "1 MiB", "1 GiB"], "times": ["50 us", "150 us", "20 ms"]},
+    ],
+}  # fmt: skip
+CHOICE = {"choices": [{"kind": "all_reduce", "algorithm": "ring", "size_up_to": "1 MiB", "nodes_up_to": 4}]}
+FABRIC_CASES: dict[str, Case] = {
+    "inside.rate": Case("100 GB/s"),
+    "inside.launch": Case("10 us"),
+    "inside.step": Case("2 us"),
+    "inside.efficiency": Case(0.5),
+    "inside.fill": Case("30 us"),
+    "inside.pair_efficiency": Case(0.5),
+    "inside.nvls_efficiency": Case(0.7),
+    "inside.island": Case(2, {"inside.beyond": "20 GB/s"}),
+    "inside.beyond": Case("10 GB/s", ISLANDS),
+    "inside.beyond_efficiency": Case(0.5, ISLANDS),
+    "inside.mesh": Case(5),
+    "inside.flags": Case(3),
+    "inside.flags_size": Case("1 MiB", {"inside.flags": 3}),
+    "inside.pair": Case("25 GB/s", {"inside.mesh": 5}),
+    "inside.to_nics": Case(True),
+    "across.nic": Case("25 GB/s"),
+    "across.nics": Case(2),
+    "across.crossing": Case("14 us"),
+    "across.efficiency": Case(0.5),
+    "across.rendezvous": Case(4),
+    "across.rendezvous_size": Case("1 MiB"),
+    "across.sharp": Case(True),
+    "across.adaptive": Case(True),
+    "across.nvls": Case(False, {"inside.nvls_efficiency": 0.7}),
+    "choices.0.kind": Case("broadcast", {"choices": [{"kind": "all_reduce", "algorithm": "tree", "size_up_to": "1 TiB"}]}),
+    "choices.0.algorithm": Case("tree", CHOICE),
+    "choices.0.size_up_to": Case("1 GiB", CHOICE),
+    "choices.0.nodes_up_to": Case(1, CHOICE),
+    "curves.0.kind": Case("all_gather", CURVE),
+    "curves.0.algorithm": Case("tree", CURVE),
+    "curves.0.ranks": Case(16, CURVE),
+    "curves.0.nodes": Case(4, CURVE),
+    "curves.0.inside": Case("nvlink4-nvswitch", CURVE),
+    "curves.0.sizes": Case(["1 KiB", "2 MiB", "1 GiB"], CURVE),
+    "curves.0.times": Case(["50 us", "250 us", "20 ms"], CURVE),
+    "curves.0.error": Case(0.2, CURVE),
+}
