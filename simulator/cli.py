@@ -1,7 +1,7 @@
 """The command line: one file per command in `commands/`, found by name, and one way to report what went wrong.
 
-Exit codes: 0 done, 2 bad input, 3 cannot run (does not fit, deadlock), 130 interrupted, 1 a bug of ours. With `--json` an
-error too is one JSON object on stdout.
+Exit codes: 0 done, 2 bad input, 3 cannot run (does not fit, deadlock), 130 interrupted, 143 terminated, 1 the result could not
+be written, or a bug of ours. With `--json` an error too is one JSON object on stdout.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import click
 
-from . import __version__
-from .errors import Infeasible, InvariantBroken, OutsideDomain, SimulatorError, UserError, did_you_mean
+from . import __version__, escape
+from .errors import Infeasible, InvariantBroken, OutputFailed, OutsideDomain, SimulatorError, UserError, did_you_mean
+from .files import OUT_OF_ROOM, nowhere
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 COMMANDS = Path(__file__).parent / "commands"
 MOST_NEW_OBJECTS = 100_000
 """Between two looks for garbage."""
@@ -65,34 +69,82 @@ def main() -> None:
     """Runs the command line and exits with its code."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking for them takes a while
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no large matrices here, and threads take a while to start
+    _stop_on_signals()
     gc.set_threshold(MOST_NEW_OBJECTS, 50, 50)  # a run makes many objects and little garbage
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what a terminal has no characters for is escaped
+            stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     gc.freeze()  # and all of them end with the process: looking through them once more takes a while
     sys.exit(code)
 
 
+class _Terminated(BaseException):
+    """Somebody sent SIGTERM. What is unwound removes its temporary files."""
+
+
+def _stop_on_signals() -> None:
+    """Ends the program in order on the first Ctrl-C or SIGTERM. The second is ignored, as the first is under way; the third ends
+    it at once, should the first be stuck."""
+    received: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        received.append(number)
+        if len(received) == 1:
+            raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
+        if len(received) > 2:
+            os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
 def run(args: list[str]) -> int:
     """Runs the command line and returns its exit code; nothing but a bug of ours ever shows a traceback."""
+    as_json = "--json" in args
     try:
+        _check_outputs()
         code = cli.main(args, prog_name="trainsim", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (BrokenPipeError, SystemExit):  # click turns a broken pipe into an exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         return 0
+    except _Terminated:
+        return _say(_Stopped("terminated", TERMINATED), as_json)
     except (KeyboardInterrupt, click.Abort):
-        return _say(_Interrupted("interrupted"), "--json" in args)
+        return _say(_Stopped("interrupted", INTERRUPTED), as_json)
     except click.ClickException as error:
-        return _say(UserError(error.format_message(), hint=_usage_hint(error, args)), "--json" in args)
+        return _say(UserError(error.format_message(), hint=_usage_hint(error, args)), as_json)
     except SimulatorError as error:
-        return _say(error, "--json" in args)
+        return _say(error, as_json)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in OUT_OF_ROOM:  # files of ours say which they are: this is stdout
+            _discard_stdout()
+            return _say(OutputFailed(f"cannot write to stdout: {error.strerror}"), as_json=False)
         sys.excepthook(type(error), error, error.__traceback__)
-        return _say(InvariantBroken(f"{type(error).__name__}: {error}"), "--json" in args)
+        return _say(InvariantBroken(f"{type(error).__name__}: {error}"), as_json)
 
 
-class _Interrupted(SimulatorError):
-    exit_code = INTERRUPTED
+class _Stopped(SimulatorError):
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def _check_outputs() -> None:
+    """Raises `OutputFailed` if the program was started with its stdout closed; without a stderr messages go nowhere."""
+    if sys.stderr is None:
+        sys.stderr = nowhere()
+    if sys.stdout is None:
+        sys.stdout = nowhere()
+        raise OutputFailed("stdout is closed: there is nowhere to write the result", hint="send it to a file or to /dev/null")
+
+
+def _discard_stdout() -> None:
+    """Sends what is still to be written to stdout nowhere, as nobody can read it."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_hint(error: click.ClickException, args: list[str]) -> str:
@@ -103,14 +155,17 @@ def _usage_hint(error: click.ClickException, args: list[str]) -> str:
 def _say(error: SimulatorError, as_json: bool) -> int:
     """Tells an error as JSON on stdout, and as a panel on a terminal or as plain lines on stderr; returns its exit code."""
     if as_json:
-        print(json.dumps(_record(error)), flush=True)
-    if error.exit_code == INTERRUPTED:
+        try:
+            print(escape.json(json.dumps(_record(error))), flush=True)
+        except OSError:
+            _discard_stdout()
+    if isinstance(error, _Stopped):
         print(error, file=sys.stderr)
         return error.exit_code
-    kind = "cannot run" if isinstance(error, Infeasible) else "bug" if error.exit_code == 1 else "error"
+    kind = "cannot run" if isinstance(error, Infeasible) else "bug" if isinstance(error, InvariantBroken) else "error"
     faults = len(getattr(error, "faults", ()))
     shows_hint = error.hint and error.hint not in str(error)
-    text = f"{error}\n    hint: {error.hint}" if shows_hint else str(error)
+    text = escape.terminal(f"{error}\n    hint: {error.hint}" if shows_hint else str(error), lines=True)
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.panel import Panel

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 MOST_LISTED = 32
@@ -98,6 +98,10 @@ class Deadlock(Infeasible):
         self.blocked = tuple(blocked)
 
 
+class OutputFailed(SimulatorError):
+    """The result could not be written, through no fault of the input: a disk is full, or an output was closed."""
+
+
 class InvariantBroken(SimulatorError):
     """A bug in the simulator: something that must hold does not."""
 
@@ -121,6 +125,19 @@ def in_one_go(*parts: Callable[[], Any]) -> list[Any]:
     return made
 
 
+def must_be(value: object, kind: type[Any] | tuple[type[Any], ...], name: str, what: str, hint: str) -> Any:
+    """An argument of a function that users call; raises `UserError` if it is not of its kind."""
+    if not isinstance(value, kind):
+        raise UserError(f"{name} is {described(value)}, not {what}", hint=hint)
+    return value
+
+
+def described(value: object) -> str:
+    """A value in a message: plain data as it stands in YAML, anything else by its class."""
+    plain = value is None or isinstance(value, (bool, int, float, str, dict, list, tuple))
+    return shown(value) if plain else f"an object of class {type(value).__name__}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The hint for an unknown word: the nearest known one first, then the list (the nearest dozen if it is long)."""
     names = sorted(known)
@@ -134,9 +151,11 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | No
     """The known word that is most like `word`, whatever its case; but one that begins with it before one less than alike."""
     as_written = {name.lower(): name for name in sorted(known, reverse=True)}
     plain = word[:MOST_SHOWN].lower()
-    alike, close = (get_close_matches(plain, as_written, n=1, cutoff=least) for least in (max(cutoff, ALIKE), cutoff))
+    close = get_close_matches(plain, as_written, n=1, cutoff=cutoff)
+    if close and SequenceMatcher(None, close[0], plain).ratio() >= ALIKE:
+        return as_written[close[0]]
     begin = [name for name in sorted(as_written) if len(plain) > 1 and name.startswith(plain)]
-    found = alike or begin or close
+    found = begin or close
     return as_written[found[0]] if found else None
 
 

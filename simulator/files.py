@@ -1,38 +1,146 @@
-"""Writing files whole or not at all."""
+"""Reading files up to a stated size, and writing them whole or not at all."""
 
 from __future__ import annotations
 
+import errno
+import gzip
 import os
-import tempfile
-from collections.abc import Iterator
+import select
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
+from typing import TextIO
 
-from .errors import UserError
+from .errors import OutputFailed, UserError
+
+MOST_SILENT_MS = 5000
+"""How long a pipe may stay silent."""
+MOST_AT_ONCE_BYTES = 2**20
+OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What is wrong with the machine and not with what somebody asked for."""
+
+
+MOST_NAMED = 240
+"""Characters of a path that a message shows: its end tells more than its beginning."""
+Hint = str | Callable[[Path], str]
+"""What to do about a file that cannot be read; a function is asked only when it comes to that."""
+
+
+def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") -> bytes:
+    """The content of a file of some kind ("a scenario"). Raises `UserError` if it is larger than such a file may be.
+
+    Pipes are read to their end; one that stays silent, a folder and a device that never ends are refused.
+    """
+    path = Path(path)
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as file:
+            raw = _content(file.fileno(), most_bytes)
+    except FileNotFoundError:
+        raise UserError(f"no file {named(path)}", hint=hint if isinstance(hint, str) else hint(path)) from None
+    except (OSError, ValueError) as error:
+        why, to_do = getattr(error, "strerror", None) or error, hint if isinstance(hint, str) else hint(path)
+        raise UserError(f"cannot read {named(path)}: {why}", hint=to_do) from None
+    if len(raw) > most_bytes:
+        raise _too_large(path, most_bytes, what)
+    return raw
+
+
+def read_unzipped(path: str | Path, most_bytes: int, what: str) -> bytes:
+    """The same of a file that may be gzipped; its size is that of what it holds."""
+    raw = read_bounded(path, most_bytes, what)
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    try:
+        with gzip.open(BytesIO(raw)) as file:
+            content = file.read(most_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"cannot read {named(path)}: {error}") from None
+    if len(content) > most_bytes:
+        raise _too_large(path, most_bytes, what, " when it is unzipped")
+    return content
+
+
+def _too_large(path: str | Path, most_bytes: int, what: str, when: str = "") -> UserError:
+    return UserError(f"too large for {what}{when}", where=str(path), hint=f"at most {most_bytes:,} bytes are read")
+
+
+def _content(file: int, most_bytes: int) -> bytes:
+    """What an open file holds, and no more than one byte beyond the limit."""
+    mode = os.fstat(file).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder")
+    parts, left = [], most_bytes + 1
+    while left:
+        if not stat.S_ISREG(mode):
+            _wait_for(file)
+        part = os.read(file, min(left, MOST_AT_ONCE_BYTES))
+        if not part:
+            break
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _wait_for(file: int) -> None:
+    """Returns once a pipe or a device has something to read, or has ended."""
+    waiter = select.poll()
+    waiter.register(file, select.POLLIN)
+    if not waiter.poll(MOST_SILENT_MS):
+        raise TimeoutError(errno.ETIMEDOUT, f"nothing was written to it for {MOST_SILENT_MS:,} ms")
+
+
+def check_folder(path: str | Path) -> None:
+    """Raises `UserError` if there is no folder to write a file in."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        wrong = "is not a folder" if folder.exists() else "does not exist"
+        hint = f"mkdir -p {folder}" if wrong == "does not exist" else "name a file in a folder"
+        raise UserError(f"cannot write {named(path)}: the folder {named(folder)} {wrong}", hint=hint)
+
+
+def make_folder(path: str | Path) -> Path:
+    """A folder, made with all above it where it does not exist."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(path, error) from None
+    return Path(path)
 
 
 @contextmanager
 def atomic(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it if all went well and removed if not. Makes missing folders."""
+    """A temporary path beside `path`, renamed to it if all went well and removed if not, whatever ends the program."""
     target = Path(path)
+    check_folder(target)
+    temporary = target.with_name(f".trainsim-{os.getpid()}-{time.monotonic_ns()}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
-            raise IsADirectoryError(21, "is a directory")
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix="".join(target.suffixes))
-    except OSError as error:
-        raise UserError(f"cannot write {str(target)!r}: {error.strerror}") from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
+            raise IsADirectoryError(errno.EISDIR, "is a folder")
+        temporary.touch(exist_ok=False)
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
+    except OSError as error:
+        raise not_written(target, error) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def not_written(path: str | Path, error: OSError, hint: str = "") -> UserError | OutputFailed:
+    """What to raise where a file could not be written: the name was wrong, or the machine has no room."""
+    kind = OutputFailed if error.errno in OUT_OF_ROOM else UserError
+    return kind(f"cannot write {named(path)}: {error.strerror or error}", hint=hint)
+
+
+def nowhere() -> TextIO:
+    """A file that keeps nothing, in place of an output that is closed."""
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def named(path: str | Path) -> str:
+    """A path in a message."""
+    text = str(path)
+    return repr(text if len(text) <= MOST_NAMED else f"...{text[-MOST_NAMED:]}")

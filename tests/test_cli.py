@@ -195,13 +195,13 @@ def test_an_interrupt_is_exit_130(as_json: bool, scenario: Path, monkeypatch: py
     assert not as_json or said.record["error"] == "interrupted"
 
 
-def interrupt(*_: object) -> None:
+def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("oops"), InvariantBroken("oops")])
 def test_a_bug_of_ours_is_exit_1_and_says_so(error: Exception, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("simulator.study.scenarios.load.load", broken)
@@ -212,7 +212,7 @@ def test_a_bug_of_ours_is_exit_1_and_says_so(error: Exception, scenario: Path, m
 
 
 def test_pictures_and_traces_are_written_where_they_are_asked_for(scenario: Path, tmp_path: Path) -> None:
-    picture, trace = tmp_path / "new" / "a.svg", tmp_path / "new" / "b.json.gz"
+    picture, trace = tmp_path / "a.svg", tmp_path / "b.json.gz"
     said = trainsim("run", scenario, "--gantt", picture, "--trace", trace)
     assert said.code == 0
     assert str(picture) in said.out

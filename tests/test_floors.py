@@ -12,7 +12,7 @@ import pytest
 from .source import ROOT, Module, modules, refuse
 
 FLOORS = (
-    ("units", "errors", "kernels", "files", "hashing"),
+    ("units", "errors", "escape", "kernels", "files", "hashing"),
     ("engine", "hardware", "workload", "program"),
     ("plan", "schedules", "collectives", "costs", "metrics"),
     ("lowering", "binding", "memory"),
@@ -24,6 +24,7 @@ FLOORS = (
 WITHIN = {("units", "errors"), ("kernels", "errors"), ("files", "errors"), ("__main__", "cli"), ("cli", "commands")}
 FLOOR = {place: number for number, places in enumerate(FLOORS) for place in places}
 STUDY = (
+    ("effort", "json_text"),
     ("engines", "evaluate", "explain_deadlock", "flows", "outside", "run_options", "tables", "torch_csv"),
     ("catalog", "compare_schedules"),
     ("documents",),

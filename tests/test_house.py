@@ -22,6 +22,7 @@ MUTATORS = re.compile(r"add|append(left)?|clear|discard|extend|insert|pop(item|l
 SEEDED = {"BitGenerator", "Generator", "PCG64", "PCG64DXSM", "Philox", "SeedSequence"}
 MAY_WRITE = {"figures", "report", "study", "commands", "cli", "files"}
 WRITERS = {"write_text", "write_bytes", "mkdir", "touch", "unlink", "rename"}
+READERS = {"read_text", "read_bytes", "loadtxt", "read_csv"}
 TO_FILE_OR_BUFFER = {"savefig", "to_csv", "to_parquet"}
 IN_ORDER = {"list", "tuple", "enumerate", "iter", "zip", "map", "reversed"}
 
@@ -178,6 +179,17 @@ def writing(module: Module) -> Iterator[str]:
             yield f"{module.path}:{call.lineno}: {name}(): {say}"
 
 
+def reading(module: Module) -> Iterator[str]:
+    """Files are read through files.read_bounded and files.read_unzipped only: so no file is larger than its reader can bear."""
+    if module.place == "files":
+        return
+    for call, name in calls(module):
+        method = name.split(".")[-1]
+        opens = method in ("open", "fdopen") and name != "os.open" and not any(_writes(a) for a in _arguments(call))
+        if opens or method in READERS or name in ("gzip.decompress", "zlib.decompress"):
+            yield f"{module.path}:{call.lineno}: {name}(): read through files.read_bounded"
+
+
 def _arguments(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
 
@@ -225,6 +237,7 @@ RULES: tuple[Rule, ...] = (
     order,
     asserts,
     writing,
+    reading,
     budgets,
     opening,
 )
@@ -288,6 +301,10 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (writing, "simulator/metrics/x.py", "path.write_text('')"),
     (writing, "simulator/metrics/x.py", "table.to_csv(path)"),
     (writing, "simulator/metrics/x.py", "from ..files import atomic\npath.write_text('')"),
+    (reading, CURRENT, "path.read_bytes()"),
+    (reading, CURRENT, "open('a.txt')"),
+    (reading, CURRENT, "gzip.open(path)"),
+    (reading, CURRENT, "gzip.decompress(raw)"),
     (budgets, CURRENT, "x = 1\n" * 401),
     (budgets, "simulator/engine/des.py", "x = 1\n" * 201),
     (budgets, CURRENT, "def f():\n" + "    x = 1\n" * 60),
@@ -308,6 +325,7 @@ KEPT: list[tuple[Rule, str, str]] = [
     (order, CURRENT, "for x in sorted(set(y)): ..."),
     (writing, CURRENT, "open('x')\npath.open('rb')\nfrom ..files import atomic\nopen(t, 'w')"),
     (writing, "simulator/figures/x.py", "figure.savefig(buffer)"),
+    (reading, CURRENT, "open('x', 'w')\nread_bounded(path, MOST_BYTES, 'a table')"),
     (budgets, "simulator/commands/x.py", "@click.command('x')\ndef command(a, b, c, d, e, f, g): ..."),
     (opening, CURRENT, ""),
 ]

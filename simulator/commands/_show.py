@@ -7,25 +7,46 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from .. import escape
 from ..errors import OutsideDomain
+from ..files import check_folder
+
+if TYPE_CHECKING:
+    from ..study.effort import Effort, Expect
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object or array, and nothing else.")
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. Repeat for more."
 )
+trust_option = click.option("--trust", is_flag=True, help="Import and run the code that files name: module:name, file.py:name.")
+long_option = click.option(
+    "--long", is_flag=True, help="Do what is estimated to take more than 10 s or 4 GiB too; without it such work is refused."
+)
 LONGEST = 2**40
 """The longest unitless duration."""
+REFRESH_S, NEARLY = 0.2, 0.99
 PATIENCE_S = 1.0
 """Work that takes longer shows that it is going on."""
 
 
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Text on stdout or stderr, with nothing in it that a terminal would act on."""
+    _echo(escape.terminal(text, lines=True), err=err, nl=nl)
+
+
+def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Text that was escaped; in the encoding of the stream, which click would take another for where it is ASCII."""
+    click.echo(text, file=sys.stderr if err else sys.stdout, nl=nl)
+
+
 def print_json(record: Any) -> None:
     """One JSON value on stdout."""
-    click.echo(json.dumps(record, allow_nan=False, default=_plain))
+    _echo(escape.json(json.dumps(record, allow_nan=False, default=_plain)))
 
 
 def _plain(value: Any) -> Any:
@@ -37,57 +58,75 @@ def _plain(value: Any) -> Any:
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Names and values under one another."""
-    rows = list(pairs)
+    rows = [(escape.terminal(name), escape.terminal(value)) for name, value in pairs]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
+        _echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), title: str = "") -> None:
     """A table: rich on a terminal, aligned plain text elsewhere."""
-    rows = [list(row) for row in rows]
+    headers, title = [escape.terminal(header) for header in headers], escape.terminal(title)
+    rows = [[escape.terminal(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=title or None, title_justify="left")
+        table = Table(title=Text(title) if title else None, title_justify="left")
         for i, header in enumerate(headers):
-            table.add_column(header, justify="right" if i in right else "left")
+            table.add_column(Text(header), justify="right" if i in right else "left")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         Console().print(table)
         return
     if title:
-        click.echo(title)
+        say(title)
     widths = [max(len(row[i]) for row in [list(headers), *rows]) for i in range(len(headers))]
     for row in [list(headers), *rows]:
         cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        click.echo("  ".join(cells).rstrip())
+        _echo("  ".join(cells).rstrip())
 
 
 def print_notes(notes: Iterable[str]) -> None:
     """What somebody should know besides the result: on stderr."""
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
 
 
 @contextmanager
-def progress(message: str) -> Iterator[None]:
-    """A spinner on stderr while work goes on: only on a terminal, and only once it takes long."""
+def progress(message: str) -> Iterator[Expect]:
+    """A bar on stderr while work goes on: only on a terminal, and only once it takes long. What it yields is told how long the
+    work is estimated to take; until then the bar only moves."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda effort: None
+        return
+    expected: list[Effort] = []
+    done = threading.Event()
+    watch = threading.Thread(target=_show_progress, args=(message, expected, done), daemon=True)
+    watch.start()
+    try:
+        yield expected.append
+    finally:
+        done.set()
+        watch.join()
+
+
+def _show_progress(message: str, expected: Sequence[Effort], done: threading.Event) -> None:
+    """Draws the bar until the work is done: the time that went by, of the time that the work is expected to take."""
+    if done.wait(PATIENCE_S):
         return
     from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    status = Console(stderr=True).status(message)
-    timer = threading.Timer(PATIENCE_S, status.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        status.stop()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[estimate]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task, began = bar.add_task(escape.terminal(message), total=None, estimate=""), monotonic() - PATIENCE_S
+        while not done.wait(REFRESH_S):
+            seconds = max((effort.seconds for effort in expected), default=0.0)
+            if seconds > PATIENCE_S:  # an estimate that was too short does not let the bar look as if all were done
+                estimate = f"of about {seconds:.0f} s"
+                bar.update(task, total=seconds, completed=min(monotonic() - began, seconds * NEARLY), estimate=estimate)
 
 
 class Count(click.IntRange):
@@ -134,11 +173,13 @@ class Positive(click.types.FloatParamType):
 
 
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """A callback that refuses a file name with an ending that we cannot write, before any work is done."""
+    """A callback that refuses a file that we cannot write, by its ending or for want of its folder, before any work is done."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is not None and not value.lower().endswith(suffixes):
             raise click.BadParameter(f"{value!r} should end in {', '.join(suffixes)}", ctx=ctx, param=param)
+        if value is not None:
+            check_folder(value)
         return value
 
     return check

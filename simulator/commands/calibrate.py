@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from ._show import checked_path, json_option, print_json, print_table
+from .. import escape
+from ._show import checked_path, json_option, print_json, print_table, say
 
 
 @click.group("calibrate", short_help="Turn measurements of your own into data.")
@@ -50,9 +51,9 @@ def links(
     if as_json:
         print_json({"name": fabric.name, "file": out, "curves": curves, "yaml": content})
     elif out is None:
-        click.echo(content, nl=False)
+        say(content, nl=False)
     else:
-        click.echo(f"{out}: {fabric.source}")
+        say(f"{out}: {fabric.source}")
         rows = [[str(c["kind"]), str(c["ranks"]), str(c["nodes"]), str(c["knots"]), f"{c['error']:.1%}"] for c in curves]
         print_table(["collective", "ranks", "nodes", "knots", "median error"], rows, right=(1, 2, 3, 4))
 
@@ -91,29 +92,27 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
         with bench, _progress() as report:
             outcome = run(bench, wanted, where / survey.RAW, budget_s, report)
     except KeyboardInterrupt:
-        click.echo(
-            f"{survey.rows_in(where)} rows are kept in {where / survey.RAW}; the same command goes on from there", err=True
-        )
+        say(f"{survey.rows_in(where)} rows are kept in {where / survey.RAW}; the same command goes on from there", err=True)
         raise
     written = survey.finish(where, outcome.left)
     if as_json:
         print_json({"folder": str(where), "too_large": len(set(asked) - set(wanted)), **survey.record(outcome, written)})
         return
-    click.echo(f"{outcome.measured} kernels measured, {outcome.kept} were there, {outcome.left} wait for more time: {where}")
+    say(f"{outcome.measured} kernels measured, {outcome.kept} were there, {outcome.left} wait for more time: {where}")
     if too_large := len(set(asked) - set(wanted)):
-        click.echo(f"{too_large} sizes are too large for a CPU; of what is too large in every size one was made smaller")
+        say(f"{too_large} sizes are too large for a CPU; of what is too large in every size one was made smaller")
     for reason, count in outcome.refused.items():
-        click.echo(f"{count} not run here: {reason}")
+        say(f"{count} not run here: {reason}")
     for name, times in written.slowdowns.items():
-        click.echo(f"{name}: {times:.3g} times as long as alone")
+        say(f"{name}: {times:.3g} times as long as alone")
     for option in written.suggested:
-        click.echo(f"launches suggest {option}")
+        say(f"launches suggest {option}")
     for row in written.impossible:
-        click.echo(f"left out: {row}", err=True)
+        say(f"left out: {row}", err=True)
     if written.profile:
         _print_profile(written.profile)
     else:
-        click.echo(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
+        say(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
 
 @command.command("fit", short_help="A profile from a table of measured kernels.")
@@ -137,17 +136,17 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")
     for one in found.impossible:
-        click.echo(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
+        say(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
     if as_json:
         told = {"fits": survey.fits(made), "ratios": survey.ratios(made), "unused": dict(made.unused), "missing": made.missing}
         print_json({"gpu": made.gpu, "file": out, **told, "impossible": len(found.impossible), "yaml": content})
     elif out is None:
-        click.echo(content, nl=False)
+        say(content, nl=False)
     else:
         _print_profile(made)
         for reason, count in made.unused.items():
-            click.echo(f"{count} rows not used: {reason}")
-        click.echo(f"written: {Path(out).resolve()}")
+            say(f"{count} rows not used: {reason}")
+        say(f"written: {Path(out).resolve()}")
 
 
 @command.command("trace", short_help="A table of kernels from a PyTorch trace.")
@@ -182,10 +181,10 @@ def _print_trace(record: dict[str, Any]) -> None:
         rows = [[e["kind"], e["dtype"], str(e["bytes"]), str(e["ranks"]), *_times(e)] for e in record["collectives"]]
         print_table(["collective", "dtype", "bytes", "ranks", *spread], rows, right=(2, 3, 4, 5, 6))
     strange = f"{record['unmatched_fraction']:.1%} of the time matches nothing"
-    click.echo(f"busy {record['busy_fraction']:.1%} of {record['span_s']:.6g} s; {strange}")
+    say(f"busy {record['busy_fraction']:.1%} of {record['span_s']:.6g} s; {strange}")
     each = record["launches"]
     if each["apart_us"] is not None:
-        click.echo(f"{each['count']} launches, {each['per_s']:,.0f} in a second, {each['apart_us']:.2f} us from one to the next")
+        say(f"{each['count']} launches, {each['per_s']:,.0f} in a second, {each['apart_us']:.2f} us from one to the next")
 
 
 def _times(entry: dict[str, Any]) -> list[str]:
@@ -221,9 +220,9 @@ def _print_profile(made: Any) -> None:
     for e in fits:
         if e["scaled"]:
             name = " ".join(filter(None, (e["family"], e["dtype"], e["library"])))
-            click.echo(f"{name}: too few rows for a fit; {e['scaled']['times']:.3g} times {e['scaled']['of']}")
+            say(f"{name}: too few rows for a fit; {e['scaled']['times']:.3g} times {e['scaled']['of']}")
     for words in made.missing:
-        click.echo(f"not measured: {words}, as it ships")
+        say(f"not measured: {words}, as it ships")
 
 
 def _smaller(ratio: dict[str, Any]) -> tuple[str, str]:
@@ -240,11 +239,12 @@ def _progress() -> Iterator[Callable[[Any, Any], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
 
         def report(outcome: Any, probe: Any) -> None:
-            bar.update(task, total=outcome.wanted, completed=outcome.wanted - outcome.left, description=str(probe))
+            now = escape.terminal(str(probe))
+            bar.update(task, total=outcome.wanted, completed=outcome.wanted - outcome.left, description=now)
 
         yield report

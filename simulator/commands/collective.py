@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ..binding.fidelity import Collectives
-from ._show import Count, json_option, print_json, print_pairs, print_table, progress
+from ._show import (
+    Count,
+    json_option,
+    long_option,
+    print_json,
+    print_pairs,
+    print_table,
+    progress,
+    say,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
     from ..study.links.uneven import Exchange
+    from ..study.scenarios.code import Trust
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+SIZE = re.compile(r"(\d{1,18})\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 2**40
 MOST_ROWS = 4096
 FACE_VALUE = "note: stepwise takes links at their face value; nothing that was measured on this fabric enters"
@@ -50,10 +61,12 @@ class Size(click.ParamType[int]):
 @click.option("--fidelity", type=click.Choice(FIDELITIES), default="fluid", show_default=True, help="How links are shared.")
 @click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")
 @click.option("--matrix", type=click.Path(path_type=Path), help="A CSV of bytes, for an uneven alltoall in place of sizes.")
+@trust_option
+@long_option
 @json_option
 def command(
     kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, algorithm: str,
-    fidelity: str, pieces: int | None, matrix: Path | None, as_json: bool,
+    fidelity: str, pieces: int | None, matrix: Path | None, trust: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv), alone, by size.
 
@@ -66,19 +79,20 @@ def command(
     """
     from ..study.collective import spread, time_collective
     from ..study.links.timing import switch_abilities
+    from ..study.scenarios.code import Trust
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None
-    with progress("simulating"):
+    with progress("simulating") as expect:
         gpus = exchange.ranks if exchange else gpus
-        found = _large_enough(cluster, gpus, nodes)
+        found = _large_enough(cluster, gpus, nodes, Trust(trust))
         chosen, sizes = spread(found, gpus, nodes), [] if exchange else _sizes(first, last, factor)
-        how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces}
+        how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "long": long, "expect": expect}
         rows = time_collective(kind, found, sizes, gpus=chosen, matrix=exchange.held if exchange else None, **how)
     if fidelity == "stepwise" and found.fabric != "ideal":
-        click.echo(FACE_VALUE, err=True)
+        say(FACE_VALUE, err=True)
     elif rows[0].algorithm == "sharp" and found.fabric != "ideal" and "sharp" not in switch_abilities(found):
-        click.echo(SET_UP, err=True)
+        say(SET_UP, err=True)
     used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
         head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}
@@ -128,7 +142,7 @@ def _between(exchange: Exchange | None) -> list[tuple[str, str]]:
     return [("each sends", f"{spans[0]} to others"), ("and receives", spans[1])]
 
 
-def _large_enough(name: str, gpus: int | None, nodes: int | None) -> Cluster:
+def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) -> Cluster:
     """The cluster, grown to as many nodes as were asked for if it has fewer; a file that cannot be built as it stands is built
     with the nodes that were asked for.
     """
@@ -136,13 +150,13 @@ def _large_enough(name: str, gpus: int | None, nodes: int | None) -> Cluster:
     from ..study.scenarios.api import cluster as find
 
     try:
-        found = find(name)
+        found = find(name, trust=trust)
     except UserError:
         if nodes is None:
             raise
-        return find(name, nodes=nodes)
+        return find(name, trust=trust, nodes=nodes)
     needed = nodes or -(-(gpus or 1) // found.gpus_per_node)
-    return find(name, nodes=needed) if needed > found.nodes else found
+    return find(name, trust=trust, nodes=needed) if needed > found.nodes else found
 
 
 def _sizes(first: int, last: int, factor: int) -> list[int]:

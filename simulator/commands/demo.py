@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from ._show import json_option, print_json, print_pairs, progress
@@ -20,10 +18,12 @@ def command(out: str, as_json: bool) -> None:
     """Simulate Llama-3 70B on 64 H100s, draw its timeline and write its trace."""
     from ..figures.gantt import gantt, save
     from ..figures.trace import trace
+    from ..files import make_folder
     from ..study.scenarios.load import load_one
     from ..units import show_s
 
-    picture, trace_file = Path(out) / "timeline.png", Path(out) / "trace.json.gz"
+    folder = make_folder(out)
+    picture, trace_file = folder / "timeline.png", folder / "trace.json.gz"
     with progress("simulating"):
         run = load_one(SCENARIO).simulate()
     with progress("drawing"):

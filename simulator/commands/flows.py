@@ -6,21 +6,26 @@ from pathlib import Path
 
 import click
 
-from ._show import json_option, print_json, print_table
+from ._show import json_option, long_option, print_json, print_table, progress
 
 
 @click.command("flows", short_help="Solve bare flows over a bare graph.")
 @click.argument("cases", type=click.Path(path_type=Path))
+@long_option
 @json_option
-def command(cases: Path, as_json: bool) -> None:
+def command(cases: Path, long: bool, as_json: bool) -> None:
     """Solve the fluid cases of a JSON file: when each flow ends, sharing links max-min fairly.
 
     The file holds {"cases": [{"name", "links": [{"capacity_Bps", "latency_s"}], "flows": [{"start_s", "size_B", "route"}]}]},
     where a route lists links by their index.
     """
-    from ..study.flows import end_times_s, read_cases
+    from ..study import effort
+    from ..study.flows import effort_of, end_times_s, read_cases
 
-    solved = [(case, end_times_s(case)) for case in read_cases(cases)]
+    with progress("solving") as expect:
+        read = read_cases(cases)
+        effort.check(effort_of(read), f"{sum(len(case.flows) for case in read):,} flows", "fewer flows", long=long, expect=expect)
+        solved = [(case, end_times_s(case)) for case in read]
     if as_json:
         print_json({"cases": [{"name": case.name, "flows": [{"end_s": end} for end in ends]} for case, ends in solved]})
         return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._show import json_option, print_json, print_notes, print_table, progress, set_option
+from ._show import json_option, long_option, print_json, print_notes, print_table, progress, set_option, trust_option
 
 if TYPE_CHECKING:
     from ..study.runs.run import Run
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 @click.command("memory", short_help="What every GPU of a pipeline holds.")
 @click.argument("scenario")
 @set_option
+@trust_option
+@long_option
 @json_option
-def command(scenario: str, settings: tuple[str, ...], as_json: bool) -> None:
+def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, as_json: bool) -> None:
     """Bytes of every pipeline rank of SCENARIO by class, and when they peak. Exit code 3 if they do not fit."""
     from ..errors import Infeasible
     from ..study.scenarios.load import load_one
     from ..units import GIB
 
-    with progress("simulating"):
-        run = load_one(scenario, settings).simulate(allow_oom=True)
+    with progress("simulating") as expect:
+        run = load_one(scenario, settings, trust=trust).simulate(allow_oom=True, long=long, expect=expect)
     over_gib = max(0.0, (run.peak_memory_bytes - run.scenario.cluster.gpu.memory_bytes) / GIB)
     _print_record(run, over_gib) if as_json else _print_table(run)
     print_notes(run.notes)

@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, checked_path, json_option, print_json, print_notes, print_pairs, print_table, progress, set_option
+from ._show import (
+    Count,
+    checked_path,
+    json_option,
+    long_option,
+    print_json,
+    print_notes,
+    print_pairs,
+    print_table,
+    progress,
+    say,
+    set_option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from ..engine.task import Array
@@ -21,15 +34,17 @@ MOST_WAITS = 3
 @click.command("network", short_help="Show which links a training step waits for, and what they carry.")
 @click.argument("scenario")
 @set_option
+@trust_option
 @click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="How many of the links to show.")
 @click.option("--link", "name", metavar="SOURCE>TARGET", help="Show this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Into how many intervals the step is cut.")
 @click.option("--plot", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the links by utilisation.")
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
+@long_option
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], top: int, name: str | None, bins: int, plot: str | None, allow_oom: bool,
-    as_json: bool,
+    scenario: str, settings: tuple[str, ...], trust: bool, top: int, name: str | None, bins: int, plot: str | None,
+    allow_oom: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO and show which links ranks wait for, and what each class of links carried in it.
 
@@ -44,13 +59,14 @@ def command(
     from ..study.scenarios.load import load
     from ..study.scenarios.tenancy import Tenancy
 
-    with progress("simulating"):
-        found = load(scenario, settings)
+    patience = {"allow_oom": allow_oom, "long": long}
+    with progress("simulating") as expect:
+        found = load(scenario, settings, trust=trust)
         if isinstance(found, Tenancy):
-            _tell_jobs(found, top, {"--link": name, "--plot": plot}, allow_oom=allow_oom, as_json=as_json)
+            _tell_jobs(found, top, {"--link": name, "--plot": plot}, patience, as_json=as_json)
             return
         link = found.cluster.link_named(name) if name else None
-        run = found.simulate(allow_oom=allow_oom)
+        run = found.simulate(**patience, expect=expect)
         network = run.network
         shown = network.waited_links(top), network.busiest(top)
     print_notes(run.notes)
@@ -62,7 +78,7 @@ def command(
         _tell(network, *shown, link, bins, plot)
 
 
-def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow_oom: bool, as_json: bool) -> None:
+def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool) -> None:
     """Who shares which link; raises `UserError` for what only one job can be asked."""
     from dataclasses import asdict
 
@@ -72,7 +88,7 @@ def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow
     for option, value in refused.items():
         if value is not None:
             raise UserError(f"{option} shows the step of one job, and these are {len(jobs.tenants)}", hint="leave it out")
-    run = jobs.simulate(allow_oom=allow_oom)
+    run = jobs.simulate(**patience)
     links = jobs.shared(run, top)
     print_notes(run.notes)
     if as_json:
@@ -80,7 +96,7 @@ def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], *, allow
         return
     print_pairs(run.summary)
     if not links:
-        click.echo("no two jobs share a link")
+        say("no two jobs share a link")
         return
     rows = [[u.name, f"{u.utilisation:.2%}", ", ".join(f"{job.name} {show_bytes(job.bytes)}" for job in u.jobs)] for u in links]
     print_table(["links of several jobs", "use", "bytes per step"], rows, right=(1,))

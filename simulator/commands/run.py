@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..study.run_options import ENGINES, MOST_STEPS
-from ._show import Count, checked_path, json_option, print_json, print_notes, print_pairs, print_table, progress, set_option
+from ._show import (
+    Count,
+    checked_path,
+    json_option,
+    long_option,
+    print_json,
+    print_notes,
+    print_pairs,
+    print_table,
+    progress,
+    set_option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from ..study.runs.run import Run
@@ -22,6 +34,7 @@ STEPS_HELP = "Simulate so many training steps from a standing start, and give th
 @click.command("run", short_help="Simulate a training step.")
 @click.argument("scenario")
 @set_option
+@trust_option
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
@@ -29,10 +42,12 @@ STEPS_HELP = "Simulate so many training steps from a standing start, and give th
 @click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
+@long_option
 @json_option
 def command(
-    scenario: str, settings: tuple[str, ...], gantt: str | None, trace: str | None, costs: bool, as_json: bool, **options: Any
-) -> None:
+    scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, costs: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists.
 
     The range of the step time is two standard errors to each side; `--costs` lists single ones.
@@ -43,15 +58,16 @@ def command(
     from ..study.scenarios.tenancy import Tenancy
     from ..units import show_s
 
-    with progress("simulating"):
-        found = load(scenario, settings)
+    with progress("simulating") as expect:
+        found = load(scenario, settings, trust=trust)
         if isinstance(found, Tenancy):
             _refuse_extras({**options, "gantt": gantt, "trace": trace})
-            shared = found.simulate(allow_oom=options["allow_oom"])
+            patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
+            shared = found.simulate(**patience)
             record, summary, wall_s, notes = shared.as_dict(), shared.summary, shared.wall_s, [*shared.notes]
-            listed = [(t.name, t.scenario.simulate(allow_oom=options["allow_oom"])) for t in found.tenants if costs]
+            listed = [(t.name, t.scenario.simulate(**patience)) for t in found.tenants if costs]
         else:
-            run = found.simulate(**options)
+            run = found.simulate(**options, expect=expect)
             record, summary, wall_s, notes = run.as_dict(), run.summary, run.wall_s, run.notes
             listed = [("", run)] if costs else []
     if not isinstance(found, Tenancy):
@@ -94,7 +110,7 @@ def _refuse_extras(options: dict[str, Any]) -> None:
     from ..errors import UserError
 
     usual = {"engine": "auto", "folding": True}
-    extra = [name for name, value in options.items() if name != "allow_oom" and value != usual.get(name)]
+    extra = [name for name, value in options.items() if name not in ("allow_oom", "long") and value != usual.get(name)]
     if extra:
         flags = ", ".join(f"--{'no-fold' if name == 'folding' else name}" for name in extra)
         raise UserError(f"{flags}: not for several jobs on one cluster", hint="leave it out, or run one of the jobs by itself")

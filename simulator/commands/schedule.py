@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .. import escape
 from ..errors import Fault, OutsideDomain, UserError
-from ._show import Count, Duration, Positive, checked_path, json_option, print_json, print_pairs, print_table, progress
+from ._show import (
+    Count,
+    Duration,
+    Positive,
+    checked_path,
+    json_option,
+    long_option,
+    print_json,
+    print_pairs,
+    print_table,
+    progress,
+    say,
+)
 
 if TYPE_CHECKING:
     from ..program.slot import Shape
@@ -65,10 +78,12 @@ class Durations(click.types.FloatParamType):
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Of a search, in seconds.")
 @click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table that torch loads.")
 @click.option("--plot", "plot_file", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw it.")
+@long_option
 @json_option
 def command(
-    name: str | None, compare: str | None, csv_file: str | None, plot_file: str | None, as_json: bool, **options: Any
-) -> None:
+    name: str | None, compare: str | None, csv_file: str | None, plot_file: str | None, long: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Evaluate schedule NAME (or `module:function`, `file.py:function`, FILE.csv): its order, bubble and memory.
 
     Durations have no unit; only their ratios matter. F, B, I and W are one number, or one for each stage, separated by
@@ -84,8 +99,9 @@ def command(
     names = [*([name] if name else []), *(part.strip() for part in (compare or "").split(",") if part.strip())]
     if not names:
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
-    schedules = _found(names, catalog.module)
+    schedules = _found(names, catalog.typed)
     shape = _shape(schedules, options)
+    _must_be_short(schedules, shape, long=long)
     if compare is None:
         _one(names[0], schedules[names[0]], shape, (csv_file, plot_file, as_json))
     elif csv_file:
@@ -134,6 +150,19 @@ def _check_durations(shape: Shape, count: int, what: str) -> None:
         raise UserError(faults=faults)
 
 
+def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) -> None:
+    """Raises `UserError` if the schedules together would take longer than goes without saying."""
+    from ..program.slot import as_taken
+    from ..study import effort
+
+    takes = effort.Effort()
+    for schedule in schedules.values():
+        taken = as_taken(schedule, shape)
+        _must_be_small(taken)
+        takes += effort.of_schedule(taken.stages, taken.microbatches, searched=hasattr(schedule, "certificate"))
+    effort.check(takes, f"{', '.join(schedules)} of {shape.ranks:,} ranks", "fewer ranks or microbatches", long=long)
+
+
 def _must_be_small(shape: Shape) -> None:
     """Raises `OutsideDomain` if the shape is too large to evaluate."""
     slots = shape.stages * shape.microbatches
@@ -151,7 +180,6 @@ def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str 
 
     csv_file, plot_file, as_json = outputs
     shape, called = as_taken(schedule, shape), catalog.called(name)
-    _must_be_small(shape)
     _check_durations(shape, shape.stages, "stages")
     with progress(f"evaluating {called}"):
         result = evaluate(lay_out(schedule, shape))
@@ -166,7 +194,7 @@ def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str 
         from ..figures.gantt import gantt, save
 
         title = f"{called}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {_brief(result)}"
-        save(gantt(result, title=title), plot_file)
+        save(gantt(result, title=escape.figure(title)), plot_file)
     if as_json:
         print_json(record)
     else:
@@ -217,7 +245,8 @@ def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, 
         from ..figures.gantt import gantts, save
 
         drawn = {entry.name: entry.results[-1] for entry in entries}
-        save(gantts({f"{catalog.called(name)}: {_brief(result)}": result for name, result in drawn.items()}), plot_file)
+        titled = {escape.figure(f"{catalog.called(name)}: {_brief(result)}"): result for name, result in drawn.items()}
+        save(gantts(titled), plot_file)
     if as_json:
         rows = [entry.as_dict(place) for entry, place in zip(entries, at, strict=True)]
         sizes = {"ranks": shape.ranks, "microbatches": shape.microbatches}
@@ -250,7 +279,7 @@ def _tell_several(entries: list[Entry], at: list[list[int]], refused: list[Refus
         print_table([*headers, "peak microbatches", "transfers"], rows, right=right)
     for item in refused:
         nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
-        click.echo(f"{catalog.called(item.name)} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
+        say(f"{catalog.called(item.name)} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
 
 
 def _called(entry: Entry) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, checked_path, json_option, print_json, print_pairs, print_table
+from ._show import Count, checked_path, json_option, long_option, print_json, print_pairs, print_table, trust_option
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
@@ -22,16 +22,21 @@ PICTURES = (".png", ".svg", ".pdf")
 @click.argument("cluster")
 @click.option("--nodes", type=Count(1), help="How many nodes, if not as many as the file says.")
 @click.option("--plot", metavar="FILE", callback=checked_path(PICTURES), help="Draw it as PNG, SVG or PDF.")
+@trust_option
+@long_option
 @json_option
-def command(cluster: str, nodes: int | None, plot: str | None, as_json: bool) -> None:
+def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long: bool, as_json: bool) -> None:
     """Show CLUSTER, a name that `trainsim catalog clusters` lists or a YAML file: its vertices, links and rates.
 
     Bisection is the most that half of the nodes can send to the other half; diameter, the links on the longest of the
     shortest ways between two GPUs.
     """
+    from ..study import effort
     from ..study.scenarios.api import cluster as find
 
-    found = find(cluster, **({"nodes": nodes} if nodes else {}))
+    found = find(cluster, trust=trust, **({"nodes": nodes} if nodes else {}))
+    takes = effort.of_topology(found.gpus, listed=as_json)
+    effort.check(takes, f"a cluster of {found.gpus:,} GPUs", "show fewer nodes: --nodes 64", long=long)
     if plot is not None:
         from ..figures.gantt import save
         from ..figures.topology import draw

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import json_option, print_json, print_table, progress
+from ._show import json_option, long_option, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from ..study.validate.report import Judged, Report
@@ -26,8 +26,9 @@ BEYOND = "beyond the measured sizes"
 @click.option("--rows", "with_rows", is_flag=True, help=f"Show every row.  [default: of tables of up to {FEW_ROWS}]")
 @click.option("--gpu", default="", help="The GPU of kernels whose own is in no catalog or not named: a name or a YAML file.")
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote: kernels of that GPU are predicted by it.")
+@long_option
 @json_option
-def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, as_json: bool) -> None:
+def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: str, long: bool, as_json: bool) -> None:
     """Predict every row of FILE, a .csv or .csv.gz of measurements, and show how far off each source is.
 
     Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured. An
@@ -36,8 +37,8 @@ def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: st
     from ..study.validate.predicted import Own
     from ..study.validate.report import validate
 
-    with progress("predicting"):
-        report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None)
+    with progress("predicting") as expect:
+        report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None, long=long, expect=expect)
         record = report.as_dict()
     print_json(record) if as_json else _tell(report, record, with_rows=with_rows)
 
@@ -48,7 +49,7 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
         unit = report.rows[0].unit
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "known by"]
         print_table(headers, cells, right=(2, 3, 4))
-        click.echo()
+        say()
     lines = [*record["sources"].items(), ("all", record["overall"])]
     cells = [[name, f"{s['n']:,}", *map(_percent, (s["median"], s["p90"], s["bias"]))] for name, s in lines]
     print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
@@ -56,13 +57,13 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if known:
         beyond = sum(BEYOND in _known(row) for row in report.rows)
         said = [f"{count:,} {how}" for how, count in known.most_common()]
-        click.echo(f"known by: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
+        say(f"known by: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
     alone = [i for i, row in enumerate(report.rows) if row.measured is None]
     if alone:
-        click.echo(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")
+        say(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")
     for reason in dict.fromkeys(row.skipped for row in report.rows if row.skipped):
         skipped = [i for i, row in enumerate(report.rows) if row.skipped == reason]
-        click.echo(f"skipped {len(skipped):,}: {reason}, {_lines(skipped)}")
+        say(f"skipped {len(skipped):,}: {reason}, {_lines(skipped)}")
 
 
 def _known(row: Judged) -> str:

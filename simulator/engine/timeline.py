@@ -48,6 +48,9 @@ class Timeline:
     expansion: Expansion
     class_of: Array
 
+    def __repr__(self) -> str:
+        return f"Timeline({self.ranks:,} ranks, {len(self.expansion.graph):,} tasks of {self.tasks_represented:,})"
+
     @property
     def ranks(self) -> int:
         return len(self.class_of)

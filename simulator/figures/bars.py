@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import UserError
+from .. import escape
+from ..errors import UserError, must_be
 from ..program.op import Compute
 from ..program.slot import Pair, slots_of
+from ..study import catalog
 from ..study.evaluate import Evaluation
 from ..study.runs.run import Run
 from ..units import seconds
@@ -64,17 +66,19 @@ class Chart:
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     """One row per rank, by default the first rank of every pipeline coordinate, over the training steps that are measured."""
-    chosen = list(ranks) if ranks is not None else _first_ranks(run)
+    several = "several ranks", "ranks=[0, 1]"
+    chosen = _first_ranks(run) if ranks is None else list(must_be(ranks, Iterable, "ranks", *several))
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
     m, s, seen = run.metrics, run.scenario, run.observation
-    title = (
-        f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {s.plan.schedule}: "
+    title = escape.figure(
+        f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
         f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} bubble, {m.mfu:.1%} MFU"
     )
     rows = tuple(_row_of_rank(run, rank) for rank in chosen)
     shades = 1 + max(stage.chunk for stage in run.program.stages)
-    return Chart(title, "s", rows, seconds(seen.until_ns - seen.from_ns), shades, since=seen.window.text)
+    lasts_s = seconds(seen.until_ns - seen.from_ns)
+    return Chart(escape.figure(title), "s", rows, lasts_s, shades, since=seen.window.text)
 
 
 def _first_ranks(run: Run) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ..errors import UserError, must_be
 from ..files import atomic
 from ..study.evaluate import Evaluation
 from ..study.runs.run import Run
@@ -72,6 +72,7 @@ PANEL_IN = 0.62
 
 def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: str | None = None) -> Figure:
     """A matplotlib figure of a run (by default one rank of every pipeline coordinate) or of an evaluated schedule."""
+    must_be(what, (Run, Evaluation), "what", "a run", "gantt(sim.simulate(model, cluster, plan, job))")
     return draw(chart_of_run(what, ranks) if isinstance(what, Run) else chart_of_evaluation(what, title or ""))
 
 

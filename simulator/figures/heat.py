@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import escape
 from ..hardware.cluster import Cluster
 from .palette import MARK, UNLOADED
 
@@ -95,7 +96,7 @@ class Heat:
         bar.ax.tick_params(labelsize=8)
         bar.ax.xaxis.label.set_fontsize(9)
         if self.marked:
-            handles = [Line2D([], [], color=MARK, linewidth=HALO_POINTS, label=label) for label in self.marked]
+            handles = [Line2D([], [], color=MARK, linewidth=HALO_POINTS, label=escape.figure(label)) for label in self.marked]
             title = "waited for longest (mean over ranks)"
             figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, title=title, title_fontsize=8)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import escape
 from ..hardware.cluster import Cluster
 from ..hardware.measure import WORDS, switches
 from ..units import show_rate, show_s
@@ -73,6 +74,7 @@ class Outline:
             axes.add_patch(
                 FancyBboxPatch(corner, self.WIDTH, self.TALL, boxstyle=style, facecolor=colour, edgecolor="none", zorder=2)
             )
+            what = escape.figure(what)
             axes.text(self.WIDTH / 2, y, what, ha="center", va="center_baseline", color="white", fontsize=10, zorder=3)
 
     def _switches(self, kind: str, drawn: int) -> str:
@@ -90,7 +92,7 @@ class Outline:
         lanes = 0
         for (a, b), joint in _joined(self.cluster).items():
             low, high = sorted((self.at[a], self.at[b]))
-            span, text = round((high - low) / self.STEP), self._label(joint)
+            span, text = round((high - low) / self.STEP), escape.figure(self._label(joint))
             if span < 2:
                 self._strands(axes, low, joint, across=span == 1)
                 height = (low + high) / 2 + (0 if span else 0.6 * self.TALL)

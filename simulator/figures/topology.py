@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import escape
 from ..hardware.cluster import Cluster
 from .heat import HALO_POINTS, Heat, Load, heat_of
 from .outline import Outline
@@ -68,7 +69,7 @@ def draw(
     _paint_links(axes, cluster, at, heat, points)
     _paint_vertices(axes, cluster, at, points)
     for y, name in at.layers:
-        axes.text(left - 0.5, y, name, ha="right", va="center", fontsize=9, color="#444444")
+        axes.text(left - 0.5, y, escape.figure(name), ha="right", va="center", fontsize=9, color="#444444")
     axes.set_title(title or _title(cluster), fontsize=11, loc="left")
     _legend(figure, axes, cluster, heat)
     return figure
@@ -77,7 +78,7 @@ def draw(
 def _title(cluster: Cluster) -> str:
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes:,} nodes"
     shape = cluster.inside_name if cluster.nodes == 1 else cluster.shape_name
-    return f"{cluster.name}: {nodes} of {cluster.gpus_per_node} {cluster.gpu.name}, {shape}"
+    return escape.figure(f"{cluster.name}: {nodes} of {cluster.gpus_per_node} {cluster.gpu.name}, {shape}")
 
 
 def _paint_boxes(axes: Axes, at: Places, points: float) -> None:
@@ -92,7 +93,8 @@ def _paint_boxes(axes: Axes, at: Places, points: float) -> None:
                 corner, box.width, box.height, boxstyle=style, facecolor="#f6f7f9", edgecolor="#c9ced8", linewidth=0.8, zorder=0
             )
         )
-        axes.text(box.left + box.width / 2, box.low - 0.12, box.label, ha="center", va="top", fontsize=size, color="#555555")
+        x, label = box.left + box.width / 2, escape.figure(box.label)
+        axes.text(x, box.low - 0.12, label, ha="center", va="top", fontsize=size, color="#555555")
 
 
 def _paint_vertices(axes: Axes, cluster: Cluster, at: Places, points: float) -> None:
@@ -116,7 +118,7 @@ def _name(axes: Axes, kind: str, name: str, at: tuple[float, float, float, float
     text = last.removeprefix(kind) if kind in ("gpu", "nic") and last.removeprefix(kind) else last
     size = min(8.5, 0.62 * h * points, 0.92 * w * points / len(text) / 0.6)
     if size >= 4.5:
-        axes.text(x, y, text, ha="center", va="center_baseline", fontsize=size, color="white", zorder=4)
+        axes.text(x, y, escape.figure(text), ha="center", va="center_baseline", fontsize=size, color="white", zorder=4)
 
 
 def _is_arched(cluster: Cluster, at: Places) -> Array:
@@ -231,6 +233,6 @@ def _legend(figure: Figure, axes: Axes, cluster: Cluster, heat: Heat | None) -> 
     if heat is not None:
         heat.explain(figure, axes)
         return
-    handles = [Line2D([], [], color=colour, linewidth=2.2, label=label) for label, colour in families(cluster)]
+    handles = [Line2D([], [], color=colour, linewidth=2.2, label=escape.figure(label)) for label, colour in families(cluster)]
     columns = min(len(handles), max(1, int(figure.get_figwidth() / 2.6)))
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, handlelength=1.6)

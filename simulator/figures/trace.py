@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, must_be
 from ..files import atomic
 from ..program.op import COMPUTE, Transfer
 from ..study.runs.run import Run
@@ -27,7 +27,9 @@ SLOT_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "wei
 
 def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> int:
     """Writes the trace of `ranks` (by default the first rank of each class) and returns the number of events."""
-    chosen = list(ranks) if ranks is not None else _representatives(run)
+    must_be(run, Run, "run", "a run", 'trace(sim.simulate(model, cluster, plan, job), "trace.json.gz")')
+    must_be(path, (str, Path), "path", "the path of a file", 'trace(run, "trace.json.gz")')
+    chosen = run.chosen(ranks) if ranks is not None else _representatives(run)
     arrows = _arrows(run, chosen)
     events = 0
     with atomic(path) as temporary:

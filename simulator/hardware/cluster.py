@@ -69,6 +69,10 @@ class Cluster:
     fabric: str = ""
     """The measured fabric that joins the nodes; nothing for a usual one, `ideal` for links at their face value."""
 
+    def __repr__(self) -> str:
+        size = f"{self.gpus:,} GPUs, {self.nodes:,} nodes of {self.gpus_per_node} {self.gpu.name}"
+        return f"Cluster({self.name}: {size}, {self.shape_name})"
+
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node

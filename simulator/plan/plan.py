@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,9 +24,18 @@ class Overlap:
         return replace(usual, **{axis: beside for axis, beside in said.items() if beside is not None})
 
 
+def _usual(of: Field[object]) -> object:
+    return of.default if of.default_factory is MISSING else of.default_factory()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Degrees and switches. `dp=None` means whatever the cluster has left; `sequence_parallel=None` means tp > 1."""
+
+    def __repr__(self) -> str:
+        """Only what is not as usual: `Plan(tp=8, pp=8)`."""
+        told = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if getattr(self, one.name) != _usual(one))
+        return f"Plan({', '.join(told)})"
 
     tp: int = 1
     pp: int = 1

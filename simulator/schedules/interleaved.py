@@ -23,7 +23,7 @@ def refuse(shape: Shape) -> None:
         rounds = max(1, microbatches // ranks)
         if microbatches % rounds:
             nearest = _nearest(microbatches, (m for m in range(1, microbatches + ranks + 1) if m % max(1, m // ranks) == 0))
-            reason = f"interleaved needs microbatches in equal rounds of about {ranks}: {rounds} rounds of {microbatches}"
+            reason = f"interleaved takes equal rounds of about {ranks} microbatches: {microbatches} do not divide into {rounds}"
             raise OutsideDomain(reason, nearest={"microbatches": nearest})
         return
     if ranks > microbatches:

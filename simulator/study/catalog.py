@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import UserError, did_you_mean, shown
+from ..files import read_bounded
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
+MOST_BYTES = 2**20
+"""Of a file of the catalog."""
 DATA = {
     "models": "workloads/models",
     "clusters": "topologies",
@@ -67,10 +70,23 @@ def is_table(name: object) -> bool:
     return isinstance(name, str) and name.lower().endswith(".csv")
 
 
+def is_code(name: object) -> TypeGuard[str]:
+    """Whether a name would have to be imported: `module:name` or `file.py:name`, of which nothing was imported yet."""
+    return type(name) is str and ":" in name and not is_table(name)
+
+
 def is_file(name: str) -> bool:
     """Whether there is something to read under a name, other than a folder."""
     try:
         return Path(name).exists() and not Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def exists(name: str) -> bool:
+    """Whether there is a file or a folder under a name."""
+    try:
+        return Path(name).exists()
     except (OSError, ValueError):
         return False
 
@@ -80,6 +96,8 @@ def find(kind: str, name: str) -> Path:
     if kind in DATA and is_path(name):
         return Path(name)
     known = files(kind)
+    if written(kind, name) not in known and kind in DATA and exists(name):
+        return Path(name)
     if written(kind, name) not in known:
         raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
     return known[written(kind, name)]
@@ -94,20 +112,28 @@ def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
 
 
 def module(kind: str, name: Any) -> Any:
-    """The module of a name, the object of `module:name` or `file.py:name`, or the thing itself if it is not a name.
+    """The module of a name, the object of code that was imported, or the thing itself if it is not a name.
 
-    A schedule may be a table in a `file.csv`. One that is somebody's code is watched while it runs.
+    A schedule may be a table in a `file.csv`. Somebody's code is watched while it runs. Nothing is imported here but modules of
+    the catalog: `module:name` and `file.py:name` are no names of it.
     """
     if kind == "schedules" and is_table(name):
         from . import torch_csv
 
         return torch_csv.read(name)
-    if isinstance(name, str) and ":" not in name:
+    if type(name) is str:
         return import_module(f"simulator.{CODE[kind].replace('/', '.')}.{find(kind, name).stem}")
     from . import outside
 
-    found = outside.load(name) if isinstance(name, str) else name
-    return outside.Schedule(found, called(name)) if kind == "schedules" else found
+    found = name.found if isinstance(name, outside.Code) else name
+    return (outside.Schedule if kind == "schedules" else outside.Watched)(found, called(name))
+
+
+def typed(kind: str, name: Any) -> Any:
+    """The same of a name that somebody typed, or wrote in Python, which is trusted: code is imported."""
+    from . import outside
+
+    return module(kind, outside.imported(name) if is_code(name) else name)
 
 
 def called(thing: Any) -> str:
@@ -119,5 +145,5 @@ def called(thing: Any) -> str:
 
 def headline(path: Path) -> str:
     """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
-    with path.open(encoding="utf-8") as lines:
-        return next(lines, "").strip().strip('#"').strip()
+    first, _, _ = read_bounded(path, MOST_BYTES, "a file of the catalog").partition(b"\n")
+    return first.decode("utf-8").strip().strip('#"').strip()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ..plan.mesh import Mesh
 from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
 from ..units import GB, US_PER_S, seconds
-from . import catalog, engines
+from . import catalog, effort, engines
 from .links.choices import IN_SWITCHES
 from .links.library import conduct_on
 from .links.timing import IDEAL, MEASURED_AS, can_add_up
@@ -44,6 +45,8 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
 }
 """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
 KINDS = tuple(BUS_FACTOR)
+FEW_RANKS = 16
+"""So many tell whether an algorithm sends from every rank to every other."""
 EXCHANGE = "exchange"
 """What nccl-tests calls sendrecv: every rank sends to the next, at once."""
 MEASURED = "interpolated"
@@ -109,11 +112,14 @@ def time_collective(
     fidelity: str = "fluid",
     pieces: int | None = None,
     matrix: ArrayLike | None = None,
+    long: bool = False,
+    expect: effort.Expect = effort.nobody,
 ) -> list[Timed]:
     """How long a collective of a cluster's GPUs (of those given, if any) takes alone, for each size.
 
     Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall takes a `matrix` in place of sizes:
     entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
+    What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
     """
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
@@ -126,6 +132,8 @@ def time_collective(
     site = Site(cluster, no_kernels, conduct)
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     _must_serve(site.conduct, cluster, bound_as, nodes)
+    needed = effort_of(site.conduct, cluster, bound_as, nodes, sizes_bytes)
+    effort.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
     timeline = _run(bound, site, fidelity).rank_times(0)
     labels = bound.labels[0]
@@ -137,6 +145,30 @@ def time_collective(
     origin = [alone.provenance if alone and fidelity != "stepwise" else "theoretical" for alone in known]
     rows = zip(size_of, lasted_ns, served, origin, strict=True)
     return [Timed(size, seconds(ns), len(members), kind, name, provenance) for size, ns, name, provenance in rows]
+
+
+def effort_of(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> effort.Effort:
+    """What a collective will take: the messages of the algorithms that serve it, on links that lie by rule or were drawn."""
+    if len(nodes) < 2:
+        return effort.Effort()
+    taken = {conduct.algorithm if conduct.algorithm != AUTO else conduct.taken(kind, nodes, size) for size in sizes_bytes}
+    named = sorted(name for name in taken if name) if None not in taken else list(conduct.candidates(kind, nodes))
+    needed = effort.Effort()
+    for name in named:
+        plan = _messages(conduct.algorithms[name], kind)
+        needed += effort.of_exchange(len(nodes), in_rounds=plan > 1) if plan else effort.of_collective(len(nodes))
+    if cluster.shape_name == "explicit":
+        needed += effort.of_routes(len(nodes), sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
+    return needed
+
+
+def _messages(algorithm: ModuleType, kind: str) -> int:
+    """In how many rounds an algorithm sends from every rank to every other, told by a group of few ranks; 0 if it does not."""
+    few = np.arange(FEW_RANKS)
+    if kind not in algorithm.KINDS or not takes(algorithm, kind, few):
+        return 0
+    rounds = algorithm.rounds(kind, few)
+    return len(rounds) if sum(len(r.edges.source) for r in rounds) >= FEW_RANKS * (FEW_RANKS - 1) else 0
 
 
 def _must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> None:

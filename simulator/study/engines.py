@@ -7,15 +7,10 @@ from importlib.util import find_spec
 from ..engine.replay import replay, why_not
 from ..engine.task import TaskGraph
 from ..engine.timeline import Times
-from ..errors import UserError
-from ..units import show_bytes, show_s
+from . import effort
 
 MANY_TASKS = 500_000
 """From so many on the compiled engine is quicker, although it loads for a second, and compiles for ten on its first use."""
-MOST_TASKS = {"des": 20_000_000, "compiled": 60_000_000}
-TASKS_PER_S = {"des": 130_000, "compiled": 400_000}
-BYTES_PER_TASK = {"des": 400, "compiled": 250}
-"""From scenario to result, one core: a step of Llama-3 405B, every rank of 128 and of 1,024 GPUs."""
 
 
 def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
@@ -50,14 +45,14 @@ def _compiled(graph: TaskGraph) -> Times:
     return compiled.simulate(graph)
 
 
-def must_end(tasks: int, engine: str) -> None:
-    """Raises `UserError` for more tasks than anybody would wait for."""
-    quick = engine in ("auto", "compiled") and find_spec("numba") is not None
-    by = "compiled" if quick else "des"
-    if tasks > MOST_TASKS[by]:
-        cost = f"about {show_s(tasks / TASKS_PER_S[by])} and {show_bytes(tasks * BYTES_PER_TASK[by])}"
-        more = "" if quick else "; the compiled engine, with the extra 'fast', takes a third of the time"
-        raise UserError(
-            f"{tasks:,} tasks to simulate, because too few ranks behave alike: {cost}",
-            hint=f"fewer GPUs or microbatches, sprayed routing, or fewer disturbances{more}",
-        )
+def must_end(tasks: int, engine: str, *, long: bool = False, expect: effort.Expect = effort.nobody) -> None:
+    """Raises `UserError` for more tasks than anybody would wait for unasked."""
+    by = quickest(engine)
+    more = "" if by == "compiled" else "; the compiled engine, with the extra 'fast', takes a third of the time"
+    what, hint = f"{tasks:,} tasks, because too few ranks behave alike,", "fewer GPUs or microbatches, or fewer disturbances"
+    effort.check(effort.of_tasks(tasks, by), what, hint + more, long=long, expect=expect)
+
+
+def quickest(engine: str) -> str:
+    """The engine that many tasks would go through."""
+    return "compiled" if engine in ("auto", "compiled") and find_spec("numba") is not None else "des"

@@ -7,7 +7,6 @@ moves 2^64 quanta in it, and both are finer still by the number of flows, each o
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,16 @@ import numpy as np
 from ..engine import des
 from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
-from ..errors import Fault, UserError, shown
+from ..errors import Fault, UserError, nearest, shown
+from ..files import read_bounded
+from . import json_text
+from .effort import Effort, of_flows
 
+MOST_BYTES = 2**24
+"""Of a file."""
 PRECISION_BITS = 64
+KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
+"""The keys of links and flows, and how their values are written."""
 LARGEST = sys.float_info.max
 MOST_APART = 2**96
 """By how much the rates of links may differ: the fabric takes no rate of 2^256 quanta a tick or more."""
@@ -69,6 +75,12 @@ class Case:
         return _power_of_two(len(self.flows) * self.ticks_per_s / slowest)
 
 
+def effort_of(cases: Sequence[Case]) -> Effort:
+    """What cases will take, all flows of each under way at once."""
+    each = (of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s)) for case in cases)
+    return sum(each, Effort())
+
+
 def end_times_s(case: Case) -> list[float]:
     """When the last byte of each flow leaves: it starts to move at its start plus the latencies of its links."""
     if not case.flows:
@@ -112,26 +124,21 @@ def _power_of_two(least: Fraction) -> Fraction:
 
 def read_cases(path: Path) -> list[Case]:
     """The cases of a JSON file in the format of INTERFACE.md."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError("not a text file", where=str(path)) from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}") from None
+    raw = read_bounded(path, MOST_BYTES, "cases of flows")
+    data = json_text.parsed(raw, str(path))
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, list):
         raise UserError("no list of cases", where=str(path), hint='{"cases": [{"name": .., "links": [..], "flows": [..]}]}')
     faults: list[Fault] = []
     read = [_case(case, f"{path}: cases[{i}]", faults) for i, case in enumerate(cases)]
     if faults:
-        raise UserError("", faults=faults[:20])
+        raise UserError("", faults=faults)
     return read
 
 
 def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     case = case if isinstance(case, Mapping) else {}
+    where += f" ({shown(str(case['name']))})" * ("name" in case)
     links, flows = _rows(case, "links", where, faults), _rows(case, "flows", where, faults)
     capacity = tuple(_number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True) for i, link in enumerate(links))
     latency = tuple(_number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0) for i, link in enumerate(links))
@@ -153,7 +160,8 @@ def _rows(case: Mapping[str, Any], name: str, where: str, faults: list[Fault]) -
     rows = case.get(name)
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
         return rows
-    faults.append(Fault(f"{name} should be a list of objects", where=where))
+    example = {"links": '[{"capacity_Bps": 5e10, "latency_s": 1e-6}]', "flows": '[{"size_B": 1e9, "route": [0]}]'}[name]
+    faults.append(Fault(f"{name} should be a list of objects", f'write it like "{name}": {example}', where))
     return []
 
 
@@ -164,7 +172,11 @@ def _number(
     legal = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
     if not legal or (positive and not value):
         wanted = "a positive number" if positive else "a number that is not negative"
-        faults.append(Fault(f"{name} should be {wanted}, not {shown(value)}", where=where))
+        if value is None:
+            meant = nearest(name, [key for key in row if isinstance(key, str) and key not in KEYS])
+            faults.append(Fault(f"{name} is missing", f"{shown(meant)} should be called {name}" if meant else wanted, where))
+        else:
+            faults.append(Fault(f"{name} should be {wanted}, not {shown(value)}", f'write it like "{name}": {KEYS[name]}', where))
         return 1.0
     number: float = value
     return number
@@ -174,5 +186,8 @@ def _route(flow: Mapping[str, Any], n_links: int, where: str, faults: list[Fault
     route = flow.get("route")
     if isinstance(route, list) and all(isinstance(link, int) and 0 <= link < n_links for link in route):
         return tuple(route)
-    faults.append(Fault(f"route should list links 0 to {n_links - 1}, not {route!r}", where=where))
+    wrong = next((link for link in route if not isinstance(link, int) or not 0 <= link < n_links), None) if route else None
+    message = f"route: {shown(wrong)} is no link of the {n_links} of this case" if isinstance(route, list) else "route is no list"
+    hint = f"links are counted from 0 to {n_links - 1}" if n_links else "give the case links first"
+    faults.append(Fault(message, f"{hint}: a route such as [0, {max(0, n_links - 1)}]", where))
     return ()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from .. import escape
 from ..binding.bind import Bound, bind
 from ..engine import des
 from ..engine.close import close
@@ -25,6 +27,7 @@ from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..lowering.passes.repeat import NORM
 from ..units import seconds, show_s
+from . import engines
 from .assemble import layout_of, program_of, site_of
 from .fits import memory_of, must_fit
 from .network.shared_links import SharedLink, shared_links
@@ -85,10 +88,10 @@ class SharedRun:
         ]
 
     def __repr__(self) -> str:
-        return "\n".join(["SharedRun", *(f"  {name:<11} {text}" for name, text in self.summary)])
+        return "\n".join(["SharedRun", *(f"  {escape.terminal(name):<11} {text}" for name, text in self.summary)])
 
 
-def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:
+def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
     """Every job alone, then all of them together."""
     began = perf_counter()
     notes: list[str] = []
@@ -98,8 +101,8 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False) -> SharedRun:
         if not allow_oom:
             must_fit(tenant.scenario, memory)
         notes += [f"{tenant.name}: {sentence}" for sentence in of_memory(tenant.scenario, memory)]
-    alone_s = [_means_s(_run(tenancy, [(tenant, _least(tenant))]))[0] for tenant in tenancy.tenants]
-    edges = _together(tenancy, alone_s)
+    alone_s = [_means_s(_run(tenancy, [(tenant, _least(tenant))], long=long))[0] for tenant in tenancy.tenants]
+    edges = _together(tenancy, alone_s, long=long)
     runs = [
         JobRun(tenant.name, len(tenant.gpus), step_s, alone)
         for tenant, step_s, alone in zip(tenancy.tenants, _means_s(edges), alone_s, strict=True)
@@ -112,7 +115,7 @@ def _least(tenant: Tenant) -> int:
     return LEAST_STEPS[tenant.scenario.plan.optimizer]
 
 
-def _together(tenancy: Tenancy, alone_s: Sequence[float]) -> list[_Edges]:
+def _together(tenancy: Tenancy, alone_s: Sequence[float], *, long: bool) -> list[_Edges]:
     """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
     lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
     for _ in range(ATTEMPTS):
@@ -126,7 +129,7 @@ def _together(tenancy: Tenancy, alone_s: Sequence[float]) -> list[_Edges]:
                 f"while {few} does one step {many} does so many that more than {MOST_STEPS} had to be simulated",
                 hint=f"a larger batch for {many}, or a smaller one for {few}",
             )
-        edges = _run(tenancy, list(zip(tenancy.tenants, steps, strict=True)))
+        edges = _run(tenancy, list(zip(tenancy.tenants, steps, strict=True)), long=long)
         if all(of.within(*_common_ns(edges)) is not None for of in edges):
             return edges
         lasts_s = [of.mean_s(0, of.at_ns.shape[1] - 1) for of in edges]
@@ -171,10 +174,10 @@ def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
     return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
 
 
-def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]]) -> list[_Edges]:
+def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]], *, long: bool) -> list[_Edges]:
     """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
     bounds = [_bound(tenancy, tenant, steps) for tenant, steps in who]
-    folded: Folded = fold(join([bound.skeleton for bound in bounds]))
+    folded: Folded = fold(join([bound.skeleton for bound in bounds]), partial(engines.must_end, engine="des", long=long))
     closed = who[0][0].scenario.fidelity.collectives == "closed"
     times = des.simulate(close(folded.expansion.graph, every=closed))
     timeline = Timeline(times, folded.expansion, folded.class_of)

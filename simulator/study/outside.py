@@ -1,27 +1,52 @@
-"""Code that is not ours: loaded from a module or a file, and watched while it runs, so that its mistakes are bad input."""
+"""Code that is not ours: imported from a module or a file, and watched while it runs: its mistakes are bad input, and what it
+prints goes to stderr. Whether it may be imported is not decided here: nothing but `imported` imports, and whoever calls that
+has made sure that the name was typed, or stands in a file that is trusted.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from operator import index
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
+from .. import escape
 from ..errors import SimulatorError, UserError, did_you_mean, nearest, shown
+from ..files import read_bounded
 from ..program.slot import KINDS, Box, Pair, Shape, Slot, looped
 
+MOST_BYTES = 2**22
+"""Of a file of Python."""
 HOW = "write it as module:name or file.py:name"
 SCHEDULE = "a schedule is order(rank, shape), which yields slots"
 SLOT = 'yield Slot("F", stage, microbatch), of kind F, B, I or W, or Pair(forward, backward)'
 
 
-def load(name: str) -> Any:
-    """The object that `module:name` or `file.py:name` means."""
+class Code(str):
+    """`module:name` or `file.py:name`, with the object that it names."""
+
+    __slots__ = ("found",)
+    found: Any
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Code:
+        return self
+
+
+def imported(name: str) -> Code:
+    """Imports what `module:name` or `file.py:name` names, and says so on stderr. Only for names that are trusted."""
+    print(f"note: imports {escape.terminal(name)}", file=sys.stderr)
+    code = Code(name)
+    code.found = _load(name)
+    return code
+
+
+def _load(name: str) -> Any:
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise UserError(f"{shown(name)} is not complete", hint=HOW)
@@ -37,11 +62,9 @@ def _run(path: Path) -> ModuleType:
     module = ModuleType(f"_outside_{path.stem}")
     module.__file__ = str(path)
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
-    except (OSError, ValueError) as error:
-        close = nearest(path.name, [p.name for p in path.parent.glob("*.py")])
-        hint = f"did you mean {close!r}?" if close else HOW
-        raise UserError(f"cannot read {shown(str(path))}: {getattr(error, 'strerror', error)}", hint=hint) from None
+        code = compile(read_bounded(path, MOST_BYTES, "a file of Python", _neighbour), str(path), "exec")
+    except ValueError as error:
+        raise UserError(f"not Python: {error}", where=str(path), hint="correct the file") from None
     except SyntaxError as error:
         raise UserError(f"not Python: {error.msg}", where=f"{path}:{error.lineno}", hint="correct the file") from None
     sys.modules[module.__name__] = module
@@ -51,6 +74,12 @@ def _run(path: Path) -> ModuleType:
     finally:
         del sys.modules[module.__name__]
     return module
+
+
+def _neighbour(path: Path) -> str:
+    """What there is instead of a missing file."""
+    close = nearest(path.name, [p.name for p in path.parent.glob("*.py")])
+    return f"did you mean {close!r}?" if close else HOW
 
 
 def _imported(name: str) -> ModuleType:
@@ -71,9 +100,10 @@ def _importable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def blamed(what: str, hint: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the user's mistake, told with the line where it happened."""
+    """Whatever goes wrong inside is the user's mistake, told with the line where it happened; what is printed goes to stderr."""
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except SimulatorError:
         raise
     except (Exception, SystemExit) as error:
@@ -83,23 +113,40 @@ def blamed(what: str, hint: str) -> Iterator[None]:
         raise UserError(f"{what} raised {type(error).__name__}{at}: {error}", hint=hint) from error
 
 
-class Schedule:
-    """Somebody's schedule: an object with `order`, or that function alone. What it does not define is as in our own."""
+class Watched:
+    """Somebody's object: its functions are blamed for what goes wrong in them."""
 
     def __init__(self, found: Any, name: str) -> None:
         self._found, self._name = found, name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        value = getattr(self._found, attribute)
+        return partial(self._call, attribute, value) if callable(value) else value
+
+    def _call(self, attribute: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with blamed(f"{attribute} of {self._name}", "run it by itself to see why"):
+            return function(*args, **options)
+
+
+class Schedule(Watched):
+    """Somebody's schedule: an object with `order`, or that function alone. What it does not define is as in our own."""
+
+    def __init__(self, found: Any, name: str) -> None:
+        super().__init__(found, name)
         self._order: Callable[[int, Shape], Any] = getattr(found, "order", found)
         if not callable(self._order) and not callable(getattr(found, "orders", None)):
             raise UserError(f"{name} is {shown(found)}, not a function", hint=SCHEDULE)
 
     def __getattr__(self, attribute: str) -> Any:
-        found = getattr(self._found, attribute)
+        found = super().__getattr__(attribute)
         return self._all_orders if attribute == "orders" else found
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
         """The boxes of a rank, each made sure to be one; not for ever."""
         with self._blamed(f"order(rank={rank})"):
-            yield from self._boxes(self._order(rank, shape), rank, shape)
+            return iter(list(self._boxes(self._order(rank, shape), rank, shape)))
 
     def _all_orders(self, shape: Shape) -> list[list[Box]]:
         """The same for a schedule that gives the orders of all ranks at once."""

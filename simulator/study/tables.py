@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import math
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from itertools import islice
 from pathlib import Path
 
 from ..errors import ALIKE, Fault, UserError, did_you_mean, nearest, shown
+from ..files import read_unzipped
 
+MOST_BYTES, MOST_ROWS, MOST_COLUMNS = 2**25, 200_000, 64
+"""Of a table."""
 Row = Mapping[str, str]
 TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
+MOST_COUNT, MOST_CHARACTERS = 2**62, 4000
+"""Of a count, and of a cell: what is longer is no word, and Python converts no more digits."""
 LEAST_US = 1e-6
 """Nothing on a GPU takes less: a smaller number is no measurement."""
 
 
 def read(path: Path) -> list[dict[str, str]]:
     """The rows of a .csv or .csv.gz file."""
+    content = read_unzipped(path, MOST_BYTES, "a table of measurements")
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
     try:
-        table = csv.DictReader(text.splitlines())
-        rows, names = list(table), table.fieldnames or ()
+        table = csv.DictReader(StringIO(text, newline=None))
+        names = table.fieldnames or ()
+        if len(names) > MOST_COLUMNS:
+            raise UserError(f"a table of {len(names):,} columns", where=f"{path}:1", hint=f"at most {MOST_COLUMNS}")
+        rows = [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in islice(table, MOST_ROWS + 1)]
     except csv.Error as error:
         raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
+    if len(rows) > MOST_ROWS:
+        raise UserError(f"a table of more than {MOST_ROWS:,} rows", where=str(path), hint="cut it into several")
     if not rows:
         raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
+    long = [i for i, row in enumerate(rows) if any(len(str(cell or "")) > MOST_CHARACTERS for cell in row.values())]
+    if long:
+        hint = f"at most {MOST_CHARACTERS:,} characters"
+        raise UserError(faults=[Fault("a cell that is too long", hint, f"{path}:{i + 2}") for i in long])
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
         raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
-    return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
+    return rows
 
 
 def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
@@ -52,7 +64,7 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
 def count(row: Row, column: str) -> int:
     """A whole number in a cell; anything else is refused."""
     value = number(row[column])
-    if not (value >= 1 and value == int(value)):
+    if not (1 <= value <= MOST_COUNT and value == int(value)):
         raise UserError(f"{column}: {shown(row[column])} is no count")
     return int(value)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import Fault, OutsideDomain, UserError, nearest, shown
-from ..files import atomic
+from ..files import atomic, read_bounded
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Box, Layout, Pair, Shape, Slot, slots_of
 
 OVERLAPPED = "OVERLAP_F_B"
@@ -115,13 +115,7 @@ def _table(name: str, cells: list[Cell]) -> Table:
 
 
 def _content(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {shown(str(path))}: {getattr(error, 'strerror', error)}", hint=_neighbour(path)) from None
-    if len(raw) > MOST_BYTES:
-        raise UserError("too large for a schedule", where=str(path), hint=f"at most {MOST_BYTES:,} bytes")
+    raw = read_bounded(path, MOST_BYTES, "a schedule", _neighbour)
     try:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

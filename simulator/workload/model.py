@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
 
+from ..units import show_count
 from .blocks import dense
 
 
@@ -29,6 +30,10 @@ class Model:
     bias: bool = False
     max_sequence_length: int = 0
     """Longest sequence that learned positions allow; 0 where positions are not learned."""
+
+    def __repr__(self) -> str:
+        sizes = f"{self.layers} layers, hidden {self.hidden:,}, heads {self.heads}/{self.kv_heads}, vocab {self.vocab:,}"
+        return f"Model({self.name}: {show_count(self.parameters)} parameters, {sizes})"
 
     @property
     def block(self) -> ModuleType:

@@ -133,7 +133,7 @@ def test_a_flow_of_no_bytes_or_over_no_link_ends_where_it_starts(tmp_path: Path)
         ([1], {"size_B": "x"}, "flows[0]: size_B should be a number that is not negative, not 'x'"),
         ([1], {"size_B": 10**400}, "size_B should be a number that is not negative, not a number of 401 digits"),
         ([0], {"size_B": 1}, "links[0]: capacity_Bps should be a positive number, not 0"),
-        ([1, 1e30], {"size_B": 1}, "cases[0]: capacity_Bps: 1e+30 is more than 2^96 times as much as 1"),
+        ([1, 1e30], {"size_B": 1}, "cases[0] ('a'): capacity_Bps: 1e+30 is more than 2^96 times as much as 1"),
         ([1e-300], {"size_B": 1e300}, "case 'a': flow 0 ends after more than 1.8e+308 s"),
     ],
 )

@@ -15,7 +15,7 @@ from simulator.engine import compiled, des
 from simulator.engine.close import close
 from simulator.engine.fold import fold, unfolded
 from simulator.errors import UserError
-from simulator.study import engines
+from simulator.study import effort, engines
 from simulator.study.scenarios.scenario import Scenario
 
 from ..commandline import trainsim
@@ -86,9 +86,9 @@ def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_would_never_end_is_refused_with_its_cost(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda name: name if quick else None)
-    monkeypatch.setattr(engines, "MOST_TASKS", {"des": 100, "compiled": 100})
-    with pytest.raises(UserError, match=r"\d+ tasks to simulate.*about .* and .*B") as refused:
-        scenario(plan=sim.Plan(tp=2, pp=2)).simulate(folding=False)
+    monkeypatch.setattr(effort, "MOST_S", 0)
+    with pytest.raises(UserError, match=r"\d+ tasks.*would take about .* and .*B") as refused:
+        engines.must_end(1000, "auto")
     assert ("extra 'fast'" in refused.value.hint) != quick
 
 

@@ -605,7 +605,7 @@ class TestOnTheCommandLine:
 
     def test_a_file_that_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "b.csv").write_bytes(b"1,2\n\xff\xfe\x00,3\n")
-        for name, message in ((".", "Is a directory"), ("no.csv", "No such file"), ("b.csv", "b.csv:2: not a text")):
+        for name, message in ((".", "Is a directory"), ("no.csv", "no file"), ("b.csv", "b.csv:2: not a text")):
             ran = trainsim(*ASKED, "--matrix", tmp_path / name)
             assert ran.code == 2
             assert message in ran.err

@@ -114,7 +114,7 @@ BAD: dict[str, Bad] = {
         "4:13: framework.fusion.residual_norm: a norm of", "norm: true"),
     "a job of too many": added("jobs: [{model: llama3-8b, gpus: 1048577}]", "1048577 GPUs are more than one", "at most 1048576"),
     "a job of nothing": added("jobs: [{name: a}]", "jobs: a mapping is no job", "{name: a, model: .., plan: {..}, job"),
-    "experts": Bad("heads: 16", "heads: 16, experts: 8", ("1:45: model.experts: mixture-of-experts", "leave it out")),
+    "experts": Bad("heads: 16", "heads: 16, experts: 8", ("1:45: model.experts: mixture-of-experts", "take a dense model")),
     "context parallelism": Bad("tp: 2", "cp: 2", ("3:8: plan.cp: context parallelism is not modelled yet", "use 1")),
     "expert overlap": Bad("tp: 2", "overlap: {ep: true}", ("3:18: plan.overlap.ep: expert parallelism", "use false")),
     "sharded parameters": Bad("tp: 2", "sharding: zero3", ("3:8: plan.sharding: zero3 is not modelled yet", "none or zero1")),

@@ -23,6 +23,10 @@ def simulated(plan: Any = None, job: Any = JOB, **options: Any) -> sim.Run:
     return sim.simulate(sim.model(SHAPE), sim.cluster("dgx-h100", nodes=2), plan, job, **options)
 
 
+def a_scenario() -> Any:
+    return sim.scenario({"model": SHAPE, "cluster": {"name": "dgx-h100", "nodes": 2}})
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "a number as a model": (lambda: sim.model(3), "model: 3 is no name", 'model("llama3-70b")'),  # type: ignore[arg-type]
     "nothing as a cluster": (lambda: sim.cluster(None), "cluster: null", 'cluster("dgx-h100")'),  # type: ignore[arg-type]
@@ -66,6 +70,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "a speed of no number": (lambda: simulated(perturb=[sim.Perturb(1, float("nan"))]), "perturb.0.speed", "constant factor"),
     "a rank too many": (lambda: simulated(perturb=[sim.Perturb(16, 0.5)]), "perturb.0.rank: there is no rank 16", "0 to 15"),
     "a negative time": (lambda: simulated(perturb=[sim.Perturb(1, 0.5, from_s=-1)]), "perturb.0.from", "at least 0 s"),
+    "no cluster": (lambda: sim.simulate(sim.model(SHAPE)), "cluster is null, not a cluster", 'sim.cluster("dgx-h100", nodes=8)'),
+    "a scenario as a model": (lambda: sim.simulate(a_scenario()), "model is an object of class Scenario", ".simulate()"),  # type: ignore[arg-type]
+    "a number as a perturbation": (lambda: simulated(perturb=3), "perturb is 3, not disturbances", "sim.Perturb(rank=13"),
+    "nothing as a run": (lambda: sim.gantt(None), "what is null, not a run", "gantt(sim.simulate("),  # type: ignore[arg-type]
+    "a model as a run": (lambda: sim.gantt(sim.model(SHAPE)), "what is an object of class Model", "gantt(sim.simulate("),  # type: ignore[arg-type]
+    "a number as ranks": (lambda: sim.gantt(simulated(), ranks=3), "ranks is 3, not several ranks", "ranks=[0, 1]"),  # type: ignore[arg-type]
+    "a rank in words": (lambda: sim.gantt(simulated(), ranks="1"), "rank is '1', not a whole number", "0 to 15"),  # type: ignore[arg-type]
+    "a rank that is not there": (lambda: sim.gantt(simulated(), ranks=[16]), "no rank 16", "0 to 15"),
+    "nothing to trace": (lambda: sim.trace(None, "a.json"), "run is null, not a run", "trace(sim.simulate("),  # type: ignore[arg-type]
+    "nowhere to trace to": (lambda: sim.trace(simulated(), None), "path is null", 'trace(run, "trace.json.gz")'),  # type: ignore[arg-type]
+    "nothing as an engine": (lambda: simulated(engine=None), "no engine null", "known: auto"),
+    "an empty mapping as a plan": (lambda: simulated({}), "plan is a mapping", "sim.Plan("),
     "an unknown engine": (lambda: simulated(engine="dse"), "no engine 'dse'", "did you mean 'des'?"),
 }
 

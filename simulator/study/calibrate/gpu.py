@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ... import escape
 from ...errors import UserError, did_you_mean
-from ...files import atomic
+from ...files import atomic, make_folder, read_bounded
 from ...hardware.gpu import Gpu
 from .. import catalog
 from ..documents import source
@@ -28,7 +29,7 @@ from . import grid, told
 from .doubt import Impossible, believable
 from .harness import Outcome, kept
 from .profile import Profile, profile
-from .table import Measured, Probe, line, rows_of, rows_on
+from .table import Measured, Probe, content, line, rows_of, rows_on
 
 FOLDER = Path("results") / "calibration"
 RAW, MACHINE, FIT, PROFILE = "raw.csv", "machine.json", "fit.csv", "profile.yaml"
@@ -82,7 +83,7 @@ def possible(probes: Sequence[Probe], device: str) -> list[Probe]:
 def rows_in(where: Path) -> int:
     """How many rows a folder holds."""
     path = where / RAW
-    return max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
+    return max(0, content(path).count(b"\n") - 1)
 
 
 def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
@@ -107,7 +108,7 @@ def plain(gpu: str) -> str:
 
 def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
     """Writes what the machine is; the days of measuring are added up. A folder of another GPU is refused."""
-    kept(where / RAW, gpu)
+    kept(make_folder(where) / RAW, gpu)
     before = _facts(where).get("measured", [])
     days = [*before, date] if isinstance(before, list) else [date]
     _note(where, {**facts, "measured": list(dict.fromkeys(days))})
@@ -115,8 +116,8 @@ def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
 
 def _facts(where: Path) -> dict[str, Any]:
     """What stands in machine.json; nothing if somebody wrote something else there."""
-    with suppress(OSError, ValueError):
-        found = json.loads((where / MACHINE).read_text(encoding="utf-8"))
+    with suppress(UserError, ValueError):
+        found = json.loads(read_bounded(where / MACHINE, catalog.MOST_BYTES, "a description of a machine"))
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -147,7 +148,7 @@ def _own(rows: list[Measured], gpu: str) -> tuple[str, list[Measured]]:
 def text(made: Profile, about: str) -> str:
     """A profile as YAML that can be read again; above it, what it does not speak of."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
-    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(lines))
+    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
     validated(fit_files.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
     return content
 

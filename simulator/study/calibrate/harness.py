@@ -15,7 +15,7 @@ from typing import Protocol
 from ...errors import UserError
 from ...files import atomic
 from .grid import queues
-from .table import BEFORE_CACHE, COLUMNS, FIT, Measured, Probe, append, line, mend, rows_of, text
+from .table import BEFORE_CACHE, COLUMNS, FIT, Measured, Probe, append, content, line, mend, rows_of, text
 from .timers import Sample
 from .torch_operands import Refused
 
@@ -95,7 +95,7 @@ def row_of(bench: Measures, probe: Probe, sample: Sample) -> Measured:
 
 def _with_every_column(path: Path) -> None:
     """Writes anew a table of before there was a column for the cache; its rows are as they were."""
-    if path.exists() and path.read_bytes().startswith(line(BEFORE_CACHE).encode()):
+    if content(path).startswith(line(BEFORE_CACHE).encode()):
         mend(path)
         rows = rows_of(path)
         with atomic(path) as temporary:
@@ -106,11 +106,11 @@ def kept(path: Path, name: str) -> list[Probe]:
     """The kernels that a table holds, a last row that was cut short taken off. A file that is none of ours is left alone."""
     header = line(COLUMNS).encode()
     _with_every_column(path)
-    begins = path.read_bytes()[: len(header)] if path.exists() else b""
+    begins = content(path)[: len(header)]
     if not header.startswith(begins):
         raise UserError(f"{path} is not a table that this command began", hint="--out names another folder")
     mend(path)
-    if not path.exists() or len(path.read_bytes().splitlines()) < 2:
+    if len(content(path).splitlines()) < 2:
         return []
     rows = rows_of(path)
     others = sorted({row.gpu for row in rows} - {name})

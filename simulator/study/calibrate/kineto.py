@@ -8,10 +8,7 @@ microseconds, as they stand there; some writers quote them.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,16 +17,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from ...errors import UserError
+from ...errors import Fault, UserError, shown
+from ...files import read_unzipped
 from ...units import US_PER_S
+from .. import json_text
 from .trace_ops import Op
 
+MOST_BYTES = 2**28
+"""Of a trace; what is made of it takes ten times as much memory."""
 HOST = ("cpu_op", "operator")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
+KINDS = (*HOST, *DEVICE, *RUNTIME)
 T = TypeVar("T")
 ByProcess = Mapping[str, Mapping[Any, T]]
 """By number, then by process."""
+MOST_NESTED = 200
+"""Operators in one another."""
 LATEST_US = 2.0**62
 """Later than that is no clock, whatever it counts."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
@@ -66,7 +70,7 @@ def read(path: Path) -> Events:
         raise UserError("no list of traceEvents", where=str(path), hint="what torch.profiler's export_chrome_trace writes")
     about = data.get("deviceProperties") if isinstance(data, dict) else None
     named = about[0].get("name", "") if isinstance(about, list) and about and isinstance(about[0], dict) else ""
-    found = _sorted_out(events, str(named))
+    found = _sorted_out(events, named if isinstance(named, str) else "", str(path))
     if not found.device and not found.ops:
         hint = "the profiler should have recorded ProfilerActivity.CPU, and CUDA where there is any"
         raise UserError(f"no operator and no kernel among {len(events)} events", where=str(path), hint=hint)
@@ -74,35 +78,40 @@ def read(path: Path) -> Events:
 
 
 def _json(path: Path) -> Any:
-    try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except json.JSONDecodeError as error:
-        raise UserError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}") from None
-    except RecursionError:
-        raise UserError("not JSON of a trace: nested too deeply", where=str(path)) from None
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise UserError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    content = read_unzipped(path, MOST_BYTES, "a trace")
+    return json_text.parsed(content, str(path))
 
 
-def _sorted_out(events: Iterable[Any], gpu: str) -> Events:
+def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
     """Operators by thread and nested, kernels, and calls of the runtime."""
     found = Events(gpu)
-    for event in events:
+    faults: list[Fault] = []
+    for i, event in enumerate(events):
         if not isinstance(event, dict) or event.get("ph") != "X" or not _are_times(event.get("ts"), event.get("dur", 0)):
             continue
-        kind, args = str(event.get("cat", "")).lower(), event.get("args")
-        if kind in HOST:
+        kind, args = word(event.get("cat")).lower(), event.get("args")
+        if kind not in KINDS:
+            continue
+        if wrong := [key for key in ("pid", "tid") if isinstance(event.get(key), (list, dict))]:
+            faults += [Fault(f"traceEvents[{i}].{key} is {shown(event[key])}", "a number or a word", name) for key in wrong]
+        elif kind in HOST:
             start, end = span_of(event)
-            op = Op(str(event.get("name")), start, end, args if isinstance(args, dict) else {}, process=event.get("pid"))
+            op = Op(word(event.get("name")), start, end, args if isinstance(args, dict) else {}, process=event.get("pid"))
             found.ops.setdefault((event.get("pid"), event.get("tid")), []).append(op)
         elif kind in DEVICE:
             found.device.append(event)
-        elif kind in RUNTIME:
+        else:
             found.runtime.append(event)
+    if faults:
+        raise UserError(faults=faults)
     for ops in found.ops.values():
-        _nest(ops)
+        _nest(ops, name)
     return found
+
+
+def word(value: Any) -> str:
+    """A word of an event; what is none, as a message shows it."""
+    return value if isinstance(value, str) else shown(value)
 
 
 def _are_times(start: Any, lasts: Any) -> bool:
@@ -122,7 +131,7 @@ def span_of(event: Mapping[str, Any]) -> tuple[float, float]:
     return start, start + float(event.get("dur", 0))
 
 
-def _nest(ops: list[Op]) -> None:
+def _nest(ops: list[Op], name: str) -> None:
     """Sorts the operators of a thread and tells each who called it."""
     ops.sort(key=lambda op: (op.start_us, -op.end_us))
     open_: list[Op] = []
@@ -130,8 +139,10 @@ def _nest(ops: list[Op]) -> None:
         while open_ and open_[-1].end_us <= op.start_us:
             open_.pop()
         if open_ and op.end_us <= open_[-1].end_us:
-            op.parent = open_[-1]
+            op.parent, op.depth = open_[-1], open_[-1].depth + 1
             open_[-1].inner.append(op)
+            if op.depth > MOST_NESTED:
+                raise UserError(f"operators nested more than {MOST_NESTED} deep", where=name, hint="record fewer steps")
         open_.append(op)
 
 
@@ -204,7 +215,7 @@ def launches(runtime: Iterable[Mapping[str, Any]]) -> Launches:
     """What the calls that launch say."""
     threads: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
     for event in runtime:
-        if LAUNCH.search(str(event.get("name"))):
+        if LAUNCH.search(word(event.get("name"))):
             threads.setdefault((event.get("pid"), event.get("tid")), []).append(span_of(event))
     spans = [span for line in threads.values() for span in line]
     ends = [sorted(end for _, end in line) for line in threads.values()]

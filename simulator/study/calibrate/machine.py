@@ -7,13 +7,14 @@ import platform
 import subprocess
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ...errors import UserError
+from ...files import read_bounded
 from ...kernels import Rowwise
 from ...units import show_bytes
+from ..tables import MOST_BYTES
 from .gauge import NOTHING, PATIENCE_S, Gauge
 from .table import COLD, Probe
 from .timers import CpuWatch, CudaWatch, Job, Sample, timed
@@ -133,8 +134,8 @@ def _told(which: str) -> dict[str, str]:
 def _cpu() -> str:
     """The name of the processor."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
+        lines = read_bounded("/proc/cpuinfo", MOST_BYTES, "a description of processors").decode("utf-8", "replace").splitlines()
+    except UserError:
         return platform.processor()
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor()

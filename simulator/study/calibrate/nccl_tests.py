@@ -9,15 +9,17 @@ whose results nccl-tests found wrong count for nothing.
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import Fault, UserError, did_you_mean, either, shown
+from ...files import read_bounded
 from ...units import US_PER_S
+from .. import json_text
 
 PROGRAMS = {
     "all_reduce": "all_reduce",
@@ -42,8 +44,8 @@ FILE = re.compile(r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to
 PROGRAM = re.compile(r"(all_?reduce|reduce_?scatter|all_?gather|alltoall|sendrecv|broadcast)_perf", re.IGNORECASE)
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
 """A line of the header of a run; its end may name the program too."""
-RANK = re.compile(r"#\s*Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device(?:\s+\d+)?\s*(?:\[\S*\])?\s*(.*)", re.IGNORECASE)
-"""Number, host and, in most versions, the name of the GPU."""
+RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
+"""Number, host and, in most versions, the name of the GPU, in a line whose words stand one space apart."""
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 MEASURED = re.compile(r"\s*\d+(\s|$)")
 """How a line of measurements begins: with the size."""
@@ -54,6 +56,7 @@ ALL_WRONG, AGAIN = "every result is wrong, as nccl-tests marked them", "mend the
 TOLERANCE = 0.02
 HUNDRED = 100
 MOST_BYTES = 2**26
+LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,7 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
     if kind is not None and kind.lower() not in PROGRAMS:
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
     told = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    if len(raw) > MOST_BYTES:
-        raise UserError("too large for the output of nccl-tests", where=str(path))
+    raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -148,7 +146,7 @@ def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
     hosts, kind, version, found, faults = dict[int, str](), "", "", list[_Line](), list[Fault]()
     gpus: dict[str, None] = {}
     for number, line in enumerate(lines, first):
-        rank, program, library = RANK.search(line), PROGRAM.search(line), VERSION.search(line)
+        rank, program, library = RANK.search(" ".join(line.split())), PROGRAM.search(line), VERSION.search(line)
         if program and HEADER.search(line):
             kind = PROGRAMS[program[1].lower()]
         version = version or (_version(library[1] or library[2]) if library else "")
@@ -231,10 +229,7 @@ def _checked(kind: str, ranks: int, nodes: int, times: Mapping[float, float], ve
 
 
 def _of_json(text: str, name: str) -> list[Table]:
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"not JSON: {error.msg}", where=f"{name}:{error.lineno}:{error.colno}") from None
+    data = json_text.parsed(text, name)
     runs = data if isinstance(data, list) else [data]
     faults: list[Fault] = []
     tables = []
@@ -291,7 +286,7 @@ def _json_result(result: Any) -> tuple[float, float, bool]:
     inner = inner if isinstance(inner, Mapping) else {}
     size, time_us = held.get("size"), inner.get("time", inner.get("cpu_time"))
     for field, value in (("size", size), ("time", time_us)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
             raise ValueError(f"{field} should be a number, not {shown(value)}")
     if size and not time_us:
         raise ValueError("time is zero")

@@ -8,16 +8,19 @@ were and what held the clock down, how many operators of PyTorch the row is made
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ... import escape
 from ...errors import Fault, UserError, did_you_mean, shown
+from ...files import not_written, read_bounded
 from ...units import US_PER_S
 from ..gpus.kernel import WIDTH
-from ..tables import check_header, number, read, truth
+from ..tables import MOST_BYTES, MOST_COUNT, check_header, number, read, truth
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 WORDS = ("gpu", "op", "dtype")
@@ -117,9 +120,9 @@ def _cell(value: float | None) -> str:
 
 
 def line(cells: Iterable[str]) -> str:
-    """Cells as a line of CSV."""
+    """Cells as a line of CSV; what a spreadsheet would compute is text in it."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
+    csv.writer(out, lineterminator="\n").writerow(map(escape.csv_cell, cells))
     return out.getvalue()
 
 
@@ -130,24 +133,32 @@ def text(rows: Iterable[Measured]) -> str:
 
 def append(path: Path, row: Measured) -> None:
     """Adds a row in one write, so that whoever is killed loses one row at most."""
-    content = line(row.cells()) if path.exists() and path.stat().st_size else text([row])
+    added = (line(row.cells()) if path.exists() and path.stat().st_size else text([row])).encode("utf-8")
     try:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            os.write(handle, content.encode("utf-8"))
+            before = os.fstat(handle).st_size
+            if os.write(handle, added) < len(added):
+                os.ftruncate(handle, before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(handle)
     except OSError as error:
-        raise UserError(f"cannot write {str(path)!r}: {error.strerror}", hint="the rows before are kept") from None
+        raise not_written(path, error, hint="the rows before are kept") from None
+
+
+def content(path: Path) -> bytes:
+    """What a table in a file of its own holds so far; nothing if there is no file."""
+    return read_bounded(path, MOST_BYTES, "a table of measurements") if path.exists() else b""
 
 
 def mend(path: Path) -> None:
     """Cuts off a last line that has no end: whoever wrote it was killed meanwhile."""
     if not path.exists() or not path.stat().st_size:
         return
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
+    held = content(path)
+    whole = held.rfind(b"\n") + 1
+    if whole < len(held):
         os.truncate(path, whole)
 
 
@@ -195,7 +206,7 @@ def _wrong(row: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
     for name in (*SIZES, "runs", "operators"):
         cell = row.get(name, "").strip()
-        if cell and not (number(cell) >= 0 and number(cell) == int(number(cell))):
+        if cell and not (0 <= number(cell) <= MOST_COUNT and number(cell) == int(number(cell))):
             yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
     for name in ("p10_us", "p90_us", "clock_mhz", "power_w", "alone_us"):
         cell = row.get(name, "").strip()

@@ -11,15 +11,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...units import NS_PER_S, US_PER_S
 from . import kineto
-from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union
+from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union, word
 from .table import COLUMNS, FIT, Measured, Probe, line
 from .timers import Sample
 from .trace_names import COLLECTIVE_KERNEL, collective_of, family_of
-from .trace_ops import DTYPES, Op, found, is_composite, probe_of
+from .trace_ops import DTYPES, MOST_SIZE, Op, found, is_composite, probe_of
 from .words import kernel_of
 
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
@@ -108,7 +108,7 @@ def _on_device(events: Events) -> Iterator[Pair]:
     by_id, launch = operators_by_id(events), launches_by_id(events)
     calls: dict[int, int] = {}
     for event in events.device:
-        name, (start, end) = str(event.get("name")), span_of(event)
+        name, (start, end) = word(event.get("name")), span_of(event)
         op = launcher(event, by_id, launch, events)
         whole = found(op) if op else None
         if COLLECTIVE_KERNEL.search(name) or "Collective name" in args_of(event):
@@ -151,7 +151,7 @@ def _stray(name: str, event: Mapping[str, Any]) -> tuple[str, Probe, str]:
     """A kernel without an operator that we know: a copy, or what its name tells."""
     way = next((ours for words, ours in COPIES if words in name), "")
     moved = args_of(event).get("bytes")
-    if way and isinstance(moved, int) and moved >= 2:
+    if way and _is_count(moved) and moved >= 2:
         return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=way))
     return name, Probe(family_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
 
@@ -173,11 +173,15 @@ def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:
     """A collective: its payload in bytes as nccl-tests counts it (`n`), and its ranks (`batch`)."""
     kind = collective_of(str(args.get("Collective name", ""))) or collective_of(name) or UNKNOWN
     elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
-    most = max((count for count in elements if isinstance(count, int)), default=0)
+    most = max((count for count in elements if _is_count(count)), default=0)
     dtype, ranks = str(args.get("dtype") or UNKNOWN), args.get("Group size")
     payload_bytes = most * ELEMENT_BYTES.get(dtype, 0)
-    size = ranks if isinstance(ranks, int) else 0
+    size = ranks if _is_count(ranks) else 0
     return kind, Probe(kind, dtype, n=payload_bytes, batch=size, variant="n = bytes, batch = ranks"), COLLECTIVE
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= MOST_SIZE
 
 
 def _gathered(pairs: Sequence[Pair]) -> list[Entry]:

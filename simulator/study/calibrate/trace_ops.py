@@ -8,6 +8,7 @@ found by the innermost, for what stands around them reshapes. Where arguments st
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,11 @@ TRUTH = {"True": True, "False": False}
 ADAMS = ("aten::_fused_adamw_", "aten::_fused_adam_")
 
 
+MOST_DIMENSIONS, MOST_SIZE = 64, 2**62
+"""Of a tensor, and of a dimension or a stride."""
+DECIMAL = re.compile(r"\d{1,18}")
+
+
 @dataclass(slots=True)
 class Op:
     """An operator of the host in a trace; `parent` is the one that called it. Times in microseconds, as they stand there."""
@@ -88,6 +94,8 @@ class Op:
     parent: Op | None = None
     inner: list[Op] = field(default_factory=list)
     process: Any = None
+    depth: int = 0
+    """How many operators it lies in."""
 
     def dims(self, place: int) -> list[int]:
         """The shape of an argument; nothing for what is no tensor."""
@@ -112,7 +120,11 @@ class Op:
     def first_count(self) -> int | None:
         """The first whole number among the arguments; None if the trace does not tell."""
         found = self.args.get("Concrete Inputs")
-        return next((int(word) for word in map(str, found) if word.isdecimal()), None) if isinstance(found, Sequence) else None
+        return (
+            next((int(word) for word in map(str, found) if DECIMAL.fullmatch(word)), None)
+            if isinstance(found, Sequence)
+            else None
+        )
 
     def transposed(self, place: int) -> bool | None:
         """Whether a matrix is read across its rows; None if the trace does not tell."""
@@ -135,7 +147,8 @@ class Op:
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(size, int) and not isinstance(size, bool) for size in value)
+    few = isinstance(value, list) and len(value) <= MOST_DIMENSIONS
+    return few and all(type(size) is int and abs(size) <= MOST_SIZE for size in value)
 
 
 def is_composite(op: Op) -> bool:

@@ -30,7 +30,7 @@ ATTENTIONS = {
     FORWARD_BACKWARD: (Part.FORWARD, Part.INPUT_GRADIENT),
 }  # fmt: skip
 EXPERTS = "moe_ffn"
-TOP_K = re.compile(r"top[-_ ]?k *[=:]? *(\d+)", re.IGNORECASE)
+TOP_K = re.compile(r"top[-_ ]?k *(?:[=:] *)?(\d{1,9})", re.IGNORECASE)
 GATED_PRODUCTS = 3
 """Of an expert: gate, value, and back."""
 INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")
@@ -39,7 +39,7 @@ INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")
 header says, (m, k) x (k, n), and these as long with n and k exchanged; a batch of products of 64 in m or k takes twice its
 share of time there, where a tile is half empty, and one of 64 in n its share; and a product of 960 x 960 x 32768 on an H100
 is as slow as 64 tiles on 132 multiprocessors."""
-TE_VALUES = re.compile(r"v_head_dim=(\d+)")
+TE_VALUES = re.compile(r"v_head_dim=(\d{1,9})")
 """Heads whose values are of another width than their keys."""
 VARIANTS = {
     Part.FORWARD: ("fwd",),

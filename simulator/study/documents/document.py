@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from ...errors import UserError
 
+MOST_DIGITS = 9
+"""Of an index of a list."""
 Place = tuple[str | int, ...]
 """Where a value stands in a document: the keys and indices from the root."""
 
@@ -50,7 +52,10 @@ class Document:
         """The value at a place, or None."""
         value = self.data
         for part in place:
-            value = value.get(part) if isinstance(value, dict) else None
+            if isinstance(value, list) and isinstance(part, int):
+                value = value[part] if part < len(value) else None
+            else:
+                value = value.get(part) if isinstance(value, dict) else None
         return value
 
     def under(self, place: Place) -> Document:
@@ -66,11 +71,16 @@ class Document:
     def changed(self, place: Place, value: Any, mark: Mark) -> Document:
         """This document with a value of another origin at a place."""
         new = Document(value, dict.fromkeys(_places(value), mark))
-        return self.overlaid(new, tuple(int(part) if str(part).isdecimal() else part for part in place))
+        return self.overlaid(new, tuple(int(part) if _is_index(part) else part for part in place))
 
     def without(self, place: Place) -> Document:
         """This document with nothing at a place."""
         return Document(_without(self.data, place), self.marks)
+
+
+def _is_index(part: str | int) -> bool:
+    """Whether a part of a place that somebody typed counts the entries of a list."""
+    return str(part).isdecimal() and len(str(part)) <= MOST_DIGITS
 
 
 def _without(data: dict[str, Any], place: Place) -> dict[str, Any]:

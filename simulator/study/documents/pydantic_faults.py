@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
@@ -14,6 +16,9 @@ from .document import Document, Place
 from .pydantic_twins import Judge, judge
 from .strict import SoFar, Strict, Text
 
+MOST_HINTED = 1000
+"""Faults of a file for which it is worked out what was meant: nobody reads more."""
+
 
 def judged(schema: type[Strict], document: Document, at: Place = ()) -> tuple[Any, list[tuple[Place, Fault]]]:
     """The data at a place as `schema`, or None and every fault by its place."""
@@ -21,7 +26,8 @@ def judged(schema: type[Strict], document: Document, at: Place = ()) -> tuple[An
         return judge(schema).model_validate(document.at(at)), []
     except ValidationError as error:
         details = [_Detail(detail, judge(schema), document, at) for detail in error.errors(include_url=False)]
-        return None, [found for detail in details for found in detail.faults()]
+        found = [found for detail in details[:MOST_HINTED] for found in detail.faults()]
+        return None, found + [found for detail in details[MOST_HINTED:] for found in detail.faults(hinted=False)]
 
 
 class _Detail:
@@ -34,14 +40,15 @@ class _Detail:
         self.place: Place = (*at, *self.within)
         self.field = _field(schema, self.within)
 
-    def faults(self) -> Iterator[tuple[Place, Fault]]:
-        """The finding as one fault, or as several where fields contradict each other."""
+    def faults(self, *, hinted: bool = True) -> Iterator[tuple[Place, Fault]]:
+        """The finding as one fault, or as several where fields contradict each other; with or without looking for what was meant
+        by an unknown key."""
         if self.kind == "contradictions":
             for name, message, hint in self.context["found"]:
                 place = (*self.place, *(int(part) if part.isdecimal() else part for part in name.split(".") if part))
                 yield place, Fault(f"{_dotted(place)}{message}", hint, self.document.where(place))
             return
-        message, hint = self._words()
+        message, hint = self._words() if hinted or self.kind != "extra_forbidden" else (": unknown key", "")
         yield self.place, Fault(f"{_dotted(self.place)}{message}", hint, self.document.where(self.place))
 
     def _words(self) -> tuple[str, str]:
@@ -69,10 +76,10 @@ class _Detail:
     def _unknown(self) -> tuple[str, str]:
         key, owner = str(self.place[-1]), _model(_annotation(self.schema, self.within[:-1]))
         if key in owner.of.not_yet:
-            return f": {owner.of.not_yet[key]}", "leave it out"
-        elsewhere = [path for path in _paths(self.schema) if path[-1] == key]
+            return f": {owner.of.not_yet[key]}", owner.of.instead
+        elsewhere = _shortest_paths(self.schema).get(key)
         if elsewhere:
-            return ": unknown key", f"did you mean {_dotted(min(elsewhere, key=len))!r}?"
+            return ": unknown key", f"did you mean {_dotted(elsewhere)!r}?"
         return ": unknown key", did_you_mean(key, _fields(owner))
 
 
@@ -84,6 +91,7 @@ _BOUNDS = (
     ("min_length", "empty", "at least this many characters:"),
     ("max_length", "too long", "at most this many characters:"),
 )
+_THOUSANDS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 _SAYS = {**dict.fromkeys(("yes", "on", "y", 1), "true"), **dict.fromkeys(("no", "off", "n", 0), "false")}
 
 
@@ -94,12 +102,21 @@ def _wanted(kind: str, value: Any) -> tuple[str, str]:
     if kind.startswith("bool"):
         word = _SAYS.get(value.lower() if isinstance(value, str) else value) if isinstance(value, (str, int)) else None
         return "true or false", f"write {word}" if word else ""
-    words = {"float_type": "a number", "finite_number": "a finite number", "string_type": "text", "list_type": "a list"}
+    words = {
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "string_type": "text",
+        "string_unicode": "text in UTF-8",
+        "list_type": "a list",
+    }
     return words.get(kind, "a mapping" if kind in ("model_type", "dict_type") else ""), ""
 
 
 def _whole(value: Any) -> str:
     """The whole numbers next to what somebody wrote."""
+    if isinstance(value, str) and "," in value and not _THOUSANDS.fullmatch(value.strip()):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        return f"one value at a time: write {either(parts)}" if parts and all(map(str.isdecimal, parts)) else ""
     text = value.replace(",", "").replace("_", "").strip() if isinstance(value, str) else ""
     if text.isdecimal() and len(text) <= 15:
         return f"write {int(text)}, without quotes" if text == value else f"write {int(text)}"
@@ -174,6 +191,15 @@ def _model(annotation: Any) -> type[Judge]:
 
 def _fields(model: type[Judge]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+@cache
+def _shortest_paths(model: type[Judge]) -> Mapping[str, tuple[str, ...]]:
+    """The shortest path to a field of every name that is below a schema."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted(_paths(model), key=len):
+        found.setdefault(path[-1], path)
+    return found
 
 
 def _paths(model: type[Judge]) -> Iterator[tuple[str, ...]]:

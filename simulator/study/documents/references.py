@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Fault, UserError, shown
 from .. import catalog
 from .document import Document, Mark, Place
+from .hugging_face import refuse_config
 from .source import read
 
 if TYPE_CHECKING:
     from .strict import Strict
 
+MOST_DIGITS = 18
+"""Of a number of a line or a column."""
 Step = Callable[[Document], Document]
 """A document with something in it replaced by what it stands for; raises `UserError` for what stands for nothing."""
 
@@ -59,7 +62,11 @@ def resolved(
         return document
     with placed(document.where(at)):
         try:
-            file = catalog.find(kind, beside(name, document.mark(at)) if catalog.is_path(name) else name)
+            path = beside(name, document.mark(at))
+            if catalog.is_path(name) and needed and not catalog.exists(path) and all(key in inner for key in needed()):
+                return document
+            is_file = catalog.is_path(name) or (catalog.written(kind, name) not in catalog.files(kind) and catalog.is_file(path))
+            file = catalog.find(kind, path if is_file else name)
         except UserError:
             if needed and all(key in inner for key in needed()):
                 return document
@@ -67,6 +74,7 @@ def resolved(
                 raise
             file = catalog.find(kind, meant(name))
         base = read(file)
+        refuse_config(base.data, str(file))
     named = Document({**base.data, "name": file.stem}, base.marks)
     over = Document({key: v for key, v in inner.items() if key != "name"}, document.under(place).marks if inner else {})
     return document.overlaid(named.overlaid(over), place)
@@ -103,4 +111,4 @@ def understood(
 
 def _reading_order(fault: Fault) -> list[tuple[int, str]]:
     """Faults of a file from its top to its bottom."""
-    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", fault.where)]
+    return [(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else 0, part) for part in re.split(r"(\d+)", fault.where)]

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from ...errors import Fault, UserError, nearest, shown
+from ...files import read_bounded
 from .document import Document, Mark, Place
 
 START = "it should hold keys and values, such as `model: llama3-70b` in a scenario or `gpu: h100` in a cluster"
@@ -47,15 +48,7 @@ _Loader: Any = type(
 
 def read(path: Path) -> Document:
     """A YAML file whose root is a mapping."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise UserError(f"no file {shown(str(path))}", hint=_neighbour(path)) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {shown(str(path))}: {getattr(error, 'strerror', error)}") from None
-    if len(raw) > MOST_BYTES:
-        raise UserError("too large for a scenario", where=str(path), hint=f"at most {MOST_BYTES:,} bytes")
+    raw = read_bounded(path, MOST_BYTES, "a scenario, or a file that one names", _neighbour)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

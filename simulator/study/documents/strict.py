@@ -25,6 +25,8 @@ class Strict:
 
     not_yet: ClassVar[dict[str, str]] = {}
     """Keys of the contract whose time has not come: refused with a reason instead of a guess at a typo."""
+    instead: ClassVar[str] = "leave it out"
+    """What to do about such a key."""
 
     def __init__(self, **values: Any) -> None:
         """Of values that were checked; the others are those of the class."""

@@ -6,23 +6,28 @@ and the sizes between which they were measured; no measured time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from ... import escape
 from ...costs.attention import SIXTEENS, WIDTHS, AttentionConstants
 from ...costs.gemm import TILE_SETS, GemmConstants
 from ...costs.rowwise import RowwiseConstants
 from ...costs.shelf import BESIDE, BESIDE_ATTENTION, BESIDE_ROWWISE, Constants, Fit, RatioRows
 from ...errors import did_you_mean
+from ...files import read_bounded
 from .. import catalog
 from ..documents.checked import validated
 from ..documents.source import read
 from ..documents.strict import Contradiction, Field, Strict
 
 FOLDER = "kernels"
+PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")
+"""A name that YAML takes for a word as it stands."""
 CONSTANTS: Mapping[str, type[Constants]] = {
     "gemm": GemmConstants,
     "moe": GemmConstants,
@@ -139,7 +144,7 @@ def owner_of(path: str) -> str:
 
 def fingerprint(path: Path) -> str:
     """What tells a file from others of its name: some digits of a hash of its bytes."""
-    return sha256(path.read_bytes()).hexdigest()[:HASH_DIGITS]
+    return sha256(read_bounded(path, catalog.MOST_BYTES, "a profile")).hexdigest()[:HASH_DIGITS]
 
 
 def _fit(entry: FitSchema) -> Fit:
@@ -159,7 +164,7 @@ def _ranges(spans: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, floa
 
 def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
     """The fits of a GPU as its YAML file."""
-    lines = [f"# {about}", f"gpu: {gpu_name}", "fits:"]
+    lines = [f"# {about}", f"gpu: {gpu_name if PLAIN.fullmatch(gpu_name) else escape.yaml(gpu_name)}", "fits:"]
     for fit in fits:
         lines += [f"  - family: {fit.family}"]
         lines += [f"    {key}: {value}" for key, value in (("dtype", fit.dtype), ("library", fit.library)) if value]
@@ -177,7 +182,7 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
             lines += [f"    ratios: {{{', '.join(pairs)}}}"]
         if fit.ratio_rows:
             lines += ["    ratio_rows:", *(f"      {op}: {{{_told_by(told)}}}" for op, told in fit.ratio_rows.items())]
-        lines += [f'    source: "{fit.source}"', "    constants:"]
+        lines += [f"    source: {escape.yaml(fit.source)}", "    constants:"]
         lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items() if not _neutral(fit, name)]
     return "\n".join(lines) + "\n"
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...engine.task import Array
 from ...errors import Fault, UserError, shown
+from ...files import read_bounded
 
 MOST_BYTES = 2**26
 """Of a file."""
@@ -40,13 +41,7 @@ def read(path: Path) -> Array:
 
 def _lines(path: Path) -> list[list[str]]:
     """The cells of every line."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {shown(str(path))}: {getattr(error, 'strerror', error)}", hint=f"a CSV: {ROWS}") from None
-    if len(raw) > MOST_BYTES:
-        raise UserError("too large for a matrix of bytes", where=str(path), hint=f"at most {MOST_BYTES:,} bytes")
+    raw = read_bounded(path, MOST_BYTES, "a matrix of bytes", f"a CSV: {ROWS}")
     try:
         text = raw.decode("utf-8-sig")
         return [[cell.strip() for cell in next(csv.reader([line]), [])] for line in text.splitlines()]

@@ -90,7 +90,7 @@ def group_on(cluster: Cluster, ranks: int, nodes: int) -> Group:
 
 def generation(architecture: str, link_bytes_per_s: float) -> str:
     """The constants of NCCL for GPUs of an architecture, such as sm_90; for a GPU that names none, by the rate of its links."""
-    number = re.match(r"sm_?(\d+)", architecture)
+    number = re.match(r"sm_?(\d{1,9})", architecture)
     if number:
         return next(name for least, name in GENERATIONS if int(number[1]) >= least)
     return "ampere" if architecture else next(name for name, rate in RATES if link_bytes_per_s >= rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ... import escape
 from ...costs.curves import Curve
 from ...costs.links import Across, Inside
 from ...costs.tuner import Choice
@@ -13,8 +14,8 @@ from .fabrics import Fabric
 
 def text(fabric: Fabric) -> str:
     """A fabric as its YAML file."""
-    lines = [f"# {fabric.about.rstrip('.')}.", f"about: {_quoted(fabric.about)}"]
-    lines += [f"provenance: {fabric.provenance}", f"source: {_quoted(fabric.source)}"]
+    lines = [f"# {escape.terminal(fabric.about.rstrip('.'))}.", f"about: {escape.yaml(fabric.about)}"]
+    lines += [f"provenance: {fabric.provenance}", f"source: {escape.yaml(fabric.source)}"]
     if fabric.inside:
         lines += ["inside:", *(f"  {line}" for line in _inside_lines(fabric.inside))]
     if fabric.across:
@@ -67,7 +68,7 @@ def _curve_lines(curve: Curve, *, own: bool) -> list[str]:
     head = f"  - {{kind: {curve.kind}, algorithm: {curve.algorithm}, ranks: {curve.ranks}, nodes: {curve.nodes}"
     head += "" if own else f", inside: {curve.inside.name}"
     return [
-        f"{head}, error: {curve.error:.4f}, source: {_quoted(curve.source)},",
+        f"{head}, error: {curve.error:.4f}, source: {escape.yaml(curve.source)},",
         f"     sizes: [{', '.join(_size(size) for size, _ in curve.knots)}],",
         f"     times: [{', '.join(_us(time) for _, time in curve.knots)}]}}",
     ]
@@ -78,10 +79,6 @@ def _choice(line: Choice) -> str:
     parts += [f"size_up_to: {_size(line.bytes_up_to)}"] * math.isfinite(line.bytes_up_to)
     parts += [f"nodes_up_to: {line.nodes_up_to:.0f}"] * math.isfinite(line.nodes_up_to)
     return ", ".join(parts)
-
-
-def _quoted(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _rate(value: float) -> str:

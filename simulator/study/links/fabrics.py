@@ -17,6 +17,7 @@ from ...costs.links import Across, Inside
 from ...costs.theory import Algorithm, Kind
 from ...costs.tuner import Choice
 from ...errors import UserError, did_you_mean
+from ...files import read_bounded
 from ...units import BYTES, BYTES_PER_SECOND, KIB, LATENCY, SECONDS
 from .. import catalog
 from ..documents.checked import validated
@@ -176,7 +177,8 @@ def load(name: str) -> Fabric:
 def outline(name: str) -> Fabric:
     """A fabric that ships, without its curves, which are most of its file and stand at its end."""
     path = folder() / f"{catalog.plain(name)}.yaml"
-    return _fabric(parse(path.read_text(encoding="utf-8").partition("\ncurves:")[0], str(path)), catalog.plain(name))
+    outlined = read_bounded(path, catalog.MOST_BYTES, "a fabric").decode("utf-8").partition("\ncurves:")[0]
+    return _fabric(parse(outlined, str(path)), catalog.plain(name))
 
 
 def _fabric(document: Document, name: str) -> Fabric:

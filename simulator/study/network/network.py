@@ -17,7 +17,7 @@ import numpy as np
 
 from ...engine.task import RATE_BITS, WEIGHT_BITS, Array
 from ...engine.timeline import Timeline
-from ...units import NS_PER_S, seconds
+from ...units import NS_PER_S, seconds, show_s
 from ..assemble import bound_of
 from .traffic import Traffic, first_of, ratio
 from .waiting import Wait, WaitedLink, Waiting, waited_links, waiting, waits
@@ -54,6 +54,9 @@ class Network(Traffic):
     end_ns: int
     waiting: Waiting
     """The exposed time of every rank by the links that it waits for."""
+
+    def __repr__(self) -> str:
+        return f"Network({self.cluster!r}, {self.cluster.wiring.links:,} links over {show_s(self.step_s)})"
 
     @property
     def step_s(self) -> float:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import escape
 from ...engine.timeline import Timeline
-from ...errors import UserError
+from ...errors import UserError, must_be
 from ...memory.account import RankMemory, over_time
 from ...metrics import Array, Observation, Window, bubble, mfu
 from ...metrics.idle import BUSY, OPTIMIZER, Spent, imbalance
@@ -19,7 +20,7 @@ from ...metrics.mfu import CONVENTION
 from ...program.labels import Labels
 from ...program.op import HOST
 from ...program.program import Program
-from ...units import TFLOP, seconds
+from ...units import TFLOP, seconds, show_s
 from ..scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -84,9 +85,18 @@ class Run:
         calls = Counter(step.body for step in self.program.orders[rank] if step.iteration in window.iterations)
         return {body: times / window.steps for body, times in calls.items()}
 
+    def chosen(self, ranks: Iterable[int]) -> list[int]:
+        """Ranks that somebody asks for; all of them exist."""
+        must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]")
+        found = list(ranks)
+        for rank in found:
+            self.coordinate(rank)
+        return found
+
     def coordinate(self, rank: int) -> int:
         """The pipeline coordinate of a rank."""
         timeline = self.engine_timeline
+        must_be(rank, (int, np.integer), "rank", "a whole number", f"ranks are 0 to {timeline.ranks - 1}")
         if not 0 <= rank < timeline.ranks:
             raise UserError(f"no rank {rank}", hint=f"ranks are 0 to {timeline.ranks - 1}")
         return int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
@@ -217,10 +227,11 @@ class Run:
         return summary(self)
 
     def __repr__(self) -> str:
-        return "\n".join(["Run", *(f"  {name:<11} {text}" for name, text in self.summary)])
+        return "\n".join(["Run", *(f"  {name:<11} {escape.terminal(text)}" for name, text in self.summary)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td style='text-align:left'>{text}</td></tr>" for name, text in self.summary)
+        told = [(name, escape.html(text)) for name, text in self.summary]
+        rows = "".join(f"<tr><th>{name}</th><td style='text-align:left'>{text}</td></tr>" for name, text in told)
         return f"<table>{rows}</table>"
 
 
@@ -266,10 +277,15 @@ class RunTimeline:
         return columns if measured.all() else {name: column[measured] for name, column in columns.items()}
 
     def to_pandas(self, ranks: Iterable[int] | None = None) -> pd.DataFrame:
-        """A row per rank and task, for all ranks or for those given."""
+        """A row per rank and task, for all ranks or for those given, in the order of time; of one instant, by rank."""
         import pandas as pd
 
         if ranks is None and len(self) > MOST_ROWS:
             raise UserError(f"{len(self):,} rows are more than a frame should hold", hint="to_pandas(ranks=[0, 1])")
-        wanted = range(self.run.gpus) if ranks is None else ranks
-        return pd.concat([pd.DataFrame(self.columns_of(rank)) for rank in wanted], ignore_index=True)
+        wanted = range(self.run.gpus) if ranks is None else self.run.chosen(ranks)
+        rows = pd.concat([pd.DataFrame(self.columns_of(rank)) for rank in wanted], ignore_index=True)
+        return rows.sort_values(["start_ns", "end_ns"], kind="stable", ignore_index=True)
+
+    def __repr__(self) -> str:
+        ranks, ends_s = self.run.engine_timeline.ranks, seconds(int(self.run.engine_timeline.times.end_ns.max(initial=0)))
+        return f"Timeline({len(self):,} rows of {ranks:,} ranks, {show_s(ends_s)}; to_pandas(ranks=[0]) makes a table)"

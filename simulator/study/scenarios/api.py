@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, shown
 from ..documents.document import Document
+from .code import Trust
 from .load import from_mapping
 from .references import NAMED, resolved, understood
 
@@ -29,13 +30,22 @@ def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
     return convert.model(validated(ModelSchema, document, ("model",)))
 
 
-def cluster(name: str | Path | Mapping[str, Any], **changes: Any) -> Cluster:
-    """A cluster of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `nodes=8`."""
+def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False, **changes: Any) -> Cluster:
+    """A cluster of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `nodes=8`.
+
+    With `trust` its file may name code as its shape, which is imported.
+    """
     from . import convert_cluster
     from .clusters import ClusterSchema
 
     names = [(place, kind) for place, kind in NAMED if place[0] == "cluster"]
-    schema, _ = understood(_document("cluster", name, changes), names, ClusterSchema, ("cluster",))
+    schema, _ = understood(
+        _document("cluster", name, changes),
+        names,
+        ClusterSchema,
+        ("cluster",),
+        trust=trust if isinstance(trust, Trust) else Trust(trust),
+    )
     return convert_cluster.cluster(schema)
 
 
@@ -49,11 +59,14 @@ def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework
     return convert.framework(validated(FrameworkSchema, document, ("framework",)))
 
 
-def scenario(data: Mapping[str, Any]) -> Scenario | Tenancy:
-    """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds."""
+def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tenancy:
+    """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds.
+
+    With `trust` the files that it names may name code, which is imported.
+    """
     if not isinstance(data, Mapping):
         raise UserError(f"a scenario is a mapping, not {shown(data)}", hint='a file is read by load("scenario.yaml")')
-    return from_mapping(data)
+    return from_mapping(data, trust=trust)
 
 
 def _document(kind: str, name: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Document:

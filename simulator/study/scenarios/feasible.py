@@ -245,6 +245,20 @@ def _disturbed_links(scenario: Scenario) -> Found:
                 yield f"perturb.{i}.link", error.faults[0].message, error.hint
 
 
+def _in_fields(scenario: Scenario, refused: OutsideDomain) -> str:
+    """The nearest shape that a schedule serves, in fields of a scenario: there are no microbatches there, but a batch."""
+    unit = data_parallel_degree(scenario) * scenario.job.microbatch_size
+    fields = {"ranks": "plan.pp", "chunks": "plan.chunks", "group": "plan.group", "memory_limit": "plan.memory_limit"}
+    told = []
+    for name, value in refused.nearest.items():
+        if name == "microbatches":
+            batch = value * unit // scenario.plan.splits
+            told.append(f"job.global_batch: {batch}, which is {value} microbatches of each replica")
+        else:
+            told.append(f"{fields.get(name, name)}: {value}")
+    return "nearest legal: " + "; ".join(told) if told else refused.hint
+
+
 def _scheduled(scenario: Scenario) -> Found:
     plan, schedule, shape = scenario.plan, catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
     name = catalog.called(plan.schedule)
@@ -264,6 +278,6 @@ def _scheduled(scenario: Scenario) -> Found:
         elif hasattr(schedule, "refuse"):
             schedule.refuse(shape)
     except OutsideDomain as error:
-        yield "plan.schedule", error.reason, error.hint
+        yield "plan.schedule", error.reason, _in_fields(scenario, error)
     except UserError as error:
         yield from (("plan.schedule", fault.message, fault.hint) for fault in error.faults)

@@ -80,11 +80,14 @@ def _text(value: Any, example: str) -> str:
 
 
 def shape(name: Any) -> str:
-    """The name of a topology family."""
+    """The name of a topology family; of code that was not imported it is told elsewhere."""
+    if catalog.is_code(name):
+        return name
     found = catalog.module("shapes", _text(name, "rail-optimized"))
     if not (hasattr(found, "wire") and hasattr(found, "route")):
         raise UserError(f"{shown(name)} is no shape", hint="a shape has wire(cluster) and route(cluster, source, target)")
-    return str(name)
+    text: str = name
+    return text
 
 
 def sites(value: Any) -> tuple[str, ...]:
@@ -94,7 +97,7 @@ def sites(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_SITES:
         raise UserError(f"{shown(value)} is no number of sites and no list of shapes", hint="sites: [rail-optimized, leaf-spine]")
     for name in value:
-        shape(name)
+        _text(name, "rail-optimized")
         if catalog.plain(name) not in shapes_with("fabric") or catalog.plain(name) == "wan":
             known = [name for name in shapes_with("fabric") if name != "wan"]
             raise UserError(f"{shown(name)} cannot be the shape of a site", hint=did_you_mean(name, known))
@@ -116,9 +119,11 @@ def shapes_with(what: str) -> list[str]:
 
 
 def schedule(name: Any) -> str:
-    """The name of a schedule, or of somebody's own."""
-    catalog.module("schedules", _text(name, "1f1b"))
-    return str(name)
+    """The name of a schedule, or of somebody's own; of code that was not imported it is told elsewhere."""
+    if not catalog.is_code(name):
+        catalog.module("schedules", _text(name, "1f1b"))
+    text: str = name
+    return text
 
 
 def rank_order(text: Any) -> str:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Fault, UserError, shown
+from ...errors import MOST_SHOWN, Fault, UserError, shown
 from .. import catalog
 from ..documents.document import Document, Mark
+from ..documents.hugging_face import refuse_config
 from ..documents.references import beside, placed
 from ..documents.source import parse, read, scalar
+from .code import Trust
 from .references import from_document
 
 if TYPE_CHECKING:
@@ -23,37 +25,42 @@ if TYPE_CHECKING:
     from .tenancy import Tenancy
 
 
-def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario | Tenancy:
-    """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4"."""
+def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
+    """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4".
+
+    Code that files name (`module:name`, `file.py:name`) is refused, unless `trust` says that it may be imported.
+    """
     if not isinstance(path, (str, Path)):
         raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
-    return _understood(_with_settings(_extended(read(file), (file.resolve(),)), settings))
+    document = read(file)
+    refuse_config(document.data, str(file))
+    return _understood(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
 
 
-def load_one(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
+def load_one(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> Scenario:
     """The same where several jobs on one cluster have no place."""
     from .scenario import Scenario
 
-    found = load(path, settings)
+    found = load(path, settings, trust=trust)
     if not isinstance(found, Scenario):
         raise UserError(f"{path} holds several jobs", hint="`trainsim run` runs them; this takes one")
     return found
 
 
-def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = ()) -> Scenario | Tenancy:
-    """The scenario of a mapping such as a YAML file holds."""
-    return _understood(_with_settings(_extended(Document.of(data), ()), settings))
+def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
+    """The scenario of a mapping such as a YAML file holds; `trust` is for the files that it names."""
+    return _understood(_with_settings(_extended(Document.of(data), ()), settings), Trust(trust))
 
 
-def _understood(document: Document) -> Scenario | Tenancy:
+def _understood(document: Document, trust: Trust) -> Scenario | Tenancy:
     """One job, or several that share a cluster."""
     if "jobs" not in document.data:
-        return from_document(document)
+        return from_document(document, trust)
     from .tenancy import tenancy
 
-    return tenancy(document)
+    return tenancy(document, trust)
 
 
 def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
@@ -92,4 +99,4 @@ def _set(document: Document, setting: str) -> Document:
     origin = f"--set {name.strip()}"
     value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
     with placed(origin):
-        return document.changed(place, value, Mark(f"{origin}={text}"))
+        return document.changed(place, value, Mark(f"{origin}={text if len(text) <= MOST_SHOWN else shown(text)}"))

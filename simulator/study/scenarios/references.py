@@ -11,6 +11,7 @@ from ..documents.document import Document, Place
 from ..documents.references import Step, beside
 from ..documents.strict import required
 from ..gpus import gpu_files
+from .code import Trust
 
 if TYPE_CHECKING:
     from ..documents.strict import Strict
@@ -24,25 +25,26 @@ NAMED: tuple[tuple[Place, str], ...] = (
 )
 """What may be a name in a scenario, and of which kind. A cluster's file may name its GPU: so the order matters."""
 FABRIC: Place = ("cluster", "fabric")
-PYTHON: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
-"""What may be `file.py:name`."""
+SCHEDULE: Place = ("plan", "schedule")
 
 
-def from_document(document: Document) -> Scenario:
+def from_document(document: Document, trust: Trust) -> Scenario:
     """The scenario of a document, or the faults of all its sections together."""
     from .convert import scenario
     from .schema import ScenarioSchema
 
-    return scenario(*understood(document, NAMED, ScenarioSchema))
+    return scenario(*understood(document, NAMED, ScenarioSchema, trust=trust))
 
 
-def understood(document: Document, named: Iterable[tuple[Place, str]], schema: type[Strict], at: Place = ()) -> Any:
+def understood(
+    document: Document, named: Iterable[tuple[Place, str]], schema: type[Strict], at: Place = (), *, trust: Trust
+) -> Any:
     """What stands at a place of a document as `schema`, its names resolved, and the document with what they stand for.
 
     Raises `UserError` with all that is wrong, in the order of reading.
     """
     names = ((place, _resolves(place, kind)) for place, kind in named)
-    return references.understood(document, names, (_located, gpu_files.profiled), schema, at)
+    return references.understood(document, names, (_located, gpu_files.profiled, trust.refuse, trust.admit), schema, at)
 
 
 def _resolves(place: Place, kind: str) -> Step:
@@ -73,15 +75,11 @@ NEEDED = {"models": _of_a_model, "clusters": _of_a_cluster}
 
 
 def _located(document: Document) -> Document:
-    """The document with the paths of a fabric, of Python files and of tables as seen from where trainsim runs."""
+    """The document with the paths of a fabric and of a table as seen from where trainsim runs."""
     name, mark = document.at(FABRIC), document.mark(FABRIC)
     if isinstance(name, str) and catalog.is_path(name) and mark:
         document = document.changed(FABRIC, beside(name, mark), mark)
-    for place in PYTHON:
-        name, mark = document.at(place), document.mark(place)
-        if isinstance(name, str) and ".py:" in name and mark:
-            path, _, attribute = name.rpartition(":")
-            document = document.changed(place, f"{beside(path, mark)}:{attribute}", mark)
-        elif isinstance(name, str) and catalog.is_table(name) and mark:
-            document = document.changed(place, beside(name, mark), mark)
+    name, mark = document.at(SCHEDULE), document.mark(SCHEDULE)
+    if isinstance(name, str) and catalog.is_table(name) and mark:
+        document = document.changed(SCHEDULE, beside(name, mark), mark)
     return document

@@ -45,6 +45,9 @@ class Scenario:
     marks: Mapping[Place, Mark] = field(default_factory=dict, compare=False, repr=False)
     """Where the values came from, for messages."""
 
+    def __repr__(self) -> str:
+        return f"Scenario({self.model.name} on {self.cluster!r}, {self.plan!r})"
+
     def simulate(self, **options: Any) -> Run:
         """Runs the scenario; the options are those of `simulator.simulate`."""
         from ..simulate import simulate_scenario
@@ -57,7 +60,7 @@ class Scenario:
     def as_dict(self) -> dict[str, Any]:
         """The scenario as plain data, for records of results; its schedule as it was asked for."""
         schedule = self.plan.schedule
-        named = schedule if isinstance(schedule, str) else catalog.called(schedule)
+        named = str(schedule) if isinstance(schedule, str) else catalog.called(schedule)
         return {
             "model": self.model.name,
             "cluster": self._cluster(),

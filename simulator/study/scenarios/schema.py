@@ -21,8 +21,9 @@ class ModelSchema(Strict):
 
     not_yet: ClassVar[dict[str, str]] = dict.fromkeys(
         ("experts", "experts_per_token", "expert_ffn_hidden", "shared_experts", "dense_layers"),
-        "mixture-of-experts layers are not modelled yet, only dense decoder models",
+        "mixture-of-experts models cannot be simulated yet, only dense decoder models",
     )
+    instead: ClassVar[str] = "take a dense model: without its experts this would be another model"
 
     name: Name = "inline"
     layers: Annotated[int, Field(ge=1, le=10_000, description="decoder layers, such as 32")]

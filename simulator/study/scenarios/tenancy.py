@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from ...errors import Fault, UserError, shown
 from ...hardware.cluster import Cluster
 from ..documents.document import Document, Place
 from .clusters import MOST_GPUS
-from .references import from_document
+from .code import FIELDS, Trust
+from .references import from_document, resolved
 from .scenario import Perturb, Scenario
 
 if TYPE_CHECKING:
@@ -41,11 +43,11 @@ class Tenancy:
     perturb: tuple[Perturb, ...] = ()
     """Ranks in it are GPUs of the whole cluster."""
 
-    def simulate(self, *, allow_oom: bool = False) -> SharedRun:
+    def simulate(self, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
         """Every job alone, then all of them together."""
         from ..jobs import simulate
 
-        return simulate(self, allow_oom=allow_oom)
+        return simulate(self, allow_oom=allow_oom, long=long)
 
     def shared(self, run: SharedRun, count: int = 10) -> list[SharedLink]:
         """The links that several jobs use, those first that are fullest at the pace which jobs have among the others."""
@@ -54,7 +56,7 @@ class Tenancy:
         return shared(self, run, count)
 
 
-def tenancy(document: Document) -> Tenancy:
+def tenancy(document: Document, trust: Trust) -> Tenancy:
     """The jobs of a document; raises `UserError` with the faults of all of them."""
     entries = document.at(("jobs",))
     faults: list[Fault] = []
@@ -62,10 +64,11 @@ def tenancy(document: Document) -> Tenancy:
     whole, free, counted = None, 0, True
     if not isinstance(entries, list) or not entries:
         raise UserError("jobs should be a list of jobs", where=document.where(("jobs",)), hint="jobs: [{name: a, gpus: 8, ...}]")
+    _look_for_code(document, len(entries), trust)
     for i, entry in enumerate(entries):
         place: Place = ("jobs", i)
         try:
-            whole, tenant = _tenant(document, place, entry, free)
+            whole, tenant = _tenant(document, place, entry, free, trust)
         except UserError as error:
             faults += error.faults
             counted = False
@@ -84,13 +87,21 @@ def tenancy(document: Document) -> Tenancy:
     return Tenancy(whole.cluster, tuple(tenants.values()), whole.perturb)
 
 
+def _look_for_code(document: Document, jobs: int, trust: Trust) -> None:
+    """Looks at all jobs before the code of any is imported. What is refused each job tells of itself."""
+    with suppress(UserError):
+        trust.refuse(document, [("jobs", i, *place) for i in range(jobs) for place in FIELDS])
+    with suppress(UserError):
+        trust.refuse(resolved(document, ("cluster",), "clusters"))
+
+
 def _place(fault: Fault) -> tuple[str, tuple[int, ...]]:
     """The file of a fault, and its line and column there."""
     file, *at = fault.where.rsplit(":", 2)
     return (file, tuple(map(int, at))) if all(map(str.isdecimal, at)) else (fault.where, ())
 
 
-def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Scenario, Tenant]:
+def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trust) -> tuple[Scenario, Tenant]:
     """The job as if it had the whole cluster, and the job on its part: the GPUs named, or so many from the first free one."""
     where = document.where(place)
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:
@@ -110,7 +121,7 @@ def _tenant(document: Document, place: Place, entry: Any, free: int) -> tuple[Sc
     own = {key: entry[key] for key in ("model", "plan", "job") if key in entry}
     marks = {p: mark for p, mark in document.marks.items() if p[:1] != ("jobs",)}
     marks |= {p[2:]: mark for p, mark in document.marks.items() if p[:2] == place}
-    scenario = from_document(Document({**shared, **own}, marks))
+    scenario = from_document(Document({**shared, **own}, marks), trust)
     part = _part(scenario.cluster, len(chosen), document.where((*place, "gpus")))
     tenant = Tenant(_name_of(entry, int(place[1])), replace(scenario, cluster=part, perturb=()), tuple(chosen))
     return scenario, tenant

@@ -17,6 +17,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from ...errors import UserError, did_you_mean
+from .. import effort
 from ..tables import Row, check_header, read
 from .predicted import Own, Predicted
 
@@ -65,8 +66,11 @@ def kinds() -> dict[str, Any]:
     return {"collectives": collectives, "kernels": kernels}
 
 
-def validate(kind: str, path: Path | None, own: Own | None = None) -> Report:
-    """Predicts every row of a table; without one, of what ships."""
+def validate(
+    kind: str, path: Path | None, own: Own | None = None, *, long: bool = False, expect: effort.Expect = effort.nobody
+) -> Report:
+    """Predicts every row of a table; without one, of what ships. Tables that take long are refused, unless `long` says that they
+    may."""
     if kind not in kinds():
         hint = LATER.get(kind) or did_you_mean(kind, kinds())
         raise UserError(f"{kind!r} cannot be validated yet" if kind in LATER else f"no kind {kind!r}", hint=hint)
@@ -74,7 +78,9 @@ def validate(kind: str, path: Path | None, own: Own | None = None) -> Report:
         raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
     if own and kind != "kernels":
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
-    return judged(kinds()[kind], read(path), str(path), own)
+    rows = read(path)
+    effort.check(effort.of_table(len(rows)), f"a table of {len(rows):,} rows", "cut it into several", long=long, expect=expect)
+    return judged(kinds()[kind], rows, str(path), own)
 
 
 def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:

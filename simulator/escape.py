@@ -1,0 +1,54 @@
+"""Text that others wrote, made safe to show: one function for each medium, used where text leaves the program.
+
+A name in a file, a trace or a table may hold whatever a string can: sequences that move a terminal's cursor or set its title,
+HTML, mathematical notation that matplotlib would typeset, a formula that a spreadsheet would compute. Inside the program
+names stay as they were written.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""How a cell begins that a spreadsheet computes; it takes the wide forms of these characters too."""
+
+
+def terminal(text: str, *, lines: bool = False) -> str:
+    """Text for a terminal: whatever is not printable as Python writes it (`\\x1b`); line breaks stay if `lines` are wanted."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or (lines and c == "\n") else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def html(text: str) -> str:
+    """Text for HTML, between tags and in quoted attributes."""
+    return escape(terminal(text), quote=True)
+
+
+def figure(text: str) -> str:
+    """Text for matplotlib, as it stands: a dollar sign begins no formula, and a leading underscore hides no label of a legend."""
+    shown = terminal(text).replace("$", r"\$")
+    return f"\u200b{shown}" if shown.startswith("_") else shown
+
+
+def json(text: str) -> str:
+    """JSON as `json.dumps` writes it, for a terminal: it leaves one character in it that is not printable."""
+    return text.replace("\x7f", r"\u007f")
+
+
+def yaml(text: str) -> str:
+    """Text as a scalar of YAML, in quotes and on one line."""
+    return '"' + terminal(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def csv_cell(text: str) -> str:
+    """Text for a cell of a CSV file, on one line; what a spreadsheet would take for a formula begins with an apostrophe."""
+    shown = terminal(text)
+    is_formula = shown.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(shown.strip())
+    return f"'{shown}" if is_formula else shown

@@ -1,0 +1,118 @@
+"""Plausible mistakes of a tired engineer, and what they are told: what is wrong, where, and what to write instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator as sim
+
+from ..commandline import SMALL, trainsim
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1408, "vocab_size": 4096, "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "s.yaml").write_text(SMALL)
+    (tmp_path / "hf.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "moe.json").write_text(json.dumps({**CONFIG, "num_local_experts": 8}))
+    (tmp_path / "mine").write_text("layers: 8\nhidden: 1024\nheads: 16\nvocab: 32000\n")
+    (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\tX\tNV18\n")
+    (tmp_path / "tokens.yaml").write_text(SMALL.replace("tp: 2, pp: 2", "tp: 1, pp: 4, schedule: interleaved, chunks: 2"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+RUN = ["run", "s.yaml", "--set"]
+MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "a Hugging Face config as a model": ([*RUN, "model=hf.json"], ("hf.json:1: this is the configuration of a Hugging Face",
+        "'LlamaForCausalLM'", "model: {layers: 4, hidden: 512, heads: 8, kv_heads: 4, ffn_hidden: 1408, vocab: 4096, gated_mlp")),
+    "the same by its path": ([*RUN, "model=./hf.json"], ("Hugging Face",)),
+    "one with experts": ([*RUN, "model=moe.json"], ("mixture-of-experts models cannot be simulated yet", "take a dense model")),
+    "a Hugging Face config as a scenario": (["run", "hf.json"], ("Hugging Face", "layers: 4")),
+    "a file of something else as a cluster": (["topology", "topo.txt"], ("topo.txt:1:1: not YAML",)),
+    "the same in a scenario": ([*RUN, "cluster=topo.txt"], ("topo.txt:1:1: not YAML",)),
+    "a folder as a scenario": (["run", "."], ("Is a directory",)),
+    "experts": ([*RUN, "model.experts=8"], ("mixture-of-experts models cannot be simulated yet", "take a dense model")),
+    "several values": ([*RUN, "plan.tp=1,2,4"], ("one value at a time: write 1, 2 or 4",)),
+    "a number with commas": ([*RUN, "job.global_batch=1,024"], ("write 1024",)),
+    "a batch that interleaved cannot divide": (["run", "tokens.yaml", "--set", "job.global_batch=36"],
+        ("9 do not divide into 2", "job.global_batch: 32, which is 8 microbatches of each replica")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_answered_with_what_helps(case: str, folder: Path) -> None:
+    args, parts = MISTAKES[case]
+    said = trainsim(*args)
+    assert said.code == 2
+    for part in parts:
+        assert part in said.err
+    assert "leave it out" not in said.err
+    assert "no model" not in said.err
+
+
+def test_what_a_config_is_told_to_write_is_a_model(folder: Path) -> None:
+    hint = trainsim(*RUN, "model=hf.json").err.partition("write the model as model: ")[2].strip()
+    model = sim.load("s.yaml", [f"model={hint}"]).model
+    assert (model.layers, model.hidden, model.kv_heads, model.gated_mlp) == (4, 512, 4, True)
+
+
+def test_a_file_that_exists_is_taken_whatever_its_name(folder: Path) -> None:
+    assert sim.load("s.yaml", ["model=mine"]).model.layers == 8
+    (folder / "llama3-8b").write_text("layers: 1")
+    assert sim.load("s.yaml", ["model=llama3-8b"]).model.layers == 32
+
+
+def test_a_whole_model_may_have_a_slash_in_its_name() -> None:
+    shape = {"layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000}
+    assert sim.model({"name": "meta-llama/mine", **shape}).name == "meta-llama/mine"
+
+
+FLOWS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a missing size": ({"route": [0]}, "cases[0] ('ring').flows[1]: size_B is missing", "a number that is not negative"),
+    "another name": ({"size": 1, "route": [0]}, "size_B is missing", "'size' should be called size_B"),
+    "no number": ({"size_B": "1", "route": [0]}, "size_B should be a number", '"size_B": 1e9'),
+    "no such link": ({"size_B": 1, "route": [2]}, "route: 2 is no link of the 1 of this case", "counted from 0 to 0"),
+    "no route": ({"size_B": 1, "route": 0}, "route is no list", "such as [0, 0]"),
+}
+
+
+@pytest.mark.parametrize("case", FLOWS)
+def test_a_fault_in_flows_names_file_case_flow_and_remedy(case: str, tmp_path: Path) -> None:
+    flow, message, hint = FLOWS[case]
+    file = tmp_path / "f.json"
+    good = {"size_B": 1, "route": [0]}
+    file.write_text(json.dumps({"cases": [{"name": "ring", "links": [{"capacity_Bps": 1}], "flows": [good, flow]}]}))
+    said = trainsim("flows", file)
+    assert said.code == 2
+    assert f"{file}: cases[0] ('ring').flows[1]: " in said.err
+    assert message in said.err
+    assert hint in said.err
+
+
+def test_values_show_themselves_in_a_line() -> None:
+    cluster, model, plan = sim.cluster("dgx-h100", nodes=2), sim.model("llama3-8b"), sim.Plan(tp=8)
+    run = sim.simulate(model, cluster, plan, sim.Job(sequence_length=1024, global_batch=2))
+    assert repr(plan) == "Plan(tp=8)"
+    assert repr(sim.Plan()) == "Plan()"
+    assert repr(model).startswith("Model(llama3-8b: 8.0")
+    assert repr(cluster) == "Cluster(dgx-h100: 16 GPUs, 2 nodes of 8 h100, rail-optimized)"
+    for value in (model, cluster, plan, run.timeline, run.engine_timeline, run.network, run.scenario):
+        assert len(repr(value)) < 400, type(value)
+        assert "\n" not in repr(value)
+    assert len(repr(run).splitlines()) < 25
+
+
+def test_a_frame_is_in_the_order_of_time() -> None:
+    run = sim.simulate(sim.model("llama3-8b"), sim.cluster("dgx-h100"), sim.Plan(tp=4, pp=2), sim.Job(global_batch=4))
+    for frame in (run.timeline.to_pandas(), run.timeline.to_pandas(ranks=[3, 0])):
+        assert frame["start_ns"].is_monotonic_increasing
+    assert len(run.timeline.to_pandas()) == len(run.timeline)

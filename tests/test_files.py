@@ -1,0 +1,174 @@
+"""Files are read up to a stated size, whatever they are, and written whole or not at all, whatever goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator import files
+from simulator.errors import OutputFailed, UserError
+from simulator.files import atomic, read_bounded, read_unzipped
+from simulator.study import tables
+from simulator.study.calibrate import kineto, nccl_tests, table
+from simulator.study.calibrate.table import Measured, Probe, append, rows_of
+
+from .commandline import SMALL, trainsim
+
+MOST = 1000
+"""Bytes, here."""
+
+
+@given(st.binary(max_size=2 * MOST), st.booleans())
+def test_a_file_is_read_whole_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes, zipped: bool) -> None:
+    content = content.removeprefix(b"\x1f")
+    file = tmp_path_factory.mktemp("read") / "x"
+    file.write_bytes(gzip.compress(content) if zipped else content)
+    if len(content) <= MOST and file.stat().st_size <= MOST:
+        assert read_unzipped(file, MOST, "a table") == content
+    else:
+        with pytest.raises(UserError, match=r"x: too large for a table"):
+            read_unzipped(file, MOST, "a table")
+
+
+@pytest.mark.parametrize("size", [MOST, MOST + 1])
+def test_the_size_that_counts_is_that_of_what_was_zipped(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "x.gz"
+    file.write_bytes(gzip.compress(bytes(size // 2)) + gzip.compress(bytes(size - size // 2)))
+    if size <= MOST:
+        assert len(read_unzipped(file, MOST, "a table")) == size
+    else:
+        with pytest.raises(UserError, match="when it is unzipped"):
+            read_unzipped(file, MOST, "a table")
+
+
+def test_devices_that_never_end_folders_and_silent_pipes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_SILENT_MS", 10)
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in (
+        (Path("/dev/zero"), "too large for a table"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "pipe", "nothing was written to it"),
+        (tmp_path / "nothing", "no file"),
+        (Path("a\0b"), "cannot read"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_bounded(path, MOST, "a table")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["run", "FILE"],
+        ["topology", "FILE.yaml"],
+        ["flows", "FILE"],
+        ["validate", "--kind", "kernels", "FILE"],
+        ["validate", "--kind", "collectives", "FILE"],
+        ["calibrate", "links", "FILE"],
+        ["calibrate", "trace", "FILE"],
+        ["calibrate", "fit", "FILE"],
+        ["schedule", "FILE.csv"],
+        ["schedule", "FILE.py:order", "--ranks", "2", "--microbatches", "2"],
+        ["collective", "alltoall", "--cluster", "dgx-h100", "--matrix", "FILE"],
+        ["kernel", "gemm", "--gpu", "h100", "-m", "8", "-n", "8", "-k", "8", "--profile", "FILE"],
+        ["run", "llama3-70b-64xh100", "--set", "cluster.gpu.profile=FILE"],
+        ["run", "llama3-70b-64xh100", "--set", "cluster.fabric=FILE.yaml"],
+    ],
+    ids=" ".join,
+)
+def test_every_reader_stops_at_its_limit(args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (tables, kineto, nccl_tests, table):
+        monkeypatch.setattr(module, "MOST_BYTES", 2**20)
+    ends = {word: tmp_path / word.partition(":")[0] for word in args if word.rpartition("=")[2].startswith("FILE")}
+    for word, link in ends.items():
+        link = link.with_name(link.name.rpartition("=")[2])
+        link.symlink_to("/dev/zero")
+        args = [word.replace("FILE", str(tmp_path / "FILE")) if said == word else said for said in args]
+    said = trainsim(*args)
+    assert said.code == 2, said.err
+    assert "too large for" in said.err
+    assert "bytes are read" in said.err
+
+
+def test_a_table_of_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.csv").write_text("gpu,op\n" + "h100,gemm\n" * 11)
+    (tmp_path / "columns.csv").write_text(",".join(f"c{i}" for i in range(100)) + "\n")
+    monkeypatch.setattr(tables, "MOST_ROWS", 10)
+    for name, message in (("rows", "more than 10 rows"), ("columns", "100 columns")):
+        with pytest.raises(UserError, match=message):
+            tables.read(tmp_path / f"{name}.csv")
+
+
+class TestWriting:
+    def test_what_fails_leaves_the_old_file_and_nothing_else(self, tmp_path: Path) -> None:
+        target = tmp_path / "a.txt"
+        target.write_text("old")
+        for error, kind in (
+            (OSError(errno.ENOSPC, "No space left on device"), OutputFailed),
+            (OSError(errno.EACCES, "Permission denied"), UserError),
+            (ZeroDivisionError(), ZeroDivisionError),
+            (KeyboardInterrupt(), KeyboardInterrupt),
+        ):
+            with pytest.raises(kind):
+                self.fail(target, error)
+            assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+            assert target.read_text() == "old"
+
+    @staticmethod
+    def fail(target: Path, error: BaseException) -> None:
+        with atomic(target) as temporary:
+            temporary.write_text("half")
+            raise error
+
+    def test_a_missing_folder_is_named_and_not_made(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"the folder .*new' does not exist"), atomic(tmp_path / "new" / "a.txt"):
+            pass
+        assert not list(tmp_path.iterdir())
+
+    def test_a_file_gets_the_rights_that_others_get(self, tmp_path: Path) -> None:
+        (tmp_path / "usual").write_text("")
+        with atomic(tmp_path / "a.txt") as temporary:
+            temporary.write_text("whole")
+        assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "usual").stat().st_mode
+        assert (tmp_path / "a.txt").read_text() == "whole"
+
+    @pytest.mark.parametrize("option", ["--gantt=FOLDER/a.png", "--trace=FOLDER/a.json"])
+    def test_a_missing_folder_is_refused_before_any_work(
+        self, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def worked(*_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr("simulator.study.scenarios.load.load", worked)
+        said = trainsim("run", "llama3-70b-64xh100", option.replace("FOLDER", str(tmp_path / "new")))
+        assert said.code == 2
+        assert f"the folder {str(tmp_path / 'new')!r}"[:40] in said.err
+        assert "mkdir -p" in said.err
+
+    def test_a_row_that_was_cut_short_is_taken_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        row = Measured("h100", Probe("gemm", "bf16", m=8, n=8, k=8), 1e-5, 1e-5, 1e-5, 5, "", "fit")
+        append(tmp_path / "raw.csv", row)
+        before, write = (tmp_path / "raw.csv").read_bytes(), os.write
+        monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:10]))
+        with pytest.raises(OutputFailed, match="No space left"):
+            append(tmp_path / "raw.csv", row)
+        assert (tmp_path / "raw.csv").read_bytes() == before
+        assert len(rows_of(tmp_path / "raw.csv")) == 1
+
+    def test_a_full_disk_is_no_bug(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        (tmp_path / "s.yaml").write_text(SMALL)
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+        said = trainsim("run", tmp_path / "s.yaml", "--gantt", tmp_path / "a.png")
+        assert said.code == 1
+        assert "a.png" in said.err
+        assert "No space left on device" in said.err
+        assert said.err.startswith("error: ")
+        assert [p.name for p in tmp_path.iterdir()] == ["s.yaml"]
