@@ -196,8 +196,8 @@ def test_t3_8_no_step_is_measured_while_another_job_has_not_begun_or_has_ended(m
 
     seen: list[list[Any]] = []
 
-    def run(*args: Any) -> list[Any]:
-        seen.append(simulated(*args))
+    def run(*args: Any, **options: Any) -> list[Any]:
+        seen.append(simulated(*args, **options))
         return seen[-1]
 
     simulated = module._run
