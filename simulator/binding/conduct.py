@@ -33,7 +33,7 @@ class Conduct:
     timing: Timing | None = field(default=None, compare=False)
     """None where links are taken at their face value."""
     told: Choose | None = field(default=None, compare=False)
-    """What somebody laid down for these links. It is timed as if asked for by name, where the library itself was not measured."""
+    """What somebody laid down for these links."""
     library: Choose | None = field(default=None, compare=False)
     """What the library would take of the choices, the first of them where it has no opinion; None where there is no library."""
     pieces: int | None = None
@@ -42,14 +42,10 @@ class Conduct:
     """What so many pieces make of a time that was measured, in pieces as a library cuts them; None where they are ever finer."""
 
     def alone(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
-        """What is known of a collective by itself. A library that chooses is known by its choices, not one by one."""
+        """What is known of a collective by itself, done by the algorithm of that name, whoever chose it."""
         if not self.timing:
             return None
-        asked = algorithm if algorithm == self.algorithm else AUTO
-        known = self.timing(kind, asked, nodes, payload_bytes)
-        told = self.told(kind, nodes, payload_bytes) if self.told and asked == AUTO else None
-        if told and known and known.provenance != "interpolated":
-            known = self.timing(kind, told, nodes, payload_bytes)
+        known = self.timing(kind, algorithm, nodes, payload_bytes)
         return self.cut(known, kind, algorithm, nodes, payload_bytes) if known and self.cut else known
 
     def pieces_of(self, algorithm: ModuleType) -> int | None:
@@ -64,6 +60,12 @@ class Conduct:
         if not chosen:
             raise UserError(f"no algorithm for {kind} over {len(nodes)} ranks", hint=did_you_mean(self.algorithm, able))
         return chosen
+
+    def chosen(self, kind: str, nodes: Array, payload_bytes: int) -> str:
+        """The algorithm that serves a collective where its messages need not be looked at; else the first of several."""
+        able = self.candidates(kind, nodes)
+        taken = next(iter(able)) if len(able) == 1 else self.taken(kind, nodes, payload_bytes)
+        return taken if taken in able else next(iter(able))
 
     def taken(self, kind: str, nodes: Array, payload_bytes: int) -> str | None:
         """The algorithm that `auto` takes without trying; None for the fastest."""

@@ -36,7 +36,7 @@ FIDELITIES = get_args(Collectives)
 SIZES = {"first": "-b", "last": "-e", "factor": "-f"}
 
 
-class Size(click.ParamType[int]):
+class Size(click.types.IntParamType):
     """A number of bytes as nccl-tests writes it: K, M and G are powers of 1024."""
 
     name = "size"

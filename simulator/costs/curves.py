@@ -5,8 +5,10 @@ of the theory: the ratio of the two, which varies slowly with the size, with the
 machine to a similar one: on links other than its own a curve only extrapolates. Between measured numbers of ranks the
 ratio is interpolated, beyond them it fades; below the smallest size and above the largest it stays, so that latency and
 bandwidth are those of the theory there. By construction
-the time never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that changes
-its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted.
+the time of an algorithm never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that
+changes its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted. A series
+in which the library chose for itself speaks, at each size, of the algorithm that it took there; where it changes over, times may
+jump, up or down.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
 
-from . import theory
+from . import theory, tuner
 from .links import LAWS, Across, Inside, Laws
 from .theory import Call
+from .tuner import Choice
 
 Provenance = Literal["interpolated", "extrapolated", "theoretical"]
 Knots = tuple[tuple[float, float], ...]
@@ -52,12 +56,25 @@ class Curve:
     inside: Inside
     across: Across | None = None
     source: str = ""
+    choices: tuple[Choice, ...] = ()
+    """What is laid down of what the library took."""
 
     def ratios(self, laws: Laws) -> Knots:
         """log(measured / theory) at each knot."""
-        calls = (Call(self.kind, size, self.ranks, self.nodes, self.algorithm) for size, _ in self.knots)
-        theories = (theory.seconds(call, self.inside, self.across, laws) for call in calls)
-        return tuple((size, math.log(time / base)) for (size, time), base in zip(self.knots, theories, strict=True))
+        return tuple((size, math.log(time / self.theory_s(size, laws))) for size, time in self.knots)
+
+    def theory_s(self, size: float, laws: Laws) -> float:
+        """What theory says of such a call, of a series in which a library chose without its jumps."""
+        return theory.fastest(self._call(size), self.inside, self.across, laws)
+
+    def taken(self, size: float) -> str:
+        """The algorithm that a library took here for an all-reduce that was left to it."""
+        laid_down = tuner.told(self.choices, self.kind, size, self.nodes)
+        name = laid_down or theory.taken(self._call(size), self.inside, self.across)
+        return theory.TAKEN_AS.get(name, name)
+
+    def _call(self, size: float) -> Call:
+        return Call(self.kind, size, self.ranks, self.nodes, self.algorithm)
 
     def is_of(self, call: Call, inside: Inside, across: Across | None) -> bool:
         """Whether it was measured on the links that a call has, as far as the rates tell."""
@@ -82,7 +99,11 @@ class Alone:
 
 
 def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS) -> Alone:
-    """The time of one collective on its own, on these links, by those of the curves that speak of it."""
+    """The time of one collective on its own, on these links, by those of the curves that speak of it.
+
+    An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.
+    """
+    call = _named(call, inside, across)
     near = _near(call, curves)
     scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     if call.ranks < 2 or not near:
@@ -105,6 +126,15 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
         "; ".join(dict.fromkeys(curve.source for curve, _ in near)),
         math.hypot(error, (1 - say) * scale, 0.0 if within else scale / 2),
     )
+
+
+def _named(call: Call, inside: Inside, across: Across | None) -> Call:
+    """A call by the algorithm that serves it: direct kernels hand over to the library above a size."""
+    left = "auto" if call.algorithm == "direct" and call.payload_bytes > DIRECT_MOST_BYTES else call.algorithm
+    if call.kind != "all_reduce" or call.ranks < 2 or left != "auto":
+        return replace(call, algorithm=left)
+    call = replace(call, algorithm=left)
+    return replace(call, algorithm=theory.taken(call, inside, across))
 
 
 def read(knots: Knots, size: float) -> float:
@@ -141,7 +171,7 @@ def _rates(call: Call, inside: Inside, across: Across | None) -> tuple[float, ..
 
 
 def _at(call: Call, size: float) -> Call:
-    return Call(call.kind, size, call.ranks, call.nodes, call.algorithm)
+    return replace(call, payload_bytes=size)
 
 
 def _corrected(
@@ -178,8 +208,7 @@ def _corrected(
 def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
     """The curves that speak of a call, each with its say: at most 1 together."""
     kin = [curve for curve in curves if curve.kind == call.kind and (curve.nodes > 1) == (call.nodes > 1)]
-    wanted = next((a for a in _stand_ins(call) if any(curve.algorithm == a for curve in kin)), None)
-    kin = [curve for curve in kin if curve.algorithm == wanted]
+    kin = _of_algorithm(call.algorithm, kin) if call.kind == "all_reduce" else _of_stand_in(call, kin)
     if call.nodes == 1:
         return _bracketed(call, kin)
     say = {i: 1 - _distance(call, curve) / FADES_OCTAVES for i, curve in enumerate(kin)}
@@ -188,17 +217,52 @@ def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
     return [(kin[i], best / len(chosen)) for i in chosen]
 
 
-def _stand_ins(call: Call) -> tuple[str, ...]:
-    """Which measured algorithms tell about the one that is asked for, the best first."""
-    if call.algorithm == "direct":
-        return ("direct", "auto") if call.payload_bytes <= DIRECT_MOST_BYTES else ("auto",)
-    if call.kind != "all_reduce":
-        return (call.algorithm, "auto")
-    if call.algorithm in ("auto", "plain"):
-        return (call.algorithm,)
-    if call.nodes == 1:
-        return (call.algorithm, "auto") if call.algorithm == "nvls" else (call.algorithm, "plain")
-    return (call.algorithm,)
+def _of_stand_in(call: Call, kin: Sequence[Curve]) -> list[Curve]:
+    """The curves of the algorithm that is asked for, or else of what a library took by itself: but for all-reduces it has one."""
+    own = [curve for curve in kin if curve.algorithm == call.algorithm]
+    return own or [curve for curve in kin if curve.algorithm == "auto"]
+
+
+def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:
+    """What measured all-reduces say of one algorithm: series in which it was forced, parts of those in which it was taken."""
+    found: dict[tuple[int, int, Inside, Across | None], Curve] = {}
+    ranked = sorted(kin, key=lambda curve: _PREFERRED.index(curve.algorithm) if curve.algorithm in _PREFERRED else -1)
+    for curve in ranked:
+        part = curve if curve.algorithm == name else _part(curve, name)
+        if part is not None:
+            series = (curve.ranks, curve.nodes, curve.inside, curve.across)
+            found[series] = _joined(found[series], part) if series in found else part
+    return list(found.values())
+
+
+_PREFERRED = ("auto", "plain")
+"""Series in which a library chose, the one with all that it has first; where an algorithm was forced is better than both."""
+
+
+@lru_cache(maxsize=4096)
+def _part(curve: Curve, name: str) -> Curve | None:
+    """The part of a library's series in which it took an algorithm, read at each knot and each power of two between; None if it
+    never did.
+    """
+    if curve.algorithm not in _PREFERRED:
+        return None
+    ratios = curve.ratios(LAWS)
+    first, last = (curve.knots[end][0] for end in (0, -1))
+    sizes = {size for size, _ in curve.knots}
+    sizes |= {2.0**octave for octave in range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)}
+    base = {size: curve.theory_s(size, LAWS) for size in sorted(sizes) if curve.taken(size) == name}
+    knots = tuple((size, seconds * math.exp(_straight(ratios, size))) for size, seconds in base.items())
+    return replace(curve, algorithm=name, knots=knots) if knots else None
+
+
+def _joined(curve: Curve, other: Curve) -> Curve:
+    """A series, and of another on the same links what lies outside of its sizes."""
+    first, last = curve.knots[0][0], curve.knots[-1][0]
+    more = [knot for knot in other.knots if not first <= knot[0] <= last]
+    if not more:
+        return curve
+    source = "; ".join(dict.fromkeys(filter(None, (curve.source, other.source))))
+    return replace(curve, knots=tuple(sorted([*curve.knots, *more])), error=max(curve.error, other.error), source=source)
 
 
 def _bracketed(call: Call, kin: Sequence[Curve]) -> list[tuple[Curve, float]]:

@@ -45,6 +45,8 @@ class Inside:
     """What the thinnest of the wires of a mesh has; 0 where they are all alike."""
     to_nics: bool = False
     """Whether the NICs are reached over these links too, as on PCIe: what leaves the node takes its share of them."""
+    generation: str = ""
+    """Of the GPUs on these links, as NCCL's cost model tells them apart; empty: by the rate of the links."""
 
     def rate(self, ranks: float) -> float:
         """What a group of so many GPUs of a node has."""
@@ -131,10 +133,15 @@ class Laws:
     results/collectives/make.py. The others are set by hand to what published logs of NCCL on InfiniBand NDR say as a whole,
     and make.py tells how close they come: `norm` to all-reduces that reach 49, 98, 196 and 345 GB/s with 1, 2, 4 and 8 NICs
     of 50 GB/s in use on each of ten nodes; `crowd` to rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes, where trees and
-    switches that add up do not slow down; `tree_efficiency` to trees at 335, 193 and 193 there, `nvls_tree_efficiency` to
-    307 and 291 with NVSwitches, `sharp_efficiency` to 533 to 548; `flow_efficiency` and the three of collisions to single
-    flows of 36 and 43 GB/s on 2 to 4 nodes, 26 on 8 and 14.6 on 16 to 64; `pair_efficiency` to pairs inside a node, which
-    reach 308 GB/s on A100 and 362 on H100, in straight lines.
+    switches that add up do not slow down; `sharp_efficiency` to switches at 533 to 548; `flow_efficiency` and the three of
+    collisions to single flows of 36 and 43 GB/s on 2 to 4 nodes, 26 on 8 and 14.6 on 16 to 64; `pair_efficiency` to pairs
+    inside a node, which reach 308 GB/s on A100 and 362 on H100, in straight lines.
+
+    Trees over two nodes reach 335 GB/s of B200, 0.47 of what their bytes over the NICs would allow (`pair_tree_efficiency`); the
+    curves of A100 and p5 agree. Over more nodes logs disagree: 193 GB/s on 8 and 46 nodes of B200 are 0.46 and 0.51 of what their
+    bytes would allow, 234.8 and 485 on three NVLink domains of GB200 (NVIDIA/nccl#1801) 0.86; `tree_efficiency` is the geometric
+    mean of the two logs, a third off either. `nvls_tree_efficiency` stands midway between two logs, 9% from each: 307 GB/s on 8
+    nodes of B200, and 345 on ten of H100, where NCCL's cost model says nvls_tree.
     """
 
     alltoall_launch: float = 1.41
@@ -164,9 +171,11 @@ class Laws:
     """N/leaf_nodes to this power share the fullest link,"""
     most_collisions: float = 3.0
     """but no more than so many."""
-    tree_efficiency: float = 0.47
-    """What trees reach, which send up and down at once through the same GPU, over what rings do."""
-    nvls_tree_efficiency: float = 0.72
+    pair_tree_efficiency: float = 0.47
+    """What trees over two nodes reach of the NICs, which send up and down at once through the same GPU, over what rings do."""
+    tree_efficiency: float = 0.65
+    """The same over more nodes."""
+    nvls_tree_efficiency: float = 0.81
     """The same where NVSwitches add up and a node has more than one neighbour in its tree."""
     sharp_efficiency: float = 0.7
     """What switches that add up reach, over what rings do."""

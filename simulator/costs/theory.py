@@ -4,8 +4,8 @@ t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y i
 GPU's own links and a node's NICs need. The square root is what a pipeline of pieces costs whose best size grows with the
 message. In a ring, where every GPU always has a piece to send, latency and wire overlap: the root of the sum of their squares
 stands for their sum. On links where small messages go as words with flags, these are on the wire as well. All algorithms are
-written in this form and differ only in how many steps, crossings and bytes they take; "auto" is the best of those that a
-library would pick from. References: Hockney, "The communication challenge for MPP", 1994;
+written in this form and differ only in how many steps, crossings and bytes they take; "auto" is the one that NCCL's own cost
+model takes (`tuner`), whether or not it is the fastest. References: Hockney, "The communication challenge for MPP", 1994;
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 """
@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from . import tuner
 from .links import LAWS, Across, Inside, Laws
 
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall", "sendrecv"]
 Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"]
 KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
-"""`plain` is the best of ring and tree: what is left of `auto` where the switch cannot add up, as for integers of a byte."""
+"""`plain` is what is left of `auto` where the switch cannot add up, as for integers of a byte: ring or tree."""
+PLAIN = ("ring", "tree")
+TAKEN_AS = {"nvls_tree": "nvls"}
+"""What the choice of some algorithms is called here: over nodes an NVSwitch that adds up always feeds trees."""
 
 FEWEST_AT_A_SWITCH = 3
 """GPUs of a node for which NCCL lets an NVSwitch add up."""
@@ -44,6 +48,10 @@ class Call:
     ranks: int
     nodes: int = 1
     algorithm: str = "auto"
+    leaves: int | None = None
+    """Leaf switches among which its flows are hashed; 1 where they cannot collide. None where no topology is told: then flows are
+    taken to be hashed, and `Laws.leaf_nodes` nodes to share a leaf.
+    """
 
     @property
     def per_node(self) -> float:
@@ -89,6 +97,16 @@ def seconds(call: Call, inside: Inside, across: Across | None = None, laws: Laws
     return min(_time(call, way, inside, across, laws) for way in _ways(call, inside, across, laws))
 
 
+def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
+    """The predicted time of the fastest that a library may take, whatever it chooses. It does not jump where the library changes
+    over: constants are fitted with it, and measured series are read against it.
+    """
+    if call.kind != "all_reduce" or call.ranks < 2 or call.algorithm not in ("auto", "plain"):
+        return seconds(call, inside, across, laws)
+    names = _library(call, inside, across).values()
+    return min(_time(call, WAYS[name](call, inside, across, laws), inside, across, laws) for name in names)
+
+
 def least(call: Call, inside: Inside, across: Across | None = None) -> float:
     """The time that the wire alone takes, at the rates on the label, by the best algorithm allowed."""
     if call.ranks < 2:
@@ -128,24 +146,62 @@ def _ways(call: Call, inside: Inside, across: Across | None, laws: Laws) -> list
     return [WAYS[name](call, inside, across, laws) for name in _choice(call, inside, across)]
 
 
+def taken(call: Call, inside: Inside, across: Across | None) -> str:
+    """The algorithm that a library takes for an all-reduce that is left to it (`auto`, `plain`), by its name here.
+
+    NCCL's cost model decides. Where a ring and a tree are nearly equal to it, the faster is taken; over two nodes the tree,
+    as logs of NCCL say (NVIDIA/nccl-tests#196).
+    """
+    ways, seen = _library(call, inside, across), group(call, inside, across)
+    name = tuner.chosen(call.payload_bytes, seen, ways)
+    if name not in PLAIN or not tuner.is_tie(call.payload_bytes, seen) or call.nodes == 1:
+        return ways[name]
+    if call.nodes == 2:
+        return "tree"
+    return min(PLAIN, key=lambda name: seconds(replace(call, algorithm=name), inside, across))
+
+
+def _library(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
+    """What a library takes one of, by NCCL's name, and what it is called here."""
+    return {**dict(zip(PLAIN, PLAIN, strict=True)), **(in_switches(call, inside, across) if call.algorithm != "plain" else {})}
+
+
+def in_switches(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
+    """What a library has for an all-reduce where switches add up, by NCCL's name, and what it is called here."""
+    adds_up, far = _adds_up(call, inside, across), call.nodes > 1
+    shared = far and across is not None and across.sharp
+    return {**(TAKEN_AS | {"nvls": "nvls"} if adds_up else {}), **({"sharp": "sharp"} if shared else {})}
+
+
+def group(call: Call, inside: Inside, across: Across | None) -> tuner.Group:
+    """What NCCL sees between the ranks of a call."""
+    generation = inside.generation or tuner.generation("", inside.bytes_per_s)
+    link = "pcie" if inside.to_nics else "nvlink"
+    nics = min(across.nics, math.ceil(call.per_node)) * across.nic_bytes_per_s if across else math.inf
+    return tuner.Group(call.ranks, call.nodes, generation, link, inside.rate(call.per_node), nics)
+
+
+def _adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
+    """Whether a library lets the NVSwitches add up."""
+    enough = call.per_node >= FEWEST_AT_A_SWITCH
+    return inside.nvls_efficiency > 0 and enough and (call.nodes < 2 or across is None or across.nvls)
+
+
 def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
-    """The algorithms among which the fastest is taken: names of `WAYS`."""
+    """The names in `WAYS` of what may be done; of several, kernels that read their peers' memory, the fastest is taken."""
     if call.kind in ("alltoall", "sendrecv"):
         return (call.kind,)
     if call.kind != "all_reduce":
         return ("ring",)
     far, wanted = call.nodes > 1, call.algorithm
-    enough = call.per_node >= FEWEST_AT_A_SWITCH
-    adds_up = inside.nvls_efficiency > 0 and enough and (not far or across is None or across.nvls)
     if wanted == "sharp" and not far:
         wanted = "nvls"
-    if wanted == "plain" or (wanted == "nvls" and not adds_up):
-        return ("ring", "tree")
+    if wanted == "nvls" and not _adds_up(call, inside, across):
+        wanted = "plain"
     if wanted in WAYS:
         return (wanted,)
-    shared = far and across is not None and across.sharp
-    kernels = wanted == "direct" and not far
-    return ("ring", "tree", *adds_up * ("nvls",), *shared * ("sharp",), *kernels * ("one_shot", "two_shot"))
+    left = (taken(replace(call, algorithm="plain" if wanted == "plain" else "auto"), inside, across),)
+    return (*left, "one_shot", "two_shot") if wanted == "direct" and not far else left
 
 
 def reached(call: Call, inside: Inside) -> float:
@@ -181,7 +237,7 @@ def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
         gpu_bytes=2 * (n - 1) / n * size,
         node_bytes=2 * (nodes - 1) / nodes * size,
         efficiency=reached(call, inside),
-        across=laws.tree_efficiency,
+        across=laws.tree_efficiency if nodes > 2 else laws.pair_tree_efficiency,
         depth=2 * math.log2(nodes),
     )
 
@@ -246,11 +302,13 @@ def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 
 
 def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
-    """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node, which others may get in
-    the way of.
+    """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node. Flows that leave their leaf
+    switch may be hashed onto the same links; between two nodes there is but one each way.
     """
     crosses = call.nodes > 1
-    far = max(1.0, call.nodes / laws.leaf_nodes) if across and not across.adaptive else 1.0
+    collide = across is not None and not across.adaptive and call.nodes > 2
+    leaves = call.nodes / laws.leaf_nodes if call.leaves is None else call.leaves
+    far = max(1.0, leaves) if collide else 1.0
     within = call.payload_bytes if call.per_node > 1 or inside.carries_out(call.per_node) else 0.0
     return Way(
         steps=1.0 if call.per_node > 1 else 0.0,

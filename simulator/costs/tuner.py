@@ -14,6 +14,7 @@ gather, which never win by its own reckoning, and PAT, a tree for gathers and sc
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,8 +53,16 @@ TREE_SHARE: Mapping[str, Sequence[float]] = {
 }
 """Of a tree's bandwidth, what it is granted for payloads from 64 bytes on, doubling; all of it beyond."""
 FIRST_TREE_BYTES = 64
+TIE = 0.1
+"""Times of a ring and of a tree that differ by no more, relative to the smaller, do not tell which NCCL takes: how many trees it
+finds in a machine's links, and what a plug-in says of its network, are left out."""
 PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
 """Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
+
+GENERATIONS = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (0, "volta"))
+"""From which architecture on NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
+RATES = (("blackwell", 800 * GB), ("hopper", 400 * GB), ("ampere", 200 * GB), ("volta", 0.0))
+"""From which rate of NVLink on a GPU is of a generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,14 @@ class Group:
         return self.ranks / (2 * (self.ranks - 1))
 
 
+def generation(architecture: str, link_bytes_per_s: float) -> str:
+    """The constants of NCCL for GPUs of an architecture, such as sm_90; for a GPU that names none, by the rate of its links."""
+    number = re.match(r"sm_?(\d{1,9})", architecture)
+    if number:
+        return next(name for least, name in GENERATIONS if int(number[1]) >= least)
+    return "ampere" if architecture else next(name for name, rate in RATES if link_bytes_per_s >= rate)
+
+
 def told(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
     """The algorithm that the first line lays down which holds the call; None if none does."""
     lines = (c for c in choices if c.kind == kind and payload_bytes <= c.bytes_up_to and nodes <= c.nodes_up_to)
@@ -125,9 +142,15 @@ def told(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int)
 
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
-    """The algorithm that NCCL takes for an all-reduce, of those that there are."""
+    """The algorithm that NCCL thinks takes least for an all-reduce, of those that there are."""
     known = [name for name in among if name in WAYS]
     return min(known, key=lambda name: believed_s(name, payload_bytes, group))
+
+
+def is_tie(payload_bytes: float, group: Group) -> bool:
+    """Whether what is left out here may decide between ring and tree."""
+    ring, tree = (believed_s(name, payload_bytes, group) for name in ("ring", "tree"))
+    return max(ring, tree) <= min(ring, tree) * (1 + TIE)
 
 
 def believed_s(algorithm: str, payload_bytes: float, group: Group) -> float:

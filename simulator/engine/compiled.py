@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import UserError
 from . import des
+from .code_cache import why_not_kept
 from .compiled_anew import Whole, solve_anew, whole_of
 from .compiled_fluid import FREE, NEW, NOTHING, SETTLED, Fluid, fluid_of, join, leave, resize, solve
 from .machine import compiled, heap, numba, put, records, take
@@ -42,6 +43,11 @@ def why_not(graph: TaskGraph) -> str:
     ):
         return "its integers do not fit into 64 bits"
     return ""
+
+
+def why_slow_to_begin() -> str:
+    """The reason why every process compiles this engine, which takes some ten seconds; an empty string if it is kept on disk."""
+    return why_not_kept(_run)
 
 
 def simulate(graph: TaskGraph, *, anew: bool = False) -> Times:

@@ -1,7 +1,7 @@
 """What the compiled engine is made of: functions as machine code, records of integers, and a heap of them.
 
-Machine code is kept on disk, as making it takes ten seconds. numba makes it anew when the file of a function changes, but
-holds copies of what that calls in other files: so here it looks at all files of the engine.
+Machine code is kept on disk (`code_cache.py`), as making it takes ten seconds. numba makes it anew when the file of a function
+changes, but holds copies of what that calls in other files: so here it looks at all files of the engine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from .code_cache import cached
 from .task import Array
 
 numba: Any = None
@@ -34,9 +35,9 @@ def compiled(function: Function) -> Function:
     """The function as machine code, where numba is installed."""
     if not numba:
         return function
-    machine_code = numba.njit(cache=True, **UNCOUNTED)(function)
-    with suppress(AttributeError):  # a numba that keeps it elsewhere
-        machine_code._cache._cache_file._source_stamp = SOURCES
+    machine_code = numba.njit(**UNCOUNTED)(function)
+    if cache := cached(numba, function, SOURCES):
+        machine_code._cache = cache
     return cast(Function, machine_code)
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 KINDS = "FIW"
 F, I, W = range(3)  # noqa: E741
 NEVER = -(1 << 60)
+"""Before any time of a line, and what does not count: the durations of a line add up to less."""
 LOOK_BACK = 192
 """Jobs that a head looks back on: those before them count through the heads of these."""
 

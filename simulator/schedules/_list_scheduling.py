@@ -18,7 +18,10 @@ from typing import NamedTuple
 from ..program.slot import Shape, Slot
 
 MOST_PARTS, MOST_TICKS = 1_000_000, 1 << 50
-"""Ratios of durations to the longest with denominators up to this are kept exactly, and the longest has at most so many ticks."""
+"""Ratios to the longest duration with denominators up to this are kept exactly, if it then has at most so many ticks."""
+ROUNDED = 1 << 36
+"""Ticks of the longest duration otherwise: so few that the last bits of a float, which change with the unit of the durations,
+hardly ever change a tick."""
 TOLERANCE = 1e-13
 
 Job = tuple[str, int, int]
@@ -38,6 +41,15 @@ class Ticks(NamedTuple):
         """F = I = W on all stages, and no latency."""
         return not self.crossing and len({*self.forward, *self.input_gradient, *self.weight_gradient}) == 1
 
+    def never(self, microbatches: int) -> int:
+        """A time so late that no order comes to it, nor to the half of it, and no difference of two times.
+
+        Slots one after the other, each with the crossings on its way, take less than half of it: a slot starts as soon as
+        what it waits for is there, so that at any time before the end something runs or crosses.
+        """
+        slots = sum(self.forward) + sum(self.input_gradient) + sum(self.weight_gradient)
+        return 2 * microbatches * (slots + 2 * len(self.forward) * self.crossing) + 1
+
 
 def ticks(shape: Shape) -> Ticks:
     """The durations in ticks so short that each is a whole number of them, if their ratios are fractions at all."""
@@ -56,7 +68,7 @@ def _ticks_in(lengths: list[float]) -> int:
         fraction = Fraction(length).limit_denominator(MOST_PARTS)
         common = lcm(common, fraction.denominator)
         if abs(fraction - Fraction(length)) > TOLERANCE or common > MOST_TICKS:
-            return MOST_TICKS
+            return ROUNDED
     return common
 
 
@@ -132,7 +144,7 @@ class Ranks:
         self.time[rank] += self.lengths.weight_gradient[stage]
         self.orders[rank].append(("W", stage, microbatch))
 
-    def until(self, rank: int, ready: int, patience: int) -> int:
+    def until(self, rank: int, ready: int, patience: float) -> int:
         """Runs W until then: those that fit, and one more if the rank would else have idled more than `patience`. How many."""
         queue, ran = self.waiting[rank], 0
         while queue and self.time[rank] < ready:

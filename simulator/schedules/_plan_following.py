@@ -18,7 +18,6 @@ from ..program.slot import Shape
 from ._building_block import PASSES, WEIGHT, Block, Plan, Row, unrolled
 from ._list_scheduling import Job, Outcome, Ticks, no_worse, ticks
 
-NEVER = 1 << 60
 WAIT = -1
 """What a rank does that finds nothing to run."""
 
@@ -28,7 +27,7 @@ class Manner(NamedTuple):
 
     is_firm: Callable[[Plan], tuple[float, float]]
     """The first and the last cell of the part that is firm."""
-    patience: int | None
+    patience: float | None
     """Idle time up to which a rank waits rather than run what would make it late; None for that of the one most idle."""
 
 
@@ -49,19 +48,19 @@ def nowhere(plan: Plan) -> tuple[float, float]:
 class _Rank:
     """One rank at work."""
 
-    def __init__(self, row: Row, stages: tuple[int, ...], lengths: tuple[int, ...]) -> None:
-        self.row = [[*cells, NEVER] for cells in row]
-        self.arrivals = [[NEVER] * len(cells) for cells in self.row[:PASSES]]
+    def __init__(self, row: Row, stages: tuple[int, ...], lengths: tuple[int, ...], never: int) -> None:
+        self.row = [[*cells, inf] for cells in row]
+        self.arrivals = [[never] * len(cells) for cells in self.row[:PASSES]]
         self.counts = [0] * PASSES
         self.cells = [cells[0] for cells in self.row[:PASSES]]
         """Of the next slot of each pass."""
-        self.inputs = [NEVER] * PASSES
+        self.inputs = [never] * PASSES
         """When they arrive, as far as that is known."""
         self.weight_cells = iter(self.row[WEIGHT])
         self.weight_cell = next(self.weight_cells)
         self.stages, self.lengths = stages, lengths
         self.alive = self.time = self.idle = 0
-        self.began = self.wake = NEVER
+        self.began = self.wake = never
         self.jobs: list[Job] = []
         self.waiting: deque[tuple[int, int, int]] = deque()
         """(length, stage, microbatch) of the W that could run."""
@@ -74,13 +73,14 @@ class Follower:
         self.lengths, self.most_alive = lengths, most_alive
         self.firm_from, self.firm_until = manner.is_firm(plan)
         self.most_idle = manner.patience or 0
+        self.never = never = lengths.never(len(plan.rows[0][0]))
         self.adapts = manner.patience is None
         ranks = len(plan.rows)
         self.ranks = []
         for rank, row in enumerate(plan.rows):
             stages = (rank, 2 * ranks - 1 - rank, 2 * ranks - 1 - rank, rank)
             times = (lengths.forward, lengths.forward, lengths.input_gradient, lengths.input_gradient)
-            self.ranks.append(_Rank(row, stages, tuple(time[stage] for time, stage in zip(times, stages, strict=True))))
+            self.ranks.append(_Rank(row, stages, tuple(time[stage] for time, stage in zip(times, stages, strict=True)), never))
         first = self.ranks[0]
         first.arrivals[0][:-1] = [0] * (len(first.row[0]) - 1)
         first.inputs[0] = first.wake = 0
@@ -102,9 +102,9 @@ class Follower:
                 wake = self._run(rank, job, now)
                 self._pass_on(at, job, wake)
             rank.wake = wake
-            if wake < NEVER:
+            if wake < self.never:
                 heappush(events, wake * count + at)
-        if any(min(rank.cells) < NEVER or rank.waiting for rank in ranks):
+        if any(min(rank.cells) < inf or rank.waiting for rank in ranks):
             return None
         span = max(rank.time - rank.began for rank in ranks)
         return Outcome(span, max(r.time for r in ranks), tuple(r.idle for r in ranks), [r.jobs for r in ranks])
@@ -121,7 +121,7 @@ class Follower:
             if rank.waiting:
                 return WEIGHT, 0
         is_firm = self.firm_from <= cell <= self.firm_until
-        job, known = (WAIT, rank.inputs[head] if rank.inputs[head] > now else NEVER) if is_firm else self._around(rank, now)
+        job, known = (WAIT, rank.inputs[head] if rank.inputs[head] > now else self.never) if is_firm else self._around(rank, now)
         if job == WAIT and rank.waiting:
             fits = now + rank.waiting[0][0] <= known
             if fits or (not is_firm and rank.idle + known - now > self.most_idle):
@@ -130,7 +130,7 @@ class Follower:
 
     def _around(self, rank: _Rank, now: int) -> tuple[int, int]:
         """What may run although the head of the plan cannot, or WAIT; the first arrival of what comes before it in the plan."""
-        known, forwards = NEVER, 0
+        known, forwards = self.never, 0
         for kind in sorted(range(PASSES), key=rank.cells.__getitem__):
             overtaken = 0
             if kind < 2:
@@ -154,7 +154,7 @@ class Follower:
 
     def _begin(self, rank: _Rank, now: int) -> None:
         """Notes what a rank has idled before a slot."""
-        if rank.began == NEVER:
+        if rank.began == self.never:
             rank.began = now
         elif now > rank.time:
             rank.idle += now - rank.time
@@ -230,7 +230,8 @@ def repeated(orders: Sequence[Sequence[Job]], lengths: Ticks) -> Outcome:
     ranks, last = len(orders), 2 * len(orders) - 1
     microbatches = 1 + max(microbatch for _, _, microbatch in orders[0])
     length = {"F": lengths.forward, "I": lengths.input_gradient, "W": lengths.weight_gradient}
-    forward, gradient = ([[NEVER] * microbatches for _ in range(last + 2)] for _ in range(2))
+    never = lengths.never(microbatches)
+    forward, gradient = ([[never] * microbatches for _ in range(last + 2)] for _ in range(2))
     forward[0] = [0] * microbatches
     gradient[last] = forward[last + 1]
     began, time, idle, left = [-1] * ranks, [0] * ranks, [0] * ranks, [iter(order) for order in orders]
@@ -241,7 +242,7 @@ def repeated(orders: Sequence[Sequence[Job]], lengths: Ticks) -> Outcome:
             while job := pending[rank]:
                 kind, stage, microbatch = job
                 arrival = 0 if kind == "W" else (forward if kind == "F" else gradient)[stage][microbatch]
-                if arrival == NEVER:
+                if arrival == never:
                     break
                 start = max(time[rank], arrival)
                 began[rank] = start if began[rank] < 0 else began[rank]

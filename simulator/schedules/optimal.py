@@ -32,9 +32,10 @@ COST_AWARE = True
 OPTIONS = ("memory_limit",)
 INSTALL = "pip install 'cluster-training-simulator[search]'"
 TOLERANCE = 1e-9
-BITS = 36
+BITS, TOTAL_BITS = 36, 57
 MOST_EXACT = 1 << 48
-"""Units that all durations of a line may add up to and still be counted exactly, else in 2^-BITS of the longest."""
+"""Units that all durations of a line may add up to and still be counted exactly, else in 2^-BITS of the longest; in so long a
+line that this adds up to more than 2^TOTAL_BITS, in so many of them."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,13 @@ def _others(shape: Shape) -> Iterator[tuple[str, Words]]:
 
 
 def _line_of(shape: Shape) -> tuple[Line, Fraction]:
-    """The shape in whole durations, and their unit: exact for short decimals, else shorter by 2^-36 of the longest at most."""
+    """The shape in whole durations, and their unit: exact for short decimals, else shorter by a unit at most."""
     lengths, comm = _exact_lengths(shape.durations, shape.ranks)
     every = [length for kind in lengths for length in kind] + [comm]
     longest = max(every)
     unit = Fraction(1, lcm(*(length.denominator for length in every)))
     if longest / unit * shape.microbatches * shape.ranks > MOST_EXACT:
-        unit = longest / (1 << BITS)
+        unit = longest / min(1 << BITS, (1 << TOTAL_BITS) // (shape.microbatches * shape.ranks))
     whole = [floor(length / unit) for length in every]
     shared = gcd(*whole) or 1
     ranks, whole = shape.ranks, [n // shared for n in whole]

@@ -10,15 +10,16 @@ Controllable Memory".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from ..program.slot import Shape, Slot, snaked
 from ._building_block import Block
 from ._list_scheduling import slots
-from ._plan_following import NEVER, Manner, nowhere, shortest, steady
+from ._plan_following import Manner, nowhere, shortest, steady
 
 CHUNKS = 2
 COST_AWARE = True
-MANNERS = (Manner(steady, NEVER), Manner(nowhere, 0))
+MANNERS = (Manner(steady, inf), Manner(nowhere, 0))
 
 placement = snaked
 

@@ -8,25 +8,26 @@ microbatches are alive.
 
 For other durations the order is found by trial: with and without starting W that delay an F or an I1, then with idle time
 granted to the ranks that had less of it; and the block 4-2-4-2 of V-ZB is carried out by what is ready, which is kept if it is
-shorter and not longer in span or makespan. References: Qi et al., arXiv 2401.10241, and arXiv 2405.15362 (V-ZB).
+shorter and not longer in span or makespan. The block is also what is left where stages are so uneven that the warm-up of the
+beat would hold too much. References: Qi et al., arXiv 2401.10241, and arXiv 2405.15362 (V-ZB).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, product
+from math import inf
 from typing import NamedTuple
 
-from ..errors import InvariantBroken
 from ..program.slot import Shape, Slot, snaked
 from ._building_block import Block, unrolled
 from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
-from ._plan_following import NEVER, Manner, firm, follow, nowhere
+from ._plan_following import Manner, firm, follow, nowhere, shortest
 
 CHUNKS = 2
 COST_AWARE = True
 BLOCK = Block((4, 2, 4, 2))
-PLANNED = (Manner(nowhere, None), Manner(nowhere, NEVER), Manner(firm, None))
+PLANNED = (Manner(nowhere, None), Manner(nowhere, inf), Manner(firm, None))
 TIES = ((1,), (0, 1, 0), (0, 1, 1, 0, 1, 0, 0))
 WHOLE, HALF = 2, 1
 """Memory is counted in halves of an activation."""
@@ -41,11 +42,13 @@ def in_flight(rank: int, shape: Shape) -> int:
 def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
     lengths = ticks(shape)
     ways = [Fills(forth, top) for forth, top in product((True, False), repeat=2)]
-    found = [_beaten(lengths, shape, fills) for fills in ways]
-    best, fills = min(zip(found, ways, strict=True), key=lambda pair: pair[0].times)
+    found = [(outcome, fills) for fills in ways if (outcome := _beaten(lengths, shape, fills))]
+    if not found:
+        return slots(shortest(BLOCK, shape, CHUNKS * shape.ranks, PLANNED))
+    best, fills = min(found, key=lambda pair: pair[0].times)
     if best.span > _work(lengths, shape):
         tied = (_beaten(lengths, shape, fills._replace(ties=ties)) for ties in TIES)
-        best = no_worse(best, chain(tied, _planned(lengths, shape)))
+        best = no_worse(best, (outcome for outcome in chain(tied, _planned(lengths, shape)) if outcome))
     return slots(best)
 
 
@@ -54,10 +57,11 @@ def _work(lengths: Ticks, shape: Shape) -> int:
     return max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks)) * shape.microbatches
 
 
-def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome:
+def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome | None:
     """The beat, again and again with idle time granted where there was less of it, as long as that helps.
 
-    If only I frees a half and W the other, W can wait longer: that is done if no rank holds too many chunks by it.
+    If only I frees a half and W the other, W can wait longer: that is done if no rank holds too many chunks by it. None if one
+    does either way: stages so uneven that the warm-up takes more than there is room for.
     """
     for waiting in (HALF, WHOLE):
         best = Beat(lengths, shape, fills, waiting).outcome()
@@ -67,14 +71,13 @@ def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome:
             if not again or again.times >= best.times:
                 return best
             best = again
-    raise InvariantBroken(f"zb-v holds too many chunks for {shape}")
+    return None
 
 
-def _planned(lengths: Ticks, shape: Shape) -> Iterator[Outcome]:
+def _planned(lengths: Ticks, shape: Shape) -> Iterator[Outcome | None]:
     """The block, carried out by what is ready."""
     plan = unrolled(BLOCK, shape.ranks, shape.microbatches)
-    outcomes = (follow(plan, lengths, 2 * shape.ranks, manner) for manner in PLANNED)
-    return (outcome for outcome in outcomes if outcome)
+    return (follow(plan, lengths, CHUNKS * shape.ranks, manner) for manner in PLANNED)
 
 
 class Fills(NamedTuple):
@@ -101,7 +104,8 @@ class Beat:
         self.most_alive = 0
         self.at_work = Ranks(lengths, self.ranks, headroom, fills.ties)
         self.counts = [[0] * 4 for _ in range(self.ranks)]
-        self.arrivals = [[[NEVER] * self.microbatches for _ in range(4)] for _ in range(self.ranks)]
+        self.never = lengths.never(self.microbatches)
+        self.arrivals = [[[self.never] * self.microbatches for _ in range(4)] for _ in range(self.ranks)]
         self.arrivals[0][0] = [0] * self.microbatches
 
     def outcome(self) -> Outcome | None:
@@ -167,17 +171,17 @@ class Beat:
                 self._run(rank, 0)
 
     def _has(self, rank: int, kind: int) -> bool:
-        return self.arrivals[rank][kind][self.counts[rank][kind]] < NEVER
+        return self.arrivals[rank][kind][self.counts[rank][kind]] < self.never
 
     def _run(self, rank: int, kind: int) -> None:
         """The next slot of a pass, after W that make room for it or fill the gap before it."""
         microbatch = self.counts[rank][kind]
         if kind < 2:
-            while self._held(rank, self.waiting) + WHOLE > WHOLE * 2 * self.ranks:
+            while self.at_work.waiting[rank] and self._held(rank, self.waiting) + WHOLE > WHOLE * 2 * self.ranks:
                 self.at_work.weight(rank)
         ready = self.arrivals[rank][kind][microbatch]
         if ready > self.at_work.time[rank]:
-            self.at_work.until(rank, ready, self.at_work.patience(rank) if self.fills[kind] else NEVER)
+            self.at_work.until(rank, ready, self.at_work.patience(rank) if self.fills[kind] else inf)
         stage = rank if kind in (0, 3) else 2 * self.ranks - 1 - rank
         end = self.at_work.run(rank, ("F" if kind < 2 else "I", stage, microbatch), ready)
         self.counts[rank][kind] += 1

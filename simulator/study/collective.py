@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.conduct import AUTO, Conduct, serving, takes
+from ..collectives import is_pipelined
 from ..costs.theory import FEWEST_AT_A_SWITCH
 from ..engine.close import close
 from ..engine.fold import fold, unfolded
 from ..engine.task import Array
 from ..engine.timeline import Timeline
-from ..errors import OutsideDomain, UserError, did_you_mean
+from ..errors import OutsideDomain, UserError, did_you_mean, either
 from ..hardware.cluster import Cluster
 from ..kernels import Kernel
 from ..plan.mesh import Mesh
@@ -132,6 +133,7 @@ def time_collective(
     site = Site(cluster, no_kernels, conduct)
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     _must_serve(site.conduct, cluster, bound_as, nodes)
+    _must_cut(site.conduct, bound_as, nodes, sizes_bytes)
     needed = effort_of(site.conduct, cluster, bound_as, nodes, sizes_bytes)
     effort.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
@@ -187,6 +189,21 @@ def _must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> 
     reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if knows else "")
     hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
     raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
+
+
+def _must_cut(conduct: Conduct, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> None:
+    """Raises if payloads are to be cut into pieces, and no algorithm that may be taken cuts any."""
+    if conduct.pieces is None or len(nodes) < 2:
+        return
+    able = conduct.candidates(kind, nodes)
+    taken = {conduct.taken(kind, nodes, size) for size in sizes_bytes} if len(able) > 1 else {None}
+    used = [name for name in able if name in taken] if None not in taken else list(able)
+    if any(is_pipelined(able[name]) for name in used):
+        return
+    every = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
+    cutting = [name for name, module in serving(every, kind, nodes).items() if is_pipelined(module)]
+    hint = f"leave them out, or take {either(cutting)}" if cutting else "leave them out"
+    raise UserError(f"pieces: {conduct.pieces} of them, and {', '.join(used)} cuts no payload into pieces", hint=hint)
 
 
 def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:

@@ -11,6 +11,8 @@ from . import effort
 
 MANY_TASKS = 500_000
 """From so many on the compiled engine is quicker, although it loads for a second, and compiles for ten on its first use."""
+MANY_TASKS_ANEW = 2_000_000
+"""The same where its machine code cannot be kept, so that each use compiles."""
 
 
 def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
@@ -21,16 +23,19 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
     if engine == "auto" and not obstacle:
         return replay(graph), "replay", "replay because nothing shares a link"
     if engine == "compiled":
-        return _compiled(graph), "compiled", "compiled because it was asked for"
+        return _compiled(graph, "compiled because it was asked for")
     if engine == "des":
         return _looped(graph), "des", "des because it was asked for"
     if len(graph) < MANY_TASKS:
         return _looped(graph), "des", f"des because {obstacle}"
     from ..engine import compiled
 
-    if slow := compiled.why_not(graph):
+    slow = compiled.why_not(graph)
+    if not slow and len(graph) < MANY_TASKS_ANEW:
+        slow = compiled.why_slow_to_begin()
+    if slow:
         return _looped(graph), "des", f"des because {obstacle}, and not compiled because {slow}"
-    return compiled.simulate(graph), "compiled", f"compiled because {obstacle}, and {len(graph):,} tasks are many"
+    return _compiled(graph, f"compiled because {obstacle}, and {len(graph):,} tasks are many")
 
 
 def _looped(graph: TaskGraph) -> Times:
@@ -39,10 +44,11 @@ def _looped(graph: TaskGraph) -> Times:
     return des.simulate(graph)
 
 
-def _compiled(graph: TaskGraph) -> Times:
+def _compiled(graph: TaskGraph, reason: str) -> tuple[Times, str, str]:
     from ..engine import compiled
 
-    return compiled.simulate(graph)
+    times, slow = compiled.simulate(graph), compiled.why_slow_to_begin()
+    return times, "compiled", f"{reason}; it was compiled for this run alone ({slow})" if slow else reason
 
 
 def must_end(tasks: int, engine: str, *, long: bool = False, expect: effort.Expect = effort.nobody) -> None:

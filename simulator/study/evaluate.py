@@ -22,8 +22,8 @@ from ..engine.timeline import Times
 from ..errors import Deadlock, UserError
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 
-SCALE_BITS = 40
-"""The longest duration is at most 2^40 ticks."""
+SCALE_BITS, TOTAL_BITS = 40, 62
+"""The longest duration is at most 2^40 ticks, and all boxes one after the other, each with a crossing, at most 2^62."""
 MOST_BOXES_WITH_MEMORY = 20_000
 """Boxes up to which the record of an evaluation holds the memory over time."""
 
@@ -115,7 +115,7 @@ def evaluate(layout: Layout) -> Evaluation:
     durations = layout.shape.durations
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
     lengths = [durations.of(box) for _, box in boxes]
-    per_unit = _ticks_per_unit({*lengths, durations.comm})
+    per_unit = _ticks_per_unit({*lengths, durations.comm}, 2 * len(boxes))
     graph = _graph(layout, boxes, [round(x * per_unit) for x in map(_exact, lengths)], round(_exact(durations.comm) * per_unit))
     try:
         times = des.simulate(graph)
@@ -129,14 +129,17 @@ def _exact(duration: float) -> Fraction:
     return Fraction(repr(float(duration)))
 
 
-def _ticks_per_unit(durations: Iterable[float]) -> Fraction:
-    """Ticks in a unit of time: all durations are whole numbers of them, or (if that takes too many) exact far beyond 1e-9."""
+def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
+    """Ticks in a unit of time: all durations are whole numbers of them, or (if that takes too many) exact far beyond 1e-9.
+
+    So many durations in a row stay below what a column of times can hold.
+    """
     written = [_exact(duration) for duration in durations]
     longest = max(written, default=Fraction(0))
     if not longest:
         raise UserError("all durations are zero", hint="give F, B, I or W a length")
     common = lcm(*(duration.denominator for duration in written))
-    most = Fraction(1 << SCALE_BITS) / longest
+    most = Fraction(min(1 << SCALE_BITS, (1 << TOTAL_BITS) // count)) / longest
     return min(Fraction(common), most)
 
 

@@ -129,5 +129,5 @@ def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_machine_code_is_made_anew_when_any_of_its_sources_changes() -> None:
     """numba by itself looks only at the file of a function, and not at those of the functions that it calls."""
     for function in (compiled._run, compiled_fluid.solve, machine.put):
-        assert function._cache._cache_file._source_stamp is machine.SOURCES  # type: ignore[attr-defined]
+        assert function._cache.files._source_stamp is machine.SOURCES  # type: ignore[attr-defined]
     assert {"compiled.py", "compiled_fluid.py", "machine.py"} <= {name for name, _, _ in machine.SOURCES}

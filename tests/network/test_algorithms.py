@@ -144,6 +144,22 @@ def layers_at_once(m: int, k: int) -> float:
     return (k - 1) * LATENCY + (m - 1) * NIC_LATENCY + max((k - 1) / k * T, (m - 1) / (k * m) * T_NIC)
 
 
+def ring_over_nodes(m: int, k: int) -> float:
+    """Twice around, but for two hops: at each, the latency and what it carries; or all bytes of the busiest link and a latency.
+
+    Of the k rings a GPU sends k - 1 to its neighbour and hands one over to its rail, each with 1/k of the bytes of a step; away
+    from the busiest link a ring is taken to have half of what the others leave it.
+    """
+    near_s, far_s = LATENCY * (k > 1), NIC_LATENCY + LATENCY * (k > 1)
+    busiest = max(T * (k > 1), T_NIC / k)
+    near, far = ((x if x == busiest else (x + alone) / 2) for x, alone in ((T, T / k), (max(T * (k > 1), T_NIC / k), T_NIC / k)))
+    hops = [(near_s, near)] * (k - 1) + [(far_s, far)]
+    left_out = (hops * 2)[:2]
+    around_s = 2 * m * sum(s for s, _ in hops) - sum(s for s, _ in left_out)
+    carried = 2 * m * sum(b for _, b in hops) - sum(b for _, b in left_out)
+    return max(around_s + carried / (m * k), 2 * (m * k - 1) / (m * k) * busiest + far_s)
+
+
 OVER_NODES: dict[tuple[str, str], Callable[[int, int], float]] = {
     ("hierarchical", "all_reduce"): lambda m, k: 2 * in_two_layers(m, k),
     ("hierarchical", "reduce_scatter"): in_two_layers,
@@ -153,9 +169,7 @@ OVER_NODES: dict[tuple[str, str], Callable[[int, int], float]] = {
     ("hierarchical_pipelined", "reduce_scatter"): layers_at_once,
     ("hierarchical_pipelined", "all_gather"): layers_at_once,
     ("direct", "alltoall"): lambda m, k: NIC_LATENCY + (LATENCY if k > 1 else 0) + (m - 1) / m * T_NIC,
-    ("ring", "all_reduce"): lambda m, k: (
-        2 * (m * k - 1) * ((LATENCY if k > 1 else 0) + NIC_LATENCY / k) + 2 * (m * k - 1) / (m * k) * max(T * (k > 1), T_NIC / k)
-    ),
+    ("ring", "all_reduce"): ring_over_nodes,
     ("nvls", "all_reduce"): lambda m, k: (
         2 * (k > 1) * LATENCY + 2 * (m - 1) * NIC_LATENCY + max((k > 1) * (k + 1) / k * T, 2 * (m - 1) / (m * k) * T_NIC)
     ),

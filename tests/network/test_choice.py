@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.costs import theory, tuner
-from simulator.costs.tuner import Choice, Group, believed_s, chosen, told
+from simulator.costs.curves import Curve, alone
+from simulator.costs.theory import Call
+from simulator.costs.tuner import Choice, Group, believed_s, chosen, generation, told
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
+from simulator.study import catalog
 from simulator.study.calibrate.nccl_tests import PROGRAMS
 from simulator.study.collective import BUS_FACTOR, time_collective
-from simulator.study.links import fabric_text, fabrics
-from simulator.study.links.choices import generation
+from simulator.study.links import describe, fabric_text, fabrics
+from simulator.study.links.cluster_links import links_of
 from simulator.study.links.library import LIBRARY
 from simulator.study.links.timing import timing_on
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
@@ -225,3 +228,90 @@ def test_faults_of_lines_are_told_with_their_place(tmp_path: Path) -> None:
     for words in ("mine.yaml:", "'rng'", "did you mean 'ring'", "bruck does no all_reduce", "size"):
         assert words in said
     assert trainsim("collective", "all_reduce", "--cluster", "dgx-h100", "-e", "8").code == 0
+
+
+# One rule chooses, the same rule times ------------------------------------------------------------------------------------
+
+
+SPREAD_OVER = [
+    (name, nodes)
+    for name in sorted(catalog.files("clusters"))
+    for nodes in (1, 2, 4, 16)
+    if nodes > 1 or name != "two-sites-h100"
+]
+
+
+@pytest.mark.parametrize(("name", "nodes"), SPREAD_OVER)
+def test_t7_8_auto_takes_as_long_as_the_algorithm_that_it_names(name: str, nodes: int) -> None:
+    """For every cluster that ships, every kind of collective and sizes from 8 B to 8 GiB, to the nanosecond, provenance too."""
+    cluster = sim.cluster(name, nodes=nodes)
+    for kind in theory.KINDS:
+        rows = time_collective(kind, cluster, [2**octave for octave in range(3, 34, 3)])
+        for algorithm in {row.algorithm for row in rows}:
+            own = [row for row in rows if row.algorithm == algorithm]
+            assert own == time_collective(kind, cluster, [row.size_bytes for row in own], algorithm=algorithm)
+
+
+def test_the_command_times_what_it_prints() -> None:
+    asked = ["collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", "16", "-b", "8G", "-e", "8G", "--json"]
+    (auto,) = trainsim(*asked).record["rows"]
+    assert auto["algorithm"] == "nvls_tree"
+    assert auto == trainsim(*asked, "--algorithm", "nvls_tree").record["rows"][0]
+    assert auto["time_us"] != trainsim(*asked, "--algorithm", "ring").record["rows"][0]["time_us"]
+
+
+def test_validate_times_what_the_cluster_takes() -> None:
+    """A row of a table and the same machine as a cluster: one choice, one time."""
+    for nodes, size in ((1, 2**20), (1, 2**28), (16, 2**24), (16, 2**33)):
+        machine_words = describe.machine("H100-SXM", "NVLink4 NVSwitch" + " + NDR IB 8x400Gb/s" * (nodes > 1), 8 * nodes, nodes)
+        told_s = alone(
+            Call("all_reduce", size, 8 * nodes, nodes), machine_words.inside, machine_words.across, machine_words.curves
+        ).seconds
+        (row,) = time_collective("all_reduce", sim.cluster("dgx-h100", nodes=nodes), [size])
+        assert row.time_s == pytest.approx(told_s, rel=1e-6, abs=2e-9), (nodes, size, row.algorithm)
+
+
+def test_costs_of_a_run_name_the_algorithm_that_was_simulated() -> None:
+    plan, job = sim.Plan(tp=8, dp=2), sim.Job(sequence_length=1024, global_batch=4)
+    run = sim.simulate(sim.model("llama3-8b"), sim.cluster("dgx-h100", nodes=2), plan, job, allow_oom=True)
+    shapes = [cost.shape for cost in run.collective_costs]
+    assert shapes
+    assert all(shape.rpartition(", ")[2] in catalog.files("collectives") for shape in shapes)
+
+
+def test_a_series_in_which_a_library_chose_speaks_of_what_it_took() -> None:
+    """Twice the theory where the ring was taken, three times where the switch was."""
+    inside = fabrics.load("nvlink4-nvswitch").inside
+    assert inside
+
+    def base_s(size: float, name: str) -> float:
+        return theory.seconds(Call("all_reduce", size, 8, 1, name), inside)
+
+    sizes = [2.0**octave for octave in range(10, 31)]
+    knots = [(size, theory.taken(Call("all_reduce", size, 8), inside, None)) for size in sizes]
+    assert {name for _, name in knots} == {"ring", "nvls"}
+    times = tuple((size, base_s(size, name) * (2 if name == "ring" else 3)) for size, name in knots)
+    series = Curve("all_reduce", "auto", 8, 1, times, 0.01, inside)
+    for size, name in knots:
+        ring, nvls, auto = (
+            alone(Call("all_reduce", size, 8, 1, name), inside, None, [series]) for name in ("ring", "nvls", "auto")
+        )
+        assert auto == (ring if name == "ring" else nvls)
+        assert ring.seconds == pytest.approx(2 * base_s(size, "ring"), rel=1e-6)
+        assert nvls.seconds == pytest.approx(3 * base_s(size, "nvls"), rel=1e-6)
+        assert (ring.provenance == "interpolated") == (name == "ring"), "where it was not taken nobody measured it"
+    tree = alone(Call("all_reduce", 2.0**20, 8, 1, "tree"), inside, None, [series])
+    assert tree.provenance == "theoretical"
+
+
+def test_near_ties_of_ring_and_tree() -> None:
+    """Over two nodes a tree, as logs say (nccl-tests issue 196); over more the faster of the two."""
+    for name, nodes in (("dgx-a100", 2), ("dgx-a100", 16), ("dgx-a100", 64), ("alps-gh200", 4)):
+        cluster = sim.cluster(name, nodes=nodes)
+        inside, across, _ = links_of(cluster, cluster.fabric, curves=False)
+        for size in SIZES:
+            call = Call("all_reduce", size, cluster.gpus, nodes)
+            if tuner.is_tie(size, theory.group(call, inside, across)):
+                ring_s, tree_s = (theory.seconds(replace(call, algorithm=name), inside, across) for name in ("ring", "tree"))
+                wanted = "tree" if nodes == 2 or tree_s < ring_s else "ring"
+                assert theory.taken(call, inside, across) == wanted

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.costs import theory
@@ -47,6 +47,8 @@ places = st.sampled_from([(2, 1), (3, 1), (8, 1), (72, 1), (2, 2), (16, 2), (40,
 sizes = st.floats(0, 37).map(lambda octaves: 2.0**octaves)
 kinds = st.sampled_from(KINDS)
 algorithms = st.sampled_from(ALGORITHMS)
+CHOSEN = ("auto", "plain", "direct")
+"""Left to a library, or to a framework that hands over to it: where it changes over, the time of an all-reduce may jump."""
 
 
 def near(inside: Inside | None, across: Across | None) -> list[Curve]:
@@ -67,6 +69,7 @@ def test_a_switch_adds_up_for_three_gpus_of_a_node_in_the_theory_too(name: str, 
 def test_more_bytes_never_take_less_time(
     kind: str, algorithm: str, place: tuple[int, int], inside: Inside, across: Across, size: float, octaves: float
 ) -> None:
+    assume(kind != "all_reduce" or algorithm not in CHOSEN)
     for curves in ([], near(inside, across)):
         small, large = (
             alone(Call(kind, bytes_, *place, algorithm), inside, across, curves) for bytes_ in (size, size * 2**octaves)
@@ -77,8 +80,7 @@ def test_more_bytes_never_take_less_time(
 @given(kinds, algorithms, places, insides, networks, sizes)
 def test_no_jumps(kind: str, algorithm: str, place: tuple[int, int], inside: Inside, across: Across, size: float) -> None:
     """Half a percent more bytes take at most a few percent more time, at knots and at the ends of curves too."""
-    if algorithm == "direct":
-        return  # frameworks leave their own kernels at a size: that is a jump
+    assume(kind != "all_reduce" or algorithm not in CHOSEN)
     for curves in ([], near(inside, across)):
         edges = [s for c in curves for s in (c.knots[0][0], c.knots[-1][0])][:4]
         for at in (size, *edges):

@@ -112,7 +112,7 @@ def test_a_file_brings_its_rates_and_a_name_takes_the_clusters(own: Path) -> Non
     cluster = find("hgx-h100", nodes=2)
     inside, across, curves = links_of(replace(cluster, nvlink=replace(cluster.nvlink, bytes_per_s=1e9)), mine)
     fabric = fabrics.load(mine)
-    assert (inside, across, curves) == (fabric.inside, fabric.across, fabric.curves)
+    assert (replace(inside, generation=""), across, curves) == (fabric.inside, fabric.across, fabric.curves)
     shipped = links_of(cluster, "nvlink3-nvswitch")[0]
     assert (shipped.name, shipped.bytes_per_s) == ("nvlink3-nvswitch", cluster.nvlink.bytes_per_s)
 

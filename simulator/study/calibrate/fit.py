@@ -95,7 +95,7 @@ def _errors(points: Sequence[Point], constants: Constants) -> Array:
     """log(theory / measured) of every point."""
     found: Any = constants
     laws = found.get("laws", LAWS)
-    return np.array([math.log(theory.seconds(p.call, found[p.inside], found.get(p.across), laws) / p.seconds) for p in points])
+    return np.array([math.log(theory.fastest(p.call, found[p.inside], found.get(p.across), laws) / p.seconds) for p in points])
 
 
 def _changed(start: Constants, free: Sequence[Free], x: Array) -> dict[str, Inside | Across | Laws]:

@@ -177,7 +177,7 @@ def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Cu
     for table in tables:
         for size, seconds in table.times.items():
             times.setdefault(size, []).append(seconds)
-    points, _ = knots(times, lambda size: theory.seconds(_call(first, size), inside, across))
+    points, _ = knots(times, lambda size: theory.fastest(_call(first, size), inside, across))
     versions = ", ".join(sorted({table.version for table in tables} - {""})) or "not stated"
     source = f"nccl-tests, NCCL {versions}; {sum(map(len, times.values()))} points of {len(times)} sizes"
     made = Curve(first.kind, "auto", first.ranks, first.nodes, points, 0.0, inside, across, source)

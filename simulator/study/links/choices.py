@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import re
 from functools import cache
 
 from ...binding.conduct import Choose, takes
-from ...costs import tuner
-from ...costs.tuner import Choice, Group
+from ...costs import theory, tuner
+from ...costs.links import Across, Inside
+from ...costs.theory import Call
+from ...costs.tuner import Choice
 from ...engine.task import Array
 from ...hardware.cluster import Cluster
-from ...units import GB
 from .. import catalog
 from .cluster_links import fabrics_of, links_of
-from .timing import can_add_up, is_known, switch_abilities
+from .timing import can_add_up, is_known
 
-PCIE = "pcie"
 IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
 """What a library has for all-reduces where switches add up, inside nodes and between them."""
-GENERATIONS = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (0, "volta"))
-"""From which architecture on NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
-
-RATES = (("blackwell", 800 * GB), ("hopper", 400 * GB), ("ampere", 200 * GB), ("volta", 0.0))
-"""From which rate of NVLink on a GPU is of a generation."""
 
 
 def choices_of(cluster: Cluster) -> tuple[Choice, ...]:
@@ -60,37 +53,15 @@ def chosen_on(cluster: Cluster) -> Choose | None:
         return None
 
     @cache
-    def seen(ranks: int, nodes: int) -> tuple[Group, tuple[str, ...]]:
-        return group_on(cluster, ranks, nodes), able_on(cluster, ranks, nodes)
+    def links() -> tuple[Inside, Across | None]:
+        inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
+        return inside, across
 
     def chosen(kind: str, nodes: Array, payload_bytes: int) -> str | None:
         if kind != "all_reduce":
             return None
-        group, able = seen(len(nodes), len(set(nodes.tolist())))
-        return tuner.chosen(payload_bytes, group, able)
+        call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())))
+        name = theory.taken(call, *links())
+        return "nvls_tree" if name == "nvls" and call.nodes > 1 else name
 
     return chosen
-
-
-def able_on(cluster: Cluster, ranks: int, nodes: int) -> tuple[str, ...]:
-    """What NCCL chooses from for an all-reduce of so many ranks on so many nodes."""
-    at_switch = can_add_up(cluster, "nvls", ranks, nodes)
-    between = nodes > 1 and "sharp" in switch_abilities(cluster)
-    return ("ring", "tree", *("nvls", "nvls_tree") * at_switch, *("sharp",) * between)
-
-
-def group_on(cluster: Cluster, ranks: int, nodes: int) -> Group:
-    """What NCCL sees between so many ranks on so many nodes of a cluster."""
-    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
-    per_node = ranks / nodes
-    nics = min(across.nics, math.ceil(per_node)) * across.nic_bytes_per_s if across else math.inf
-    link = PCIE if cluster.inside_name.startswith(PCIE) else "nvlink"
-    return Group(ranks, nodes, generation(cluster.gpu.architecture, inside.bytes_per_s), link, inside.rate(per_node), nics)
-
-
-def generation(architecture: str, link_bytes_per_s: float) -> str:
-    """The constants of NCCL for GPUs of an architecture, such as sm_90; for a GPU that names none, by the rate of its links."""
-    number = re.match(r"sm_?(\d{1,9})", architecture)
-    if number:
-        return next(name for least, name in GENERATIONS if int(number[1]) >= least)
-    return "ampere" if architecture else next(name for name, rate in RATES if link_bytes_per_s >= rate)

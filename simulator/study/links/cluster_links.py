@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from ...costs import tuner
 from ...costs.curves import Curve
 from ...costs.links import Across, Inside
 from ...hardware.cluster import Cluster
@@ -55,6 +56,7 @@ def links_of(
     """
     within, between, own = fabrics_of(cluster, name, curves=curves)
     inside = _inside(cluster, within, keep=within is own)
+    inside = replace(inside, generation=tuner.generation(cluster.gpu.architecture, inside.bytes_per_s))
     if between is None:
         return inside, None, within.curves
     across = _across(cluster, between, keep=between is own)
@@ -101,9 +103,8 @@ def clocked(fabric: Fabric, ghz: float) -> Fabric:
 
 def without_switch(fabric: Fabric) -> Fabric:
     """The same links from GPU to GPU: nothing adds up on the way, so the library does what is left to it."""
-    curves = [curve for curve in fabric.curves if (curve.kind, curve.algorithm) != ("all_reduce", "auto")]
-    plain = tuple(replace(curve, algorithm="auto") if curve.algorithm == "plain" else curve for curve in curves)
-    return replace(fabric, inside=replace(fabric.inside, nvls_efficiency=0.0) if fabric.inside else None, curves=plain)
+    curves = tuple(curve for curve in fabric.curves if (curve.kind, curve.algorithm) != ("all_reduce", "auto"))
+    return replace(fabric, inside=replace(fabric.inside, nvls_efficiency=0.0) if fabric.inside else None, curves=curves)
 
 
 def _inside(cluster: Cluster, fabric: Fabric, *, keep: bool) -> Inside:

@@ -73,6 +73,13 @@ RACK, RACK_GPUS = (r"gb[23]00", r"mnnvl|multi-?node nvlink"), 72
 """What is in the name of a GPU, or in its fabric, if its nodes are trays of one NVLink domain, and how many GPUs that joins."""
 PCIE5 = r"h100|h200|rtx ?pro|b40|\b50[5-9]0"
 PCIE3 = r"v100|p100|\bt4g?\b|\bp40?\b|\b[km][68]0\b|rtx ?20|gtx"
+NCCL_GENERATIONS = (
+    (r"b[23]00|blackwell|rtx ?pro|b40\b|\b50[5-9]0", "blackwell"),
+    (r"h[128]00|h20\b", "hopper"),
+    (r"v100|p100|\bt4g?\b|\bp40?\b|\b[km][68]0\b|rtx ?20|gtx|quadro|titan", "volta"),
+    (r"", "ampere"),
+)
+"""What is in the name of a GPU, and whose constants NCCL's cost model has for it; AMD's library is taken to choose as on A100."""
 LANES = 16
 CLOCKS_GHZ = (
     (r"rtx ?pro|blackwell", 2.6),
@@ -111,6 +118,8 @@ def machine(gpu: str, fabric: str, gpus: int, nodes: int, load: Loader = fabrics
         raise UserError("the fabric is not named")
     words, gpu, fabric = fabric, gpu.lower(), re.sub(r"pci(-e\b|[- ]express)", "pcie", fabric.lower())
     within = _inside(gpu, fabric, of_links(halves(words)[0]), load)
+    generation = next(name for pattern, name in NCCL_GENERATIONS if re.search(pattern, gpu))
+    within = replace(within, inside=replace(_found(within), generation=generation))
     domain = _domain(gpu, fabric)
     nodes = min(gpus, -(-gpus // domain) if domain else nodes)
     if nodes < 2:

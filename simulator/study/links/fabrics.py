@@ -185,6 +185,7 @@ def _fabric(document: Document, name: str) -> Fabric:
     schema: FabricSchema = validated(FabricSchema, document)
     inside = _inside(name, schema.inside) if schema.inside else None
     across = _across(name, schema.across) if schema.across else None
+    choices = tuple(Choice(c.kind, c.name, c.size_up_to or math.inf, c.nodes_up_to or math.inf) for c in schema.choices)
     curves = []
     for curve in schema.curves:
         within = inside if curve.inside is None else load(curve.inside).inside
@@ -193,9 +194,9 @@ def _fabric(document: Document, name: str) -> Fabric:
         knots = tuple(zip(curve.sizes, curve.times, strict=True))
         over = across if curve.nodes > 1 else None
         source = f"{name}: {curve.source}" if curve.source else name
-        curves.append(Curve(curve.kind, curve.algorithm, curve.ranks, curve.nodes, knots, curve.error, within, over, source))
-    choices = (Choice(c.kind, c.name, c.size_up_to or math.inf, c.nodes_up_to or math.inf) for c in schema.choices)
-    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves), tuple(choices))
+        own = (curve.kind, curve.algorithm, curve.ranks, curve.nodes, knots, curve.error, within, over, source, choices)
+        curves.append(Curve(*own))
+    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves), choices)
 
 
 def _inside(name: str, schema: InsideSchema) -> Inside:

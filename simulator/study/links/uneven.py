@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...binding.conduct import AUTO, Conduct, Timing, takes
+from ...binding.conduct import Conduct, Timing, takes
 from ...collectives import Round
 from ...collectives._uneven import judged, payload
 from ...costs.curves import Alone
@@ -30,8 +30,6 @@ from .by_rounds import Walk
 from .cluster_links import links_of
 
 KIND = "alltoall"
-LIBRARY = "direct"
-"""How libraries do it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,11 +111,10 @@ def _timing(
         return even, own
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
-        name = LIBRARY if algorithm == AUTO else algorithm
-        even, own = walks(name)
+        even, own = walks(algorithm)
         if not own.rounds or not payload_bytes:
             return None
-        call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), name)
+        call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), algorithm)
         by_rule = by_rounds.alone(call, own, inside, across)
         skew = by_rounds.wire_s(call, own, inside, across) / by_rounds.wire_s(call, even, inside, across)
         alike = replace(call, payload_bytes=max(1, round(payload_bytes * skew)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...binding.conduct import AUTO, Conduct
+from ...binding.conduct import BARRIER, Conduct
 from ...costs.curves import Alone
 from ...program.op import Collective, Transfer
 from ...units import show_bytes
@@ -27,22 +27,26 @@ def collective_costs(run: Run) -> list[OpCost]:
         communicator = run.program.communicators[name]
         nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
         calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += times
-    costs = [(what, times, _alone(conduct, what)) for what, times in calls.items()]
-    rows = [_cost(what, times, known) for what, times, known in costs if known is not None]
+    costs = [(what, times, *_alone(conduct, what)) for what, times in calls.items()]
+    rows = [_cost(what, times, name, known) for what, times, name, known in costs if known is not None]
     return sorted(rows, key=lambda row: -row.seconds)
 
 
-def _alone(conduct: Conduct, what: tuple[str, str, int, int, int]) -> Alone | None:
-    """What is known of it, its ranks spread evenly over its nodes; members of a node stand together."""
+def _alone(conduct: Conduct, what: tuple[str, str, int, int, int]) -> tuple[str, Alone | None]:
+    """The algorithm that serves it and what that takes, its ranks spread evenly over its nodes, those of a node together."""
     _, kind, payload_bytes, ranks, nodes = what
-    return conduct.alone(kind, AUTO, np.arange(ranks) * nodes // ranks, payload_bytes)
+    if ranks < 2 or kind == BARRIER:
+        return "", None
+    spread = np.arange(ranks) * nodes // ranks
+    name = conduct.chosen(kind, spread, payload_bytes)
+    return name, conduct.alone(kind, name, spread, payload_bytes)
 
 
-def _cost(what: tuple[str, str, int, int, int], calls: int, known: Alone) -> OpCost:
+def _cost(what: tuple[str, str, int, int, int], calls: int, algorithm: str, known: Alone) -> OpCost:
     axis, kind, payload_bytes, ranks, nodes = what
     return OpCost(
         f"{axis} {kind}",
-        f"{show_bytes(payload_bytes)} over {ranks} ranks on {nodes} node{'s' * (nodes > 1)}",
+        f"{show_bytes(payload_bytes)} over {ranks} ranks on {nodes} node{'s' * (nodes > 1)}, {algorithm}",
         calls,
         known.seconds,
         known.seconds * calls,

@@ -1,0 +1,251 @@
+"""What the rounds of a collective take by themselves on bare links: their messages routed, their latencies and bytes added up.
+
+A round that is done once waits for its slowest message, and lasts as long as its busiest link carries bytes. A round that is
+repeated goes round a ring: each rank passes on what has come, and sends again as soon as its edge is free. Its pace is that of
+the slowest cycle in this pattern of waiting, and there are two: a piece that goes round takes, at each hop, its bytes and its
+latency; an edge takes its own bytes again and again. So the repetitions last as long as a piece that goes round, or as the bytes
+of the busiest link and one latency, whichever is longer: on a ring with one slow hop, bytes there pass while latencies elsewhere
+do. Of rings side by side, pieces that meet on a link share it. They always meet where it is the busiest; elsewhere they are taken
+to do so half of the time.
+Reference: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992 (cycle means of event graphs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..collectives import Edges, Round, windows, wire_fraction
+from ..engine.task import Array
+from ..hardware.cluster import Cluster
+from ..units import NS_PER_S, ns
+
+MOST_WORK = (1 << 63) - 1
+MOST_EDGES = 1 << 14
+"""As many edges are routed at a time."""
+SAME_TOLERANCE = 1e-9
+"""Relative difference of links that are equally busy."""
+DIGITS = 12
+"""Significant digits in which the speed of groups is compared: alike groups must come out alike."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Routed:
+    """A set of edges routed for all groups of one layout: what does not depend on how much they carry."""
+
+    group: Array
+    link: Array
+    share: Array
+    longest_s: Array
+    """Per group: the latency of the longest edge, and the mean over its edges, weighted by share."""
+    mean_s: Array
+
+
+_NONE, _SILENT = np.zeros(0, dtype=np.int64), np.zeros(0)
+SILENT = Routed(_NONE, _NONE, _SILENT, _SILENT, _SILENT)
+"""Where nobody has anything for anybody."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Part:
+    """Rounds that take, for so many bytes of payload, `latency + around x bytes` or `last + busiest x bytes`: the longer. One row
+    per group.
+    """
+
+    latency_ns: Array
+    """Of the messages that wait for one another."""
+    around_s_per_byte: Array
+    """Bytes on the way of a piece that goes round."""
+    last_ns: Array
+    """Latency after the last bytes of the busiest link."""
+    busiest_s_per_byte: Array
+
+    @property
+    def columns(self) -> tuple[Array, ...]:
+        """All that tells its groups apart."""
+        return self.latency_ns, self.around_s_per_byte, self.last_ns, self.busiest_s_per_byte
+
+
+def latency_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> int:
+    """What is left of the time of a group's rounds when the bytes of the busiest links are taken off."""
+    total = 0
+    for part in parts:
+        less_s = float(part.around_s_per_byte[group] - part.busiest_s_per_byte[group]) * payload_bytes
+        total += max(int(part.last_ns[group]), int(part.latency_ns[group]) + round(less_s * NS_PER_S))
+    return total
+
+
+def wire_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> float:
+    """How long the busiest links of a group carry bytes, round after round."""
+    return sum(float(part.busiest_s_per_byte[group]) for part in parts) * payload_bytes * NS_PER_S
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Bare:
+    """The links of a cluster, each by itself."""
+
+    cluster: Cluster
+
+    def parts(
+        self, plan: Sequence[Round], lanes: Sequence[Sequence[Round]], pieces: int | None, gpus: Array
+    ) -> tuple[tuple[Part, ...], Routed]:
+        """What groups of these GPUs (a row each) take alone, and all their rounds together as routed.
+
+        `pieces` as in `windows`: only rounds of a payload that is not cut repeat. `lanes` are those rounds ring by ring, of some
+        of the rings that go round side by side, with edges in their order: the slowest counts.
+        """
+        routed = {r.edges.key: self.routed(r.edges, gpus) for r in plan}
+        count = len(gpus)
+        latency_s, s_per_byte = np.zeros(count), np.zeros(count)
+        repeated: list[Ring] = []
+        for window, ticks in windows(plan, pieces):
+            busiest = self._busiest_s(self.together(window, routed), count) * (float(wire_fraction(window)) * ticks)
+            if pieces == 1 and ticks > 1:
+                every = routed[window[0].edges.key]
+                around = [self._around(lane[len(repeated)], gpus, every, float(window[0].fraction)) for lane in lanes]
+                latencies_s, bytes_s, longest_s = (np.max(column, axis=0) for column in zip(*around, strict=True))
+                repeated.append((latencies_s, bytes_s, longest_s, busiest))
+            else:
+                s_per_byte += busiest / (pieces or 1)
+        once = [r for r in plan if r.repeats == 1] if pieces == 1 else plan
+        latency_s = sum((_round_latency_s(r, routed[r.edges.key]) for r in once), latency_s)
+        return _parts(latency_s, s_per_byte, repeated), self.together(plan, routed)
+
+    def routed(self, edges: Edges, gpus: Array) -> Routed:
+        """The edges of all groups, as entries per group and link."""
+        cluster, n, count = self.cluster, len(edges.source), len(gpus)
+        edge_s, latency_s = np.empty(count * n), np.append(cluster.wiring.latency_s, 0.0)
+        entries: list[tuple[Array, Array, Array]] = []
+        for begin, route in self._routes(edges, gpus):
+            edge_s[begin : begin + len(route)] = latency_s[route].sum(axis=1)
+            edge, crosses = np.arange(begin, begin + len(route)), route >= 0
+            group, share = (np.broadcast_to(of[:, None], route.shape)[crosses] for of in (edge // n, edges.share[edge % n]))
+            entries.append(summed(group, route[crosses], share, cluster.wiring.links))
+        if len(entries) == 1:
+            whole = entries[0]
+        else:
+            group, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
+            whole = summed(group, link, share, cluster.wiring.links)
+        by_group = edge_s.reshape(count, n)
+        return Routed(*whole, by_group.max(axis=1), by_group @ (edges.share / edges.share.sum()))
+
+    def _routes(self, edges: Edges, gpus: Array) -> Iterator[tuple[int, Array]]:
+        """The routes of the edges of all groups, some at a time, and the number of the first of them."""
+        source, target = (gpus[:, end].ravel() for end in (edges.source, edges.target))
+        for begin in range(0, len(source), MOST_EDGES):
+            some = slice(begin, begin + MOST_EDGES)
+            yield begin, self.cluster.route(source[some], target[some])
+
+    def _around(self, r: Round, gpus: Array, every: Routed, fraction: float) -> tuple[Array, Array, Array]:
+        """Per group, of a ring beside others: the latencies that a piece meets, the bytes on its way (seconds per payload byte)
+        and the longest latency. Of all pieces it is the one that leaves out the shortest hops at the end.
+
+        `every` ring together carries `fraction` of the payload in a repetition.
+        """
+        n, count = len(r.edges.source), len(gpus)
+        latency_s, alone_s, shared_s = (np.zeros(count * n) for _ in range(3))
+        wiring = self.cluster.wiring
+        longest_s, capacity = np.append(wiring.latency_s, 0.0), np.append(wiring.capacity_bytes_per_s, np.inf)
+        busy, most_s = self._busy(every), self._busiest_s(every, count)
+        for begin, route in self._routes(r.edges, gpus):
+            group = np.arange(begin, begin + len(route)) // n
+            some = slice(begin, begin + len(route))
+            latency_s[some] = longest_s[route].sum(axis=1)
+            alone_s[some] = (np.tile(r.edges.share, count)[some, None] / capacity[route]).max(axis=1, initial=0.0)
+            shared_s[some] = busy(group, route).max(axis=1, initial=0.0)
+        binds = shared_s >= np.repeat(most_s, n) * (1 - SAME_TOLERANCE)
+        alone_s, shared_s = alone_s * float(r.fraction), shared_s * fraction
+        hop_s = np.where(binds, shared_s, (alone_s + shared_s) / 2)
+        latencies, hops = latency_s.reshape(count, n), hop_s.reshape(count, n)
+        return _longest(latencies, r.repeats), _longest(hops, r.repeats), latencies.max(axis=1)
+
+    def _busy(self, routed: Routed) -> Callable[[Array, Array], Array]:
+        """How long links of groups carry one byte on every edge of share 1, by group and route; 0 where a route is padded."""
+        links = self.cluster.wiring.links
+        key, busy_s = routed.group * links + routed.link, routed.share / self.cluster.wiring.capacity_bytes_per_s[routed.link]
+
+        def busy(group: Array, route: Array) -> Array:
+            at = np.searchsorted(key, (group[:, None] * links + route).ravel()).reshape(route.shape)
+            return np.where(route >= 0, busy_s[np.minimum(at, max(0, len(key) - 1))], 0.0)
+
+        return busy
+
+    def together(self, rounds: Sequence[Round], routed: Mapping[tuple[bytes, ...], Routed]) -> Routed:
+        """Several rounds as one, with their parts of what they carry as factors on shares; its times mean nothing."""
+        parts = [routed[r.edges.key] for r in rounds]
+        if not parts:
+            return SILENT
+        if len({id(part) for part in parts}) == 1:
+            return parts[0]
+        whole = wire_fraction(rounds)
+        group, link = (np.concatenate([getattr(part, name) for part in parts]) for name in ("group", "link"))
+        factors = [float(r.fraction * r.repeats / whole) for r in rounds]
+        share = np.concatenate([part.share * factor for part, factor in zip(parts, factors, strict=True)])
+        entries = summed(group, link, share, self.cluster.wiring.links)
+        return Routed(*entries, parts[0].longest_s, parts[0].mean_s)
+
+    def _busiest_s(self, routed: Routed, count: int) -> Array:
+        """Per group, seconds that its busiest link takes for one byte on every edge of share 1."""
+        busiest = np.zeros(count)
+        np.maximum.at(busiest, routed.group, routed.share / self.cluster.wiring.capacity_bytes_per_s[routed.link])
+        return busiest
+
+
+Ring = tuple[Array, Array, Array, Array]
+"""Seconds: of all latencies around, per byte around, of the longest latency; per byte of the busiest link."""
+
+
+def _longest(hops: Array, repeats: int) -> Array:
+    """Per row, what so many hops in a row of a ring take at most."""
+    n = hops.shape[1]
+    turns, more = divmod(repeats, n)
+    total = np.cumsum(np.concatenate([np.zeros((len(hops), 1)), hops, hops[:, :more]], axis=1), axis=1)
+    most: Array = turns * total[:, n] + (total[:, more : more + n] - total[:, :n]).max(axis=1)
+    return most
+
+
+def _parts(latency_s: Array, s_per_byte: Array, rings: Sequence[Ring]) -> tuple[Part, ...]:
+    """Rounds that take a latency and then bytes, as one, rings whose hops are alike among them; and all other rings."""
+    others = []
+    for around_s, around, longest_s, busiest in rings:
+        if np.allclose(around, busiest, rtol=SAME_TOLERANCE, atol=0.0):
+            latency_s, s_per_byte = latency_s + around_s, s_per_byte + busiest
+        else:
+            others.append(Part(_rounded_ns(around_s), _rounded(around), _rounded_ns(longest_s), _rounded(busiest)))
+    whole_ns, each = _rounded_ns(latency_s), _rounded(s_per_byte)
+    return Part(whole_ns, each, whole_ns, each), *others
+
+
+def _round_latency_s(r: Round, routed: Routed) -> Array:
+    """A single round waits for its slowest message; one that repeats goes round, and takes the mean."""
+    return routed.longest_s if r.repeats == 1 else routed.mean_s * r.repeats
+
+
+def _rounded(values: Array) -> Array:
+    """Floats to so many significant digits that alike groups come out equal."""
+    exponent = np.floor(np.log10(np.where(values > 0, values, 1.0)))
+    scale = np.power(10.0, DIGITS - 1 - exponent)
+    rounded: Array = np.rint(values * scale) / scale
+    return rounded
+
+
+def _rounded_ns(seconds: Array) -> Array:
+    values, which = np.unique(_rounded(seconds), return_inverse=True)
+    return np.array([ns(s) for s in values.tolist()], dtype=np.int64)[which]
+
+
+def summed(row: Array, link: Array, value: Array, n_links: int) -> tuple[Array, Array, Array]:
+    """Entries sorted by row and link, those of one row and link added up. Values are positive."""
+    key = row * n_links + link
+    first = int(key.min(initial=MOST_WORK))
+    if len(key) and int(key.max()) - first < len(key):
+        total = np.bincount(key - first, weights=value)
+        found = np.flatnonzero(total)
+        return (found + first) // n_links, (found + first) % n_links, total[found].astype(value.dtype)
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    begins = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else key
+    added = np.add.reduceat(value[order], begins) if len(key) else value
+    return key[begins] // n_links, key[begins] % n_links, added

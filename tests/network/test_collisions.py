@@ -1,0 +1,65 @@
+"""Collisions of single flows: only where flows are hashed onto uplinks, which is beyond their leaf switch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import simulator as sim
+from simulator.costs.curves import alone
+from simulator.costs.theory import Call
+from simulator.study.collective import time_collective
+from simulator.study.links.describe import machine
+from simulator.units import GB, GIB
+
+HALL = {"gpu": "h100", "gpus_per_node": 8, "intra_node": "NVSwitch 450 GB/s", "inter_node": "8x400 Gbit/s", "fabric": "ndr-ib"}
+SHAPES = ("leaf-spine", "rail-optimized")
+
+
+def rate(nodes: int, **more: Any) -> float:
+    """GB/s of a sendrecv of 1 GiB from every GPU to the next."""
+    (row,) = time_collective("sendrecv", sim.cluster({**HALL, "nodes": nodes, **more}), [GIB])
+    return row.bus_gb_per_s
+
+
+@pytest.mark.parametrize("routing", ["spray", "ecmp"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_t7_10_on_one_leaf_nothing_collides(shape: str, routing: str) -> None:
+    """However many nodes it has, and however flows are routed: there are no uplinks."""
+    rates = [rate(nodes, shape=shape, nodes_per_pod=64, routing=routing) for nodes in (2, 4, 16, 64)]
+    assert rates == pytest.approx([rates[0]] * 4, rel=1e-6)
+    assert rates[0] > 40
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "fat-tree"])
+def test_sprayed_flows_do_not_collide(shape: str) -> None:
+    pods = {} if shape == "fat-tree" else {"nodes_per_pod": 4}
+    assert rate(32, shape=shape, **pods) == pytest.approx(rate(2, shape=shape, **pods), rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_hashed_flows_collide_beyond_their_leaf(shape: str) -> None:
+    """By the number of leaves to the power of two thirds, as published logs say, and by 3 at most."""
+    one, two, four, many = (rate(nodes, shape=shape, nodes_per_pod=4, routing="ecmp") for nodes in (4, 8, 16, 64))
+    assert one / two == pytest.approx(2 ** (2 / 3), rel=0.01)
+    assert one / four == pytest.approx(4 ** (2 / 3), rel=0.01)
+    assert one / many == pytest.approx(3, rel=0.01)
+
+
+def test_adaptive_networks_do_not_collide_however_they_are_routed() -> None:
+    wide = {"shape": "leaf-spine", "nodes_per_pod": 4, "routing": "ecmp", "fabric": "efa"}
+    assert rate(4, **wide) == pytest.approx(rate(2, **wide), rel=1e-6)
+
+
+def test_a_pair_has_nobody_to_collide_with() -> None:
+    far = {"shape": "leaf-spine", "nodes_per_pod": 1, "routing": "ecmp"}
+    assert rate(2, **far) == pytest.approx(rate(2, shape="leaf-spine", nodes_per_pod=2), rel=1e-6)
+
+
+def test_a_table_names_no_topology_and_so_assumes_one() -> None:
+    """Four nodes of it share a leaf, and flows beyond are hashed; a cluster tells its own leaves."""
+    found = machine("H100-SXM", "NVLink4 NVSwitch + NDR IB 8x400Gb/s", 64, 8)
+    seconds = alone(Call("sendrecv", GIB, 64, 8), found.inside, found.across, found.curves).seconds
+    own = rate(8, shape="leaf-spine", nodes_per_pod=8)
+    assert own == pytest.approx(GIB / seconds / GB * 2 ** (2 / 3), rel=0.01)
