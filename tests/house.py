@@ -66,11 +66,11 @@ class Both:
             np.testing.assert_array_equal(self.whole_times.arrival_ns[mine], self.folded_times.arrival_ns[theirs])
 
 
-def bound(of: Scenario, steps: int = 1) -> Bound:
+def bound(of: Scenario, steps: int | None = 1) -> Bound:
     return bound_of(of, program_of(of, steps))
 
 
-def bound_twice(of: Scenario, steps: int = 1) -> tuple[Skeleton, Skeleton]:
+def bound_twice(of: Scenario, steps: int | None = 1) -> tuple[Skeleton, Skeleton]:
     """What a scenario is bound to with every link, whether it can ever bind or not; and then as `simulate` binds it."""
     whole = bound_of(of, program_of(of, steps), every_link=True)
     return whole.skeleton, bound(of, steps).skeleton

@@ -31,7 +31,7 @@ STUDY = (
     ("gpus", "links"),
     ("scenarios",),
     ("assemble", "calibrate", "collective"),
-    ("fits", "network", "validate"),
+    ("fits", "network", "steady_state", "validate"),
     ("runs",),
     ("simulate",),
     ("jobs",),

@@ -309,7 +309,7 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
     of = of_plan({"tp": 1, "pp": 1}, tokens=64, batch=2)
     run, bare = run_of(of, EAGER), run_of(of, None)
     spent = run.spent
-    assert spent.ns.sum() == run.observation.step_ns
+    assert spent.ns.sum() == run.observation.window_ns
     assert run.metrics.launch_s > 0.5 * run.metrics.step_time_s
     assert run.metrics.launch_s == pytest.approx(run.metrics.step_time_s - bare.metrics.step_time_s, rel=1e-9)
     assert not spent.of(BUBBLE).any()
@@ -323,7 +323,7 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
 def test_t4_4_holds_with_a_host(plan: dict[str, Any], host: Host) -> None:
     run = run_of(of_plan(plan, perturb=(SLOW,) if plan else ()), host, steps=2)
     assert (run.spent.ns >= 0).all()
-    assert (run.spent.ns.sum(axis=1) == run.observation.step_ns).all()
+    assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
 
 
 # Laws
@@ -372,7 +372,7 @@ def test_a_small_model_is_bound_by_launches_unless_they_are_graphs(gpus: int) ->
     labels, rows = eager.labels[0], frame(eager)
     adam = rows[(rows.phase == "optimizer") & (rows.stream == COMPUTE)].iloc[0]
     before_norm = host_ns(labels, host) - host.kernel_ns
-    late_ns = eager.observation.step_ns - (before_norm + host.kernel_ns + adam.end_ns - adam.start_ns)
+    late_ns = int(eager.observation.window_ns[0]) - (before_norm + host.kernel_ns + adam.end_ns - adam.start_ns)
     if gpus == 1:  # the norm has nothing to wait for but its launch; then adam is launched, and runs
         assert late_ns == 0
     else:

@@ -104,7 +104,7 @@ def test_t1_5_gpipe_on_two_stages_pays_the_latency_once_each_way(collectives: st
     plan = {"tp": 1, "pp": 2, "dp": 1, "schedule": "gpipe"}
     how = {"job": sim.Job(256, 16, 1), "fidelity": sim.Fidelity(collectives=collectives)}
     near, far = (
-        run_of(plan, cluster=small_cluster(1, gpus_per_node=2, latency={"nvlink": latency}), **how).observation.step_ns
+        run_of(plan, cluster=small_cluster(1, gpus_per_node=2, latency={"nvlink": latency}), **how).observation.until_ns
         for latency in ("0 us", "5 ms")
     )
     assert far - near == 2 * (2 * 5_000_000)
@@ -140,7 +140,7 @@ def test_t2_1_and_2_buckets_are_reduced_when_ready_in_backward_order() -> None:
         bucket = reduced[reduced.block == f"layer {layer} gradients"].iloc[0]
         assert bucket.start_ns >= weights.end_ns.max()
     first = reduced.iloc[0]
-    assert first.start_ns == backward[backward.block == "layer 3 qkv.wgrad"].end_ns.iloc[0]
+    assert first.start_ns == backward[backward.block == "layer 3 attention_norm.dgrad"].end_ns.iloc[0]
     assert first.start_ns < backward.end_ns.max()
 
 
@@ -193,27 +193,6 @@ def test_t3_1_every_optimizer_waits_for_all_reductions() -> None:
     assert set(starts) == {reductions.end_ns.max()}
 
 
-def test_t3_2_the_step_is_to_the_last_end_and_of_several_the_last_counts() -> None:
-    plan = {"tp": 2, "pp": 2, "dp": 2, "sharding": "zero1"}
-    one, three = run_of(plan), run_of(plan, steps=3)
-    everything = three.timeline.to_pandas()
-    assert one.metrics.step_time_s == one.timeline.to_pandas().end_ns.max() / 1e9
-    ends = three.observation.step_ends_ns
-    assert len(ends) == 3
-    assert three.metrics.step_time_s == (ends[2] - ends[1]) / 1e9
-    assert everything.end_ns.max() == ends[2]
-    assert ends[0] == one.observation.end_ns
-
-
-def test_t3_3_a_later_forward_waits_for_the_parameters() -> None:
-    run = run_of({"tp": 1, "pp": 1, "dp": 4, "sharding": "zero1"}, cluster=small_cluster(1), steps=2)
-    rows = frame(run, 0)
-    gathered = rows[rows.kind == "all_gather"].end_ns
-    first_gathers = gathered.sort_values().iloc[: len(gathered) // 2]
-    forward = rows[(rows.phase == "F") & (rows.microbatch == 0)].sort_values("start_ns")
-    assert forward.start_ns.iloc[len(forward) // 2] >= first_gathers.max()
-
-
 PLANS: list[dict[str, Any]] = [
     {"tp": 2, "pp": 4, "dp": 1},
     {"tp": 2, "pp": 2, "dp": 2, "sharding": "zero1"},
@@ -228,7 +207,7 @@ PLANS: list[dict[str, Any]] = [
 def test_t4_4_busy_exposed_bubble_and_optimizer_are_the_step(plan: dict[str, Any], steps: int) -> None:
     run = run_of(plan, steps=steps, perturb=(sim.Perturb(rank=1, speed=0.8),))
     assert (run.spent.ns >= 0).all()
-    assert (run.spent.ns.sum(axis=1) == run.observation.step_ns).all()
+    assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
 
 
 def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
@@ -239,7 +218,7 @@ def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
     spent = run.spent
     assert run.metrics.exposed_s["pp"] < 1e-5
     assert run.metrics.bubble_fraction == pytest.approx(3 / 11, rel=0.1)
-    assert (spent.of(BUSY) + spent.of(BUBBLE) + spent.of(OPTIMIZER) + spent.of("pp") == run.observation.step_ns).all()
+    assert (spent.of(BUSY) + spent.of(BUBBLE) + spent.of(OPTIMIZER) + spent.of("pp") == run.observation.window_ns).all()
 
 
 def test_t4_1_a_transfer_on_its_way_outlasts_what_ended_after_its_bytes() -> None:
@@ -274,7 +253,7 @@ def test_t4_2_a_transfer_is_in_progress_until_it_has_arrived() -> None:
     task = pieces.task[first]
     assert pieces.from_ns[first] == times.start_ns[task]
     assert pieces.until_ns[first] == times.arrival_ns[task] == times.end_ns[task] + 200_000
-    assert seen.end_ns == times.makespan_ns
+    assert seen.until_ns == times.makespan_ns
 
 
 def test_t4_3_waiting_for_a_slow_stage_is_bubble() -> None:

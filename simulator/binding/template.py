@@ -145,12 +145,13 @@ class _Writer:
             for name, key in step.outputs:
                 made[step.iteration, key] = begin + body.named[name]
         between = []
-        for step, begin in zip(steps, begins.tolist(), strict=False):
-            for key in step.after:
+        for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
+            waiting = [*((0, key) for key in step.after), *((body.named[name], key) for name, key in step.waits)]
+            for row, key in waiting:
                 at = (step.iteration - (key[0] == PARAMETERS), key)
                 if at not in made:
                     raise InvariantBroken(f"{step.phase} of stage {step.stage} waits for {key}, which nothing produces")
-                between.append((begin, made[at]))
+                between.append((begin + row, made[at]))
         within = _shifted([body.after for body in bodies], begins, columns=(0, 1))
         return np.concatenate([within, np.array(between, dtype=np.int64).reshape(-1, 2)])
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
 COSTS_HELP = "List kernels and collectives (of each job alone): time, model, provenance, standard error."
-STEPS_HELP = "Training steps in a row; the last is measured.  [default: 1, or 3 if steps run into each other]"
+STEPS_HELP = "Simulate so many training steps from a standing start, and give their mean.  [default: a step of a long run]"
 
 
 @click.command("run", short_help="Simulate a training step.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,23 +60,25 @@ class Chart:
     end: float
     shades: int
     held: Held | None = None
+    since: str = ""
+    """What the time axis counts from."""
 
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
-    """One row per rank; by default the first rank of every pipeline coordinate."""
+    """One row per rank, by default the first rank of every pipeline coordinate, over the training steps that are measured."""
     several = "several ranks", "ranks=[0, 1]"
     chosen = _first_ranks(run) if ranks is None else list(must_be(ranks, Iterable, "ranks", *several))
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
-    m, s = run.metrics, run.scenario
+    m, s, seen = run.metrics, run.scenario, run.observation
     title = escape.figure(
         f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
         f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} bubble, {m.mfu:.1%} MFU"
     )
     rows = tuple(_row_of_rank(run, rank) for rank in chosen)
-    return Chart(
-        escape.figure(title), "s", rows, seconds(run.observation.end_ns), 1 + max(stage.chunk for stage in run.program.stages)
-    )
+    shades = 1 + max(stage.chunk for stage in run.program.stages)
+    lasts_s = seconds(seen.until_ns - seen.from_ns)
+    return Chart(escape.figure(title), "s", rows, lasts_s, shades, since=seen.window.text)
 
 
 def _first_ranks(run: Run) -> list[int]:
@@ -85,7 +87,10 @@ def _first_ranks(run: Run) -> list[int]:
 
 
 def _row_of_rank(run: Run, rank: int) -> Row:
-    """Slots from the start of their first kernel to the end of their last operation, and communication by axis."""
+    """Slots from the start of their first kernel to the end of their last operation, and communication by axis.
+
+    Where steps run into each other, the ends of those before and after stand in the picture too.
+    """
     timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
     bars: list[Bar] = []
@@ -97,14 +102,18 @@ def _row_of_rank(run: Run, rank: int) -> Row:
         if step.phase in SLOTS and last[i] > first[i]:
             chunk = run.program.stages[step.stage].chunk
             half = "" if step.pair < 0 else "upper" if step.phase == "F" else "lower"
-            bars.append(Bar(seconds(first[i]), seconds(last[i]), step.phase, str(step.microbatch), chunk, half))
+            bars.append(Bar(int(first[i]), int(last[i]), step.phase, str(step.microbatch), chunk, half))
         elif step.phase == "optimizer":
-            bars.append(Bar(seconds(first[i]), seconds(last[i]), "optimizer"))
+            bars.append(Bar(int(first[i]), int(last[i]), "optimizer"))
     for op, row in zip(labels.op.tolist(), range(len(labels.op)), strict=True):
         if not isinstance(labels.ops[op], Compute) and times.end_ns[row] > times.start_ns[row]:
-            bars.append(Bar(seconds(times.start_ns[row]), seconds(times.end_ns[row]), labels.axes[op]))
-    end = seconds(run.observation.end_ns)
-    bars = [bar for bar in bars if bar.start < end]
+            bars.append(Bar(int(times.start_ns[row]), int(times.end_ns[row]), labels.axes[op]))
+    from_ns, until_ns = run.observation.from_ns, run.observation.until_ns
+    bars = [
+        replace(bar, start=seconds(max(bar.start, from_ns) - from_ns), end=seconds(min(bar.end, until_ns) - from_ns))
+        for bar in bars
+        if bar.end > from_ns and bar.start < until_ns
+    ]
     stages = [str(stage.number) for stage in run.program.stages if stage.rank == coordinate]
     word = "stage" if len(stages) == 1 else "stages"
     return Row(f"rank {rank} ({word} {', '.join(stages)})", tuple(bars))

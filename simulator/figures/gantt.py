@@ -99,7 +99,7 @@ def draw(*charts: Chart) -> Figure:
         if chart.held:
             _paint_held(axes := next(panels), chart.held, chart.end)
     axes.set_xlim(0, end * 1.001)
-    axes.set_xlabel(f"time ({charts[0].unit})" if charts[0].unit else "time")
+    axes.set_xlabel("time" + f" ({charts[0].unit})" * bool(charts[0].unit) + f": {charts[0].since}" * bool(charts[0].since))
     _legend(figure, charts)
     return figure
 

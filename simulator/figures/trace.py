@@ -1,7 +1,8 @@
 """The trace of a run as Chrome JSON, for ui.perfetto.dev: a process per rank, a thread per stream, slots around their kernels.
 
 Times are microseconds with nanoseconds behind the point. Arrows join the two ends of a transfer; a counter shows the
-memory of each rank. Viewers get slow beyond a million events, so by default one rank of each class is written.
+memory of each rank. What is measured is shown, from when it begins on the first rank; `otherData` says what that is. Viewers
+get slow beyond a million events, so by default one rank of each class is written.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
             gzip.open(temporary, "wt", compresslevel=5, encoding="utf-8") if zipped else open(temporary, "w", encoding="utf-8")
         )
         with opened as out:
-            out.write(
-                '{"displayTimeUnit":"ms","otherData":' + json.dumps({"scenario": run.scenario.as_dict()}) + ',"traceEvents":[\n'
-            )
+            about = {"scenario": run.scenario.as_dict(), "measured": run.observation.window.text}
+            out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
             separator = ""
             for rank in chosen:
                 for event in events_of(run, rank, arrows[rank]):
@@ -100,8 +100,9 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         yield _meta("thread_sort_index", rank, lane, sort_index=lane)
     yield from _slots(run, rank, coordinate)
     kinds, blocks = labels.kind, labels.blocks
-    for row in range(len(tasks)):
-        start, end = int(times.start_ns[row]), int(times.end_ns[row])
+    from_ns = run.observation.from_ns
+    for row in np.flatnonzero(run.observation.counts(labels.iteration)).tolist():
+        start, end = int(times.start_ns[row]) - from_ns, int(times.end_ns[row]) - from_ns
         if end == start:
             continue
         op, step = labels.ops[labels.op[row]], labels.steps[labels.step[row]]
@@ -109,7 +110,7 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         args = {"phase": step.phase, "stage": step.stage, "microbatch": step.microbatch, "task": int(tasks[row])}
         if not labels.is_compute[row]:
             args["payload_bytes"] = int(labels.payload_bytes[row])
-            args["arrival_us"] = int(times.arrival_ns[row]) / NS_PER_US
+            args["arrival_us"] = (int(times.arrival_ns[row]) - from_ns) / NS_PER_US
         yield {
             "ph": "X",
             "name": blocks[row],
@@ -138,13 +139,14 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
 def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
     """A slice around the kernels of each slot, on the compute thread."""
     labels, times = run.labels[coordinate], run.engine_timeline.rank_times(rank)
+    from_ns = run.observation.from_ns
     rows = np.flatnonzero(labels.is_compute)
     first = np.full(len(labels.steps), np.iinfo(np.int64).max)
     last = np.zeros(len(labels.steps), dtype=np.int64)
     np.minimum.at(first, labels.step[rows], times.start_ns[rows])
     np.maximum.at(last, labels.step[rows], times.end_ns[rows])
     for i, step in enumerate(labels.steps):
-        if last[i] > first[i]:
+        if last[i] > first[i] and step.iteration in run.observation.window.iterations:
             name = f"{SLOT_NAMES.get(step.phase, step.phase)} {step.microbatch}" if step.microbatch >= 0 else step.phase
             yield {
                 "ph": "X",
@@ -152,7 +154,7 @@ def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
                 "cat": "slot",
                 "pid": rank,
                 "tid": 0,
-                "ts": int(first[i]) / NS_PER_US,
+                "ts": int(first[i] - from_ns) / NS_PER_US,
                 "dur": int(last[i] - first[i]) / NS_PER_US,
                 "args": {"stage": step.stage, "microbatch": step.microbatch},
             }

@@ -100,7 +100,8 @@ def _backward(layer: int, op: BlockOp, part: Part) -> Iterator[AnyOp]:
     if kernel is not None:
         suffix = "dgrad" if part is Part.INPUT_GRADIENT else "wgrad"
         name = op_name(layer, f"{op.name}.{suffix}")
-        yield Compute(name=name, streams=(COMPUTE,), layer=layer, kernel=kernel, part=part, split=op.split)
+        adds = part is Part.WEIGHT_GRADIENT or op.fused_weight_gradient
+        yield Compute(name=name, streams=(COMPUTE,), layer=layer, kernel=kernel, part=part, split=op.split, adds_gradient=adds)
 
 
 def op_name(layer: int, name: str) -> str:

@@ -16,7 +16,7 @@ from .passes.data import DataParallel, data
 from .passes.overlap import overlap_tensor
 from .passes.pipeline import pipeline
 from .passes.quantise import Quantised, cast_weights, quantise
-from .passes.repeat import repeat
+from .passes.repeat import between_norms, repeat
 from .passes.sequence import sequence
 from .passes.tensor import tensor
 
@@ -25,9 +25,9 @@ VOCABULARY_MULTIPLE = 128
 
 
 def lower(
-    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, steps: int = 1, framework: Framework | None = None
+    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, steps: int | None = 1, framework: Framework | None = None
 ) -> Program:
-    """What every pipeline rank does in `steps` training steps, free of hardware."""
+    """What every pipeline rank does in `steps` training steps, or (None) from one gradient norm to the next, free of hardware."""
     framework = framework or Framework()
     overlap = plan.overlap.over(framework.overlap)
     program = build(_as_divided(model, plan.tp), job, layout, framework)
@@ -44,7 +44,7 @@ def lower(
     program = cast_weights(program, narrow) if narrow else program
     tokens = job.microbatch_size * job.sequence_length // layout.shape.splits
     program = pipeline(program, tokens * model.hidden * job.element_bytes // shares, overlaps=overlap.pp)
-    return repeat(program, steps)
+    return between_norms(program) if steps is None else repeat(program, steps)
 
 
 def _data_parallel(model: Model, plan: Plan, job: Job, dp: int, framework: Framework) -> DataParallel:
@@ -53,6 +53,7 @@ def _data_parallel(model: Model, plan: Plan, job: Job, dp: int, framework: Frame
         dp,
         shards_optimizer=plan.sharding == "zero1",
         overlaps=plan.overlap.over(framework.overlap).dp,
+        overlaps_gathers=framework.overlap.parameter_gather,
         synchronised=plan.optimizer == "synchronised",
         element_bytes=job.element_bytes,
         tied_parameters=-(-_as_divided(model, plan.tp).vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,

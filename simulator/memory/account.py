@@ -138,13 +138,17 @@ def activation_steps(program: Program, rank: int) -> list[tuple[int, bool, int]]
     return list(_alive([(step.phase, step.stage) for step in program.orders[rank]], held))
 
 
-def over_time(program: Program, rank: int, static_bytes: int, timeline: Timeline, labels: Labels) -> tuple[Array, Array]:
-    """Nanoseconds and the bytes that any rank of this pipeline coordinate holds from then on."""
+def over_time(
+    program: Program, rank: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range
+) -> tuple[Array, Array]:
+    """Nanoseconds and the bytes that any rank of this pipeline coordinate holds from then on, in some training steps."""
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == rank)[0])
     tasks = timeline.expansion.tasks_of(at)
     start, end = timeline.times.start_ns[tasks], timeline.times.end_ns[tasks]
     ns, held = [0], [static_bytes]
     for step, begins, alive in activation_steps(program, rank):
+        if labels.steps[step].iteration not in iterations:
+            continue
         rows = np.flatnonzero((labels.step == step) & ~labels.is_launch)
         ns.append(int(start[rows].min()) if begins else int(end[rows].max()))
         held.append(static_bytes + alive)

@@ -24,9 +24,34 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Window:
+    """What of a timeline is measured: whole training steps, on each class of ranks from a moment until another.
+
+    The compute stream of a class does nothing in that time but what belongs to those steps, and all of it. Where all ranks begin
+    together the moments are the same for all.
+    """
+
+    begin_ns: Array
+    end_ns: Array
+    iterations: range
+    """The numbers of the steps whose operations count."""
+    steps: int
+    """How many training steps they make up: from one gradient norm to the next the ends of two make one."""
+    text: str = ""
+    """What is measured, in words."""
+
+
+def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = None, text: str = "") -> Window:
+    """All of a timeline, from zero to the last end: as many training steps as it has, or `steps`."""
+    numbers = range(1 + max(int(of.iteration.max(initial=0)) for of in labels))
+    begin_ns = np.zeros(timeline.expansion.ranks, dtype=np.int64)
+    return Window(begin_ns, begin_ns + timeline.times.makespan_ns, numbers, steps or len(numbers), text)
+
+
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A timeline with its labels, over one training step, from `begin_ns` to `end_ns`: the last one, unless said otherwise."""
+    """A timeline with its labels, over a window of whole training steps: all of it, unless said otherwise."""
 
     timeline: Timeline
     labels: tuple[Labels, ...]
@@ -34,8 +59,11 @@ class Observation:
     """What the model needs per step, by the full convention, over all GPUs."""
     peak_flop_per_s: float = 0.0
     """Of one GPU."""
-    step: int = -1
-    """Which of the simulated training steps, negative from the last."""
+    measured: Window | None = None
+
+    @cached_property
+    def window(self) -> Window:
+        return self.measured or whole(self.timeline, self.labels)
 
     @cached_property
     def classes(self) -> range:
@@ -50,33 +78,26 @@ class Observation:
         """The labels of a class's rows."""
         return self.labels[int(self.timeline.expansion.skeleton.program[which])]
 
-    @cached_property
-    def step_ends_ns(self) -> Array:
-        """The last arrival of each training step that was simulated."""
-        steps = 1 + max(int(labels.iteration.max(initial=0)) for labels in self.labels)
-        ends = np.zeros(steps, dtype=np.int64)
-        for which in self.classes:
-            tasks = self.timeline.expansion.tasks_of(which)
-            np.maximum.at(ends, self.labels_of(which).iteration, self.timeline.times.arrival_ns[tasks])
-        return ends
+    @property
+    def window_ns(self) -> Array:
+        """How long the window lasts on each class of ranks."""
+        lasted: Array = self.window.end_ns - self.window.begin_ns
+        return lasted
 
     @property
-    def iteration(self) -> int:
-        """The number of the observed step."""
-        return self.step % len(self.step_ends_ns)
+    def from_ns(self) -> int:
+        """When the window begins on the first rank."""
+        return int(self.window.begin_ns.min())
 
     @property
-    def begin_ns(self) -> int:
-        """The end of the step before."""
-        return int(self.step_ends_ns[self.iteration - 1]) if self.iteration else 0
+    def until_ns(self) -> int:
+        """When it ends on the last."""
+        return int(self.window.end_ns.max())
 
-    @property
-    def end_ns(self) -> int:
-        return int(self.step_ends_ns[self.iteration])
-
-    @property
-    def step_ns(self) -> int:
-        return self.end_ns - self.begin_ns
+    def counts(self, iteration: Array) -> Array:
+        """Whether what belongs to the training steps of these numbers is measured."""
+        counted: Array = (iteration >= self.window.iterations.start) & (iteration < self.window.iterations.stop)
+        return counted
 
     @cached_property
     def spent(self) -> Spent:
@@ -85,13 +106,15 @@ class Observation:
 
         return idle.measure(self)
 
-    @property
+    @cached_property
     def step_s(self) -> float:
-        return seconds(self.step_ns)
+        """A training step, on average over those of the window, and over ranks where they differ."""
+        return self.mean_s(self.window_ns)
 
     def mean_s(self, per_class_ns: Array) -> float:
-        """Mean over all ranks of a quantity per class, in seconds."""
-        return seconds(float(np.dot(per_class_ns, self.weight)) / self.timeline.ranks)
+        """Seconds per training step, on average over ranks, of what took so long on each class in the window."""
+        ns = [int(of) * int(ranks) for of, ranks in zip(per_class_ns, self.weight, strict=True)]
+        return seconds(sum(ns) / (self.timeline.ranks * self.window.steps))
 
     def compute_rows(self, which: int) -> Array:
         """The rows of a class's compute stream, in order."""

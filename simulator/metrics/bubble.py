@@ -6,8 +6,6 @@ schedule, where nothing else can make a rank wait.
 
 from __future__ import annotations
 
-import numpy as np
-
 from . import Observation
 from .idle import BUBBLE
 
@@ -16,5 +14,4 @@ SCALES = "fraction"
 
 def measure(seen: Observation) -> float:
     """Mean over all ranks; zero where nothing takes time."""
-    total = float(np.dot(seen.spent.of(BUBBLE), seen.weight))
-    return total / (seen.timeline.ranks * seen.step_ns) if seen.step_ns else 0.0
+    return seen.mean_s(seen.spent.of(BUBBLE)) / seen.step_s if seen.step_s else 0.0

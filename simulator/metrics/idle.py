@@ -1,11 +1,18 @@
 """Where the time of a compute stream goes: at work, or idle for exactly one cause at each instant.
 
 The cause of an idle instant is found by walking back from the stream's next operation, always to the predecessor that
-ended last, by end plus tail: a transfer or collective in progress at that instant, until it has arrived, makes it exposed time
-of its axis; a launch in progress makes it time of the host; a kernel still running elsewhere makes it bubble; a kernel of an
-optimizer, or waiting for one, is optimizer time. If nothing is left to walk to, it is bubble. So busy + exposed + host + bubble
-+ optimizer is the step, on every rank, to the nanosecond. `exposed` gives the same exposed time task by task, for those who ask
-what a task waits for.
+ended last, by end plus tail. What is in progress at that instant where the walk meets it is what the rank waits for:
+- a transfer (until it has arrived) or a collective: exposed time of its axis;
+- a launch: time of the host;
+- a kernel of another rank, reached through a transfer: bubble, as the rank waits for another stage;
+- a kernel reached through a collective of an axis: imbalance of that axis, as a member of the group still computes;
+- a kernel reached through the gradient norm, or when the rank has nothing left to do: imbalance of dp if it is of the same
+  pipeline coordinate, else bubble;
+- a kernel of an optimizer that no collective waits for: optimizer time.
+The first collective on the way says which axis it is. A transfer behind it makes it another stage, but not behind replicas: who
+waits for another replica waits for all of its pipeline.
+So busy + exposed + imbalance + host + bubble + optimizer is the step, on every rank, to the nanosecond, and without a pipeline
+there is no bubble. `exposed` gives the same exposed time task by task, for those who ask what a task waits for.
 """
 
 from __future__ import annotations
@@ -15,11 +22,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..program.op import HOST
 from . import Array, Observation
 
 SCALES = "time"
 BUBBLE, OPTIMIZER, BUSY = "bubble", "optimizer", "busy"
+DP = "dp"
+DIRECTLY, STAGE, NORM = -1, -2, -3
+"""How a walk got where it is, where not through a collective (then it is the place of its axis): through nothing that matters,
+through a transfer, through the gradient norm."""
+
+
+def imbalance(axis: str) -> str:
+    """The cause of waiting at a collective of an axis for a member that still computes."""
+    return f"imbalance of {axis}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,79 +64,109 @@ class Pieces:
     until_ns: Array
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Told:
+    """What labels say of each task."""
+
+    axis: Array
+    """Its place in the observation's axes, or -1."""
+    optimizing: Array
+    """Whether it is part of an optimizer."""
+    launch: Array
+    transfer: Array
+    norm: Array
+    coordinate: Array
+    """The pipeline coordinate of the first rank that takes part in it."""
+    dp: int
+    """The place of dp among the axes, or the one behind them."""
+
+
 def measure(seen: Observation) -> Spent:
-    """Every class's time of the observed step, by cause."""
-    causes = (BUSY, BUBBLE, OPTIMIZER, *seen.axes)
+    """Every class's time of the window, by cause."""
+    axes = tuple(dict.fromkeys((*seen.axes, DP)))
+    causes = (BUSY, BUBBLE, OPTIMIZER, *axes, *map(imbalance, axes))
     busy, bubble, optimizer, first_axis = range(4)
-    axis, optimizing = _told(seen)
-    waiting = np.append(np.where(axis >= 0, first_axis + axis, np.where(optimizing, optimizer, bubble)), bubble)
-    working = np.where(waiting == bubble, busy, waiting)
+    told = _told(seen)
     ns = np.zeros((len(seen.classes), len(causes)), dtype=np.int64)
-    for of, is_own in _pieces(seen, axis):
-        np.add.at(ns, (of.which, (working if is_own else waiting)[of.task]), of.until_ns - of.from_ns)
+    for of, via in _pieces(seen, told):
+        axis, optimizing = np.append(told.axis, -1)[of.task], np.append(told.optimizing, False)[of.task]
+        if via is None:
+            cause = np.where(optimizing, optimizer, busy)
+        else:
+            waiting = np.where(optimizing, optimizer, bubble)
+            cause = np.where((via >= 0) & (of.task >= 0), first_axis + len(axes) + via, waiting)
+        cause = np.where(axis >= 0, first_axis + axis, cause)
+        np.add.at(ns, (of.which, cause), of.until_ns - of.from_ns)
     return Spent(causes, ns)
 
 
 def exposed(seen: Observation) -> tuple[Pieces, Array]:
     """The exposed time of every class, piece by piece, each spent on a transfer or collective, and the axis of each by its
     place in `seen.axes`. Launches are no communication."""
-    axis = _told(seen)[0]
-    communicates = np.append((axis >= 0) & (axis != _place_of(HOST, seen)), False)
+    told = _told(seen)
+    axis = told.axis
+    communicates = np.append((axis >= 0) & ~told.launch, False)
     columns = [np.zeros((4, 0), dtype=np.int64)]
-    for of, _ in _pieces(seen, axis):
+    for of, _ in _pieces(seen, told):
         columns.append(np.stack([of.which, of.task, of.from_ns, of.until_ns])[:, communicates[of.task]])
     found = Pieces(*np.concatenate(columns, axis=1))
     return found, axis[found.task]
 
 
-def _pieces(seen: Observation, axis: Array) -> Iterator[tuple[Pieces, bool]]:
-    """The observed step of every class's compute stream in pieces; with each batch, whether they are the stream's own tasks."""
-    latest = _latest(seen, axis == _place_of(HOST, seen))
+def _pieces(seen: Observation, told: _Told) -> Iterator[tuple[Pieces, Array | None]]:
+    """The window of every class's compute stream in pieces; with each batch, how the walk got there, or None for own tasks."""
+    latest = _latest(seen, told.launch)
     gaps = []
     for which in seen.classes:
         rows, tasks = seen.compute_rows(which), seen.timeline.expansion.tasks_of(which)
         start, end = (
-            c[tasks[rows]].clip(seen.begin_ns, seen.end_ns) for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
+            c[tasks[rows]].clip(seen.window.begin_ns[which], seen.window.end_ns[which])
+            for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
         )
-        yield Pieces(np.full(len(rows), which), tasks[rows], start, end), True
+        yield Pieces(np.full(len(rows), which), tasks[rows], start, end), None
         gaps.append(_gaps(seen, which, latest, rows, start, end))
-    for pieces in _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns):
-        yield pieces, False
+    coordinate = seen.timeline.expansion.skeleton.program
+    yield from _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns, told, coordinate)
 
 
 def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
-    """Idle intervals as (class, from, to, the task at whose end the walk begins)."""
+    """Idle intervals as (class, from, to, the task at whose end the walk begins, how it got there).
+
+    When its kernels are done a rank waits for what is left of its own tasks, and then for the last of all.
+    """
     tasks, ends = seen.timeline.expansion.tasks_of(which), seen.timeline.times.arrival_ns
-    before = np.concatenate([[seen.begin_ns], np.maximum.accumulate(end)[:-1]]) if len(rows) else np.zeros(0, dtype=np.int64)
+    begin_ns, end_ns = int(seen.window.begin_ns[which]), int(seen.window.end_ns[which])
+    before = np.concatenate([[begin_ns], np.maximum.accumulate(end)[:-1]]) if len(rows) else np.zeros(0, dtype=np.int64)
     idle = np.flatnonzero(start > before)
     inner = np.stack([np.full(len(idle), which), before[idle], start[idle], latest[tasks[rows[idle]]]], axis=1)
-    done = int(end.max(initial=seen.begin_ns))
-    own = int(tasks[np.argmax(ends[tasks])]) if len(tasks) else -1
-    own_end = min(int(ends[own]), seen.end_ns) if own >= 0 else done
+    inner = np.pad(inner, ((0, 0), (0, 1)), constant_values=DIRECTLY)
+    done = int(end.max(initial=begin_ns))
+    own = int(tasks[::-1][np.argmax(ends[tasks][::-1])]) if len(tasks) else -1
+    own_end = min(int(ends[own]), end_ns) if own >= 0 else done
     last = int(np.argmax(ends)) if len(ends) else -1
-    tail = np.array([[which, done, own_end, own], [which, max(done, own_end), seen.end_ns, last]])
+    tail = np.array([[which, done, own_end, own, DIRECTLY], [which, max(done, own_end), end_ns, last, NORM]])
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
 
 
-def _told(seen: Observation) -> tuple[Array, Array]:
-    """Of each task, the place of its axis in `seen.axes`, or -1; and whether it is part of an optimizer."""
+def _told(seen: Observation) -> _Told:
+    """What labels say of each task, by the first rank that takes part in it."""
     rank_of, row_of = seen.timeline.expansion.origin
-    axis, optimizing = np.full(len(rank_of), -1), np.zeros(len(rank_of), dtype=bool)
+    axis = np.full(len(rank_of), -1)
+    optimizing, launch, transfer, norm = (np.zeros(len(rank_of), dtype=bool) for _ in range(4))
     ordered = np.argsort(rank_of, kind="stable")
     cuts = np.searchsorted(rank_of[ordered], np.arange(len(seen.classes) + 1))
     for which in seen.classes:
         labels = seen.labels_of(which)
         tasks = ordered[cuts[which] : cuts[which + 1]]
         rows = row_of[tasks]
-        optimizing[tasks] = labels.phase[rows] == "optimizer"
+        launch[tasks] = labels.is_launch[rows]
+        optimizing[tasks] = (labels.phase[rows] == "optimizer") & labels.is_compute[rows]
+        transfer[tasks] = labels.is_transfer[rows]
+        norm[tasks] = (labels.phase[rows] == "norm") & ~launch[tasks]
         for place, name in enumerate(seen.axes):
             axis[tasks[labels.axis[rows] == name]] = place
-    return axis, optimizing
-
-
-def _place_of(axis: str, seen: Observation) -> int:
-    """Where an axis stands in `seen.axes`; beyond all, if nothing communicates along it."""
-    return (*seen.axes, axis).index(axis)
+    coordinate = seen.timeline.expansion.skeleton.program[rank_of]
+    return _Told(axis, optimizing, launch, transfer, norm, coordinate, (*seen.axes, DP).index(DP))
 
 
 def _latest(seen: Observation, is_launch: Array) -> Array:
@@ -139,14 +184,25 @@ def _latest(seen: Observation, is_launch: Array) -> Array:
     return latest
 
 
-def _walk(gaps: Array, latest: Array, start: Array) -> Iterator[Pieces]:
-    """Every gap piece by piece, from its end back, each step of the walk for all gaps at once."""
-    which, low, high, task = gaps.T
+def _walk(gaps: Array, latest: Array, start: Array, told: _Told, coordinate: Array) -> Iterator[tuple[Pieces, Array]]:
+    """Every gap piece by piece, from its end back, with how the walk got there; each step of the walk for all gaps at once."""
+    which, low, high, task, via = gaps.T
     while len(which):
         nothing = task < 0
+        holds = (via == NORM) & ~nothing & (told.axis[task] < 0)
+        via = np.where(holds, np.where(coordinate[which] == told.coordinate[task], told.dp, STAGE), via)
         begins = np.where(nothing, low, np.maximum(low, start[np.maximum(task, 0)]))
         spent = high > begins
-        yield Pieces(which[spent], task[spent], begins[spent], high[spent])
+        yield Pieces(which[spent], task[spent], begins[spent], high[spent]), via[spent]
         high = np.minimum(high, begins)
         more = (high > low) & ~nothing
-        which, low, high, task = which[more], low[more], high[more], latest[task[more]]
+        which, low, high, task, via = which[more], low[more], high[more], task[more], via[more]
+        task, via = latest[task], _through(task, via, told)
+
+
+def _through(task: Array, via: Array, told: _Told) -> Array:
+    """How walks that got to some tasks go on behind them."""
+    collective = (told.axis[task] >= 0) & ~told.launch[task] & ~told.transfer[task]
+    first = np.where(told.norm[task], NORM, told.axis[task])
+    on = np.where(collective & (via == DIRECTLY), first, via)
+    return np.where(told.transfer[task] & (via != told.dp), STAGE, on)

@@ -29,10 +29,10 @@ def measure(seen: Observation) -> Utilisation:
     available = seen.step_s * seen.timeline.ranks * seen.peak_flop_per_s
     if not available:
         return Utilisation(0.0, 0.0, 0.0)
-    executed = 0
+    executed = 0.0
     for which in seen.classes:
         labels = seen.labels_of(which)
-        last = labels.iteration == seen.iteration
-        executed += int(seen.weight[which]) * int(labels.flop[last].sum())
+        executed += int(seen.weight[which]) * int(labels.flop[seen.counts(labels.iteration)].sum())
+    executed /= seen.window.steps
     per_gpu = seen.model_flop / seen.step_s / seen.timeline.ranks
     return Utilisation(seen.model_flop / available, executed / available, per_gpu)

@@ -35,6 +35,11 @@ class Labels:
         return self._of_op([isinstance(op, Compute) for op in self.ops])
 
     @cached_property
+    def is_transfer(self) -> Array:
+        """The rows that are an end of a transfer between two ranks."""
+        return self._of_op([isinstance(op, Transfer) for op in self.ops])
+
+    @cached_property
     def is_launch(self) -> Array:
         """The rows of the host, each of the step whose operation it launches."""
         return self._of_op([axis == HOST for axis in self.axes])

@@ -42,6 +42,8 @@ class Compute(Op):
     """Of those, the ones that are never divided within a tensor-parallel group."""
     saved_bytes: int = 0
     """Bytes kept until the backward pass of the same microbatch."""
+    adds_gradient: bool = False
+    """Whether it adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

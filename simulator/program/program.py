@@ -16,8 +16,8 @@ Key = tuple[str | int, ...]
 """Names a value that passes from step to step: `("activation", stage, microbatch)` is the input of that stage."""
 
 ACTIVATION, GRADIENT, PARAMETERS = "activation", "gradient", "parameters"
-"""What the keys that cross ranks or training steps begin with: a stage's input, the gradient of its output, its weights.
-A step that waits for parameters means those of the training step before."""
+"""What the keys that cross ranks or training steps begin with: a stage's input, the gradient of its output, a bucket of its
+weights. What waits for parameters means those of the training step before."""
 LOSS = "loss"
 """What the keys of the last stage's results begin with."""
 
@@ -51,8 +51,11 @@ class Step:
     outputs: tuple[tuple[str, Key], ...] = ()
     """(name of an op, or END or LAST; the key of its result)."""
     iteration: int = 0
+    """The training step that it belongs to."""
     pair: int = -1
     """Steps of a rank with the same number (not -1) run together: their operations take turns on every stream."""
+    waits: tuple[tuple[str, Key], ...] = ()
+    """(name of an op; a key that it waits for, besides what it waits for in the body)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,11 @@ def layout_of(scenario: Scenario) -> Layout:
     return lay_out(schedule, shape)
 
 
-def program_of(scenario: Scenario, steps: int = 1, layout: Layout | None = None) -> Program:
-    """The scenario's program, free of hardware, in the order of its schedule or of a layout that has been made already."""
+def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:
+    """The scenario's program, free of hardware: so many training steps, or (None) what is between two gradient norms.
+
+    In the order of its schedule, or of a layout that has been made already.
+    """
     layout, dp = layout or layout_of(scenario), feasible.data_parallel_degree(scenario)
     return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework)
 

@@ -1,8 +1,8 @@
 """What several jobs on one cluster take: each alone, and all of them together.
 
-All start together and step after step, each at least as long as two steps of the slowest take alone. A job's step is the
-mean of those of its steps, after the first, that end while every job still runs; beside it stands what the same job takes
-with the fabric to itself.
+All start together and step after step, so many steps that there is a time in which every job does at least one whole step while
+all of them run: after each has done its first and before any begins its last. A job's step is the mean of its whole steps within
+that time; beside it stands what the same job takes with the fabric to itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from ..engine import des
 from ..engine.close import close
 from ..engine.fold import Folded, fold
 from ..engine.join import join
-from ..engine.skeleton import Skeleton
 from ..engine.task import Array
 from ..engine.timeline import Timeline
+from ..errors import UserError
+from ..lowering.passes.repeat import NORM
 from ..units import seconds, show_s
 from . import engines
 from .assemble import layout_of, program_of, site_of
@@ -35,8 +36,15 @@ from .runs.notes import of_memory
 from .scenarios import feasible
 from .scenarios.tenancy import Tenancy, Tenant
 from .scenarios.unused import unused
+from .steady_state import first_kernels
 
-LEAST_STEPS, MOST_STEPS = 3, 64
+LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
+"""Of which whole steps are measured, by how the optimizer waits."""
+MOST_STEPS = 512
+ATTEMPTS = 8
+"""At finding how many steps each job does while another does one."""
+SPARE = 1.25
+"""By which jobs run longer than seems to be enough."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,9 @@ class SharedRun:
     jobs: tuple[JobRun, ...]
     gpus: int
     wall_s: float
+    from_ns: int
     until_ns: int
-    """So long all of them run."""
+    """Between these times all of them run, and are measured."""
     notes: Sequence[str] = ()
     """What somebody should know besides the numbers, in sentences."""
 
@@ -92,28 +101,81 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
         if not allow_oom:
             must_fit(tenant.scenario, memory)
         notes += [f"{tenant.name}: {sentence}" for sentence in of_memory(tenant.scenario, memory)]
-    alone_s = [_step_s(_run(tenancy, [(tenant, LEAST_STEPS)], long=long)[0], LEAST_STEPS) for tenant in tenancy.tenants]
-    horizon_s = 2 * max(alone_s)
-    steps = [min(MOST_STEPS, max(LEAST_STEPS, ceil(horizon_s / alone) + 1)) if alone else LEAST_STEPS for alone in alone_s]
-    ends_ns = _run(tenancy, list(zip(tenancy.tenants, steps, strict=True)), long=long)
-    until_ns = min(int(ends[-1]) for ends in ends_ns)
+    alone_s = [_means_s(_run(tenancy, [(tenant, _least(tenant))], long=long))[0] for tenant in tenancy.tenants]
+    edges = _together(tenancy, alone_s, long=long)
     runs = [
-        JobRun(t.name, len(t.gpus), _step_s(ends, max(2, int((ends <= until_ns).sum()))), alone)
-        for t, ends, alone in zip(tenancy.tenants, ends_ns, alone_s, strict=True)
+        JobRun(tenant.name, len(tenant.gpus), step_s, alone)
+        for tenant, step_s, alone in zip(tenancy.tenants, _means_s(edges), alone_s, strict=True)
     ]
     notes += unused(tenancy.tenants[0].scenario)
-    return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, until_ns, tuple(notes))
+    return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
+
+
+def _least(tenant: Tenant) -> int:
+    return LEAST_STEPS[tenant.scenario.plan.optimizer]
+
+
+def _together(tenancy: Tenancy, alone_s: Sequence[float], *, long: bool) -> list[_Edges]:
+    """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
+    lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
+    for _ in range(ATTEMPTS):
+        steps = [
+            _least(tenant) + (ceil(SPARE * enough_s / step_s) if step_s else 0)
+            for tenant, step_s in zip(tenancy.tenants, lasts_s, strict=True)
+        ]
+        if max(steps) > MOST_STEPS:
+            many, few = (tenancy.tenants[steps.index(of)].name for of in (max(steps), min(steps)))
+            raise UserError(
+                f"while {few} does one step {many} does so many that more than {MOST_STEPS} had to be simulated",
+                hint=f"a larger batch for {many}, or a smaller one for {few}",
+            )
+        edges = _run(tenancy, list(zip(tenancy.tenants, steps, strict=True)), long=long)
+        if all(of.within(*_common_ns(edges)) is not None for of in edges):
+            return edges
+        lasts_s = [of.mean_s(0, of.at_ns.shape[1] - 1) for of in edges]
+        enough_s = 2 * max(*lasts_s, seconds(_common_ns(edges)[0]))
+    raise UserError("no time was found in which every job does a whole step", hint="jobs whose steps are more alike")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Edges:
+    """Where the steps of a job begin and end, in nanoseconds: a row per class of ranks, a column per edge."""
+
+    at_ns: Array
+    ranks: Array
+    """That each class stands for."""
+
+    def within(self, from_ns: int, until_ns: int) -> tuple[int, int] | None:
+        """The first and the last edge between two times, if there is a whole step between them."""
+        inside = np.flatnonzero((self.at_ns.min(axis=0) >= from_ns) & (self.at_ns.max(axis=0) <= until_ns))
+        return (int(inside[0]), int(inside[-1])) if len(inside) > 1 else None
+
+    def mean_s(self, first: int, last: int) -> float:
+        """The mean step between two edges, over ranks."""
+        lasted_ns = int(np.dot(self.at_ns[:, last] - self.at_ns[:, first], self.ranks))
+        return seconds(lasted_ns / (int(self.ranks.sum()) * (last - first)))
+
+
+def _common_ns(edges: Sequence[_Edges]) -> tuple[int, int]:
+    """From when until when all jobs are between their first edge and their last."""
+    return max(int(of.at_ns[:, 0].max()) for of in edges), min(int(of.at_ns[:, -1].min()) for of in edges)
+
+
+def _means_s(edges: Sequence[_Edges]) -> list[float]:
+    """The mean of the whole steps of each job while all run."""
+    common_ns = _common_ns(edges)
+    return [of.mean_s(*inside) for of in edges if (inside := of.within(*common_ns))]
 
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
     """The links that several jobs use, those first that are fullest at the pace which jobs have among the others."""
-    traffic = [Traffic(tenancy.cluster, _bound(tenancy, t, LEAST_STEPS, every_link=True), 1) for t in tenancy.tenants]
+    traffic = [Traffic(tenancy.cluster, _bound(tenancy, t, 1, every_link=True), range(1), 1) for t in tenancy.tenants]
     users = [(job.name, job.step_time_s, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
-    return shared_links(tenancy.cluster.wiring, traffic[0].capacity(0, run.until_ns), users, count)
+    return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
 
 
-def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]], *, long: bool) -> list[Array]:
-    """When each job's steps end, for so many steps of each, on the whole cluster."""
+def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]], *, long: bool) -> list[_Edges]:
+    """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
     bounds = [_bound(tenancy, tenant, steps) for tenant, steps in who]
     folded: Folded = fold(join([bound.skeleton for bound in bounds]), partial(engines.must_end, engine="des", long=long))
     closed = who[0][0].scenario.fidelity.collectives == "closed"
@@ -121,7 +183,7 @@ def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]], *, long: bool) -> 
     timeline = Timeline(times, folded.expansion, folded.class_of)
     found, first = [], 0
     for bound in bounds:
-        found.append(_ends_ns(timeline, bound, first))
+        found.append(_edges(timeline, bound, first))
         first += bound.skeleton.ranks
     return found
 
@@ -132,17 +194,19 @@ def _bound(tenancy: Tenancy, tenant: Tenant, steps: int, *, every_link: bool = F
     return bind(program, feasible.mesh_of(tenant.scenario), site_of(of), gpus=np.array(tenant.gpus), every_link=every_link)
 
 
-def _ends_ns(timeline: Timeline, bound: Bound, first: int) -> Array:
-    """The last arrival of each step of the ranks from `first` on that run a bound program."""
-    skeleton: Skeleton = bound.skeleton
-    classes, at = np.unique(timeline.class_of[first : first + skeleton.ranks], return_index=True)
-    labels = [bound.labels[int(skeleton.program[rank])] for rank in at.tolist()]
-    ends = np.zeros(1 + max(int(of.iteration.max(initial=0)) for of in labels), dtype=np.int64)
-    for which, of in zip(classes.tolist(), labels, strict=True):
-        np.maximum.at(ends, of.iteration, timeline.times.arrival_ns[timeline.expansion.tasks_of(which)])
-    return ends
-
-
-def _step_s(ends_ns: Array, count: int) -> float:
-    """The mean step after the first of the first `count`."""
-    return seconds(int(ends_ns[count - 1] - ends_ns[0]) / (count - 1))
+def _edges(timeline: Timeline, bound: Bound, first: int) -> _Edges:
+    """Those of the ranks from `first` on that run a bound program: gradient norms, or else starts of steps after the second."""
+    skeleton = bound.skeleton
+    mine = timeline.class_of[first : first + skeleton.ranks]
+    classes, at, ranks = np.unique(mine, return_index=True, return_counts=True)
+    rows = []
+    for which, rank in zip(classes.tolist(), at.tolist(), strict=True):
+        program = int(skeleton.program[rank])
+        tasks, labels = timeline.expansion.tasks_of(which), bound.labels[program]
+        norms = np.flatnonzero((labels.phase == NORM) & ~labels.is_launch)
+        rows.append(
+            timeline.times.end_ns[tasks[norms]]
+            if len(norms)
+            else timeline.times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:]
+        )
+    return _Edges(np.array(rows), ranks)

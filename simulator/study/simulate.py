@@ -5,7 +5,7 @@ One direction: check, schedule, lower, bind, fold, close, run, measure. Names be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -15,14 +15,15 @@ from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
-from ..errors import Deadlock, UserError, did_you_mean, must_be, shown
+from ..errors import Deadlock, InvariantBroken, UserError, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
+from ..program.labels import Labels
 from ..program.program import Program
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import catalog, effort, engines, outside
+from . import catalog, effort, engines, outside, steady_state
 from .assemble import bound_of, layout_of, program_of, site_of
 from .explain_deadlock import explained
 from .fits import memory_of, must_fit
@@ -31,7 +32,6 @@ from .runs.run import Run
 from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
 
-OVERLAPPING_STEPS = 3
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
 MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
 
@@ -51,10 +51,10 @@ def simulate(
     allow_oom: bool = False,
     long: bool = False,
 ) -> Run:
-    """Simulates a training step (or several in a row, of which the last is measured) and returns the run.
+    """Simulates a training step as it is in a long run, or the first `steps` from a standing start, and returns the run.
 
-    Where steps run into each other, which a post-validated optimizer lets them, three are simulated, and the last interval
-    between their ends is the step; one more step follows, so that the measured one ends as it would in a long run.
+    A step lasts from one gradient norm to the next. Where steps run into each other, which a post-validated optimizer lets them,
+    so many are simulated that they repeat. Of disturbances that begin or end the first step is simulated.
     What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
     """
     scenario = Scenario(
@@ -87,17 +87,33 @@ def simulate_scenario(
         raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     scenario = with_code(scenario)
     feasible.check(scenario)
-    overlapping = scenario.plan.optimizer == "post-validated"
     layout = layout_of(scenario)
     memory = memory_of(scenario, layout)
     if not allow_oom:
         must_fit(scenario, memory)
-    program = program_of(scenario, (steps or OVERLAPPING_STEPS) + 1 if overlapping else steps or 1, layout)
-    _must_be_short(scenario, program, engine, folding=folding, long=long, expect=expect)
+    counts = steady_state.to_simulate(scenario, steps)
+    for count in counts:
+        program = program_of(scenario, count, layout)
+        _must_be_short(scenario, program, engine, folding=folding, long=long, expect=expect)
+        enough = partial(engines.must_end, engine=engine, long=long, expect=expect)
+        timeline, labels, used, reason = _simulated(scenario, program, engine, enough, folding=folding)
+        growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
+        if window := steady_state.measured(timeline, labels, count, **growing):
+            return Run(scenario, program, timeline, labels, memory, used, reason, perf_counter() - began, window)
+    raise InvariantBroken("no number of steps was enough to measure one")
+
+
+def _simulated(
+    scenario: Scenario, program: Program, engine: str, must_end: Callable[[int], None], *, folding: bool
+) -> tuple[Timeline, tuple[Labels, ...], str, str]:
+    """The timeline of a program on the scenario's cluster, its labels, the engine, and why that one.
+
+    `must_end` is told how many tasks it comes to, and raises if those are too many.
+    """
     bound = bound_of(scenario, program)
     messages = scenario.fidelity.collectives == "stepwise"
     folding = folding and not messages
-    folded = (fold if folding else unfolded)(bound.skeleton, partial(engines.must_end, engine=engine, long=long, expect=expect))
+    folded = (fold if folding else unfolded)(bound.skeleton, must_end)
     steps_of = stepwise(bound, site_of(scenario), folded.expansion) if messages else None
     graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
     try:
@@ -106,9 +122,7 @@ def simulate_scenario(
         raise explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
     why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
-    reason = f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
-    measured = -2 if overlapping else -1
-    return Run(scenario, program, timeline, bound.labels, memory, used, reason, perf_counter() - began, measured)
+    return timeline, bound.labels, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
 
 
 def with_code(scenario: Scenario) -> Scenario:

@@ -88,6 +88,8 @@ class Overlaps:
     dp: bool = True
     tp: bool = False
     pp: bool = True
+    parameter_gather: bool = True
+    """Of the sharded optimizer: a layer's forward pass waits for its own parameters; else the first one waits for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ def observation_of(durations_ns: list[int]) -> Observation:
 def scaled(seen: Observation, factor: int) -> Observation:
     once = seen.timeline.times
     times = Times(once.start_ns * factor, once.end_ns * factor, once.arrival_ns * factor)
-    return replace(seen, timeline=replace(seen.timeline, times=times))
+    window = replace(seen.window, begin_ns=seen.window.begin_ns * factor, end_ns=seen.window.end_ns * factor)
+    return replace(seen, timeline=replace(seen.timeline, times=times), measured=window)
 
 
 def numbers(value: Any) -> Iterator[float]:

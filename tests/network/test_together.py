@@ -182,6 +182,55 @@ def test_a_job_by_itself_is_what_it_is_alone() -> None:
     assert run.jobs[0].slowdown == 1.0
 
 
+@pytest.mark.parametrize("optimizer", ["synchronised", "post-validated"])
+def test_t3_8_alone_a_job_takes_what_its_scenario_takes(optimizer: str) -> None:
+    plan = {"tp": 2, "pp": 2, "dp": 4, "schedule": "zb-h1", "sharding": "zero1", "optimizer": optimizer}
+    tenancy = jobs(THIN, 16, plan=plan)
+    (job,) = tenancy.simulate().jobs
+    assert job.step_time_s == job.alone_s == tenancy.tenants[0].scenario.simulate().metrics.step_time_s
+
+
+def test_t3_8_no_step_is_measured_while_another_job_has_not_begun_or_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of ten times as long steps beside a quick one: both are measured between their own first and last edges."""
+    from simulator.study import jobs as module
+
+    seen: list[list[Any]] = []
+
+    def run(*args: Any, **options: Any) -> list[Any]:
+        seen.append(simulated(*args, **options))
+        return seen[-1]
+
+    simulated = module._run
+    monkeypatch.setattr(module, "_run", run)
+    tenancy = jobs(THIN, FIRST, SECOND)
+    slow, quick = tenancy.tenants
+    longer = replace(slow.scenario, job=replace(slow.scenario.job, global_batch=256))
+    tenancy = replace(tenancy, tenants=(replace(slow, scenario=longer), quick))
+    result = tenancy.simulate()
+    edges = seen[-1]
+    assert len(edges) == 2
+    assert result.until_ns > result.from_ns
+    for of, job in zip(edges, result.jobs, strict=True):
+        assert of.at_ns[:, 0].max() <= result.from_ns
+        assert of.at_ns[:, -1].min() >= result.until_ns
+        at_ns = of.at_ns[0]
+        whole = at_ns[(at_ns >= result.from_ns) & (at_ns <= result.until_ns)]
+        assert len(whole) > 1
+        assert job.step_time_s == pytest.approx((whole[-1] - whole[0]) / (len(whole) - 1) / 1e9)
+    assert result.jobs[0].step_time_s > 3 * result.jobs[1].step_time_s
+    assert edges[1].at_ns.shape[1] > edges[0].at_ns.shape[1]
+
+
+def test_t3_8_jobs_whose_steps_differ_too_much_are_refused() -> None:
+    tenancy = jobs(THIN, FIRST, SECOND)
+    slow, quick = tenancy.tenants
+    longer = replace(slow.scenario, job=replace(slow.scenario.job, sequence_length=8192, global_batch=4096))
+    shorter = replace(quick.scenario, job=replace(quick.scenario.job, sequence_length=16))
+    tenancy = replace(tenancy, tenants=(replace(slow, scenario=longer), replace(quick, scenario=shorter)))
+    with pytest.raises(UserError, match="while j0 does one step j1 does so many"):
+        tenancy.simulate(allow_oom=True)
+
+
 @pytest.mark.parametrize(
     ("gpus", "says"),
     [

@@ -237,21 +237,21 @@ SLOW = "node1/nic2>leaf2"
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize(("first", "last"), [(0.0, None), (0.0, 0.5), (0.25, 0.5), (0.75, None), (2.0, None)])
 def test_what_a_link_could_carry_is_what_perturbations_left_of_it(steps: int, first: float, last: float | None) -> None:
-    """A tenth of its rate in a part of the observed step, told in steps of the whole run, and all of it in the rest."""
+    """A tenth of its rate in a part of the measured steps, told in parts of them, and all of it in the rest."""
 
     def run(*perturb: sim.Perturb) -> Run:
         return of_plan("one after the other", perturb=perturb).simulate(steps=steps)
 
     usual = run().network
-    begin_s, step_s = usual.begin_ns * 1e-9, usual.step_s
-    until_s = None if last is None else begin_s + last * step_s
-    slowed = run(sim.Perturb(link=SLOW, capacity=0.1, from_s=begin_s + first * step_s, until_s=until_s)).network
-    begin_s, step_s, end_s = slowed.begin_ns * 1e-9, slowed.step_s, slowed.end_ns * 1e-9
-    from_s, until_s = usual.begin_ns * 1e-9 + first * usual.step_s, np.inf if until_s is None else until_s
-    slow_s = max(0.0, min(until_s, end_s) - max(from_s, begin_s))
+    assert usual.begin_ns == 0
+    from_s, until_s = first * usual.end_ns * 1e-9, None if last is None else last * usual.end_ns * 1e-9
+    slowed = run(sim.Perturb(link=SLOW, capacity=0.1, from_s=from_s, until_s=until_s)).network
+    end_s, step_s = slowed.end_ns * 1e-9, slowed.step_s
+    assert step_s == pytest.approx(end_s / steps)
+    slow_s = max(0.0, min(np.inf if until_s is None else until_s, end_s) - from_s)
     use = slowed.link(slowed.cluster.link_named(SLOW))
     assert use.bytes > 0
-    assert use.capacity_bytes_per_s == pytest.approx(50e9 * (step_s - 0.9 * slow_s) / step_s, rel=1e-6)
+    assert use.capacity_bytes_per_s == pytest.approx(50e9 * (end_s - 0.9 * slow_s) / end_s, rel=1e-6)
     assert use.utilisation == pytest.approx(use.bytes / (use.capacity_bytes_per_s * step_s), rel=1e-12)
     assert slow_s > 0 or first > 1
     others = np.arange(slowed.cluster.wiring.links) != slowed.cluster.link_named(SLOW)

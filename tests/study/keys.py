@@ -175,6 +175,7 @@ CASES: dict[str, Case] = {
     "framework.overlap.dp": Case(False),
     "framework.overlap.tp": Case(True),
     "framework.overlap.pp": Case(False),
+    "framework.overlap.parameter_gather": Case(False, {"plan.sharding": "zero1"}),
     "framework.memory.context": Case("2 GiB"),
     "framework.memory.nccl_buffer": Case("16 MiB"),
     "framework.memory.nccl_channels": Case(8),

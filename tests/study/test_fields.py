@@ -117,6 +117,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "dp": (software(), False),
         "tp": (software(), True),
         "pp": (software(), False),
+        "parameter_gather": (replace(software(), plan=sim.Plan(tp=2, pp=2, sharding="zero1")), False),
     },
     sim.Fidelity: {
         "collectives": (scenario(fabric="ideal"), "closed"),

@@ -1,11 +1,12 @@
 """Data parallelism and the end of the step: gradients reduced in buckets, ZeRO-1, tied embeddings, the optimizer.
 
-A bucket is a layer. It is ready when the layer's weight gradients of the last microbatch are there, and travels on the dp
-stream in backward order, beside the rest of the backward pass; without overlap there is one reduction after the rank's
-last backward. With `zero1` gradients are reduce-scattered, each replica updates its share, and the parameters are gathered
-again. Every optimizer waits for the gradient norm, a gang of all ranks that moves no bytes, unless it is post-validated: then
-it waits for its own rank's reductions only (Qi et al., arXiv 2401.10241, section 4). Where a schedule keeps copies of a stage
-on several pipeline ranks, they are replicas too.
+A bucket is a layer. It is ready when everything that adds to its gradients is done for the last microbatch, norms and biases
+too, and travels on the dp stream in backward order, beside the rest of the backward pass; without overlap there is one
+reduction after the rank's last backward. With `zero1` gradients are reduce-scattered, each replica updates its share, and the
+parameters are gathered again, bucket by bucket in the order in which the next forward pass needs them. Every optimizer waits
+for the gradient norm, a gang of all ranks that moves no bytes, unless it is post-validated: then it waits for its own rank's
+reductions only (Qi et al., arXiv 2401.10241, section 4). Where a schedule keeps copies of a stage on several pipeline ranks,
+they are replicas too.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...kernels import Part, Split
+from ...errors import InvariantBroken
 from ...program.op import AnyOp, Collective, Compute
 from ...program.program import END, LAST, PARAMETERS, Body, Communicator, Key, Program, Step
-from ..build import op_name
+from .buckets import Bucket, bucket_of, bucket_parameters, named
+from .gathers import first_forward, gathering, waiting_for_gathers
 from .optimizer import FP32_BYTES, updating
 
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
-Bucket = tuple[int, str]
-"""What is reduced at once: (layer within the stage or -1, what it is)."""
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
 
 
@@ -40,6 +40,8 @@ class DataParallel:
     gradient_bytes: int = FP32_BYTES
     """Of a gradient as it is accumulated and reduced."""
     fused_optimizer: bool = True
+    overlaps_gathers: bool = True
+    """Whether a layer's forward pass waits for its own parameters only; else the first one for all of the rank."""
 
 
 def data(program: Program, how: DataParallel) -> Program:
@@ -64,7 +66,9 @@ def data(program: Program, how: DataParallel) -> Program:
         end = _End(rank, buckets, late, tuple(reduced), apart and rank in embedded | headed)
         tail = list(_tail(end, steps, program, how))
         bodies.update({step.body: body for step, body in tail})
-        orders.append((*steps, *(step for step, _ in tail)))
+        after = [step for step, _ in tail]
+        waiting = waiting_for_gathers(steps, after, program, overlaps=how.overlaps_gathers)
+        orders.append((*waiting, *after))
     return replace(program, bodies=bodies, orders=tuple(orders))
 
 
@@ -120,36 +124,20 @@ def _reduce_as_ready(
     return tuple(changed), reduced
 
 
-def bucket_parameters(program: Program, stage: int) -> dict[Bucket, int]:
-    """Parameters per tensor-parallel rank of each bucket of a stage: one per layer, embedding and head apart."""
-    body = next(s.body for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
-    buckets: dict[Bucket, int] = {}
-    for op in program.bodies[body].ops:
-        if isinstance(op, Compute) and op.parameters:
-            buckets[_bucket(op)] = buckets.get(_bucket(op), 0) + op.parameters
-    return buckets
-
-
-def _bucket(op: Compute) -> Bucket:
-    if op.layer >= 0:
-        return op.layer, "layer"
-    return op.layer, "embedding" if op.split is Split.LOOKUP else "head"
-
-
-def _named(bucket: Bucket, purpose: str) -> str:
-    layer, what = bucket
-    return op_name(layer, purpose if layer >= 0 else f"{what} {purpose}")
-
-
 def _reducing(body: Body, parameters: dict[Bucket, int], home: Communicator, how: DataParallel) -> Body:
-    """A backward body in which each bucket is reduced after the last weight gradient that belongs to it."""
-    last = {_bucket(op): op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT}
+    """A backward body in which each bucket is reduced after the last kernel that adds to a gradient of it.
+
+    Kernels of a rank run one after the other: when the last has ended, so have those before it, of earlier slots too.
+    """
+    last = {bucket_of(op): op.name for op in body.ops if isinstance(op, Compute) and op.adds_gradient}
+    if missing := parameters.keys() - last.keys():
+        raise InvariantBroken(f"nothing in the last backward pass adds to the gradients of {missing}")
 
     def change(op: AnyOp) -> Iterator[AnyOp]:
         yield op
-        if isinstance(op, Compute) and last.get(_bucket(op)) == op.name and _bucket(op) in parameters:
-            bucket = _bucket(op)
-            reduction = _reduction(_named(bucket, "gradients"), parameters[bucket], home, how)
+        if isinstance(op, Compute) and last.get(bucket_of(op)) == op.name and bucket_of(op) in parameters:
+            bucket = bucket_of(op)
+            reduction = _reduction(named(bucket, "gradients"), parameters[bucket], home, how)
             yield replace(reduction, after=(op.name,), detached=True, layer=op.layer)
 
     return body.mapped(change)
@@ -194,11 +182,11 @@ def _tail(end: _End, steps: tuple[Step, ...], program: Program, how: DataParalle
         waits = ((READY,),)
     update = Body(updating(_updated_parameters(end, program, how), how.gradient_bytes, fused=how.fused_optimizer))
     yield Step(f"optimizer {end.rank}", "optimizer", after=waits, outputs=((END, (UPDATED,)),)), update
-    for stage, buckets in end.buckets.items():
-        if how.shards_optimizer and _replicas(program, stage, how) > 1:
-            name = f"gather parameters of stage {stage}"
-            outputs = ((END, (PARAMETERS, stage)),)
-            yield Step(name, "gather", stage, after=((UPDATED,),), outputs=outputs), _gathering(buckets, program, stage, how)
+    for stage in first_forward(steps) if how.shards_optimizer else ():
+        if _replicas(program, stage, how) > 1:
+            body = gathering(end.buckets[stage], _home(program, stage), how.element_bytes)
+            outputs = tuple((op.name, (PARAMETERS, stage, op.name)) for op in body.ops)
+            yield Step(f"gather parameters of stage {stage}", "gather", stage, after=((UPDATED,),), outputs=outputs), body
 
 
 def _late_reductions(end: _End, waits: tuple[Key, ...], program: Program, how: DataParallel) -> Iterator[tuple[Step, Body]]:
@@ -215,13 +203,13 @@ def _late_reductions(end: _End, waits: tuple[Key, ...], program: Program, how: D
 
 
 def _tied_reduction(waits: tuple[Key, ...], program: Program, how: DataParallel) -> tuple[Step, Body]:
-    share = how.dp if how.shards_optimizer else 1
+    """The whole table's gradient, once: its owners' shares of the optimizer are cut elsewhere on the two ranks."""
     sync = Collective(
         name="tied embedding",
         streams=("embedding",),
         communicator="embedding",
         kind="all_reduce",
-        payload_bytes=-(-how.tied_parameters // share) * how.gradient_bytes,
+        payload_bytes=how.tied_parameters * how.gradient_bytes,
     )
     return Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
 
@@ -233,20 +221,3 @@ def _updated_parameters(end: _End, program: Program, how: DataParallel) -> int:
         return sum(parameters for parameters, _ in owned)
     shares = {replicas: sum(n for n, r in owned if r == replicas) for _, replicas in owned}
     return sum(-(-parameters // replicas) for replicas, parameters in shares.items())
-
-
-def _gathering(buckets: dict[Bucket, int], program: Program, stage: int, how: DataParallel) -> Body:
-    home = _home(program, stage)
-    return Body(
-        tuple(
-            Collective(
-                name=_named(bucket, "parameters"),
-                streams=(home.name,),
-                layer=bucket[0],
-                communicator=home.name,
-                kind="all_gather",
-                payload_bytes=parameters * how.element_bytes,
-            )
-            for bucket, parameters in buckets.items()
-        )
-    )

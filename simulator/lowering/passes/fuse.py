@@ -164,7 +164,10 @@ def _pieces(op: BlockOp, framework: Framework) -> list[BlockOp]:
 
 
 def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> list[BlockOp]:
-    """The pieces of an operator on rows: the first owns its parameters, the last forward one what it keeps."""
+    """The pieces of an operator on rows: the first owns its parameters, the last forward one what it keeps.
+
+    The first sum of the backward pass is that over tokens, which adds to the gradients of its parameters.
+    """
     whole, inner = _rowwise(op.forward), Split.INNER if op.split is Split.LOSS else op.split
 
     def kernel(piece: Piece) -> Rowwise:
@@ -174,6 +177,9 @@ def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> 
     back = [BlockOp(f"{op.name} {i} {piece[0]}", None, inner, kernel(piece)) for i, piece in enumerate(backward)]
     there[0] = replace(there[0], parameters=op.parameters, whole_parameters=op.whole_parameters)
     there[-1] = replace(there[-1], split=op.split, saved_bytes=op.saved_bytes)
+    if op.fused_weight_gradient:
+        first = next(i for i, piece in enumerate(backward) if piece[0] == "sum")
+        back[first] = replace(back[first], fused_weight_gradient=True)
     return [*there, *reversed(back)]
 
 

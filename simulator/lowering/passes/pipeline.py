@@ -70,7 +70,7 @@ def _end(edge: str, payload_bytes: int, sends: bool, overlaps: bool) -> Transfer
 
 
 def _send(p: _Passage) -> Step:
-    return replace(p.producer, body=_end_name(p.edge, True), phase="send", after=(p.key,), outputs=(), pair=-1)
+    return replace(p.producer, body=_end_name(p.edge, True), phase="send", after=(p.key,), outputs=(), waits=(), pair=-1)
 
 
 def _receive(p: _Passage) -> Step:

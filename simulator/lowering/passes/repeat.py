@@ -1,4 +1,9 @@
-"""Several training steps in a row: the same orders again, each step's first operations after the last one's parameters."""
+"""Training steps in a row: several from a standing start, or the one that every step of a long run is like.
+
+Where every rank waits for the gradient norm, nothing is under way when that ends: all ranks begin anew together. So a step of a
+long run is what happens from one norm to the next: the optimizer and the gathers of parameters of one training step, then the
+passes and reductions of the next. That much is simulated, and nothing else (decision 010).
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,34 @@ from dataclasses import replace
 
 from ...program.program import PARAMETERS, Key, Program, Step
 
+NORM = "norm"
+"""The phase of the step in which a rank waits for the gradient norm."""
+
 
 def repeat(program: Program, steps: int) -> Program:
-    """The program run `steps` times. A forward pass waits until its stage's parameters have been gathered."""
-    gathered = {key for order in program.orders for step in order for _, key in step.outputs if key[0] == PARAMETERS}
-    orders = tuple(
-        tuple(_again(step, iteration, gathered) for iteration in range(steps) for step in order) for order in program.orders
-    )
+    """The program run `steps` times from a standing start. The first finds its parameters gathered."""
+    orders = tuple(tuple(_in(iteration, step) for iteration in range(steps) for step in order) for order in program.orders)
     return replace(program, orders=orders)
 
 
-def _again(step: Step, iteration: int, gathered: set[Key]) -> Step:
-    needs = (PARAMETERS, step.stage)
-    if not iteration or step.phase != "F" or needs not in gathered:
-        return replace(step, iteration=iteration) if iteration else step
-    return replace(step, iteration=iteration, after=(*step.after, needs))
+def between_norms(program: Program) -> Program:
+    """One step of a long run: what follows the norm in one training step, and what leads to the norm of the next."""
+    return replace(program, orders=tuple(_turned(order) for order in program.orders))
+
+
+def _in(iteration: int, step: Step) -> Step:
+    if iteration:
+        return replace(step, iteration=iteration)
+    return replace(step, after=_without_parameters(step.after), waits=tuple(w for w in step.waits if w[1][0] != PARAMETERS))
+
+
+def _without_parameters(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+    return tuple(key for key in keys if key[0] != PARAMETERS)
+
+
+def _turned(order: tuple[Step, ...]) -> tuple[Step, ...]:
+    """A rank's steps from behind the norm to the norm; what waited for the norm waits for nothing."""
+    at = next(i for i, step in enumerate(order) if step.phase == NORM)
+    passed = {key for _, key in order[at].outputs}
+    begins = (replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :])
+    return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))

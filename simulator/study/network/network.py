@@ -17,7 +17,7 @@ import numpy as np
 
 from ...engine.task import RATE_BITS, WEIGHT_BITS, Array
 from ...engine.timeline import Timeline
-from ...units import seconds, show_s
+from ...units import NS_PER_S, seconds, show_s
 from ..assemble import bound_of
 from .traffic import Traffic, first_of, ratio
 from .waiting import Wait, WaitedLink, Waiting, waited_links, waiting, waits
@@ -43,7 +43,11 @@ class LinkUse:
 
 @dataclass(frozen=True)
 class Network(Traffic):
-    """The traffic of the observed step of a run, over time."""
+    """The traffic of the measured training steps of a run, over time.
+
+    Bytes are those of the steps. When they move is told of as long a time, from when the first rank begins: where steps run into
+    each other, what reaches beyond it is in the step before as well, at its beginning.
+    """
 
     timeline: Timeline
     begin_ns: int
@@ -56,7 +60,7 @@ class Network(Traffic):
 
     @property
     def step_s(self) -> float:
-        return seconds(self.end_ns - self.begin_ns)
+        return seconds(self.end_ns - self.begin_ns) / self.steps
 
     @cached_property
     def capacity_bytes_per_s(self) -> Array:
@@ -131,16 +135,17 @@ class Network(Traffic):
         for link, crossing in groupby(np.unique(same, axis=1).T.tolist(), key=itemgetter(0)):
             spans = [spans_ns[foot] for _, foot in crossing if foot in spans_ns]
             if spans:
-                busy[link] = seconds(_covered_ns(np.concatenate(spans, axis=1), self.begin_ns))
+                within = np.concatenate(spans, axis=1).clip(self.begin_ns, self.end_ns)
+                busy[link] = seconds(_covered_ns(within, self.begin_ns)) / self.steps
         return busy[alike.link]
 
     @cached_property
     def _spans_ns(self) -> dict[int, Array]:
         """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when the last is sent, of
-        each of its turns in the step."""
+        each of its turns."""
         skeleton, times, alike = self.bound.skeleton, self.timeline.times, self.partition.communicator
         tariff, found = skeleton.tariff, {}
-        for communicator, program, rows in self.turns(set(first_of(alike).tolist())):
+        for communicator, program, rows in self.turns(set(first_of(alike).tolist()), ever=True):
             kind, charge = skeleton.kind[communicator], skeleton.templates[program].charge[rows]
             tasks = self.timeline.tasks_of(self.first_rank[communicator])[rows]
             end = times.end_ns[tasks]
@@ -162,13 +167,13 @@ class Network(Traffic):
         return (edges - self.begin_ns) * seconds(1), carried / width_s
 
     def flows(self, link: int) -> Iterator[tuple[int, int, float]]:
-        """(when its first byte may move, end, bytes) of every transfer that crosses a link in the step, in nanoseconds."""
+        """(when its first byte may move, end, bytes) of every transfer that crosses a link, in nanoseconds."""
         skeleton = self.bound.skeleton
         feet = np.flatnonzero(skeleton.feet.idx == link)
         foot_of = skeleton.feet.row_of[feet]
         weight = dict(zip(foot_of.tolist(), (skeleton.foot_weight[feet] / (1 << WEIGHT_BITS)).tolist(), strict=True))
         wanted = set((foot_of // skeleton.patterns).tolist())
-        for communicator, program, rows in self.turns(wanted):
+        for communicator, program, rows in self.turns(wanted, ever=True):
             rank = self.first_rank[communicator]
             tasks, charge = self.timeline.tasks_of(rank)[rows], skeleton.templates[program].charge[rows]
             tariff, kind = skeleton.tariff, skeleton.kind[communicator]
@@ -191,4 +196,6 @@ def network(run: Run) -> Network:
     """The network's part in a run."""
     seen = run.observation
     bound = bound_of(run.scenario, run.program, every_link=True)
-    return Network(run.scenario.cluster, bound, seen.iteration, run.engine_timeline, seen.begin_ns, seen.end_ns, waiting(run))
+    end_ns = seen.from_ns + round(seen.step_s * seen.window.steps * NS_PER_S)
+    counted = (seen.window.iterations, seen.window.steps)
+    return Network(run.scenario.cluster, bound, *counted, run.engine_timeline, seen.from_ns, end_ns, waiting(run))

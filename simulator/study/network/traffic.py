@@ -17,12 +17,15 @@ from ...units import NS_PER_S
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes of one step on the links of a cluster, whenever they move."""
+    """The bytes of a training step on the links of a cluster, whenever they move; of several their mean."""
 
     cluster: Cluster
     bound: Bound
     """With every link in its footprints."""
-    iteration: int
+    iterations: range
+    """The numbers of the training steps that are counted."""
+    steps: int
+    """How many steps they make up."""
 
     @cached_property
     def bytes(self) -> Array:
@@ -35,7 +38,7 @@ class Traffic:
             np.add.at(carried[communicator], pattern, work / (1 << RATE_BITS))
         of_foot = carried[first_of(alike)[alike]].ravel()
         each = of_foot[skeleton.feet.row_of] * skeleton.foot_weight / (1 << WEIGHT_BITS)
-        return np.bincount(skeleton.feet.idx, weights=each, minlength=self.cluster.wiring.links)
+        return np.bincount(skeleton.feet.idx, weights=each / self.steps, minlength=self.cluster.wiring.links)
 
     @cached_property
     def partition(self) -> Partition:
@@ -79,8 +82,9 @@ class Traffic:
         number, _, rank = self._first
         return dict(zip(number.tolist(), rank.tolist(), strict=True))
 
-    def turns(self, wanted: set[int] | None = None) -> Iterator[tuple[int, int, Array]]:
-        """(communicator, its first member's program, the rows of that program that are its turns in the observed step)."""
+    def turns(self, wanted: set[int] | None = None, *, ever: bool = False) -> Iterator[tuple[int, int, Array]]:
+        """(communicator, its first member's program, the rows of that program that are its turns in the counted steps, or
+        in all that were simulated)."""
         skeleton = self.bound.skeleton
         rows_of: dict[tuple[int, int], Array] = {}
         for communicator, slot, rank in zip(*(column.tolist() for column in self._first), strict=True):
@@ -89,7 +93,8 @@ class Traffic:
             program = int(skeleton.program[rank])
             if (program, slot) not in rows_of:
                 rows = skeleton.templates[program].rows_of(slot)
-                rows_of[program, slot] = rows[self.bound.labels[program].iteration[rows] == self.iteration]
+                counted = np.isin(self.bound.labels[program].iteration[rows], self.iterations)
+                rows_of[program, slot] = rows if ever else rows[counted]
             yield communicator, program, rows_of[program, slot]
 
 

@@ -60,7 +60,7 @@ class WaitedLink:
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """The exposed time of a step, in columns: class of ranks, axis, limit, and nanoseconds on each of its ranks."""
+    """The exposed time of the measured steps, in columns: class of ranks, axis, limit, and nanoseconds on each of its ranks."""
 
     seen: Observation
     which: Array
@@ -111,7 +111,7 @@ class Waiting:
 
 
 def waiting(run: Run) -> Waiting:
-    """What a run's measured step waits for."""
+    """What a run's measured steps wait for."""
     seen, timeline = run.observation, run.engine_timeline
     graph, times = timeline.expansion.graph, timeline.times
     pieces, axis = exposed(seen)

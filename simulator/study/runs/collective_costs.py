@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,13 +60,12 @@ def _cost(what: tuple[str, str, int, int, int], calls: int, algorithm: str, know
 
 def _calls(run: Run) -> Counter[tuple[str, str, int]]:
     """How often the ranks of one replica's pipeline do each: communicator, kind, payload. A transfer counts at its source."""
-    calls: Counter[tuple[str, str, int]] = Counter()
-    for order in run.program.orders:
-        bodies = Counter(step.body for step in order if step.iteration == run.observation.iteration)
-        for body, times in bodies.items():
+    calls: dict[tuple[str, str, int], float] = defaultdict(float)
+    for rank in range(run.program.ranks):
+        for body, times in run.calls(rank).items():
             for op in run.program.bodies[body].ops:
                 if isinstance(op, Collective):
                     calls[op.communicator, op.kind, op.payload_bytes] += times
                 elif isinstance(op, Transfer) and op.sends:
                     calls[op.communicator, "sendrecv", op.payload_bytes] += times
-    return calls
+    return Counter({what: round(times) for what, times in calls.items()})

@@ -46,16 +46,16 @@ def kernel_costs(run: Run) -> list[OpCost]:
     """Every kernel of the measured step, the dearest first."""
     job, gpu = run.scenario.job, run.scenario.cluster.gpu
     estimator = Estimator(gpu, job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(run.scenario.framework))
-    used = [Counter(step.body for step in order if step.iteration == run.observation.iteration) for order in run.program.orders]
+    used = [run.calls(rank) for rank in range(run.program.ranks)]
     contents = {body: _kernels(run.program.bodies[body].ops) for bodies in used for body in bodies}
-    calls: Counter[What] = Counter()
+    calls: dict[What, float] = {}
     ranks: dict[What, set[int]] = {}
     for rank, bodies in enumerate(used):
         for body, times in bodies.items():
             for what, count in contents[body].items():
-                calls[what] += times * count
+                calls[what] = calls.get(what, 0.0) + times * count
                 ranks.setdefault(what, set()).add(rank)
-    rows = [_cost(*what, count, estimator.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
+    rows = [_cost(*what, round(count), estimator.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
     return sorted(rows, key=lambda row: -row.seconds)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,8 +14,8 @@ from ... import escape
 from ...engine.timeline import Timeline
 from ...errors import UserError, must_be
 from ...memory.account import RankMemory, over_time
-from ...metrics import Array, Observation, bubble, mfu
-from ...metrics.idle import BUSY, OPTIMIZER, Spent
+from ...metrics import Array, Observation, Window, bubble, mfu
+from ...metrics.idle import BUSY, OPTIMIZER, Spent, imbalance
 from ...metrics.mfu import CONVENTION
 from ...program.labels import Labels
 from ...program.op import HOST
@@ -34,7 +35,7 @@ MOST_ROWS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a step costs. Times are seconds; `exposed_s`, `launch_s`, `optimizer_s` and `busy_s` are means over ranks."""
+    """What a step costs. Times are seconds; those from `exposed_s` on are means over ranks."""
 
     step_time_s: float
     tokens_per_s: float
@@ -46,6 +47,7 @@ class Metrics:
     flop_convention: str
     bubble_fraction: float
     exposed_s: dict[str, float]
+    imbalance_s: dict[str, float]
     launch_s: float
     optimizer_s: float
     busy_s: float
@@ -63,19 +65,25 @@ class Run:
     engine: str
     engine_reason: str
     wall_s: float
-    measured_step: int = -1
-    """Which of the simulated steps is measured, counted from the last."""
+    measured: Window | None = None
+    """What of the simulated training steps the numbers are of; None: all of it."""
 
     @cached_property
     def observation(self) -> Observation:
         job = self.scenario.job
         flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
         peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
-        return Observation(self.engine_timeline, self.labels, flop, peak, self.measured_step)
+        return Observation(self.engine_timeline, self.labels, flop, peak, self.measured)
 
     @cached_property
     def spent(self) -> Spent:
         return self.observation.spent
+
+    def calls(self, rank: int) -> dict[str, float]:
+        """How often a pipeline rank runs each body in a training step of those that are measured."""
+        window = self.observation.window
+        calls = Counter(step.body for step in self.program.orders[rank] if step.iteration in window.iterations)
+        return {body: times / window.steps for body, times in calls.items()}
 
     def chosen(self, ranks: Iterable[int]) -> list[int]:
         """Ranks that somebody asks for; all of them exist."""
@@ -125,6 +133,7 @@ class Run:
             flop_convention=CONVENTION,
             bubble_fraction=bubble.measure(seen),
             exposed_s={axis: seen.mean_s(self.spent.of(axis)) for axis in REPORTED_AXES},
+            imbalance_s={axis: seen.mean_s(self.spent.of(imbalance(axis))) for axis in REPORTED_AXES},
             launch_s=seen.mean_s(self.spent.of(HOST)),
             optimizer_s=seen.mean_s(self.spent.of(OPTIMIZER)),
             busy_s=seen.mean_s(self.spent.of(BUSY)),
@@ -175,9 +184,11 @@ class Run:
         return band_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, *waits)
 
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
-        """Seconds, and the bytes that a rank of this pipeline coordinate holds from then on."""
-        ns, held = over_time(self.program, rank, self.memory[rank].static_bytes, self.engine_timeline, self.labels[rank])
-        return ns / 1.0 * seconds(1), held
+        """Seconds since the measured steps begin, and the bytes that a rank of this pipeline coordinate holds from then on."""
+        seen, static_bytes = self.observation, self.memory[rank].static_bytes
+        iterations = seen.window.iterations
+        ns, held = over_time(self.program, rank, static_bytes, seen.timeline, self.labels[rank], iterations)
+        return (ns - seen.from_ns).clip(0) * seconds(1), held
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim run --json` prints."""
@@ -196,6 +207,7 @@ class Run:
             "classes": timeline.expansion.ranks,
             "engine": self.engine,
             "engine_reason": self.engine_reason,
+            "measured": self.observation.window.text,
             "wall_s": self.wall_s,
             "scenario": self.scenario.as_dict(),
         }
@@ -230,21 +242,21 @@ def memory_record(rank: RankMemory) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunTimeline:
-    """The timeline with its labels: rows per rank and task, made only when asked for."""
+    """The measured training steps with their labels, from when they begin: rows per rank and task, made only when asked for."""
 
     run: Run
 
     def __len__(self) -> int:
         """Rows of the whole cluster: each rank's own and every turn that it takes in a communicator."""
         timeline = self.run.engine_timeline
-        rows = np.array([len(t) for t in timeline.expansion.skeleton.templates])
+        rows = np.array([int(self.run.observation.counts(labels.iteration).sum()) for labels in self.run.labels])
         return int((rows[timeline.expansion.skeleton.program] * timeline.multiplicity).sum())
 
     def columns_of(self, rank: int) -> dict[str, Any]:
         """The columns of one rank, in the order of its program."""
         timeline, labels = self.run.engine_timeline, self.run.labels[self.run.coordinate(rank)]
-        tasks = timeline.tasks_of(rank)
-        return {
+        tasks, from_ns = timeline.tasks_of(rank), self.run.observation.from_ns
+        columns = {
             "task": tasks,
             "rank": np.full(len(tasks), rank),
             "stream": labels.stream,
@@ -254,13 +266,15 @@ class RunTimeline:
             "chunk": labels.chunk,
             "microbatch": labels.microbatch,
             "block": np.array(labels.blocks, dtype=object),
-            "start_ns": timeline.times.start_ns[tasks],
-            "end_ns": timeline.times.end_ns[tasks],
-            "arrival_ns": timeline.times.arrival_ns[tasks],
+            "start_ns": timeline.times.start_ns[tasks] - from_ns,
+            "end_ns": timeline.times.end_ns[tasks] - from_ns,
+            "arrival_ns": timeline.times.arrival_ns[tasks] - from_ns,
             "flop": labels.flop,
             "payload_bytes": labels.payload_bytes,
             "wire_bytes": timeline.expansion.graph.work[tasks] >> 24,
         }
+        measured = self.run.observation.counts(labels.iteration)
+        return columns if measured.all() else {name: column[measured] for name, column in columns.items()}
 
     def to_pandas(self, ranks: Iterable[int] | None = None) -> pd.DataFrame:
         """A row per rank and task, for all ranks or for those given, in the order of time; of one instant, by rank."""

@@ -71,14 +71,17 @@ def _framework(scenario: Scenario) -> str:
 def _found(run: Run) -> list[tuple[str, str]]:
     m = run.metrics
     exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
+    uneven = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.imbalance_s.items() if value)
     return [
         ("step time", f"{show_s(m.step_time_s)}, {_between(run)} within two standard errors"),
+        ("measured", run.observation.window.text),
         *known_by(run.cost_provenance, run.collective_provenance),
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
         ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step computing, on average"),
         ("bubble", f"{m.bubble_fraction:.1%} of the step waiting for other stages"),
         ("exposed", exposed or "no communication"),
+        *([("imbalance", f"{uneven} waiting for slower members of a group")] if uneven else []),
         *([("launches", f"{show_s(m.launch_s)} waiting for the host")] if m.launch_s else []),
         ("optimizer", show_s(m.optimizer_s)),
         *_memory(run),

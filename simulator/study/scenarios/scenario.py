@@ -89,4 +89,5 @@ class Scenario:
 
     def _overlap(self) -> dict[str, Any]:
         """What runs beside compute, by the plan or else by the framework."""
-        return {**asdict(self.plan.overlap), **asdict(self.plan.overlap.over(self.framework.overlap))}
+        used = self.plan.overlap.over(self.framework.overlap)
+        return {axis: getattr(used, axis, said) for axis, said in asdict(self.plan.overlap).items()}

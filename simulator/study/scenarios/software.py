@@ -56,6 +56,7 @@ class OverlapsSchema(Strict):
     dp: bool = True
     tp: bool = False
     pp: bool = True
+    parameter_gather: bool = True
 
 
 class MemorySchema(Strict):

@@ -23,6 +23,8 @@ class BlockOp:
     matmul_parameters: int = 0
     saved_bytes: int = 0
     """Kept for the backward pass, before any splitting: mostly the operator's own input."""
+    fused_weight_gradient: bool = False
+    """The kernel of the input gradient makes the gradients of the parameters too."""
 
 
 def linear(name: str, tokens: int, inputs: int, outputs: int, element_bytes: int, split: Split, *, bias: bool) -> BlockOp:
@@ -62,4 +64,5 @@ def rowwise(
         split=split,
         parameters=parameters,
         saved_bytes=saved * rows * columns * element_bytes,
+        fused_weight_gradient=parameters > 0,
     )
