@@ -338,6 +338,58 @@ def test_t4_4_holds_with_a_host(plan: dict[str, Any], host: Host) -> None:
     assert (run.spent.ns.sum(axis=1) == run.observation.step_ns).all()
 
 
+@pytest.mark.parametrize("plan", ["blocking", "blocking groups", "blocking zero bubble", "blocking pairs"])
+def test_t8_7_with_p2p_sync_the_host_launches_on_when_an_exchange_is_over(plan: str) -> None:
+    for host, syncs in ((SYNCED, True), (EAGER, False)):
+        bound = bound_with(of_plan(PLANS[plan], tokens=4096, batch=8), host, every=True)
+        timeline, late = timeline_of(bound), 0
+        for which, labels in enumerate(bound.labels):
+            rank = int(np.flatnonzero(bound.skeleton.program == which)[0])
+            times, hosted = timeline.rank_times(rank), np.flatnonzero(labels.is_launch)
+            for wait in np.flatnonzero(labels.is_wait).tolist():
+                following = hosted[hosted > wait]
+                late += int((times.start_ns[following] < times.end_ns[wait]).sum())
+        assert (late == 0) == syncs
+
+
+def test_t8_7_only_where_transfers_block() -> None:
+    for plan in PLANS:
+        if not plan.startswith("blocking"):
+            synced, free = (bound_with(of_plan(PLANS[plan], batch=8), host) for host in (SYNCED, EAGER))
+            assert_same_operations((synced, timeline_of(synced)), (free, timeline_of(free)))
+
+
+@pytest.mark.parametrize("host", [EAGER, SYNCED], ids=["eager", "synced"])
+def test_t8_8_where_transfers_block_no_sender_waits_for_the_launch_of_a_receive(host: Host) -> None:
+    bound = bound_with(of_plan(PLANS["blocking groups"], batch=8), host, every=True)
+    timeline = timeline_of(bound)
+    for which, (labels, template) in enumerate(zip(bound.labels, bound.skeleton.templates, strict=True)):
+        hosted = template.lanes.row(labels.lanes.index(HOST))
+        times = timeline.rank_times(int(np.flatnonzero(bound.skeleton.program == which)[0]))
+        for row in np.flatnonzero(labels.kind == "receive").tolist():
+            assert not set(template.preds.row(row).tolist()) & set(hosted.tolist())
+        lasting = (times.end_ns - times.start_ns)[hosted].sum()
+        assert lasting == host_ns(labels, host) - unlaunched_ns(labels, template, host), "but launching it takes its time"
+
+
+def unlaunched_ns(labels: Any, template: Any, host: Host) -> int:
+    """What the host takes after its last row: launches of receives for which nothing is launched any more."""
+    hosted = np.flatnonzero(labels.is_launch)
+    received = np.flatnonzero(labels.kind == "receive")
+    first = {row: int(template.preds.row_of[template.preds.idx == row].min()) for row in received.tolist()}
+    return sum(host.collective_ns for at in first.values() if at > hosted.max())
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([plan for plan in PLANS if plan.startswith("blocking")]), *[st.integers(0, 60_000)] * 2)
+def test_a_host_that_waits_for_transfers_never_shortens_a_step(plan: str, kernel_ns: int, collective_ns: int) -> None:
+    """With closed collectives, as above."""
+    of, host = of_plan(PLANS[plan], batch=8), Host(kernel_ns, collective_ns, None)
+    free, synced = (replace(host, waits_for_transfers=waits) for waits in (False, True))
+    ends = [timeline_of(bound_with(of, h), closed=True).times.makespan_ns for h in (free, synced)]
+    assert ends == sorted(ends)
+
+
 # Laws
 
 
