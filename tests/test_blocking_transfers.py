@@ -262,7 +262,7 @@ def test_t1_7_what_is_sent_is_waited_for_on_its_edge_and_what_is_received_as_a_p
 
 
 def megatron(rank: int, ranks: int, microbatches: int, chunks: int, group: int) -> list[Any]:
-    """What a rank runs and exchanges, in the terms of Megatron-LM (d98e8a6): virtual microbatches, chunks, recv_prev, recv_next."""
+    """What a rank runs and exchanges, in the terms of Megatron-LM (d98e8a6): virtual microbatches, recv_prev, recv_next."""
     table = [
         (microbatch, chunk)
         for first in range(0, microbatches, group)
