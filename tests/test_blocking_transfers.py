@@ -42,13 +42,15 @@ SEARCHED = {"optimal": 16}
 """Schedules that are searched for, and the most slots that they are asked for here."""
 
 
-def of_shape(schedule: Any, shape: Shape, *, blocks: bool = True, tp: int = 1, **more: Any) -> Scenario:
+def of_shape(
+    schedule: Any, shape: Shape, *, blocks: bool = True, tp: int = 1, latency: str = "3 us", **more: Any
+) -> Scenario:
     """A scenario in which a rank has one node's GPU, and each stage one layer. Chunks are those that the schedule runs."""
     chunks = getattr(catalog.module("schedules", schedule), "CHUNKS", shape.chunks)
     overlap = sim.Overlap(pp=not blocks)
     plan = sim.Plan(tp=tp, pp=shape.ranks, dp=1, chunks=chunks, schedule=schedule, group=shape.group, overlap=overlap)
     job = sim.Job(sequence_length=512, global_batch=shape.microbatches)
-    cluster = small_cluster(1, gpus_per_node=tp * shape.ranks)
+    cluster = small_cluster(1, gpus_per_node=tp * shape.ranks, latency={"nvlink": latency})
     return scenario(small_model(layers=shape.ranks * chunks), cluster, plan, job, **more)
 
 
@@ -81,6 +83,8 @@ class Pipeline:
     rank_of: dict[int, int]
     last: int
     crossing_ns: int
+    """What a transfer holds its edge for, and how much later it arrives."""
+    tail_ns: int
     lasts_ns: dict[tuple[str, int], int]
     starts: dict[Slot, int] = field(default_factory=dict)
     ready: dict[Value, int] = field(default_factory=dict)
@@ -126,9 +130,10 @@ class Pipeline:
             if self.crosses(value):
                 kind, stage, _ = value
                 edge = (kind, self.rank_of[self.source(value)], self.rank_of[stage])
-                self.ready.setdefault(value, max(begins, self.free.get(edge, 0)) + self.crossing_ns)
-                self.free[edge] = self.ready[value]
-                drained.append(self.ready[value])
+                if value not in self.ready:
+                    self.free[edge] = max(begins, self.free.get(edge, 0)) + self.crossing_ns
+                    self.ready[value] = self.free[edge] + self.tail_ns
+                drained.append(self.ready[value] - self.tail_ns)
         if any(value not in self.ready for value in arrived):
             return None
         return max([*drained, *(self.ready[value] for value in arrived)])
@@ -170,9 +175,11 @@ def expected(run: Run, layout: Layout, doing: list[list[Any]]) -> dict[Slot, int
         )
         if microbatch == 0
     }
-    (crossing_ns,) = set((rows.end_ns - rows.start_ns)[rows.kind == "send"])
+    sent = rows[rows.kind == "send"]
+    (crossing_ns,), (tail_ns,) = set(sent.end_ns - sent.start_ns), set(sent.arrival_ns - sent.end_ns)
+    assert 0 < crossing_ns < tail_ns
     ranks = dict(enumerate(layout.placement))
-    return Pipeline(doing, ranks, layout.stages - 1, int(crossing_ns), lasts).run()
+    return Pipeline(doing, ranks, layout.stages - 1, int(crossing_ns), int(tail_ns), lasts).run()
 
 
 def found(run: Run) -> dict[Slot, int]:
@@ -256,6 +263,14 @@ def test_t1_7_what_is_sent_is_waited_for_on_its_edge_and_what_is_received_as_a_p
                 assert order[order.index(row) + 1] in waits
             if schedule == "gpipe":
                 assert not set(template.preds.idx[np.isin(template.preds.row_of, waits)].tolist())
+
+
+def test_t1_7_a_long_wire_delays_the_receiver_and_not_the_sender() -> None:
+    shape = Shape(2, 6)
+    near, far = (found(run_of("gpipe", shape, latency=latency)) for latency in ("0 us", "2 ms"))
+    forward = [slot for slot in near if slot.kind == "F"]
+    assert all(far[slot] == near[slot] for slot in forward if slot.stage == 0)
+    assert {far[slot] - near[slot] for slot in forward if slot.stage == 1} == {2 * 2_000_000}
 
 
 # Megatron's exchanges
@@ -488,7 +503,7 @@ def test_t1_11_blocking_moves_the_same_and_starts_nothing_earlier(name: str, dat
     before, after = (rows.set_index(what).sort_index() for rows in (free, held))
     assert before.index.is_unique
     assert (after.start_ns >= before.loc[after.index].start_ns).all()
-    assert (after.end_ns >= before.loc[after.index].end_ns).all()
+    assert (after.arrival_ns >= before.loc[after.index].arrival_ns).all()
 
 
 def carried(rows: Any) -> Any:
@@ -499,16 +514,26 @@ def carried(rows: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["gpipe", "zb-h1"])
 def test_t1_12_waiting_for_a_transfer_in_progress_is_exposed_time_of_pp(name: str) -> None:
-    """Of two ranks: whatever moves while one of them idles is what it waits for."""
-    run = run_of(name, Shape(2, 6))
-    rows, exposed = run.timeline.to_pandas(), run.spent.of("pp")[run.engine_timeline.class_of]
-    for rank in range(2):
-        mine = rows[rows["rank"] == rank]
-        busy, moving = (np.zeros(run.observation.step_ns, dtype=bool) for _ in range(2))
-        for marks, of in ((busy, mine[mine.stream == COMPUTE]), (moving, mine[mine.kind.isin(["send", "receive"])])):
-            for start, end in zip(of.start_ns, of.end_ns, strict=True):
-                marks[start:end] = True
-        assert 0 < int(exposed[rank]) == int((moving & ~busy).sum())
+    """Of two ranks: whatever moves while one of them idles is what that waits for, a sender until its edge is free."""
+    for latency in ("0 us", "3 us"):
+        run = run_of(name, Shape(2, 6), latency=latency)
+        rows, exposed = run.timeline.to_pandas(), run.spent.of("pp")[run.engine_timeline.class_of]
+        for rank in range(2):
+            mine = rows[rows["rank"] == rank]
+            sent, received = (mine[mine.kind == kind] for kind in ("send", "receive"))
+            idle = ~during(mine[mine.stream == COMPUTE], "end_ns", run)
+            least = idle & (during(sent, "end_ns", run) | during(received, "arrival_ns", run))
+            most = idle & (during(sent, "arrival_ns", run) | during(received, "arrival_ns", run))
+            assert 0 < least.sum() <= exposed[rank] <= most.sum()
+            assert least.sum() == most.sum() or latency != "0 us"
+
+
+def during(rows: Any, until: str, run: Run) -> Any:
+    """For each nanosecond of the step, whether one of some operations is in progress."""
+    marks = np.zeros(run.observation.step_ns, dtype=bool)
+    for start, end in zip(rows.start_ns, rows[until], strict=True):
+        marks[start:end] = True
+    return marks
 
 
 @pytest.mark.parametrize("name", NAMES)
