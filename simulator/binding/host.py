@@ -65,8 +65,6 @@ class _Role:
     """The rows that the host waits for, in order."""
     part: Array
     """Row -> how many of those the host has waited for before."""
-    epoch: Array
-    """Row -> how many barriers of all ranks the host has waited for before; -1 if the last that it waited for is its own."""
     due_ns: Array
     """Row -> when its launch has ended, counted from the last of those; `ANY_TIME` if it need not be launched before."""
     sends: Array
@@ -109,16 +107,14 @@ def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role
         under = np.where(graphed, first[labels.step], row)
         cost_ns = np.where(under != row, 0, np.where(graphed, host.graph_ns, cost_ns))
     order = np.lexsort((at == row, at))
-    is_common = (labels.kind == BARRIER)[order]
-    is_barrier = is_common | (labels.is_wait & host.waits_for_transfers)[order]
+    is_barrier = ((labels.kind == BARRIER) | (labels.is_wait & host.waits_for_transfers))[order]
     ended_ns = np.cumsum(cost_ns[order])
     passed = np.cumsum(is_barrier) - is_barrier
-    part, epoch, due_ns = np.empty_like(row), np.empty_like(row), np.empty_like(row)
+    part, due_ns = np.empty_like(row), np.empty_like(row)
     part[order] = passed
-    epoch[order] = np.concatenate([[0], np.where(is_common, np.cumsum(is_common), -1)[is_barrier]])[passed]
     due_ns[order] = ended_ns - np.concatenate([[0], ended_ns[is_barrier]])[passed]
     due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[under])
-    return _Role(template, labels, order, at, under, order[is_barrier], part, epoch, due_ns, sends, receives)
+    return _Role(template, labels, order, at, under, order[is_barrier], part, due_ns, sends, receives)
 
 
 def _before_what_waits(template: Template, labels: Labels, receives: Array) -> Array:
@@ -171,16 +167,18 @@ def _follow(rows: Array, role: _Role, least_ns: Array, earliest: Array) -> None:
 
 
 def _not_before_sent(roles: Sequence[_Role], earliest: Sequence[Array]) -> None:
-    """Raises `earliest` of receives to that of their sends, where both are counted from the same barrier of all ranks."""
+    """Raises `earliest` of receives to that of their sends, which is counted from the same barrier: that of all ranks.
+
+    Where a host has barriers of its own, transfers block, and no receive is launched before it starts.
+    """
     sent: dict[int, tuple[Array, Array]] = {}
     for role, least in zip(roles, earliest, strict=True):
         starts, edges = np.maximum(least, role.due_ns), role.sends
-        sent |= {e: (starts[edges == e], role.epoch[edges == e]) for e in np.unique(edges[edges >= 0]).tolist()}
+        sent |= {e: (starts[edges == e], role.part[edges == e]) for e in np.unique(edges[edges >= 0]).tolist()}
     for role, least in zip(roles, earliest, strict=True):
         for edge in np.unique(role.receives[role.receives >= 0]).tolist():
-            rows, (starts, epoch) = np.flatnonzero(role.receives == edge), sent[edge]
-            same = (epoch == role.epoch[rows]) & (epoch >= 0)
-            least[rows] = np.where(same, np.maximum(least[rows], starts), least[rows])
+            rows, (starts, part) = np.flatnonzero(role.receives == edge), sent[edge]
+            least[rows] = np.where(part == role.part[rows], np.maximum(least[rows], starts), least[rows])
 
 
 def _lasts_ns(role: _Role, rows: Array) -> Array:
