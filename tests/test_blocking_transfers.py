@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,6 +134,7 @@ def test_t1_6_one_that_defines_exchanges_is_taken_at_its_word() -> None:
         ({"exchanges": lambda rank, shape: [Exchange(None, receives=(Slot("F", 1, 0),))]}, "exchanges of rank 0 name 1F0"),
         ({"exchanges": lambda rank, shape: [("F", 1)]}, "mine exchanges"),
         ({"exchanges": lambda rank, shape: 1 / 0}, "exchanges(rank=0) of mine raised ZeroDivisionError"),
+        ({"exchanges": lambda rank, shape: repeat(Exchange(None))}, "mine does not stop"),
     ):
         with pytest.raises(UserError) as error:
             run_of(SimpleNamespace(order=interleaved.order, __name__="mine", **change), SMALL)
