@@ -20,18 +20,18 @@ import simulator as sim
 from simulator.binding.fidelity import Fidelity
 from simulator.engine import des
 from simulator.engine.close import close
-from simulator.engine.fold import fold
+from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
 from simulator.errors import OutsideDomain, UserError
 from simulator.program.op import COMPUTE
 from simulator.program.slot import Exchange, Layout, Shape, Slot, lay_out
-from simulator.study import catalog
+from simulator.study import catalog, outside
 from simulator.study.runs.run import Run
 from simulator.study.scenarios.scenario import Scenario
 from simulator.workload.framework import Framework, HostTimes
 
 from .blocking import Pipeline, by_itself, crossing, does, megatron
-from .house import both, bound, scenario, small_cluster, small_model
+from .house import Both, both, bound, bound_twice, scenario, small_cluster, small_model
 
 NAMES = sorted(catalog.files("schedules"))
 GROUPED = ("1f1b", "interleaved")
@@ -121,7 +121,7 @@ def test_t1_6_schedules_from_outside_do_so_too(tmp_path: Any) -> None:
     mine, theirs = SimpleNamespace(order=interleaved.order, __name__="mine"), run_of("interleaved", SMALL)
     layout = lay_out(interleaved, SMALL)
     doing = [by_itself(layout, rank) for rank in range(SMALL.ranks)]
-    for schedule in (mine, f"{file}:order"):
+    for schedule in (mine, outside.imported(f"{file}:order")):
         run = run_of(schedule, SMALL)
         assert found(run) == expected(run, layout, doing) != found(theirs)
 
@@ -252,13 +252,11 @@ def grid(name: str, *, wide: bool) -> tuple[Shape, ...]:
 
 def assert_none_waits_for_ever(name: str, shape: Shape, **more: Any) -> None:
     """The event loop ends, and replay and folding give its integers."""
-    skeleton = bound(of_shape(name, shape, **more)).skeleton
-    whole = both(skeleton, closed=True)
-    whole.assert_equal()
-    graph = close(fold(skeleton).expansion.graph, every=True)
-    one, other = des.simulate(graph), replay(graph)
-    np.testing.assert_array_equal(one.start_ns, other.start_ns)
-    np.testing.assert_array_equal(one.end_ns, other.end_ns)
+    whole, folded = bound_twice(of_shape(name, shape, **more))
+    each, alike = unfolded(whole), fold(folded)
+    every, some = (close(of.expansion.graph, every=True) for of in (each, alike))
+    Both(each, alike, replay(every), des.simulate(some)).assert_equal()
+    Both(each, alike, replay(every), replay(some)).assert_equal()
 
 
 SYNCED = Framework(host=HostTimes(kernel_s=2e-6, collective_s=5e-6), p2p_sync=True)
@@ -288,7 +286,7 @@ def test_t1_10_on_a_wide_grid(name: str, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_t1_10_under_contention_folding_is_exact(name: str) -> None:
     shape = grid(name, wide=False)[-1]
-    both(bound(of_shape(name, shape, tp=2)).skeleton).assert_equal()
+    both(*bound_twice(of_shape(name, shape, tp=2))).assert_equal()
 
 
 @settings(max_examples=30)
