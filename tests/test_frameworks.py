@@ -225,7 +225,8 @@ def test_launches_cost_what_the_profile_says() -> None:
     def host(**changes: Any) -> Any:
         return site_of(scenario(host=times, **changes)).host
 
-    assert asdict(host()) == {"kernel_ns": 10_000, "collective_ns": 20_000, "graph_ns": None}
+    assert asdict(host()) == {"kernel_ns": 10_000, "collective_ns": 20_000, "graph_ns": None, "waits_for_transfers": False}
+    assert host(p2p_sync=True).waits_for_transfers
     assert host(compile=True).kernel_ns == 5_000
     assert host(cuda_graphs=True).graph_ns == 30_000
     assert site_of(scenario()).host is None

@@ -28,7 +28,7 @@ from simulator.kernels import Kernel, KernelCost, Rowwise
 from simulator.metrics import Observation
 from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh
-from simulator.program.op import COMPUTE, HOST, AnyOp, Collective, Compute, Transfer
+from simulator.program.op import COMPUTE, HOST, AnyOp, Collective, Compute, Transfer, Wait
 from simulator.program.program import END, Body, Communicator, Key, Program, Stage, Step
 from simulator.study.assemble import layout_of, program_of, site_of
 from simulator.study.fits import memory_of
@@ -41,9 +41,12 @@ from .house import both, scenario, small_cluster, small_model
 EAGER = Host(kernel_ns=10_000, collective_ns=20_000, graph_ns=None)
 QUICK = Host(kernel_ns=2_000, collective_ns=5_000, graph_ns=None)
 GRAPHED = replace(QUICK, graph_ns=30_000)
+SYNCED = replace(EAGER, waits_for_transfers=True)
+SYNCED_GRAPHS = replace(GRAPHED, waits_for_transfers=True)
 FREE = Host(kernel_ns=0, collective_ns=0, graph_ns=None)
 SLOW, FAST = sim.Perturb(rank=1, speed=0.6), sim.Perturb(rank=2, speed=1.7, from_s=0.0003, until_s=0.002)
 
+FOUR_STAGES = {"tp": 1, "pp": 4, "dp": 1}
 PLANS: dict[str, dict[str, Any]] = {
     "one GPU": {},
     "tp pp": {"tp": 2, "pp": 4, "dp": 1},
@@ -51,6 +54,9 @@ PLANS: dict[str, dict[str, Any]] = {
     "tp beside compute": {"tp": 4, "pp": 1, "dp": 2, "overlap": sim.Overlap(tp=True)},
     "interleaved": {"tp": 1, "pp": 4, "dp": 2, "chunks": 2, "schedule": "interleaved"},
     "blocking": {"tp": 1, "pp": 4, "dp": 2, "overlap": sim.Overlap(pp=False, dp=False)},
+    "blocking groups": {**FOUR_STAGES, "chunks": 2, "schedule": "interleaved", "overlap": sim.Overlap(pp=False)},
+    "blocking zero bubble": {"tp": 2, "pp": 2, "dp": 1, "schedule": "zb-h1", "overlap": sim.Overlap(pp=False)},
+    "blocking pairs": {**FOUR_STAGES, "chunks": 2, "schedule": "dualpipe-v", "overlap": sim.Overlap(pp=False)},
     "zb-v": {"tp": 1, "pp": 4, "dp": 1, "chunks": 2, "schedule": "zb-v"},
     "post-validated": {"tp": 1, "pp": 4, "dp": 2, "schedule": "zb-h1", "optimizer": "post-validated"},
     "pairs": {"tp": 2, "pp": 4, "dp": 1, "chunks": 2, "schedule": "dualpipe"},
@@ -117,7 +123,8 @@ def launches(bound: Bound) -> int:
 
 def host_ns(labels: Any, host: Host, iteration: int | None = None) -> int:
     """What all launches of a rank take, counted one by one."""
-    counts = ~labels.is_launch if iteration is None else ~labels.is_launch & (labels.iteration == iteration)
+    counts = ~labels.is_launch & ~labels.is_wait
+    counts = counts if iteration is None else counts & (labels.iteration == iteration)
     kernels = int((labels.is_compute & counts).sum())
     return kernels * host.kernel_ns + (int(counts.sum()) - kernels) * host.collective_ns
 
@@ -129,7 +136,7 @@ def frame(run: Run, rank: int = 0) -> pd.DataFrame:
 # Leaving out launches
 
 
-@pytest.mark.parametrize("host", [QUICK, EAGER, GRAPHED], ids=["quick", "eager", "graphed"])
+@pytest.mark.parametrize("host", [QUICK, EAGER, GRAPHED, SYNCED], ids=["quick", "eager", "graphed", "synced"])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_t8_5_launches_that_are_left_out_change_no_start_and_no_end(plan: dict[str, Any], host: Host) -> None:
     perturb = (SLOW, FAST) if plan else ()
@@ -143,7 +150,7 @@ def test_t8_5_holds_for_kernels_of_any_length(data: st.DataObject) -> None:
     plan = PLANS[data.draw(st.sampled_from(sorted(PLANS)))]
     draw = data.draw(st.tuples(*[st.integers(0, 30_000)] * 3, st.none() | st.integers(0, 60_000), st.integers(0, 1 << 30)))
     kernel_ns, collective_ns, longest_ns, graph_ns, seed = draw
-    host = Host(kernel_ns, collective_ns, graph_ns)
+    host = Host(kernel_ns, collective_ns, graph_ns, waits_for_transfers=data.draw(st.booleans()))
     of = of_plan(plan, batch=8, perturb=(SLOW, FAST)[: data.draw(st.integers(0, 2)) if plan else 0])
     steps = data.draw(st.integers(1, 2))
     cost = _random_cost(seed, longest_ns)
@@ -163,7 +170,7 @@ def test_t8_5_holds_for_any_program(seed: int) -> None:
     program = _random_program(rng)
     site = site_of(scenario(perturb=(SLOW, FAST)[: rng.integers(3)]))
     kernel_ns, collective_ns = (int(x) for x in rng.integers(0, 40, 2) * (rng.random(2) < 0.8))
-    host = Host(kernel_ns, collective_ns, int(rng.integers(0, 80)) if rng.random() < 0.3 else None)
+    host = Host(kernel_ns, collective_ns, int(rng.integers(0, 80)) if rng.random() < 0.3 else None, bool(rng.random() < 0.5))
     site = replace(site, host=host, cost=_random_cost(seed, int(rng.integers(1, 120))))
     mesh = Mesh.of({"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2}, "tp-cp-ep-dp-pp")
     assert_pruning_is_exact(bind(program, mesh, site), bind(program, mesh, site, every_launch=True))
@@ -177,6 +184,8 @@ def _random_program(rng: np.random.Generator) -> Program:
         for sends in (True, False):
             end = Transfer(name=f"{edge} {sends}", streams=(edge,), communicator=edge, payload_bytes=64, sends=sends)
             bodies[f"{edge} {sends}"] = Body((end,))
+        bodies[f"{edge} drained"] = Body((Wait(name="wait", streams=(COMPUTE, edge)),))
+    blocks = rng.random() < 0.5
     orders: list[list[Step]] = [[], []]
     for iteration in range(int(rng.integers(1, 4))):
         count = int(rng.integers(1, 4))
@@ -187,6 +196,9 @@ def _random_program(rng: np.random.Generator) -> Program:
                 body = f"body {rng.integers(4)}"
                 steps.append(Step(body, "F", rank, m, waits, ((END, (gives, "made", m)),), iteration))
                 steps.append(Step(f"{gives} True", "send", rank, m, ((gives, "made", m),), (), iteration))
+                if blocks and rng.random() < 0.7:
+                    arrived: tuple[Key, ...] = ((needs, m),) if rank and rng.random() < 0.5 else ()
+                    steps.append(Step(f"{gives} drained", "wait", rank, m, arrived, iteration=iteration))
                 if not rank:
                     steps.append(Step(f"body {rng.integers(4)}", "B", rank, m, ((needs, m),), (), iteration))
             orders[rank] += steps
@@ -203,7 +215,7 @@ def _random_program(rng: np.random.Generator) -> Program:
     groups.append(Communicator("late", "pp", ("pp",), (0, 1)))
     stages = tuple(Stage(r, r, 0, 0, 1, not r, bool(r)) for r in (0, 1))
     called = {step.body: bodies[step.body] for steps in orders for step in steps}
-    used = {op.communicator for body in called.values() for op in body.ops if not isinstance(op, Compute)}
+    used = {op.communicator for body in called.values() for op in body.ops if isinstance(op, (Collective, Transfer))}
     return Program(stages, called, tuple(map(tuple, orders)), {g.name: g for g in groups if g.name in used})
 
 
@@ -319,11 +331,63 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("host", [EAGER, GRAPHED], ids=["eager", "graphed"])
+@pytest.mark.parametrize("host", [EAGER, GRAPHED, SYNCED], ids=["eager", "graphed", "synced"])
 def test_t4_4_holds_with_a_host(plan: dict[str, Any], host: Host) -> None:
     run = run_of(of_plan(plan, perturb=(SLOW,) if plan else ()), host, steps=2)
     assert (run.spent.ns >= 0).all()
     assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
+
+
+@pytest.mark.parametrize("plan", ["blocking", "blocking groups", "blocking zero bubble", "blocking pairs"])
+def test_t8_7_with_p2p_sync_the_host_launches_on_when_an_exchange_is_over(plan: str) -> None:
+    for host, syncs in ((SYNCED, True), (EAGER, False)):
+        bound = bound_with(of_plan(PLANS[plan], tokens=4096, batch=8), host, every=True)
+        timeline, late = timeline_of(bound), 0
+        for which, labels in enumerate(bound.labels):
+            rank = int(np.flatnonzero(bound.skeleton.program == which)[0])
+            times, hosted = timeline.rank_times(rank), np.flatnonzero(labels.is_launch)
+            for wait in np.flatnonzero(labels.is_wait).tolist():
+                following = hosted[hosted > wait]
+                late += int((times.start_ns[following] < times.end_ns[wait]).sum())
+        assert (late == 0) == syncs
+
+
+def test_t8_7_only_where_transfers_block() -> None:
+    for plan in PLANS:
+        if not plan.startswith("blocking"):
+            synced, free = (bound_with(of_plan(PLANS[plan], batch=8), host) for host in (SYNCED, EAGER))
+            assert_same_operations((synced, timeline_of(synced)), (free, timeline_of(free)))
+
+
+@pytest.mark.parametrize("host", [EAGER, SYNCED], ids=["eager", "synced"])
+def test_t8_8_where_transfers_block_no_sender_waits_for_the_launch_of_a_receive(host: Host) -> None:
+    bound = bound_with(of_plan(PLANS["blocking groups"], batch=8), host, every=True)
+    timeline = timeline_of(bound)
+    for which, (labels, template) in enumerate(zip(bound.labels, bound.skeleton.templates, strict=True)):
+        hosted = template.lanes.row(labels.lanes.index(HOST))
+        times = timeline.rank_times(int(np.flatnonzero(bound.skeleton.program == which)[0]))
+        for row in np.flatnonzero(labels.kind == "receive").tolist():
+            assert not set(template.preds.row(row).tolist()) & set(hosted.tolist())
+        lasting = (times.end_ns - times.start_ns)[hosted].sum()
+        assert lasting == host_ns(labels, host) - unlaunched_ns(labels, template, host), "but launching it takes its time"
+
+
+def unlaunched_ns(labels: Any, template: Any, host: Host) -> int:
+    """What the host takes after its last row: launches of receives for which nothing is launched any more."""
+    hosted = np.flatnonzero(labels.is_launch)
+    received = np.flatnonzero(labels.kind == "receive")
+    first = {row: int(template.preds.row_of[template.preds.idx == row].min()) for row in received.tolist()}
+    return sum(host.collective_ns for at in first.values() if at > hosted.max())
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([plan for plan in PLANS if plan.startswith("blocking")]), *[st.integers(0, 60_000)] * 2)
+def test_a_host_that_waits_for_transfers_never_shortens_a_step(plan: str, kernel_ns: int, collective_ns: int) -> None:
+    """With closed collectives, as above."""
+    of, host = of_plan(PLANS[plan], batch=8), Host(kernel_ns, collective_ns, None)
+    free, synced = (replace(host, waits_for_transfers=waits) for waits in (False, True))
+    ends = [timeline_of(bound_with(of, h), closed=True).times.makespan_ns for h in (free, synced)]
+    assert ends == sorted(ends)
 
 
 # Laws
@@ -390,7 +454,7 @@ def test_a_large_model_is_bound_by_its_kernels() -> None:
 # With everything else
 
 
-@pytest.mark.parametrize("host", [QUICK, GRAPHED], ids=["quick", "graphed"])
+@pytest.mark.parametrize("host", [QUICK, GRAPHED, SYNCED_GRAPHS], ids=["quick", "graphed", "synced"])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_folded_is_unfolded(plan: dict[str, Any], host: Host) -> None:
     for every in (False, True):

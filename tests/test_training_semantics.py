@@ -110,21 +110,6 @@ def test_t1_5_gpipe_on_two_stages_pays_the_latency_once_each_way(collectives: st
     assert far - near == 2 * (2 * 5_000_000)
 
 
-def test_t1_6_without_overlap_a_transfer_holds_both_compute_streams() -> None:
-    for schedule, chunks in (("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("naive", 1)):
-        plan = {"tp": 1, "pp": 4, "dp": 1, "schedule": schedule, "chunks": chunks}
-        job = sim.Job(2048, 8, 1)
-        held = run_of({**plan, "overlap": sim.Overlap(pp=False)}, cluster=small_cluster(1), job=job)
-        free = run_of(plan, cluster=small_cluster(1), job=job)
-        assert held.metrics.step_time_s > free.metrics.step_time_s or schedule == "naive"
-        for rank in range(4):
-            rows = frame(held, rank)
-            transfers, kernels = rows[rows.kind.isin(["send", "receive"])], rows[rows.stream == "compute"]
-            for t in transfers.itertuples():
-                beside = (kernels.start_ns < t.end_ns) & (kernels.end_ns > t.start_ns)
-                assert not beside.any()
-
-
 def test_t2_1_and_2_buckets_are_reduced_when_ready_in_backward_order() -> None:
     run = run_of({"tp": 1, "pp": 2, "dp": 2}, model=small_model(layers=8))
     rows = frame(run, 0)

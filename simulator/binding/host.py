@@ -1,8 +1,9 @@
 """The host: a rank's thread that launches its kernels and collectives one after the other, and what a launch costs.
 
-An operation starts only when its launch has ended; the host runs ahead of the GPU and waits for it only at a barrier, where
-it reads a number (the norm of the gradients). So all launches between two barriers end at times that are known beforehand,
-counted from the end of the first of the two: an operation is *due* then. The engine learns nothing of this: a host is a
+An operation starts only when its launch has ended; the host runs ahead of the GPU and waits for it only at a barrier: where
+it reads a number (the norm of the gradients), and in some software behind every exchange of transfers that block compute.
+So all launches between two barriers end at times that are known beforehand, counted from the end of the first of the two:
+an operation is *due* then. The engine learns nothing of this: a host is a
 communicator of one rank, whose turns move no bytes and take as long as the launches that they stand for.
 
 Few launches can ever be waited for. The others are left out, and their time is folded into the next one that stays:
@@ -44,6 +45,8 @@ class Host:
     """A collective's, and that of either end of a transfer."""
     graph_ns: int | None
     """That of a slot, or an optimizer, with all that is in it, as one CUDA graph; None launches one by one."""
+    waits_for_transfers: bool = False
+    """Whether it launches what comes after a wait for transfers only when that is over."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -63,7 +66,7 @@ class _Role:
     part: Array
     """Row -> how many of those the host has waited for before."""
     due_ns: Array
-    """Row -> when its launch has ended, counted from the last of those."""
+    """Row -> when its launch has ended, counted from the last of those; `ANY_TIME` if it need not be launched before."""
     sends: Array
     """Row -> a number for the edge of which it is the sending end, or -1; then the same of receiving ends."""
     receives: Array
@@ -71,10 +74,14 @@ class _Role:
 
 def launched(skeleton: Skeleton, labels: Sequence[Labels], host: Host, *, every: bool) -> tuple[Skeleton, tuple[Labels, ...]]:
     """The skeleton and its labels with a host for every rank. With `every` no launch is left out."""
-    roles = [_role(template, names, host) for template, names in zip(skeleton.templates, labels, strict=True)]
+    blocks = any(bool(names.is_wait.any()) for names in labels)
+    roles = [_role(template, names, host, blocks) for template, names in zip(skeleton.templates, labels, strict=True)]
     earliest = [_earliest(role, speed) for role, speed in zip(roles, _best_speeds(skeleton), strict=True)]
     _not_before_sent(roles, earliest)
-    waiting = [np.flatnonzero((role.due_ns > least) | every) for role, least in zip(roles, earliest, strict=True)]
+    waiting = [
+        np.flatnonzero((role.due_ns > least) | (every & (role.due_ns > ANY_TIME)))
+        for role, least in zip(roles, earliest, strict=True)
+    ]
     chosen = [role.order[np.isin(role.order, role.under[rows])] for role, rows in zip(roles, waiting, strict=True)]
     lasting = [_lasts_ns(role, rows) for role, rows in zip(roles, chosen, strict=True)]
     charges, which = np.unique(np.concatenate(lasting), return_inverse=True)
@@ -86,9 +93,11 @@ def launched(skeleton: Skeleton, labels: Sequence[Labels], host: Host, *, every:
     return _with_hosts(skeleton, tuple(t for t, _ in written), charges), tuple(names for _, names in written)
 
 
-def _role(template: Template, labels: Labels, host: Host) -> _Role:
+def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role:
+    """The launches of a template. Where transfers block, no sender waits for the launch of a receive."""
     row = np.arange(len(template))
     cost_ns = np.where(labels.is_compute, host.kernel_ns, host.collective_ns)
+    cost_ns[labels.is_wait] = 0
     sends, receives = _ends(labels)
     at, under = _before_what_waits(template, labels, receives >= 0), row
     if host.graph_ns is not None:
@@ -98,21 +107,21 @@ def _role(template: Template, labels: Labels, host: Host) -> _Role:
         under = np.where(graphed, first[labels.step], row)
         cost_ns = np.where(under != row, 0, np.where(graphed, host.graph_ns, cost_ns))
     order = np.lexsort((at == row, at))
-    is_barrier = (labels.kind == BARRIER)[order]
+    is_barrier = ((labels.kind == BARRIER) | (labels.is_wait & host.waits_for_transfers))[order]
     ended_ns = np.cumsum(cost_ns[order])
     passed = np.cumsum(is_barrier) - is_barrier
     part, due_ns = np.empty_like(row), np.empty_like(row)
     part[order] = passed
     due_ns[order] = ended_ns - np.concatenate([[0], ended_ns[is_barrier]])[passed]
-    return _Role(template, labels, order, at, under, order[is_barrier], part, due_ns[under], sends, receives)
+    due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[under])
+    return _Role(template, labels, order, at, under, order[is_barrier], part, due_ns, sends, receives)
 
 
 def _before_what_waits(template: Template, labels: Labels, receives: Array) -> Array:
     """Row -> the row before which it is launched. Receives stand first in a rank's program, posted long before."""
     row, first = np.arange(len(template)), np.full(len(template), len(template))
     np.minimum.at(first, template.preds.idx, template.preds.row_of)
-    blocking = np.isin(row, template.lanes.row(labels.lanes.index(COMPUTE)))
-    return np.where(receives & ~blocking & (first < len(row)), first, row)
+    return np.where(receives & (first < len(row)), first, row)
 
 
 def _ends(labels: Labels) -> tuple[Array, Array]:
@@ -158,7 +167,10 @@ def _follow(rows: Array, role: _Role, least_ns: Array, earliest: Array) -> None:
 
 
 def _not_before_sent(roles: Sequence[_Role], earliest: Sequence[Array]) -> None:
-    """Raises `earliest` of receives to that of their sends, which is counted from the same barrier: that of all ranks."""
+    """Raises `earliest` of receives to that of their sends, which is counted from the same barrier: that of all ranks.
+
+    Where a host has barriers of its own, transfers block, and no receive is launched before it starts.
+    """
     sent: dict[int, tuple[Array, Array]] = {}
     for role, least in zip(roles, earliest, strict=True):
         starts, edges = np.maximum(least, role.due_ns), role.sends

@@ -23,7 +23,7 @@ from ..engine.expand import Expansion
 from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, offsets
 from ..engine.timeline import Times
 from ..errors import UserError
-from ..program.op import Compute, Transfer
+from ..program.op import Collective, Transfer
 from ..units import ns
 from .bind import Bound, Site
 from .rings import Plans
@@ -285,7 +285,7 @@ def _collectives(bound: Bound, expansion: Expansion) -> Iterator[_Collective]:
         members = bound.gpus_of(int(communicator[at]))
         for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
             op = labels.ops[int(labels.op[row])]
-            if isinstance(op, Compute) or not expansion.graph.work[task]:
+            if not isinstance(op, (Collective, Transfer)) or not expansion.graph.work[task]:
                 continue
             kind = TRANSFER if isinstance(op, Transfer) else op.kind
             name = bound.algorithms[op.communicator, int(template.charge[row])]

@@ -15,7 +15,7 @@ from ..engine.task import Array, Csr, offsets
 from ..errors import InvariantBroken
 from ..kernels import KernelCost
 from ..program.labels import Labels
-from ..program.op import COMPUTE, AnyOp, Compute, Transfer
+from ..program.op import COMPUTE, AnyOp, Collective, Compute, Transfer
 from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Step
 
 TRANSFER = "sendrecv"
@@ -30,7 +30,7 @@ class Charges:
     used_by: dict[str, set[int]] = field(default_factory=dict)
 
     def of(self, op: AnyOp) -> int:
-        if isinstance(op, Compute):
+        if not isinstance(op, (Collective, Transfer)):
             return 0
         what = (TRANSFER if isinstance(op, Transfer) else op.kind, op.payload_bytes)
         charge = self.number.setdefault(what, len(self.number))
@@ -106,7 +106,7 @@ class _Writer:
             len(body.ops),
             np.array([self.cost(op.kernel) if isinstance(op, Compute) else 0 for op in body.ops], dtype=np.int64),
             np.array([self.charges.of(op) for op in body.ops], dtype=np.int64),
-            np.array([-1 if isinstance(op, Compute) else self.numbers[op.communicator] for op in body.ops], dtype=np.int64),
+            np.array([self.numbers.get(getattr(op, "communicator", ""), -1) for op in body.ops], dtype=np.int64),
             np.array(lanes, dtype=np.int64).reshape(-1, 2),
             np.array(after, dtype=np.int64).reshape(-1, 2),
             named,

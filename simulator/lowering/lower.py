@@ -12,6 +12,7 @@ from ..workload.job import Job
 from ..workload.model import Model
 from .build import build
 from .passes.accumulate import accumulate
+from .passes.blocking import blocking
 from .passes.data import DataParallel, data
 from .passes.overlap import overlap_tensor
 from .passes.pipeline import pipeline
@@ -43,7 +44,8 @@ def lower(
     program = data(program, _data_parallel(model, plan, job, dp, framework))
     program = cast_weights(program, narrow) if narrow else program
     tokens = job.microbatch_size * job.sequence_length // layout.shape.splits
-    program = pipeline(program, tokens * model.hidden * job.element_bytes // shares, overlaps=overlap.pp)
+    program = pipeline(program, tokens * model.hidden * job.element_bytes // shares)
+    program = program if overlap.pp else blocking(program, layout)
     return between_norms(program) if steps is None else repeat(program, steps)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import Rowwise, model_flop
-from .op import HOST, AnyOp, Collective, Compute, Transfer
+from .op import HOST, AnyOp, Collective, Compute, Transfer, Wait
 from .program import Stage, Step
 
 Array = NDArray[Any]
@@ -45,6 +45,11 @@ class Labels:
         return self._of_op([axis == HOST for axis in self.axes])
 
     @cached_property
+    def is_wait(self) -> Array:
+        """The rows at which the compute stream waits for transfers."""
+        return self._of_op([isinstance(op, Wait) for op in self.ops])
+
+    @cached_property
     def axis(self) -> Array:
         """The axis of each row, "" for compute."""
         return self._of_op(self.axes)
@@ -72,7 +77,7 @@ class Labels:
 
     @cached_property
     def kind(self) -> Array:
-        """What the row does: the kernel's kind, the collective, or send and receive."""
+        """What the row does: the kernel's kind, the collective, send and receive, or wait."""
         return self._of_op([_kind(op) for op in self.ops])
 
     @cached_property
@@ -82,7 +87,7 @@ class Labels:
 
     @cached_property
     def payload_bytes(self) -> Array:
-        return self._of_op([0 if isinstance(op, Compute) else op.payload_bytes for op in self.ops])
+        return self._of_op([op.payload_bytes if isinstance(op, (Collective, Transfer)) else 0 for op in self.ops])
 
     @cached_property
     def stream(self) -> Array:
@@ -114,4 +119,6 @@ def _kind(op: AnyOp) -> str:
         return op.kind
     if isinstance(op, Transfer):
         return "send" if op.sends else "receive"
+    if isinstance(op, Wait):
+        return "wait"
     return op.kernel.op if isinstance(op.kernel, Rowwise) else type(op.kernel).__name__.lower()

@@ -64,4 +64,9 @@ class Transfer(Op):
     sends: bool
 
 
-AnyOp = Compute | Collective | Transfer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait(Op):
+    """A point that all of its streams pass together. It takes no time."""
+
+
+AnyOp = Compute | Collective | Transfer | Wait

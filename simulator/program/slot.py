@@ -9,6 +9,8 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that g
 - `in_flight(rank, shape)`, the most chunks of activations that a rank ever holds;
 - `COST_AWARE = True`, if its order depends on the durations in the shape;
 - `CHUNKS`, if it runs that many stages per rank and no other number, whatever is asked for;
+- `exchanges(rank, shape)`, a pure generator of what a rank sends and receives at once where transfers block, in order (else
+  it waits behind every box for what that box sends);
 - `OPTIONS`, names of the fields `group`, `splits` and `memory_limit` of the shape that it looks at;
 - `WITH_ONE`, the schedule that it comes to with one of the `chunks`, or `splits`, that it is made for: {"chunks": "1f1b"}.
 """
@@ -51,6 +53,17 @@ Box = Slot | Pair
 
 def slots_of(box: Box) -> tuple[Slot, ...]:
     return (box.forward, box.backward) if isinstance(box, Pair) else (box,)
+
+
+class Exchange(NamedTuple):
+    """What a rank sends and receives at once where transfers block: its compute waits for all of it."""
+
+    after: Slot | None
+    """The slot of the rank behind which it takes place; None for before the first."""
+    sends: tuple[Slot, ...] = ()
+    """Slots whose results leave then. What does not change ranks is not sent."""
+    receives: tuple[Slot, ...] = ()
+    """Slots whose inputs have arrived when it is over."""
 
 
 PerStage = float | tuple[float, ...]
@@ -132,6 +145,8 @@ class Layout:
     placements: tuple[tuple[int, ...], ...]
     """Direction -> stage -> rank."""
     orders: tuple[tuple[Box, ...], ...]
+    asked: tuple[tuple[Exchange, ...], ...] = ()
+    """Rank -> the exchanges that the schedule defines; nothing if it defines none."""
 
     @property
     def stages(self) -> int:
@@ -145,6 +160,13 @@ class Layout:
     def instance(self, stage: int, microbatch: int) -> int:
         """The instance of a stage that a microbatch passes."""
         return microbatch * len(self.placements) // self.shape.microbatches * self.stages + stage
+
+    def exchanges(self, rank: int) -> tuple[Exchange, ...]:
+        """What the rank sends and receives at once where transfers block: as the schedule defines it, else box by box."""
+        if self.asked:
+            return self.asked[rank]
+        boxes = (slots_of(box) for box in self.orders[rank])
+        return tuple(Exchange(slots[-1], tuple(s for s in slots if s.kind != WEIGHT_GRADIENT)) for slots in boxes)
 
     def chunk(self, instance: int) -> int:
         """Which of its rank's stages this is, in forward order."""
@@ -175,7 +197,9 @@ def lay_out(schedule: Any, shape: Shape) -> Layout:
         orders = tuple(tuple(order) for order in schedule.orders(shape))
     else:
         orders = tuple(tuple(schedule.order(rank, shape)) for rank in range(shape.ranks))
-    layout = Layout(shape, placements, orders)
+    ranks = range(shape.ranks) if hasattr(schedule, "exchanges") else ()
+    asked = tuple(tuple(schedule.exchanges(rank, shape)) for rank in ranks)
+    layout = Layout(shape, placements, orders, asked)
     check(layout)
     return layout
 
@@ -208,6 +232,7 @@ def check(layout: Layout) -> None:
                 faults.append(Fault(f"{slot} stands twice: on rank {seen[slot]} and on rank {rank}"))
             seen.setdefault(slot, rank)
         faults += _out_of_order(rank, boxes)
+        faults += _foreign(rank, boxes, layout)
     faults += _missing(seen, layout)
     if faults:
         shown = faults if len(faults) <= 8 else [*faults[:8], Fault(f"... and {len(faults) - 8} faults more")]
@@ -238,6 +263,17 @@ def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
         for slot, at in position.items()
         if slot.kind in before and position.get(slot._replace(kind=before[slot.kind]), -1) > at
     ]
+
+
+def _foreign(rank: int, boxes: Sequence[Box], layout: Layout) -> list[Fault]:
+    """Exchanges of slots that the rank does not run."""
+    own = set(_flat(boxes))
+    named = [
+        slot
+        for after, sends, receives in (layout.asked[rank] if layout.asked else ())
+        for slot in (*sends, *receives, *([after] if after else []))
+    ]
+    return [Fault(f"exchanges of rank {rank} name {slot}, which it does not run") for slot in named if slot not in own]
 
 
 def _missing(seen: dict[Slot, int], layout: Layout) -> list[Fault]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..program.slot import Shape, Slot
+from ..program.slot import Exchange, Shape, Slot
+from ._megatron_exchanges import without_interleaving
 
 CHUNKS = 1
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    warm_up = min(shape.ranks - 1 - rank, shape.microbatches)
+    warm_up = _warm_up(rank, shape)
     for microbatch in range(warm_up):
         yield Slot("F", rank, microbatch)
     for microbatch in range(shape.microbatches - warm_up):
@@ -22,6 +23,15 @@ def order(rank: int, shape: Shape) -> Iterator[Slot]:
         yield Slot("B", rank, microbatch)
     for microbatch in range(shape.microbatches - warm_up, shape.microbatches):
         yield Slot("B", rank, microbatch)
+
+
+def _warm_up(rank: int, shape: Shape) -> int:
+    return min(shape.ranks - 1 - rank, shape.microbatches)
+
+
+def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:
+    forward, backward = ([Slot(kind, rank, microbatch) for microbatch in range(shape.microbatches)] for kind in "FB")
+    return without_interleaving(forward, backward, _warm_up(rank, shape))
 
 
 def in_flight(rank: int, shape: Shape) -> int:

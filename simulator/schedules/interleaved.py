@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..errors import OutsideDomain
-from ..program.slot import Shape, Slot
+from ..program.slot import Exchange, Shape, Slot
+from ._megatron_exchanges import with_interleaving, without_interleaving
 
 OPTIONS = ("group",)
 WITH_ONE = {"chunks": "1f1b"}
@@ -49,11 +50,8 @@ def group_of(shape: Shape) -> int:
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    passes = list(_passes(shape))
-    total = len(passes)
-    warm_up = warm_up_of(rank, shape)
-    forward = [Slot("F", chunk * shape.ranks + rank, m) for chunk, m in passes]
-    backward = [Slot("B", (shape.chunks - 1 - chunk) * shape.ranks + rank, m) for chunk, m in passes]
+    forward, backward = _forward_and_backward(rank, shape)
+    total, warm_up = len(forward), warm_up_of(rank, shape)
     yield from forward[:warm_up]
     for i in range(total - warm_up):
         yield forward[warm_up + i]
@@ -66,6 +64,21 @@ def warm_up_of(rank: int, shape: Shape) -> int:
     if shape.chunks == 1:
         return min(shape.ranks - 1 - rank, shape.microbatches)
     return min(2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * group_of(shape), shape.chunks * shape.microbatches)
+
+
+def _forward_and_backward(rank: int, shape: Shape) -> tuple[list[Slot], list[Slot]]:
+    """A rank's forward slots and its backward slots, each in order."""
+    passes = list(_passes(shape))
+    forward = [Slot("F", chunk * shape.ranks + rank, m) for chunk, m in passes]
+    backward = [Slot("B", (shape.chunks - 1 - chunk) * shape.ranks + rank, m) for chunk, m in passes]
+    return forward, backward
+
+
+def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:
+    forward, backward = _forward_and_backward(rank, shape)
+    if shape.chunks == 1:
+        return without_interleaving(forward, backward, warm_up_of(rank, shape))
+    return with_interleaving(rank, shape, forward, backward, warm_up_of(rank, shape))
 
 
 def _passes(shape: Shape) -> Iterator[tuple[int, int]]:

@@ -76,7 +76,8 @@ def _host(framework: Framework) -> Host | None:
     kernel_ns, collective_ns = ns(framework.kernel_s), ns(framework.host.collective_s)
     if not kernel_ns and not collective_ns:
         return None
-    return Host(kernel_ns, collective_ns, ns(framework.host.graph_s) if framework.cuda_graphs else None)
+    graph_ns = ns(framework.host.graph_s) if framework.cuda_graphs else None
+    return Host(kernel_ns, collective_ns, graph_ns, waits_for_transfers=framework.p2p_sync)
 
 
 def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:

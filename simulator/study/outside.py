@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
+from itertools import islice
 from operator import index
 from pathlib import Path
 from traceback import extract_tb
@@ -19,12 +20,13 @@ from typing import Any
 from .. import escape
 from ..errors import SimulatorError, UserError, did_you_mean, nearest, shown
 from ..files import read_bounded
-from ..program.slot import KINDS, Box, Pair, Shape, Slot, looped
+from ..program.slot import KINDS, Box, Exchange, Pair, Shape, Slot, looped
 
 MOST_BYTES = 2**22
 """Of a file of Python."""
 HOW = "write it as module:name or file.py:name"
 SCHEDULE = "a schedule is order(rank, shape), which yields slots"
+EXCHANGES = "yield Exchange(after, sends, receives): a slot or None, then the slots of the rank that send and that receive"
 SLOT = 'yield Slot("F", stage, microbatch), of kind F, B, I or W, or Pair(forward, backward)'
 
 
@@ -141,7 +143,7 @@ class Schedule(Watched):
 
     def __getattr__(self, attribute: str) -> Any:
         found = super().__getattr__(attribute)
-        return self._all_orders if attribute == "orders" else found
+        return {"orders": self._all_orders, "exchanges": self._all_exchanges}.get(attribute, found)
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
         """The boxes of a rank, each made sure to be one; not for ever."""
@@ -155,6 +157,15 @@ class Schedule(Watched):
             if len(orders) != shape.ranks:
                 raise UserError(f"{self._name} gives {len(orders)} orders for {shape.ranks} ranks", hint="one for each rank")
             return [list(self._boxes(order, rank, shape)) for rank, order in enumerate(orders)]
+
+    def _all_exchanges(self, rank: int, shape: Shape) -> list[Exchange]:
+        """The exchanges of a rank, each made sure to be one."""
+        with self._blamed(f"exchanges(rank={rank})", EXCHANGES):
+            most = 2 * len(KINDS) * shape.stages * shape.microbatches
+            found = [self._exchange(exchange, rank) for exchange in islice(self._found.exchanges(rank, shape), most)]
+            if len(found) == most:
+                raise UserError(f"{self._name} does not stop: {most} exchanges of rank {rank} so far", hint=EXCHANGES)
+            return found
 
     def _boxes(self, boxes: Any, rank: int, shape: Shape) -> Iterator[Box]:
         most = len(KINDS) * shape.stages * shape.microbatches
@@ -180,8 +191,8 @@ class Schedule(Watched):
             with self._blamed("refuse"):
                 self._found.refuse(shape)
 
-    def _blamed(self, what: str) -> Any:
-        return blamed(f"{what} of {self._name}", SCHEDULE)
+    def _blamed(self, what: str, hint: str = SCHEDULE) -> Any:
+        return blamed(f"{what} of {self._name}", hint)
 
     def _box(self, box: Any, rank: int) -> Box:
         if isinstance(box, Pair):
@@ -189,6 +200,14 @@ class Schedule(Watched):
         if isinstance(box, (tuple, list)) and len(box) == 3 and box[0] == "FB":
             return Pair(self._slot(box[1], rank), self._slot(box[2], rank))
         return self._slot(box, rank)
+
+    def _exchange(self, exchange: Any, rank: int) -> Exchange:
+        try:
+            after, sends, receives = exchange
+            sides = tuple(tuple(self._slot(slot, rank) for slot in side) for side in (sends, receives))
+        except (TypeError, ValueError):
+            raise UserError(f"{self._name} exchanges {exchange!r:.60} on rank {rank}", hint=EXCHANGES) from None
+        return Exchange(None if after is None else self._slot(after, rank), *sides)
 
     def _slot(self, slot: Any, rank: int) -> Slot:
         try:

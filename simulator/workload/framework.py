@@ -117,6 +117,8 @@ class Framework:
     """Of hidden states and of attention, as GPTs are trained with."""
     compile: bool = False
     cuda_graphs: bool = False
+    p2p_sync: bool = False
+    """Where transfers block, the host waits for them too before it launches on."""
     gradients: str = "fp32"
     """The format in which gradients are accumulated and reduced."""
     fusion: Fusion = field(default_factory=Fusion)

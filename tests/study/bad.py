@@ -110,6 +110,7 @@ BAD: dict[str, Bad] = {
     "a bare launch": added("framework: {host: {kernel: 3}}", "4:20: framework.host.kernel: 3 is a bare number", '"5 us"'),
     "an unknown library": added("framework: {attention: flsh}", "4:13: framework.attention: no kernels of", "fa"),
     "a graph of nothing": added("framework: {cuda_graphs: true}", "4:13: framework.cuda_graphs: launches take no", "kernel: 10"),
+    "a host that never waits": added("framework: {p2p_sync: true}", "4:13: framework.p2p_sync: launches take no", "kernel: 10"),
     "a sum in a norm in pieces": added("framework: {fusion: {norm: false, residual_norm: true}}",
         "4:13: framework.fusion.residual_norm: a norm of", "norm: true"),
     "a job of too many": added("jobs: [{model: llama3-8b, gpus: 1048577}]", "1048577 GPUs are more than one", "at most 1048576"),

@@ -148,6 +148,7 @@ CASES: dict[str, Case] = {
     "framework.dropout": Case(True),
     "framework.compile": Case(True, LLAMA),
     "framework.cuda_graphs": Case(True, HOST),
+    "framework.p2p_sync": Case(True, {**HOST, "plan.overlap.pp": False}),
     "framework.gradients": Case("bf16"),
     "framework.fusion.norm": Case(False),
     "framework.fusion.residual_norm": Case(True),

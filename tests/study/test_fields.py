@@ -71,6 +71,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "dropout": (software(), True),
         "compile": (software(), True),
         "cuda_graphs": (software(host=SLOW_HOST), True),
+        "p2p_sync": (software(host=SLOW_HOST, overlap=Overlaps(pp=False)), True),
         "gradients": (software(), "bf16"),
         "fusion": (software(), Fusion(rope=False)),
         "host": (software(), SLOW_HOST),

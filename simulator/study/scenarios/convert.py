@@ -61,6 +61,7 @@ def framework(schema: FrameworkSchema) -> Framework:
         dropout=schema.dropout,
         compile=schema.compile,
         cuda_graphs=schema.cuda_graphs,
+        p2p_sync=schema.p2p_sync,
         gradients=schema.gradients,
         fusion=Fusion(**dict(schema.fusion)),
         host=HostTimes(**{f"{name}_s": value for name, value in schema.host}),

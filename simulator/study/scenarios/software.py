@@ -78,6 +78,7 @@ class FrameworkSchema(Strict):
     dropout: bool = False
     compile: bool = False
     cuda_graphs: bool = False
+    p2p_sync: bool = False
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     fusion: FusionSchema = FusionSchema()
     host: HostSchema = HostSchema()
@@ -90,9 +91,12 @@ class FrameworkSchema(Strict):
         fusion, host = self.fusion, self.host
         if fusion.residual_norm and not fusion.norm and not self.compile:
             yield "fusion", ".residual_norm: a norm of several kernels takes no residual sum in", "norm: true, or leave it out"
-        if self.cuda_graphs and not (host.kernel or host.compiled_kernel or host.collective):
+        launches = host.kernel or host.compiled_kernel or host.collective
+        if self.cuda_graphs and not launches:
             yield (
                 "cuda_graphs",
                 ": launches take no time that a graph could save",
                 "give host times: {kernel: 10 us, graph: 20 us}",
             )
+        if self.p2p_sync and not launches:
+            yield "p2p_sync", ": launches take no time that could wait for transfers", "give host times: {kernel: 10 us}"
