@@ -53,7 +53,7 @@ def of_shape(schedule: Any, shape: Shape, *, blocks: bool = True, tp: int = 1, l
 
 
 def run_of(schedule: Any, shape: Shape, **more: Any) -> Run:
-    return of_shape(schedule, shape, fidelity=Fidelity(collectives="closed"), **more).simulate()
+    return of_shape(schedule, shape, fidelity=Fidelity(collectives="closed"), **more).simulate(steps=1)
 
 
 def taken(name: str, shapes: Sequence[Shape]) -> Iterator[Layout]:
@@ -334,7 +334,7 @@ def test_t1_12_waiting_for_a_transfer_in_progress_is_exposed_time_of_pp(name: st
 
 def during(rows: Any, until: str, run: Run) -> Any:
     """For each nanosecond of the step, whether one of some operations is in progress."""
-    marks = np.zeros(run.observation.step_ns, dtype=bool)
+    marks = np.zeros(int(run.observation.window_ns.max()), dtype=bool)
     for start, end in zip(rows.start_ns, rows[until], strict=True):
         marks[start:end] = True
     return marks
@@ -344,7 +344,7 @@ def during(rows: Any, until: str, run: Run) -> Any:
 def test_t1_12_blocking_exposes_more_and_adds_up_to_the_step(name: str) -> None:
     shape = grid(name, wide=False)[-1]
     free, held = (run_of(name, shape, blocks=blocks) for blocks in (False, True))
-    assert (held.spent.ns.sum(axis=1) == held.observation.step_ns).all()
+    assert (held.spent.ns.sum(axis=1) == held.observation.window_ns).all()
     assert held.metrics.exposed_s["pp"] >= free.metrics.exposed_s["pp"] > 0
     assert held.metrics.exposed_s["pp"] > free.metrics.exposed_s["pp"] or name == "naive"
 
