@@ -60,6 +60,7 @@ shares = {
     "bubble": m.bubble_fraction * m.step_time_s,
     "tensor parallel": m.exposed_s["tp"],
     "pipeline transfers": m.exposed_s["pp"],
+    "imbalance": sum(m.imbalance_s.values()),
     "launches": m.launch_s,
     "optimizer": m.optimizer_s,
 }
