@@ -14,7 +14,6 @@ import numpy as np
 from ..errors import UserError
 from . import des
 from .code_cache import why_not_kept
-from .compiled_anew import Whole, solve_anew, whole_of
 from .compiled_fluid import FREE, NEW, NOTHING, SETTLED, Fluid, fluid_of, join, leave, resize, solve
 from .machine import compiled, heap, numba, put, records, take
 from .stuck import stuck
@@ -50,17 +49,14 @@ def why_slow_to_begin() -> str:
     return why_not_kept(_run)
 
 
-def simulate(graph: TaskGraph, *, anew: bool = False) -> Times:
-    """Start and end of every task, as `des.simulate` gives them. Raises `UserError` for a graph that `why_not` refuses.
-
-    With `anew` all rates are solved from nothing at every instant; that changes nothing but the time that it takes.
-    """
+def simulate(graph: TaskGraph) -> Times:
+    """Start and end of every task, as `des.simulate` gives them. Raises `UserError` for a graph that `why_not` refuses."""
     if reason := why_not(graph):
         install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
         raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
     plan = _plan(graph)
     fluid = fluid_of(graph)
-    if not _run(plan, fluid, whole_of(fluid) if anew else None, _changes(graph)):
+    if not _run(plan, fluid, _changes(graph)):
         return des.simulate(graph)
     start, end = (plan.tasks[name][:-1].copy() for name in ("start", "end"))
     if (end < 0).any():
@@ -150,7 +146,7 @@ def _changes(graph: TaskGraph) -> Array:
 
 
 @compiled
-def _run(plan: Plan, fluid: Fluid, whole: Whole | None, changes: Array) -> bool:
+def _run(plan: Plan, fluid: Fluid, changes: Array) -> bool:
     """Runs to the end, instant by instant. False if times grow too long for 64 bits."""
     clock, arrivals, ready, changed, now = plan.clock, plan.arrivals, 0, 0, 0
     for stream in range(len(plan.streams) - 1):
@@ -181,7 +177,7 @@ def _run(plan: Plan, fluid: Fluid, whole: Whole | None, changes: Array) -> bool:
                 resize(fluid, changes[changed, 1], changes[changed, 2])
             changed += 1
         if not ready:
-            _settle(plan, fluid, whole, now)
+            _settle(plan, fluid, now)
             if not clock[0].item and not arrivals[0].item and changed == len(changes):
                 return True
             now = min(_next(clock), _next(arrivals))
@@ -262,12 +258,9 @@ def _recap(plan: Plan, fluid: Fluid, profile: int, cap: int, now: int) -> None:
 
 
 @compiled
-def _settle(plan: Plan, fluid: Fluid, whole: Whole | None, now: int) -> None:
+def _settle(plan: Plan, fluid: Fluid, now: int) -> None:
     """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
-    if whole is None:
-        solve(fluid)
-    elif fluid.due[0].item or fluid.scratch[0].changed:
-        solve_anew(fluid, whole)
+    solve(fluid)
     for i in range(1, fluid.scratch[0].changed + 1):
         stream = fluid.scratch[i].changed
         flow = fluid.flows[stream]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.anew import Anew
 from simulator.engine.fabric import Fabric, fill
 from simulator.engine.task import UNCAPPED, WEIGHT_BITS
 
@@ -113,17 +112,14 @@ def alike(rng: np.random.Generator, n_flows: int, n_links: int, most: int) -> tu
     return flows, capacity
 
 
-@pytest.mark.parametrize("solver", [Fabric, Anew])
 @given(st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 20), st.sampled_from([2, 5, 50, 1 << 40, 1 << 90]))
-def test_every_step_gives_what_filling_anew_gives(
-    solver: type[Fabric | Anew], seed: int, n_flows: int, n_links: int, most: int
-) -> None:
+def test_every_step_gives_what_filling_anew_gives(seed: int, n_flows: int, n_links: int, most: int) -> None:
     """With ties, remainders and many weights, as flows come and go and links change."""
     rng = np.random.default_rng(seed)
     flows, capacity = alike(rng, n_flows, n_links, min(most, 1 << 60)) if seed % 4 else random_flows(rng, n_flows, n_links)
     scale = max(1, most >> 60)
     capacity = [c * scale for c in capacity]
-    fabric = solver([route for route, _ in flows.values()], capacity)
+    fabric = Fabric([route for route, _ in flows.values()], capacity)
     rates: dict[int, int] = {}
     for _ in range(25):
         for flow in set(rng.integers(0, n_flows, int(rng.integers(1, 6))).tolist()):
@@ -180,45 +176,12 @@ def test_a_flow_without_links_moves_at_its_cap() -> None:
     assert fabric.solve() == []
 
 
-# From nothing ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("solver", [Fabric, Anew])
 @pytest.mark.parametrize("limits", [(3, 8), (8, 3), (3, 7), (7, 3), (5, 5), (6, 6)])
-def test_one_of_two_gets_what_the_other_leaves(solver: type[Fabric | Anew], limits: tuple[int, int]) -> None:
+def test_one_of_two_gets_what_the_other_leaves(limits: tuple[int, int]) -> None:
     """To the last quantum: a link of 10 that two flows share, each with a link of its own."""
-    fabric = solver([[(0, ONE), (1, ONE)], [(0, ONE), (2, ONE)]], [10, *limits])
+    fabric = Fabric([[(0, ONE), (1, ONE)], [(0, ONE), (2, ONE)]], [10, *limits])
     for flow in range(2):
         fabric.join(flow, flow, UNCAPPED)
     one, two = limits
     expected = (5, 5) if min(limits) >= 5 else (one, 10 - one) if one < two else (10 - two, two)
     assert fabric.solve() == list(enumerate(expected))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_rate_is_taken_over(seed: int) -> None:
-    """Whatever the last rates were said to be, the next are the same."""
-    rng = np.random.default_rng(seed)
-    flows, capacity = random_flows(rng, 60, 12)
-    anew = Anew([route for route, _ in flows.values()], capacity)
-    for flow in range(50):
-        anew.join(flow, flow, flows[flow][1])
-    anew.solve()
-    for flow in range(50, 60):
-        anew.leave(flow - 50)
-        anew.join(flow, flow, flows[flow][1])
-    anew._rate = [-2] * len(anew._rate)
-    rates = dict(anew.solve())
-    assert rates == fill(
-        {flow: flows[flow] for flow in range(10, 60)}, {link: c << WEIGHT_BITS for link, c in enumerate(capacity)}
-    )
-
-
-def test_from_nothing_nothing_and_a_flow_without_links() -> None:
-    assert Anew([], []).solve() == []
-    anew = Anew([[]], [])
-    anew.join(0, 0, 77)
-    assert anew.solve() == [(0, 77)]
-    assert anew.solve() == []
-    anew.leave(0)
-    assert anew.solve() == []

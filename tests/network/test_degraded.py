@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,8 +154,7 @@ def test_for_a_while_all_engines_take_the_same_time_and_it_lies_between_never_an
 
 
 def engines() -> list[Any]:
-    quick = [compiled.simulate, partial(compiled.simulate, anew=True)] if compiled.numba is not None else []
-    return [des.simulate, *quick]
+    return [des.simulate, compiled.simulate] if compiled.numba is not None else [des.simulate]
 
 
 def test_closed_collectives_refuse_caps_that_change() -> None:

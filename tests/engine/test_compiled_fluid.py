@@ -1,4 +1,4 @@
-"""All rates solved from nothing by the compiled engine: as `fabric.fill` gives them, whatever was there before."""
+"""The rates of the compiled engine, instant by instant: those of `fabric.fill`, which sees only the flows and links there are."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.compiled_anew import Whole, solve_anew, whole_of
-from simulator.engine.compiled_fluid import FREE, SETTLED, Fluid, fluid_of, join, leave, resize
+from simulator.engine.compiled_fluid import SETTLED, Fluid, fluid_of, join, leave, resize, solve
 from simulator.engine.fabric import fill
 from simulator.engine.machine import numba, records
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
@@ -28,7 +27,6 @@ class Network:
         for stream in range(STREAMS):
             build.task(0, on=stream, work=1, route=list(range(most_links)))
         self.fluid: Fluid = fluid_of(build.graph())
-        self.whole: Whole = whole_of(self.fluid)
         self.flows: dict[int, tuple[Route, int]] = {}
         self.room = {link: value << WEIGHT_BITS for link, value in enumerate(capacity)}
 
@@ -49,21 +47,10 @@ class Network:
 
     def solve(self) -> dict[int, int]:
         """The rates, and the end of the instant."""
-        solve_anew(self.fluid, self.whole)
+        solve(self.fluid)
         self.fluid.flows["before"] = SETTLED
         self.fluid.scratch[0]["changed"] = 0
         return {stream: int(self.fluid.flows[stream]["rate"]) for stream in self.flows}
-
-    def shared(self) -> list[int]:
-        """The links that more than one flow crosses."""
-        crossed = [link for route, _ in self.flows.values() for link, _ in route]
-        return [link for link in self.room if crossed.count(link) > 1]
-
-    def in_order(self) -> list[tuple[int, int]]:
-        """Level and link of what is kept in order."""
-        order, first = self.whole.order, int(self.whole.order[0]["link"]) + 1
-        end = first + int(np.argmax(order["level"][first:] == FREE))
-        return list(zip(order["level"][first:end].tolist(), order["link"][first:end].tolist(), strict=True))
 
 
 def random_network(rng: np.random.Generator, n_links: int, most: int) -> tuple[Network, list[tuple[Route, int]]]:
@@ -82,7 +69,7 @@ seeds, sizes = st.integers(0, 2**32), st.sampled_from([3, 60, 1 << 30, 900 << RA
 
 @settings(deadline=None)
 @given(seeds, st.integers(1, 30), sizes, st.integers(1, STREAMS))
-def test_every_instant_has_the_rates_of_filling_and_the_shared_links_in_order(seed: int, links: int, most: int, n: int) -> None:
+def test_every_instant_has_the_rates_of_filling(seed: int, links: int, most: int, n: int) -> None:
     """As up to `n` flows begin or end at once, several of them on one stream, and links change."""
     rng = np.random.default_rng(seed)
     network, kinds = random_network(rng, links, most)
@@ -91,20 +78,4 @@ def test_every_instant_has_the_rates_of_filling_and_the_shared_links_in_order(se
             network.change(stream, *kinds[int(rng.integers(0, len(kinds)))])
         if rng.random() < 0.2:
             network.resize(int(rng.integers(0, links)), int(rng.integers(0, most + 1)))
-        assert network.solve() == fill(dict(network.flows), dict(network.room))
-        order = network.in_order()
-        assert sorted(link for _, link in order) == network.shared()
-        assert [level for level, _ in order] == sorted(level for level, _ in order)
-
-
-@settings(deadline=None)
-@given(seeds, st.integers(1, 30), sizes)
-def test_no_rate_is_taken_over(seed: int, links: int, most: int) -> None:
-    """With all rates of the last instant overwritten by nonsense, those of the next one are the same."""
-    rng = np.random.default_rng(seed)
-    network, kinds = random_network(rng, links, most)
-    for _ in range(10):
-        for stream in rng.integers(0, STREAMS, 4).tolist():
-            network.change(stream, *kinds[int(rng.integers(0, len(kinds)))])
-        network.fluid.flows["rate"] = network.whole.flows["given"] = rng.integers(-(1 << 40), 0, STREAMS)
         assert network.solve() == fill(dict(network.flows), dict(network.room))
