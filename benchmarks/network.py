@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 from timing import best
 
 import simulator as sim
 from simulator.engine import compiled
-from simulator.engine.anew import Anew
 from simulator.engine.fabric import Fabric, Route
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
 from simulator.study.collective import time_collective
@@ -86,16 +84,6 @@ class Load:
     capacity: Sequence[int]
 
 
-class Solver(Protocol):
-    """What a loop over flows needs of a fabric."""
-
-    def join(self, flow: int, foot: int, cap: int) -> None: ...
-
-    def leave(self, flow: int) -> None: ...
-
-    def solve(self) -> list[tuple[int, int]]: ...
-
-
 def fat_tree(hosts: int, flows: int, seed: int = 0) -> Load:
     """Flows between random hosts of a two-level fat tree of 32 hosts per leaf and 32 spines, one spine for each flow."""
     rng = np.random.default_rng(seed)
@@ -115,8 +103,9 @@ def fat_tree(hosts: int, flows: int, seed: int = 0) -> Load:
     return Load(routes, [x << RATE_BITS for x in size.tolist()], [50 << RATE_BITS] * (2 * hosts + 2 * leaves * wide))
 
 
-def flows_per_s(load: Load, fabric: Solver, at_once: int) -> float:
+def flows_per_s(load: Load, at_once: int) -> float:
     """Flows that end per second of our time, where each that ends makes room for the next; the first solve is not counted."""
+    fabric = Fabric(load.routes, load.capacity)
     left, since, rate, due = dict[int, int](), dict[int, int](), dict[int, int](), list[tuple[int, int, int]]()
 
     def settle(now: int) -> None:
@@ -146,7 +135,7 @@ def flows_per_s(load: Load, fabric: Solver, at_once: int) -> float:
     return ended / (perf_counter() - began)
 
 
-def compiled_flows_per_s(load: Load, at_once: int, *, anew: bool = False) -> float:
+def compiled_flows_per_s(load: Load, at_once: int) -> float:
     """The same by the compiled engine: a stream for each flow at a time, from the columns of the graph to the last end."""
     n = len(load.routes)
     graph = TaskGraph(
@@ -164,7 +153,7 @@ def compiled_flows_per_s(load: Load, at_once: int, *, anew: bool = False) -> flo
         pace_profile=np.zeros(0, dtype=np.int64),
         profiles=(Profile.constant(load.capacity[0]),),
     )
-    return n / best(lambda: compiled.simulate(graph, anew=anew).makespan_ns)[0]
+    return n / best(lambda: compiled.simulate(graph).makespan_ns)[0]
 
 
 def coupled(load: Load, at_once: int) -> float:
@@ -190,27 +179,22 @@ def _coupled(routes: Sequence[Route]) -> float:
 
 
 def flows(quick: bool) -> None:
-    """Random flows, several as many at a time, as the engine solves them and all anew every time."""
+    """Random flows, several as many at a time."""
     print("\nRandom flows on a fat tree, so many at a time, in flows per second; the compiled engine from graph to times:")
-    for at_once, hosts, anew in ((128, 320, 2000), (1000, 2784, 500), (1024, 128, 200), (10_000, 32_768, 50), (10_240, 1024, 3)):
+    for at_once, hosts in ((128, 320), (1000, 2784), (1024, 128), (10_000, 32_768), (10_240, 1024)):
         if quick and at_once > 2000:
             continue
         load = fat_tree(hosts, at_once + FLOWS)
         ends = FLOWS if hosts > at_once else 600_000 // at_once
-        many = FLOWS if at_once < 2000 else 2000
-        few, some, more = (Load(load.routes[: at_once + n], load.work[: at_once + n], load.capacity) for n in (anew, ends, many))
-        rates = {
-            "full": max(flows_per_s(few, Anew(load.routes, load.capacity), at_once) for _ in range(3)),
-            "incremental": max(flows_per_s(some, Fabric(load.routes, load.capacity), at_once) for _ in range(3)),
-        }
+        some = Load(load.routes[: at_once + ends], load.work[: at_once + ends], load.capacity)
+        rates = {"pure Python": max(flows_per_s(some, at_once) for _ in range(3))}
         if compiled.numba:
-            rates["compiled full"] = compiled_flows_per_s(more, at_once, anew=True)
-            rates["compiled incremental"] = compiled_flows_per_s(load, at_once)
+            rates["compiled"] = compiled_flows_per_s(load, at_once)
         print(f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):7.1f} coupled on average", flush=True)
         of = dict(zip(("lazy", "full"), SIMGRID.get((at_once, hosts), ()), strict=False))
         for name, rate in rates.items():
             ratios = ", ".join(f"{rate / theirs:6.2f}x SimGrid {what} ({theirs:,})" for what, theirs in of.items())
-            print(f"    {name:<21}{rate:11,.0f}  {ratios}", flush=True)
+            print(f"    {name:<13}{rate:11,.0f}  {ratios}", flush=True)
 
 
 def main() -> None:
