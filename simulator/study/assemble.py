@@ -19,6 +19,7 @@ from ..engine.fold import fold
 from ..engine.timeline import Timeline
 from ..hardware.cluster import Cluster
 from ..lowering.lower import lower
+from ..lowering.passes.quantise import weights_cast_before
 from ..program.labels import Labels
 from ..program.program import Program
 from ..program.slot import Durations, Layout, Shape, Slot, lay_out, looped
@@ -91,8 +92,8 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape) -> Durations
     single = replace(shape, microbatches=1, splits=1)
     layout = lay_out(_OneMicrobatch(schedule), single)
     undisturbed = replace(scenario, perturb=())
-    whole = replace(scenario.plan, splits=1)
-    program = lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework)
+    whole = replace(scenario.plan, splits=1, overlap=replace(scenario.plan.overlap, pp=True))
+    program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
     bound = bound_of(undisturbed, program)
     folded = fold(bound.skeleton)
     timeline = Timeline(des.simulate(close(folded.expansion.graph)), folded.expansion, folded.class_of)

@@ -17,9 +17,11 @@ from ...program.op import COMPUTE, AnyOp, Collective, Compute
 from ...program.program import Body, Program
 from ...workload.framework import LowPrecision
 from .fuse import ACTIVATIONS, GATED, NORMS
+from .gathers import first_forward
 from .sequence import GATHER, REGATHER
 
-OPTIMIZER = "optimizer"
+CASTING = ", casting weights"
+"""How the name of a body ends that casts the weights which others find cast."""
 BY_TENSOR = "fp8"
 """The format with one scale for a tensor: what is gathered has to be transposed where it arrives."""
 READ_FIRST = "nvfp4"
@@ -59,24 +61,24 @@ def quantise(program: Program, how: Quantised) -> Program:
 
 
 def cast_weights(program: Program, how: Quantised) -> Program:
-    """With cached weights, what the optimizer updated is cast once, after it."""
+    """With cached weights, a stage's first forward pass of a training step casts each weight right before it is multiplied."""
     if not how.recipe.cached_weights:
         return program
-    bodies = dict(program.bodies)
-    for rank, order in enumerate(program.orders):
-        forward = {step.stage: step.body for step in order if step.phase == "F"}
-        owned = sum(_narrow_parameters(program.bodies[name]) for name in forward.values())
-        updates = dict.fromkeys(step.body for step in order if step.phase == OPTIMIZER)
-        for name in updates if owned else ():
-            moved = how.element_bytes * (2 if how.reads_first else 1) + 2 * how.width
-            kernel = Rowwise("quantise", owned, 1, 1, moved)
-            cast = Compute(name=f"weights of rank {rank}", streams=(COMPUTE,), part=Part.OPTIMIZER, kernel=kernel)
-            bodies[name] = Body((*bodies[name].ops, cast))
-    return replace(program, bodies=bodies)
+    bodies, orders = dict(program.bodies), []
+    for order in program.orders:
+        changed = list(order)
+        for i in first_forward(order).values():
+            name = f"{order[i].body}{CASTING}"
+            bodies.setdefault(name, Body(tuple(_Caster(program.bodies[order[i].body], how).with_weights_cast())))
+            changed[i] = replace(order[i], body=name)
+        orders.append(tuple(changed))
+    return replace(program, bodies=bodies, orders=tuple(orders))
 
 
-def _narrow_parameters(body: Body) -> int:
-    return sum(op.parameters for op in body.ops if isinstance(op, Compute) and _product(op).dtype)
+def weights_cast_before(program: Program) -> Program:
+    """The same program with every forward pass as those that find their weights cast."""
+    orders = (tuple(replace(step, body=step.body.removesuffix(CASTING)) for step in order) for order in program.orders)
+    return replace(program, orders=tuple(orders))
 
 
 NOTHING = Gemm(0, 0, 0, 0)
@@ -111,6 +113,16 @@ class _Caster:
                 self.out.append(op)
         return self.out
 
+    def with_weights_cast(self) -> Iterator[AnyOp]:
+        """A rewritten forward body, with casts of the weights that its narrow products take."""
+        for op in self.ops:
+            if isinstance(op, Compute) and op.part is Part.FORWARD and _product(op).dtype:
+                yield from self._weights(op)
+            yield op
+
+    def _weights(self, op: Compute) -> Iterator[AnyOp]:
+        return self._casts(op, "weights", _product(op).k, _product(op).n, 2)
+
     def _collective(self, op: Collective) -> None:
         """A gather of what is multiplied next carries it cast, if that is how it was cast."""
         owner, _, purpose = op.name.rpartition(".")
@@ -131,7 +143,7 @@ class _Caster:
         else:
             self._before(op)
         if op.part is Part.FORWARD and not self.how.recipe.cached_weights:
-            self.out += self._casts(op, "weights", kernel.k, kernel.n, 2)
+            self.out += self._weights(op)
         saved = int(op.saved_bytes * self.how.width / self.how.element_bytes) if self.how.keeps else op.saved_bytes
         self.out.append(replace(op, kernel=replace(kernel, dtype=self.how.dtype), saved_bytes=saved))
 
