@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
-from ...program.op import COMPUTE, AnyOp, Collective, Compute
+from ...program.op import AnyOp, Collective, Compute
 from ...program.program import Body, Program
 from ...workload.framework import LowPrecision
 from .fuse import ACTIVATIONS, GATED, NORMS
