@@ -48,9 +48,9 @@ class Call:
     ranks: int
     nodes: int = 1
     algorithm: str = "auto"
-    leaves: int | None = None
-    """Leaf switches among which its flows are hashed; 1 where they cannot collide. None where no topology is told: then flows are
-    taken to be hashed, and `Laws.leaf_nodes` nodes to share a leaf.
+    placed: bool = False
+    """Whether the links that its messages cross are known one by one, so that flows which meet on one share it. Otherwise flows
+    are taken to be hashed beyond a leaf, of `Laws.leaf_nodes` nodes.
     """
 
     @property
@@ -302,13 +302,12 @@ def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 
 
 def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
-    """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node. Flows that leave their leaf
-    switch may be hashed onto the same links; between two nodes there is but one each way.
+    """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node. Where no topology is known,
+    flows that leave their leaf switch are hashed onto the same links; between two nodes there is but one each way.
     """
     crosses = call.nodes > 1
-    collide = across is not None and not across.adaptive and call.nodes > 2
-    leaves = call.nodes / laws.leaf_nodes if call.leaves is None else call.leaves
-    far = max(1.0, leaves) if collide else 1.0
+    collide = across is not None and not across.adaptive and call.nodes > 2 and not call.placed
+    far = max(1.0, call.nodes / laws.leaf_nodes) if collide else 1.0
     within = call.payload_bytes if call.per_node > 1 or inside.carries_out(call.per_node) else 0.0
     return Way(
         steps=1.0 if call.per_node > 1 else 0.0,

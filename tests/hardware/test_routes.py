@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 import simulator as sim
-from simulator.hardware.leaves import leaves_left
 from tests.hardware.paths import assert_leads, pairs_of, route_names, routes
 from tests.hardware.test_cluster import small
 
@@ -82,17 +81,3 @@ def test_a_large_cluster_routes_without_its_graph() -> None:
     for (s, t), links in zip(pairs, routes(cluster, pairs), strict=True):
         assert_leads(cluster, links, s, t)
     assert "graph" not in vars(cluster)
-
-
-def _leaves(shape: str, nodes: int, **more: object) -> int:
-    box = {"gpu": "h100", "gpus_per_node": 2, "intra_node": "NVSwitch 450 GB/s", "inter_node": "2x400 Gbit/s"}
-    cluster = sim.cluster({**box, "nodes": nodes, "shape": shape, **more})
-    return leaves_left(cluster, np.arange(nodes))
-
-
-def test_leaves_that_flows_leave() -> None:
-    """None where all sit at one switch; each pod of nodes has one; the edge switches of a fat tree are its leaves."""
-    for shape in ("leaf-spine", "rail-optimized"):
-        assert [_leaves(shape, nodes, nodes_per_pod=4) for nodes in (1, 2, 4, 5, 8, 12)] == [0, 0, 0, 2, 2, 3]
-        assert _leaves(shape, 12, nodes_per_pod=4, routing="ecmp") == 3
-    assert [_leaves("fat-tree", nodes, radix=8) for nodes in (2, 4, 8)] == [0, 2, 4]

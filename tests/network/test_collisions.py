@@ -1,9 +1,10 @@
-"""Collisions of single flows: only where flows are hashed onto uplinks, which is beyond their leaf switch."""
+"""Collisions of single flows: where the graph of a cluster hashes them onto one link, and by a law where no graph is known."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import simulator as sim
@@ -39,12 +40,30 @@ def test_sprayed_flows_do_not_collide(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_hashed_flows_collide_beyond_their_leaf(shape: str) -> None:
-    """By the number of leaves to the power of two thirds, as published logs say, and by 3 at most."""
-    one, two, four, many = (rate(nodes, shape=shape, nodes_per_pod=4, routing="ecmp") for nodes in (4, 8, 16, 64))
-    assert one / two == pytest.approx(2 ** (2 / 3), rel=0.01)
-    assert one / four == pytest.approx(4 ** (2 / 3), rel=0.01)
-    assert one / many == pytest.approx(3, rel=0.01)
+def test_hashed_flows_in_node_order_meet_nowhere(shape: str) -> None:
+    """From every leaf one flow leads to the next, and one comes in."""
+    rates = [rate(nodes, shape=shape, nodes_per_pod=4, routing="ecmp") for nodes in (2, 8, 64)]
+    assert rates == pytest.approx([rates[0]] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("nodes", [8, 16])
+def test_t7_10_hashed_flows_that_meet_on_an_uplink_share_it(nodes: int) -> None:
+    """To and fro between pods: several flows leave each leaf, and the graph says which of them take the same link."""
+    wide = {"shape": "leaf-spine", "nodes_per_pod": nodes // 2, "oversubscription": 8}
+    order = np.arange(nodes).reshape(2, -1).T.ravel() * 8
+    times = {}
+    for routing in ("spray", "ecmp"):
+        cluster = sim.cluster({**HALL, "nodes": nodes, **wide, "routing": routing})
+        (row,) = time_collective("sendrecv", cluster, [GIB], gpus=order)
+        route = cluster.route(order, np.roll(order, -1))
+        flows = np.bincount(route[route >= 0], minlength=cluster.wiring.links)
+        times[routing] = row.time_s
+        if routing == "ecmp":
+            fullest = (flows / cluster.wiring.capacity_bytes_per_s).max() * GIB
+            alone = GIB / (rate(2, shape="leaf-spine", nodes_per_pod=2) * GB)
+            assert flows.max() > 1
+            assert row.time_s == pytest.approx(max(fullest, alone), rel=0.01)
+    assert times["ecmp"] > times["spray"]
 
 
 def test_adaptive_networks_do_not_collide_however_they_are_routed() -> None:
@@ -58,7 +77,7 @@ def test_a_pair_has_nobody_to_collide_with() -> None:
 
 
 def test_a_table_names_no_topology_and_so_assumes_one() -> None:
-    """Four nodes of it share a leaf, and flows beyond are hashed; a cluster tells its own leaves."""
+    """Four nodes of it share a leaf, and flows beyond are hashed; a cluster tells its own links."""
     found = machine("H100-SXM", "NVLink4 NVSwitch + NDR IB 8x400Gb/s", 64, 8)
     seconds = alone(Call("sendrecv", GIB, 64, 8), found.inside, found.across, found.curves).seconds
     own = rate(8, shape="leaf-spine", nodes_per_pod=8)

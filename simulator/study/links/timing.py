@@ -17,7 +17,6 @@ from ...costs.links import Across, Inside
 from ...costs.theory import Call
 from ...engine.task import Array
 from ...hardware.cluster import Cluster
-from ...hardware.leaves import leaves_left
 from .. import catalog
 from .cluster_links import SWITCH, links_of
 
@@ -46,14 +45,10 @@ def timing_on(cluster: Cluster) -> Timing | None:
         return links_of(cluster, cluster.fabric or None)
 
     @cache
-    def timed(kind: str, algorithm: str, ranks: int, nodes: int, leaves: int, payload_bytes: int) -> Alone | None:
+    def timed(kind: str, algorithm: str, ranks: int, nodes: int, payload_bytes: int) -> Alone | None:
         if algorithm not in theory.ALGORITHMS or kind not in theory.KINDS or not payload_bytes:
             return None
-        return alone(Call(kind, payload_bytes, ranks, nodes, algorithm, leaves), *links())
-
-    @cache
-    def leaves(nodes: tuple[int, ...]) -> int:
-        return max(1, leaves_left(cluster, np.array(nodes))) if cluster.options.routing.hashed else 1
+        return alone(Call(kind, payload_bytes, ranks, nodes, algorithm, placed=True), *links())
 
     walked = _walked_on(cluster)
 
@@ -65,9 +60,7 @@ def timing_on(cluster: Cluster) -> Timing | None:
             how = walked(kind, algorithm, tuple(nodes.tolist()))
             call = Call(kind, payload_bytes, len(nodes), over, algorithm)
             return by_rounds.alone(call, how, *links()[:2])
-        asked = MEASURED_AS.get(kind, kind)
-        apart = leaves(tuple(nodes.tolist())) if asked == "sendrecv" and over > 1 else 1
-        return timed(asked, known, len(nodes), over, apart, payload_bytes)
+        return timed(MEASURED_AS.get(kind, kind), known, len(nodes), over, payload_bytes)
 
     return timing
 
