@@ -2,7 +2,8 @@
 
 All start together and step after step, so many steps that there is a time in which every job does at least one whole step while
 all of them run: after each has done its first and before any begins its last. A job's step is the mean of its whole steps within
-that time; beside it stands what the same job takes with the fabric to itself.
+that time; beside it stands what the same job takes with the fabric to itself. Where a disturbance begins or ends no step is like
+the next: then every job does one, from a standing start to its last arrival.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .runs.notes import of_memory
 from .scenarios import feasible
 from .scenarios.tenancy import Tenancy, Tenant
 from .scenarios.unused import unused
-from .steady_state import first_kernels
+from .steady_state import first_kernels, passing
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
 """Of which whole steps are measured, by how the optimizer waits."""
@@ -101,26 +102,30 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
         if not allow_oom:
             must_fit(tenant.scenario, memory)
         notes += [f"{tenant.name}: {sentence}" for sentence in of_memory(tenant.scenario, memory)]
-    alone_s = [_means_s(_run(tenancy, [(tenant, _least(tenant))], long=long))[0] for tenant in tenancy.tenants]
+    alone_s = [_means_s(_run(tenancy, [(tenant, _least(tenancy, tenant))], long=long))[0] for tenant in tenancy.tenants]
     edges = _together(tenancy, alone_s, long=long)
     runs = [
         JobRun(tenant.name, len(tenant.gpus), step_s, alone)
         for tenant, step_s, alone in zip(tenancy.tenants, _means_s(edges), alone_s, strict=True)
     ]
+    if passing(tenancy.perturb):
+        notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
 
 
-def _least(tenant: Tenant) -> int:
-    return LEAST_STEPS[tenant.scenario.plan.optimizer]
+def _least(tenancy: Tenancy, tenant: Tenant) -> int:
+    return 1 if passing(tenancy.perturb) else LEAST_STEPS[tenant.scenario.plan.optimizer]
 
 
 def _together(tenancy: Tenancy, alone_s: Sequence[float], *, long: bool) -> list[_Edges]:
     """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
+    if passing(tenancy.perturb):
+        return _run(tenancy, [(tenant, 1) for tenant in tenancy.tenants], long=long)
     lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
     for _ in range(ATTEMPTS):
         steps = [
-            _least(tenant) + (ceil(SPARE * enough_s / step_s) if step_s else 0)
+            _least(tenancy, tenant) + (ceil(SPARE * enough_s / step_s) if step_s else 0)
             for tenant, step_s in zip(tenancy.tenants, lasts_s, strict=True)
         ]
         if max(steps) > MOST_STEPS:
@@ -164,7 +169,7 @@ def _common_ns(edges: Sequence[_Edges]) -> tuple[int, int]:
 def _means_s(edges: Sequence[_Edges]) -> list[float]:
     """The mean of the whole steps of each job while all run."""
     common_ns = _common_ns(edges)
-    return [of.mean_s(*inside) for of in edges if (inside := of.within(*common_ns))]
+    return [of.mean_s(*(of.within(*common_ns) or (0, 1))) for of in edges]
 
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
@@ -183,7 +188,7 @@ def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]], *, long: bool) -> 
     timeline = Timeline(times, folded.expansion, folded.class_of)
     found, first = [], 0
     for bound in bounds:
-        found.append(_edges(timeline, bound, first))
+        found.append((_whole if passing(tenancy.perturb) else _edges)(timeline, bound, first))
         first += bound.skeleton.ranks
     return found
 
@@ -210,3 +215,10 @@ def _edges(timeline: Timeline, bound: Bound, first: int) -> _Edges:
             else timeline.times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:]
         )
     return _Edges(np.array(rows), ranks)
+
+
+def _whole(timeline: Timeline, bound: Bound, first: int) -> _Edges:
+    """All that the ranks from `first` on do, from zero to the last arrival."""
+    mine = np.unique(timeline.class_of[first : first + bound.skeleton.ranks])
+    last_ns = max(int(timeline.times.arrival_ns[timeline.expansion.tasks_of(which)].max()) for which in mine.tolist())
+    return _Edges(np.array([[0, last_ns]]), np.array([bound.skeleton.ranks]))

@@ -7,6 +7,8 @@ like that of every other rank, or in a pattern of a few steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ..engine.skeleton import Template
@@ -15,7 +17,7 @@ from ..engine.timeline import Timeline
 from ..metrics import Window, whole
 from ..program.labels import Labels
 from ..program.op import COMPUTE
-from .scenarios.scenario import Scenario
+from .scenarios.scenario import Perturb, Scenario
 
 BETWEEN_NORMS = None
 """Instead of a number of training steps: one, from a gradient norm to the next."""
@@ -29,9 +31,14 @@ def to_simulate(scenario: Scenario, asked: int | None) -> tuple[int | None, ...]
     """How many training steps to simulate; several numbers where the next is only needed if the one before was too few."""
     if asked is not None:
         return (asked,)
-    if any(p.from_s > 0 or p.until_s is not None for p in scenario.perturb):
+    if passing(scenario.perturb):
         return (1,)
     return GROWING if scenario.plan.optimizer == "post-validated" else (BETWEEN_NORMS,)
+
+
+def passing(perturb: Iterable[Perturb]) -> bool:
+    """Whether a disturbance begins or ends, so that no training step is like the next."""
+    return any(p.from_s > 0 or p.until_s is not None for p in perturb)
 
 
 def measured(

@@ -221,6 +221,20 @@ def test_t3_8_no_step_is_measured_while_another_job_has_not_begun_or_has_ended(m
     assert edges[1].at_ns.shape[1] > edges[0].at_ns.shape[1]
 
 
+@pytest.mark.parametrize("window_s", [(0.0, 0.001), (0.001, 0.002), (0.5, None)])
+def test_t3_8_where_a_disturbance_begins_or_ends_every_job_does_one_step(window_s: tuple[float, float | None]) -> None:
+    """As `run` does it: on links that nobody shares a job takes what its scenario takes by itself, disturbed or not."""
+    slow = sim.Perturb(rank=1, speed=0.5, from_s=window_s[0], until_s=window_s[1])
+    tenancy = jobs({**THIN, "nodes_per_pod": 4}, [0, 1, 2, 3], [4, 5, 6, 7], plan={"dp": 4})
+    tenancy = replace(tenancy, perturb=(slow,))
+    result = tenancy.simulate()
+    alone = replace(tenancy.tenants[0].scenario, cluster=sim.cluster({**THIN, "nodes": 1}), perturb=(slow,)).simulate()
+    assert result.jobs[0].step_time_s == result.jobs[0].alone_s == alone.metrics.step_time_s
+    assert result.jobs[1].step_time_s == result.jobs[1].alone_s
+    assert (result.jobs[0].step_time_s > result.jobs[1].step_time_s) == (window_s[0] < 0.5)
+    assert any("one step" in note for note in result.notes)
+
+
 def test_t3_8_jobs_whose_steps_differ_too_much_are_refused() -> None:
     tenancy = jobs(THIN, FIRST, SECOND)
     slow, quick = tenancy.tenants
