@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from . import __version__, escape
-from .errors import Infeasible, InvariantBroken, OutputFailed, OutsideDomain, SimulatorError, UserError, did_you_mean
+from .errors import Infeasible, InvariantBroken, OutputFailed, OutsideDomain, SimulatorError, UserError, cut, did_you_mean, shown
 from .files import OUT_OF_ROOM, nowhere
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -44,7 +44,7 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if not name.startswith("-") and name not in self.list_commands(ctx):
-            raise UserError(f"no command {name!r}", hint=did_you_mean(name, self.list_commands(ctx)))
+            raise UserError(f"no command {shown(name)}", hint=did_you_mean(name, self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
 
 
@@ -115,7 +115,7 @@ def run(args: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _say(_Stopped("interrupted", INTERRUPTED), as_json)
     except click.ClickException as error:
-        return _say(UserError(error.format_message(), hint=_usage_hint(error, args)), as_json)
+        return _say(UserError(cut(error.format_message()), hint=_usage_hint(error, args)), as_json)
     except SimulatorError as error:
         return _say(error, as_json)
     except Exception as error:

@@ -7,6 +7,7 @@ line: 2 for bad input, 3 for a configuration that cannot run, 1 for a bug of our
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, get_close_matches
@@ -177,3 +178,9 @@ def shown(value: object) -> str:
         return f"a number of {int(value.bit_length() * math.log10(2)) + 1} digits"
     text = repr(value) if isinstance(value, str) else " ".join(repr(value).split())
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}...{text[-1]}"
+
+
+def cut(message: str) -> str:
+    """A message of somebody else's, with no value in it longer than ours show."""
+    most = MOST_SHOWN - 4
+    return re.sub(rf"('[^']{{{most}}})[^']+'", r"\1...'", re.sub(rf"([^\s']{{{2 * MOST_SHOWN}}})[^\s']+", r"\1...", message))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import escape
-from ..errors import OutsideDomain
+from ..errors import OutsideDomain, shown
 from ..files import check_folder
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Count(click.IntRange):
         if legal != number:
             option, name = (param.opts[0], str(param.name)) if param else ("the number", "number")
             hint = f"nearest legal: {option} {legal}"
-            raise OutsideDomain(f"{option} {number} is out of range", nearest={name: legal}, hint=hint)
+            raise OutsideDomain(f"{option} {shown(number)} is out of range", nearest={name: legal}, hint=hint)
         return number
 
 

@@ -15,7 +15,7 @@ from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
-from ..errors import Deadlock, InvariantBroken, UserError, did_you_mean, must_be, shown
+from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
 from ..program.labels import Labels
@@ -82,9 +82,9 @@ def simulate_scenario(
     """The same for a scenario that has been put together already; `expect` is told what it will take."""
     began = perf_counter()
     if engine not in ENGINES:
-        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(str(engine), ENGINES))
-    if steps is not None and (not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
-        raise UserError(f"{steps!r} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
+        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", ENGINES))
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS):
+        raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
     scenario = with_code(scenario)
     feasible.check(scenario)
     layout = layout_of(scenario)

@@ -16,6 +16,7 @@ from simulator.study.documents import source
 from ..commandline import SMALL
 
 SHAPE = {"layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000}
+LONG = 10**5000
 JOB = sim.Job(sequence_length=1024, global_batch=32)
 
 
@@ -66,6 +67,19 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "an unknown fidelity": (lambda: simulated(fidelity=sim.Fidelity("exact")), "fidelity.collectives: 'exact'", "closed, fluid"),
     "a number as a key": (lambda: sim.model({**SHAPE, 1: 2}), "model.1: 1 cannot be a key", "words"),  # type: ignore[dict-item]
     "a number as a setting": (lambda: sim.load("llama3-70b-64xh100", ["plan.tp=1", 3]), "--set 3 sets nothing", "plan.tp=4"),  # type: ignore[list-item]
+    "text for a list of settings": (
+        lambda: sim.load("llama3-70b-64xh100", "plan.tp=4"),
+        "settings is 'plan.tp=4', not a list",
+        "['plan.tp=4']",
+    ),
+    "nothing as settings": (lambda: sim.load("llama3-70b-64xh100", None), "settings is null, not a list", "plan.tp=4"),  # type: ignore[arg-type]
+    "a number for a list of settings": (lambda: sim.load("llama3-70b-64xh100", 3), "settings is 3, not a list", "plan.tp=4"),  # type: ignore[arg-type]
+    "a long number as a setting": (lambda: sim.load("llama3-70b-64xh100", [LONG]), "--set a number of 5001 digits", ""),  # type: ignore[list-item]
+    "a long number as an engine": (lambda: simulated(engine=LONG), "no engine a number of 5001 digits", "known: auto"),
+    "a long number of steps": (lambda: simulated(steps=LONG), "a number of 5001 digits steps", "a whole number"),
+    "yes as a number of steps": (lambda: simulated(steps=True), "true steps cannot be simulated", "a whole number"),
+    "a long rank": (lambda: simulated(perturb=[sim.Perturb(LONG, 0.5)]), "no rank a number of 5001 digits", "0 to 15"),
+    "a long time": (lambda: simulated(perturb=[sim.Perturb(1, 0.5, from_s=LONG)]), "perturb.0.from", ""),
     "an empty perturbation": (lambda: simulated(perturb=[sim.Perturb()]), "perturb.0 names neither", "speed: 0.8"),
     "a speed of no number": (lambda: simulated(perturb=[sim.Perturb(1, float("nan"))]), "perturb.0.speed", "constant factor"),
     "a rank too many": (lambda: simulated(perturb=[sim.Perturb(16, 0.5)]), "perturb.0.rank: there is no rank 16", "0 to 15"),

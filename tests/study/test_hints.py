@@ -116,3 +116,15 @@ def test_a_frame_is_in_the_order_of_time() -> None:
     for frame in (run.timeline.to_pandas(), run.timeline.to_pandas(ranks=[3, 0])):
         assert frame["start_ns"].is_monotonic_increasing
     assert len(run.timeline.to_pandas()) == len(run.timeline)
+
+
+DIGITS = "9" * 5000
+LONG_LINES = (["schedule", "1f1b", "--F", DIGITS], ["schedule", "1f1b", "--ranks", "9" * 4000], ["kernel", "gemm", "-m", DIGITS],
+    [DIGITS], ["run", "s.yaml", DIGITS], ["schedule", "1f1b", f"--{DIGITS}"], ["run", "s.yaml", "--steps", DIGITS])  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LONG_LINES, ids=lambda line: " ".join(line)[:20])
+def test_long_values_of_the_command_line_are_cut(line: list[str], folder: Path) -> None:
+    said = trainsim(*line)
+    assert said.code == 2
+    assert len(said.err) < 500

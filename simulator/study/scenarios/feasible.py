@@ -121,7 +121,7 @@ def _framework(framework: Framework) -> dict[str, Any]:
     times = data["host"] if isinstance(data["host"], dict) else {}
     written: dict[str, Any] = {}
     if times:
-        written["host"] = {name.removesuffix("_s"): f"{time} s" for name, time in times.items()}
+        written["host"] = {name.removesuffix("_s"): f"{shown(time)} s" for name, time in times.items()}
     if isinstance(framework.memory, MemoryOverhead):
         taken = framework.memory
         written["memory"] = {
@@ -134,7 +134,7 @@ def _framework(framework: Framework) -> dict[str, Any]:
 
 
 def _perturb(p: Perturb) -> dict[str, Any]:
-    times = {"from": f"{p.from_s} s", "until": None if p.until_s is None else f"{p.until_s} s"}
+    times = {"from": f"{shown(p.from_s)} s", "until": None if p.until_s is None else f"{shown(p.until_s)} s"}
     return {"rank": p.rank, "speed": p.speed, "link": p.link, "capacity": p.capacity, **times}
 
 
@@ -231,7 +231,7 @@ def _disturbed_ranks(scenario: Scenario) -> Found:
     last = scenario.cluster.gpus - 1
     for i, p in enumerate(scenario.perturb):
         if p.rank is not None and p.rank > last:
-            yield f"perturb.{i}.rank", f"there is no rank {p.rank} among {last + 1}", f"ranks are 0 to {last}"
+            yield f"perturb.{i}.rank", f"there is no rank {shown(p.rank)} among {last + 1}", f"ranks are 0 to {last}"
 
 
 def _disturbed_links(scenario: Scenario) -> Found:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MOST_SHOWN, Fault, UserError, shown
+from ...errors import MOST_SHOWN, Fault, UserError, described, shown
 from .. import catalog
 from ..documents.document import Document, Mark
 from ..documents.hugging_face import refuse_config
@@ -79,6 +79,9 @@ def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
 
 
 def _with_settings(document: Document, settings: Iterable[str]) -> Document:
+    if isinstance(settings, (str, bytes, Mapping)) or not isinstance(settings, Iterable):
+        hint = f"[{shown(settings)}]" if isinstance(settings, str) else '["plan.tp=4", "job.global_batch=64"]'
+        raise UserError(f"settings is {described(settings)}, not a list of settings", hint=f"write it like {hint}")
     faults: list[Fault] = []
     for setting in settings:
         try:
@@ -92,10 +95,10 @@ def _with_settings(document: Document, settings: Iterable[str]) -> Document:
 
 def _set(document: Document, setting: str) -> Document:
     """The document with one field changed, as `--set` writes it."""
-    name, equals, text = str(setting).partition("=")
+    name, equals, text = setting.partition("=") if isinstance(setting, str) else ("", "", "")
     place, text = tuple(part.strip() for part in name.split(".")), text.strip()
     if not equals or not all(place):
-        raise UserError(f"--set {shown(setting)} sets nothing", hint="write it like --set plan.tp=4")
+        raise UserError(f"--set {described(setting)} sets nothing", hint="write it like --set plan.tp=4")
     origin = f"--set {name.strip()}"
     value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
     with placed(origin):
