@@ -19,7 +19,7 @@ import numpy as np
 from ..engine import des
 from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
-from ..errors import Fault, UserError, nearest, shown
+from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
 from ..files import read_bounded
 from . import json_text
 from .effort import Effort, of_flows
@@ -29,6 +29,10 @@ MOST_BYTES = 2**24
 PRECISION_BITS = 64
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
 """The keys of links and flows, and how their values are written."""
+CASE_KEYS = ("name", "desc", "links", "flows")
+LINK_KEYS = ("src", "dst", "capacity_Bps", "latency_s")
+FLOW_KEYS = ("start_s", "size_B", "route", "end_exact", "end_s", "end_s_simgrid")
+"""What the format knows; what nothing is computed from (words about a case, the ends of a link, known answers) is for readers."""
 LARGEST = sys.float_info.max
 MOST_APART = 2**96
 """By how much the rates of links may differ: the fabric takes no rate of 2^256 quanta a tick or more."""
@@ -125,11 +129,12 @@ def _power_of_two(least: Fraction) -> Fraction:
 def read_cases(path: Path) -> list[Case]:
     """The cases of a JSON file in the format of INTERFACE.md."""
     raw = read_bounded(path, MOST_BYTES, "cases of flows")
-    data = json_text.parsed(raw, str(path))
+    data = json_text.parsed(raw, str(path), unique=True)
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, list):
         raise UserError("no list of cases", where=str(path), hint='{"cases": [{"name": .., "links": [..], "flows": [..]}]}')
     faults: list[Fault] = []
+    _known(data, ("model", "units", "cases"), str(path), faults)
     read = [_case(case, f"{path}: cases[{i}]", faults) for i, case in enumerate(cases)]
     if faults:
         raise UserError("", faults=faults)
@@ -140,6 +145,11 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     case = case if isinstance(case, Mapping) else {}
     where += f" ({shown(str(case['name']))})" if "name" in case else ""
     links, flows = _rows(case, "links", where, faults), _rows(case, "flows", where, faults)
+    _known(case, CASE_KEYS, where, faults)
+    for i, link in enumerate(links):
+        _known(link, LINK_KEYS, f"{where}.links[{i}]", faults)
+    for i, flow in enumerate(flows):
+        _known(flow, FLOW_KEYS, f"{where}.flows[{i}]", faults)
     capacity = tuple(_number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True) for i, link in enumerate(links))
     latency = tuple(_number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0) for i, link in enumerate(links))
     built = tuple(
@@ -154,6 +164,16 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
         message = f"capacity_Bps: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"
         faults.append(Fault(message, "the rates of links may not lie further apart", where))
     return Case(str(case.get("name", "")), capacity, latency, built)
+
+
+def _known(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
+    """Notes the keys that the format does not know, but for one that stands for a missing number: that is told with the number."""
+    for key in [key for key in row if key not in known]:
+        meant = nearest(key, known) if len(faults) < MOST_LISTED else None
+        if meant not in ("capacity_Bps", "size_B") or meant in row:
+            faults.append(
+                Fault(f"{shown(key)}: unknown key", did_you_mean(key, known) if len(faults) < MOST_LISTED else "", where)
+            )
 
 
 def _rows(case: Mapping[str, Any], name: str, where: str, faults: list[Fault]) -> Sequence[Any]:

@@ -81,6 +81,11 @@ FLOWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "another name": ({"size": 1, "route": [0]}, "size_B is missing", "'size' should be called size_B"),
     "no number": ({"size_B": "1", "route": [0]}, "size_B should be a number", '"size_B": 1e9'),
     "no such link": ({"size_B": 1, "route": [2]}, "route: 2 is no link of the 1 of this case", "counted from 0 to 0"),
+    "a start that is called otherwise": (
+        {"start": 5, "size_B": 1, "route": [0]},
+        "'start': unknown key",
+        "did you mean 'start_s'?",
+    ),
     "no route": ({"size_B": 1, "route": 0}, "route is no list", "such as [0, 0]"),
 }
 
@@ -96,6 +101,27 @@ def test_a_fault_in_flows_names_file_case_flow_and_remedy(case: str, tmp_path: P
     assert f"{file}: cases[0] ('ring').flows[1]: " in said.err
     assert message in said.err
     assert hint in said.err
+
+
+def test_flows_take_the_keys_of_their_format_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    link, flow = {"src": "a", "dst": "b", "capacity_Bps": 1}, {"size_B": 1, "route": [0], "end_s": 1.0, "end_exact": "1"}
+    case = {"name": "one", "desc": "one link", "links": [link], "flows": [flow]}
+    file.write_text(json.dumps({"model": "a", "units": {}, "cases": [case]}))
+    assert trainsim("flows", file).code == 0
+    file.write_text(json.dumps({"cases": [{**case, "note": "", "links": [{**link, "latency": 5}]}], "unit": {}}))
+    said = trainsim("flows", file)
+    assert said.code == 2
+    for told in (
+        "cases[0] ('one').links[0]: 'latency': unknown key",
+        "did you mean 'latency_s'?",
+        "'note': unknown",
+        "'unit': unknown",
+    ):
+        assert told in said.err
+    file.write_text('{"cases": [{"name": "a", "links": [], "flows": [], "flows": []}]}')
+    said = trainsim("flows", file)
+    assert (said.code, "'flows' stands twice in one object" in said.err) == (2, True)
 
 
 def test_values_show_themselves_in_a_line() -> None:
