@@ -168,12 +168,12 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
 
 def _known(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
     """Notes the keys that the format does not know, but for one that stands for a missing number: that is told with the number."""
+    hinted = len(faults) < MOST_LISTED
     for key in [key for key in row if key not in known]:
-        meant = nearest(key, known) if len(faults) < MOST_LISTED else None
+        meant = nearest(key, known) if hinted else None
         if meant not in ("capacity_Bps", "size_B") or meant in row:
-            faults.append(
-                Fault(f"{shown(key)}: unknown key", did_you_mean(key, known) if len(faults) < MOST_LISTED else "", where)
-            )
+            hint = did_you_mean(key, known) if hinted else ""
+            faults.append(Fault(f"{shown(key)}: unknown key", hint, where))
 
 
 def _rows(case: Mapping[str, Any], name: str, where: str, faults: list[Fault]) -> Sequence[Any]:

@@ -71,6 +71,16 @@ def test_a_file_that_exists_is_taken_whatever_its_name(folder: Path) -> None:
     assert sim.load("s.yaml", ["model=llama3-8b"]).model.layers == 32
 
 
+def test_a_name_in_a_file_is_the_name_shown(folder: Path) -> None:
+    (folder / "m2.yaml").write_text("name: my-model\nlayers: 8\nhidden: 1024\nheads: 16\nvocab: 32000\n")
+    (folder / "c2.yaml").write_text("name: my-cluster\ngpu: h100\ngpus_per_node: 8\nintra_node: NVSwitch 450 GB/s\n")
+    assert sim.model("m2.yaml").name == "my-model"
+    assert sim.cluster("c2.yaml", nodes=1).name == "my-cluster"
+    assert sim.load("s.yaml", ["model=m2.yaml"]).model.name == "my-model"
+    (folder / "m2.yaml").write_text("name: 5\nlayers: 8\nhidden: 1024\nheads: 16\nvocab: 32000\n")
+    assert "m2.yaml:1:1: model.name should be text, not 5" in trainsim(*RUN, "model=m2.yaml").err
+
+
 def test_a_whole_model_may_have_a_slash_in_its_name() -> None:
     shape = {"layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000}
     assert sim.model({"name": "meta-llama/mine", **shape}).name == "meta-llama/mine"

@@ -50,6 +50,7 @@ def resolved(
 ) -> Document:
     """The document with a name, a path or a mapping with a name replaced by the contents of its file.
 
+    What a file describes is called by the file's `name`, or else as the file is.
     A mapping that has all keys that are `needed` may go by a name that no file has. `meant` is asked what else a name may mean.
     """
     value = document.at(place)
@@ -75,8 +76,9 @@ def resolved(
             file = catalog.find(kind, meant(name))
         base = read(file)
         refuse_config(base.data, str(file))
-    named = Document({**base.data, "name": file.stem}, base.marks)
-    over = Document({key: v for key, v in inner.items() if key != "name"}, document.under(place).marks if inner else {})
+    named = Document({"name": file.stem, **base.data}, base.marks)
+    marks = {at: mark for at, mark in document.under(place).marks.items() if at != ("name",) or at not in base.marks}
+    over = Document({key: v for key, v in inner.items() if key != "name"}, marks if inner else {})
     return document.overlaid(named.overlaid(over), place)
 
 
