@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
+from . import escape
+
 MOST_LISTED = 32
 """Names that a hint lists in full, and faults that a message does."""
 ALIKE = 0.7
@@ -44,6 +46,10 @@ class SimulatorError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __str__(self) -> str:
+        """The message as it may be shown, whatever is in a name that it quotes."""
+        return escape.terminal(super().__str__(), lines=True)
 
 
 class UserError(SimulatorError):

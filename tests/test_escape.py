@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator import escape
 from simulator.commands import _show
+from simulator.errors import UserError
 from simulator.study.calibrate.table import line
+from simulator.study.scenarios.scenario import Scenario
 
 from .commandline import SMALL, Said, trainsim
 from .source import modules
@@ -255,3 +258,15 @@ def test_commands_print_through_one_place() -> None:
         for node in ast.walk(module.tree):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             assert called not in ("print", "click.echo", "click.secho", "sys.stdout.write"), f"{module.path}:{node.lineno}"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_python_shows_is_printable(name: str) -> None:
+    model = replace(sim.model(SMALL_MODEL), name=name)
+    cluster = replace(sim.cluster("dgx-h100"), name=name)
+    scenario = Scenario(model, cluster)
+    for value in (model, cluster, scenario):
+        assert repr(value).isprintable()
+    with pytest.raises(UserError) as refused:
+        sim.model({**SMALL_MODEL, name: 1})
+    assert str(refused.value).replace("\n", "").isprintable()

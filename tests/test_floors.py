@@ -21,7 +21,14 @@ FLOORS = (
     ("commands", "cli", "__main__"),
 )
 """Floor 0 first. Places on the same floor do not know each other, but for the steps of `WITHIN`."""
-WITHIN = {("units", "errors"), ("kernels", "errors"), ("files", "errors"), ("__main__", "cli"), ("cli", "commands")}
+WITHIN = {
+    ("units", "errors"),
+    ("errors", "escape"),
+    ("kernels", "errors"),
+    ("files", "errors"),
+    ("__main__", "cli"),
+    ("cli", "commands"),
+}
 FLOOR = {place: number for number, places in enumerate(FLOORS) for place in places}
 STUDY = (
     ("effort", "json_text"),

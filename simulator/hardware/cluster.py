@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .. import escape
 from ..errors import UserError, did_you_mean, either, nearest
 from .gpu import Gpu
 from .options import INLINE, LinkSpec, Options
@@ -70,8 +71,8 @@ class Cluster:
     """The measured fabric that joins the nodes; nothing for a usual one, `ideal` for links at their face value."""
 
     def __repr__(self) -> str:
-        size = f"{self.gpus:,} GPUs, {self.nodes:,} nodes of {self.gpus_per_node} {self.gpu.name}"
-        return f"Cluster({self.name}: {size}, {self.shape_name})"
+        size = f"{self.gpus:,} GPUs, {self.nodes:,} nodes of {self.gpus_per_node} {escape.terminal(self.gpu.name)}"
+        return f"Cluster({escape.terminal(self.name)}: {size}, {self.shape_name})"
 
     @property
     def gpus(self) -> int:

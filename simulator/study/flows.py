@@ -167,7 +167,7 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
 
 
 def _known(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
-    """Notes the keys that the format does not know, but for one that stands for a missing number: that is told with the number."""
+    """Notes keys that the format does not know; one that stands for a missing number is told with that number."""
     hinted = len(faults) < MOST_LISTED
     for key in [key for key in row if key not in known]:
         meant = nearest(key, known) if hinted else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
 
+from .. import escape
 from ..units import show_count
 from .blocks import dense
 
@@ -33,7 +34,7 @@ class Model:
 
     def __repr__(self) -> str:
         sizes = f"{self.layers} layers, hidden {self.hidden:,}, heads {self.heads}/{self.kv_heads}, vocab {self.vocab:,}"
-        return f"Model({self.name}: {show_count(self.parameters)} parameters, {sizes})"
+        return f"Model({escape.terminal(self.name)}: {show_count(self.parameters)} parameters, {sizes})"
 
     @property
     def block(self) -> ModuleType:

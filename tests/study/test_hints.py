@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ MISTAKES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "experts": ([*RUN, "model.experts=8"], ("mixture-of-experts models cannot be simulated yet", "take a dense model")),
     "several values": ([*RUN, "plan.tp=1,2,4"], ("one value at a time: write 1, 2 or 4",)),
     "a number with commas": ([*RUN, "job.global_batch=1,024"], ("write 1024",)),
+    "a long name": ([*RUN, "plan.tensor_parallel=4"], ("did you mean 'tp'?",)),
+    "Megatron's name": ([*RUN, "plan.pipeline-model-parallel-size=4"], ("did you mean 'pp'?",)),
+    "a name of another section": ([*RUN, "job.num_layers=4"], ("did you mean 'model.layers'?",)),
+    "a sharding that comes later": ([*RUN, "plan.sharding=zero_3"], ("zero3 is not modelled yet", "use none or zero1")),
+    "an option as a field": ([*RUN, "steps=3"], ("it is an option of the command: --steps",)),
+    "a key of several jobs": ([*RUN, "jop=3"], ("extends, ", "jobs, ")),
+    "a length in k": ([*RUN, "job.sequence_length=4k"], ("write 4096",)),
+    "an entry of no list": ([*RUN, "perturb.0.speed=0.5"], ("--set perturb.0.speed: no perturb.0", "such as perturb=[...]")),
+    "degrees for more GPUs": ([*RUN, "plan.pp=64"], ("--set plan.pp=64: plan: tp x pp = 128",)),
+    "sizes that do not divide": ([*RUN, "model.hidden=1000"], ("--set model.hidden=1000: model.heads",)),
+    "half a mapping": ([*RUN, "plan={tp: 2"], ("--set plan={tp: 2: not YAML",)),
     "a batch that interleaved cannot divide": (["run", "tokens.yaml", "--set", "job.global_batch=36"],
         ("9 do not divide into 2", "job.global_batch: 32, which is 8 microbatches of each replica")),
 }  # fmt: skip
@@ -111,6 +123,34 @@ def test_a_fault_in_flows_names_file_case_flow_and_remedy(case: str, tmp_path: P
     assert f"{file}: cases[0] ('ring').flows[1]: " in said.err
     assert message in said.err
     assert hint in said.err
+
+
+DEGREES = (
+    ["plan.dp=7"],
+    ["plan.dp=3"],
+    ["plan.dp=7", "plan.pp=3"],
+    ["plan.pp=3"],
+    ["plan.dp=9", "plan.tp=4"],
+    ["plan.dp=3", "plan.pp=3"],
+)
+
+
+@pytest.mark.parametrize("settings", DEGREES, ids=" ".join)
+def test_what_degrees_are_told_is_free_of_that_fault(settings: list[str], folder: Path) -> None:
+    def faults(settings: list[str]) -> list[dict[str, Any]]:
+        said = trainsim("run", "s.yaml", "--json", *(part for text in settings for part in ("--set", text)))
+        return [fault for fault in said.record.get("faults", ()) if "GPUs" in fault["message"]]
+
+    (fault,) = faults(settings)
+    told = fault["hint"]
+    nodes, dp = re.search(r"nodes: (\d+)( without dp)?", told), re.search(r"dp: (\d+)", told)
+    assert nodes or dp
+    without = [text for text in settings if not text.startswith("plan.dp")]
+    if nodes:
+        kept = without if nodes[2] else settings
+        assert not faults([*kept, f"cluster.nodes={nodes[1]}"])
+    if dp:
+        assert not faults([*without, f"plan.dp={dp[1]}"])
 
 
 def test_flows_take_the_keys_of_their_format_and_no_other(tmp_path: Path) -> None:

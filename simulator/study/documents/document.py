@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -47,6 +48,14 @@ class Document:
     def where(self, place: Place) -> str:
         """The nearest mark as text, for messages."""
         return str(self.mark(place) or "")
+
+    def where_of_several(self, place: Place, message: str) -> str:
+        """Where fields go wrong that are legal one by one: at the settings that `message` speaks of, or else at this place."""
+        mark, words = self.mark(place), set(re.findall(r"\w+", message))
+        if mark is None or not mark.line:
+            return str(mark or "")
+        settings = {mark: None for p, mark in self.marks.items() if p and not mark.line and mark.file and str(p[-1]) in words}
+        return ", ".join(map(str, settings)) or str(mark)
 
     def at(self, place: Place) -> Any:
         """The value at a place, or None."""
@@ -107,6 +116,9 @@ def _assigned(data: Any, place: Place, value: Any, whole: Place) -> Any:
         if not isinstance(head, int) or head >= len(data):
             raise UserError(f"no {'.'.join(map(str, whole))}", hint=f"the list there has {len(data)} entries, counted from 0")
         return [*data[:head], _assigned(data[head], rest, value, whole), *data[head + 1 :]]
+    if data is None and isinstance(head, int):
+        name = ".".join(str(part) for part in whole[: len(whole) - len(place)])
+        raise UserError(f"no {'.'.join(map(str, whole))}", hint=f"there is no list yet: write all of it, such as {name}=[...]")
     inner = _named(data)
     return {**inner, str(head): _assigned(inner.get(str(head)), rest, value, whole)}
 

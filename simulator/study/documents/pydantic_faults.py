@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from ...errors import Fault, did_you_mean, either, shown
 from .document import Document, Place
+from .other_names import OPTIONS, OTHER_NAMES, plain
 from .pydantic_twins import Judge, judge
 from .strict import SoFar, Strict, Text
 
@@ -46,7 +47,8 @@ class _Detail:
         if self.kind == "contradictions":
             for name, message, hint in self.context["found"]:
                 place = (*self.place, *(int(part) if part.isdecimal() else part for part in name.split(".") if part))
-                yield place, Fault(f"{_dotted(place)}{message}", hint, self.document.where(place))
+                text = f"{_dotted(place)}{message}"
+                yield place, Fault(text, hint, self.document.where_of_several(place, message))
             return
         message, hint = self._words() if hinted or self.kind != "extra_forbidden" else (": unknown key", "")
         yield self.place, Fault(f"{_dotted(self.place)}{message}", hint, self.document.where(self.place))
@@ -64,23 +66,33 @@ class _Detail:
         if self.value is None:
             return " has no value", "give it one, or leave it out"
         if self.kind == "literal_error":
-            return f": {shown(self.value)} is none of the choices", did_you_mean(
-                shown(self.value).strip("'"), _choices(self.field)
-            )
+            return self._no_choice()
         for bound, side, words in _BOUNDS:
             if bound in self.context:
                 return f": {shown(self.value)} is {side}", f"{words} {self.context[bound]:.12g}"
         wanted, hint = _wanted(self.kind, self.value)
         return f" should be {wanted or self.message}, not {shown(self.value)}", hint or _how(self.field)
 
+    def _no_choice(self) -> tuple[str, str]:
+        word, choices = shown(self.value).strip("'"), _choices(self.field)
+        later = {plain(legal): legal for legal in _legal(self.field) if legal not in choices}
+        if plain(word) in later:
+            return f": {later[plain(word)]} is not modelled yet", f"use {either(choices)}"
+        return f": {shown(self.value)} is none of the choices", did_you_mean(word, choices)
+
     def _unknown(self) -> tuple[str, str]:
         key, owner = str(self.place[-1]), _model(_annotation(self.schema, self.within[:-1]))
         if key in owner.of.not_yet:
             return f": {owner.of.not_yet[key]}", owner.of.instead
-        elsewhere = _shortest_paths(self.schema).get(key)
+        if len(self.within) == 1 and plain(key) in OPTIONS:
+            return ": unknown key", f"it is an option of the command: {OPTIONS[plain(key)]}"
+        known = [*_fields(owner), *owner.of.before]
+        paths, meant = _shortest_paths(self.schema), OTHER_NAMES.get(plain(key), key)
+        meant = meant if meant in paths or meant in known else key
+        elsewhere = None if meant in known else paths.get(meant)
         if elsewhere:
             return ": unknown key", f"did you mean {_dotted(elsewhere)!r}?"
-        return ": unknown key", did_you_mean(key, _fields(owner))
+        return ": unknown key", did_you_mean(meant, known)
 
 
 _BOUNDS = (
@@ -92,6 +104,7 @@ _BOUNDS = (
     ("max_length", "too long", "at most this many characters:"),
 )
 _THOUSANDS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
+_KILO = re.compile(r"([0-9]{1,6}) ?[kK]")
 _SAYS = {**dict.fromkeys(("yes", "on", "y", 1), "true"), **dict.fromkeys(("no", "off", "n", 0), "false")}
 
 
@@ -117,6 +130,8 @@ def _whole(value: Any) -> str:
     if isinstance(value, str) and "," in value and not _THOUSANDS.fullmatch(value.strip()):
         parts = [part.strip() for part in value.split(",") if part.strip()]
         return f"one value at a time: write {either(parts)}" if parts and all(map(str.isdecimal, parts)) else ""
+    if isinstance(value, str) and (thousands := _KILO.fullmatch(value.strip())):
+        return f"write {int(thousands[1]) * 1024}"
     text = value.replace(",", "").replace("_", "").strip() if isinstance(value, str) else ""
     if text.isdecimal() and len(text) <= 15:
         return f"write {int(text)}, without quotes" if text == value else f"write {int(text)}"
@@ -149,9 +164,13 @@ def _choices(field: FieldInfo | None) -> list[str]:
     """The legal words of a field; those that are modelled, if some are not yet."""
     if field is None:
         return []
-    annotations = (field.annotation, *get_args(field.annotation))
-    legal = [str(word) for a in annotations if get_origin(a) is Literal for word in get_args(a)]
-    return [str(value) for sofar in _metadata(field, SoFar) for value in sofar.values] or legal
+    return [str(value) for sofar in _metadata(field, SoFar) for value in sofar.values] or _legal(field)
+
+
+def _legal(field: FieldInfo | None) -> list[str]:
+    """All words that the contract has for a field."""
+    annotations = (field.annotation, *get_args(field.annotation)) if field else ()
+    return [str(word) for a in annotations if get_origin(a) is Literal for word in get_args(a)]
 
 
 def _metadata(field: FieldInfo, kind: type[Any]) -> Iterator[Any]:

@@ -27,6 +27,8 @@ class Strict:
     """Keys of the contract whose time has not come: refused with a reason instead of a guess at a typo."""
     instead: ClassVar[str] = "leave it out"
     """What to do about such a key."""
+    before: ClassVar[tuple[str, ...]] = ()
+    """Keys of the format that are taken out before the rest is checked."""
 
     def __init__(self, **values: Any) -> None:
         """Of values that were checked; the others are those of the class."""

@@ -68,11 +68,14 @@ def check(scenario: Scenario) -> None:
     dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled)
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
     if found:
-        raise UserError(faults=[Fault(f"{field}: {message}", hint, _where(scenario, field)) for field, message, hint in found])
+        raise UserError(
+            faults=[Fault(f"{field}: {message}", hint, _where(scenario, field, message)) for field, message, hint in found]
+        )
 
 
-def _where(scenario: Scenario, field: str) -> str:
-    return scenario.where(tuple(int(part) if part.isdecimal() else part for part in field.split(".")))
+def _where(scenario: Scenario, field: str, message: str) -> str:
+    place = tuple(int(part) if part.isdecimal() else part for part in field.split("."))
+    return Document({}, scenario.marks).where_of_several(place, message)
 
 
 def _well_formed(scenario: Scenario) -> None:
@@ -143,16 +146,21 @@ def _degrees(scenario: Scenario) -> Found:
     fixed = plan.tp * plan.pp * plan.cp
     asked = fixed * (plan.dp or 1)
     product = "tp x pp" + (" x cp" if plan.cp > 1 else "") + (" x dp" if plan.dp else "")
-    nodes = next(n for n in range(max(1, -(-asked // per_node)), asked + 1) if n * per_node % asked == 0)
-    if asked > gpus:
-        hint = f"give the cluster nodes: {nodes}, or lower a degree"
+    exact = bool(plan.dp) and not asked % per_node
+    nodes = asked // per_node if exact else fixed // gcd(fixed, per_node)
+    by_nodes = f"nodes: {nodes}" if exact or not plan.dp else f"nodes: {nodes} without dp"
+    by_dp = f"dp: {gpus // fixed}, or leave it out"
+    if asked > gpus and plan.dp and not gpus % fixed:
+        yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", by_dp
+    elif asked > gpus:
+        hint = f"give the cluster {by_nodes}, or lower a degree"
         yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", hint
     elif plan.dp and asked < gpus:
-        hint = f"dp: {gpus // fixed}, or leave it out" if gpus % fixed == 0 else f"nodes: {nodes}"
+        hint = by_dp if not gpus % fixed else by_nodes
         yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", hint
     elif gpus % fixed:
         near = [n for n in range(fixed, 0, -1) if gpus % n == 0][:1] + [n for n in range(fixed, gpus + 1) if gpus % n == 0][:1]
-        hint = f"a product of {' or '.join(map(str, near))}, or nodes: {nodes}"
+        hint = f"a product of {' or '.join(map(str, near))}, or {by_nodes}"
         yield "plan", f"{gpus} GPUs do not divide by {product} = {fixed}", hint
 
 

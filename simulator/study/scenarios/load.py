@@ -8,6 +8,7 @@ in the current folder. What is wrong is reported all at once, by place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,10 @@ def _set(document: Document, setting: str) -> Document:
     if not equals or not all(place):
         raise UserError(f"--set {described(setting)} sets nothing", hint="write it like --set plan.tp=4")
     origin = f"--set {name.strip()}"
-    value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
+    mark = Mark(f"{origin}={text if len(text) <= MOST_SHOWN else shown(text)}")
+    try:
+        value = parse(f"value: {text}", origin).data["value"] if text[:1] in tuple("[{\"'") else scalar(text)
+    except UserError as error:  # whose lines and columns are not those of what was typed
+        raise UserError(faults=[replace(fault, where=str(mark)) for fault in error.faults]) from None
     with placed(origin):
-        return document.changed(place, value, Mark(f"{origin}={text if len(text) <= MOST_SHOWN else shown(text)}"))
+        return document.changed(place, value, mark)

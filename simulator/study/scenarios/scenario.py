@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ... import escape
 from ...binding.fidelity import Fidelity
 from ...hardware.cluster import Cluster
 from ...plan.plan import Plan
@@ -13,7 +14,7 @@ from ...workload.framework import Framework
 from ...workload.job import Job
 from ...workload.model import Model
 from .. import catalog
-from ..documents.document import Document, Mark, Place
+from ..documents.document import Mark, Place
 
 if TYPE_CHECKING:
     from ..runs.run import Run
@@ -46,16 +47,13 @@ class Scenario:
     """Where the values came from, for messages."""
 
     def __repr__(self) -> str:
-        return f"Scenario({self.model.name} on {self.cluster!r}, {self.plan!r})"
+        return f"Scenario({escape.terminal(self.model.name)} on {self.cluster!r}, {self.plan!r})"
 
     def simulate(self, **options: Any) -> Run:
         """Runs the scenario; the options are those of `simulator.simulate`."""
         from ..simulate import simulate_scenario
 
         return simulate_scenario(self, **options)
-
-    def where(self, place: Place) -> str:
-        return Document({}, self.marks).where(place)
 
     def as_dict(self) -> dict[str, Any]:
         """The scenario as plain data, for records of results; its schedule as it was asked for."""

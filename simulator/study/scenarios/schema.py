@@ -145,6 +145,8 @@ class SettingsSchema(Strict):
 class ScenarioSchema(SettingsSchema):
     """A whole scenario."""
 
+    before: ClassVar[tuple[str, ...]] = ("extends", "jobs")
+
     model: Annotated[ModelSchema, Field(description="a name such as llama3-70b, a path or a mapping")]
     cluster: Annotated[ClusterSchema, Field(description="a name such as dgx-h100, a path or a mapping")]
 
