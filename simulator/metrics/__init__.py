@@ -41,6 +41,9 @@ class Window:
     text: str = ""
     """What is measured, in words."""
 
+    def __repr__(self) -> str:
+        return f"Window({self.steps} steps on {len(self.begin_ns):,} classes of ranks: {self.text or 'all of them'})"
+
 
 def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = None, text: str = "") -> Window:
     """All of a timeline, from zero to the last end: as many training steps as it has, or `steps`."""
@@ -60,6 +63,9 @@ class Observation:
     peak_flop_per_s: float = 0.0
     """Of one GPU."""
     measured: Window | None = None
+
+    def __repr__(self) -> str:
+        return f"Observation({self.timeline!r}, {self.window.text or 'all of it'})"
 
     @cached_property
     def window(self) -> Window:

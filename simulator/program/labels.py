@@ -30,6 +30,9 @@ class Labels:
     """For each of `ops`, the axis that its time counts for, or "" for compute. That of launches is `HOST`."""
     stages: tuple[Stage, ...]
 
+    def __repr__(self) -> str:
+        return f"Labels({len(self.step):,} rows)"
+
     @cached_property
     def is_compute(self) -> Array:
         return self._of_op([isinstance(op, Compute) for op in self.ops])

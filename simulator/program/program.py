@@ -97,6 +97,12 @@ class Program:
     """Pipeline rank -> its steps."""
     communicators: Mapping[str, Communicator]
 
+    def __repr__(self) -> str:
+        steps = sum(map(len, self.orders))
+        return (
+            f"Program({self.ranks:,} pipeline ranks, {len(self.stages):,} stages, {steps:,} calls of {len(self.bodies):,} bodies)"
+        )
+
     @property
     def ranks(self) -> int:
         return len(self.orders)

@@ -83,6 +83,16 @@ def test_a_file_that_exists_is_taken_whatever_its_name(folder: Path) -> None:
     assert sim.load("s.yaml", ["model=llama3-8b"]).model.layers == 32
 
 
+def test_what_cannot_be_read_is_not_what_was_meant(folder: Path) -> None:
+    (folder / "loop.yaml").symlink_to("loop.yaml")
+    (folder / "dir.yaml").mkdir()
+    for name, why in (("loop.yaml", "Too many levels"), ("dir.yaml", "Is a directory")):
+        said = trainsim("run", name)
+        assert (said.code, why in said.err, "did you mean" in said.err) == (2, True, False)
+        told = trainsim("kernel", "gemm", "--gpu", "h100", "-m", 1, "-n", 1, "-k", 1, "--profile", name).err
+        assert f"cannot read '{name}': it is a" in told
+
+
 def test_a_name_in_a_file_is_the_name_shown(folder: Path) -> None:
     (folder / "m2.yaml").write_text("name: my-model\nlayers: 8\nhidden: 1024\nheads: 16\nvocab: 32000\n")
     (folder / "c2.yaml").write_text("name: my-cluster\ngpu: h100\ngpus_per_node: 8\nintra_node: NVSwitch 450 GB/s\n")
@@ -181,7 +191,8 @@ def test_values_show_themselves_in_a_line() -> None:
     assert repr(sim.Plan()) == "Plan()"
     assert repr(model).startswith("Model(llama3-8b: 8.0")
     assert repr(cluster) == "Cluster(dgx-h100: 16 GPUs, 2 nodes of 8 h100, rail-optimized)"
-    for value in (model, cluster, plan, run.timeline, run.engine_timeline, run.network, run.scenario):
+    parts = (run.program, run.labels, run.observation, run.kernel_costs, run.collective_costs, run.measured)
+    for value in (model, cluster, plan, run.timeline, run.engine_timeline, run.network, run.scenario, *parts):
         assert len(repr(value)) < 400, type(value)
         assert "\n" not in repr(value)
     assert len(repr(run).splitlines()) < 25

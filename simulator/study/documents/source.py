@@ -58,9 +58,9 @@ def read(path: Path) -> Document:
 
 
 def _neighbour(path: Path) -> str:
-    """What there is instead of a missing file."""
+    """What there is instead of a file that is missing, or that cannot be read."""
     try:
-        beside = {p.stem: p for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml")}
+        beside = {p.stem: p for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml") and p.is_file() and p != path}
     except (OSError, ValueError):
         return f"there is no folder {shown(str(path.parent))}"
     close = nearest(path.stem, beside, cutoff=0.6)

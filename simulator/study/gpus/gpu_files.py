@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from ...errors import UserError, shown
@@ -40,9 +41,19 @@ def profiled(document: Document) -> Document:
         return document
     path = beside(name, mark)
     if not catalog.is_file(path):
-        raise UserError(f"no file {shown(name)}", where=document.where(PROFILE), hint="`trainsim calibrate fit` writes one")
+        raise UserError(_no_profile(path, name), where=document.where(PROFILE), hint="`trainsim calibrate fit` writes one")
     _same_gpu(document, path)
     return document.changed(PROFILE, path, mark)
+
+
+def _no_profile(path: str, name: str) -> str:
+    """Why there is nothing to read under a path."""
+    with suppress(OSError, ValueError):
+        if Path(path).is_dir():
+            return f"cannot read {shown(name)}: it is a folder"
+        if Path(path).is_symlink():
+            return f"cannot read {shown(name)}: it is a link that leads to no file"
+    return f"no file {shown(name)}"
 
 
 def _same_gpu(document: Document, path: str) -> None:

@@ -13,7 +13,7 @@ from ...program.op import Collective, Transfer
 from ...units import show_bytes
 from ..links.library import conduct_on
 from ..scenarios import feasible
-from .kernel_costs import OpCost
+from .kernel_costs import OpCost, OpCosts
 
 if TYPE_CHECKING:
     from .run import Run
@@ -29,7 +29,7 @@ def collective_costs(run: Run) -> list[OpCost]:
         calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += times
     costs = [(what, times, *_alone(conduct, what)) for what, times in calls.items()]
     rows = [_cost(what, times, name, known) for what, times, name, known in costs if known is not None]
-    return sorted(rows, key=lambda row: -row.seconds)
+    return OpCosts(sorted(rows, key=lambda row: -row.seconds))
 
 
 def _alone(conduct: Conduct, what: tuple[str, str, int, int, int]) -> tuple[str, Alone | None]:

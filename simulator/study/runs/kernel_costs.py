@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...costs.measured import Estimate, Estimator
 from ...kernels import Gemm, Kernel, Rowwise
 from ...program.op import AnyOp, Compute
+from ...units import show_s
 from ..assemble import options_of
 from ..gpus import kernel_fits
 
@@ -38,6 +39,14 @@ class OpCost:
     """The pipeline ranks that run a kernel, such as 0-6."""
 
 
+class OpCosts(list[OpCost]):
+    """The costs of a run, the dearest first. Shown in one line; each row shows itself in full."""
+
+    def __repr__(self) -> str:
+        dearest = f", most in {self[0].name}: {show_s(self[0].seconds)}" if self else ""
+        return f"OpCosts({len(self):,} rows, {show_s(sum(row.seconds for row in self))}{dearest})"
+
+
 What = tuple[str, Kernel]
 """An operator of any layer, and its kernel."""
 
@@ -56,7 +65,7 @@ def kernel_costs(run: Run) -> list[OpCost]:
                 calls[what] = calls.get(what, 0.0) + times * count
                 ranks.setdefault(what, set()).add(rank)
     rows = [_cost(*what, round(count), estimator.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
-    return sorted(rows, key=lambda row: -row.seconds)
+    return OpCosts(sorted(rows, key=lambda row: -row.seconds))
 
 
 def _kernels(ops: Iterable[AnyOp]) -> Counter[What]:
