@@ -206,8 +206,11 @@ def _route(flow: Mapping[str, Any], n_links: int, where: str, faults: list[Fault
     route = flow.get("route")
     if isinstance(route, list) and all(isinstance(link, int) and 0 <= link < n_links for link in route):
         return tuple(route)
-    wrong = next((link for link in route if not isinstance(link, int) or not 0 <= link < n_links), None) if route else None
-    message = f"route: {shown(wrong)} is no link of the {n_links} of this case" if isinstance(route, list) else "route is no list"
+    if isinstance(route, list):
+        wrong = next(link for link in route if not isinstance(link, int) or not 0 <= link < n_links)
+        message = f"route: {shown(wrong)} is no link of the {n_links} of this case"
+    else:
+        message = f"route is {shown(route)}, no list of links"
     hint = f"links are counted from 0 to {n_links - 1}" if n_links else "give the case links first"
     faults.append(Fault(message, f"{hint}: a route such as [0, {max(0, n_links - 1)}]", where))
     return ()

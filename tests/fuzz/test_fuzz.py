@@ -123,6 +123,8 @@ CONCRETE = {
     "args": {"Input Dims": [[4, 3, 4]] * 3 + [[3]], "Input type": ["c10::BFloat16"] * 3, "Concrete Inputs": [DIGITS, "²"]},
 }
 FOUND: dict[str, tuple[str, str]] = {
+    "a route that is a number": ("flows", '{"cases": [{"links": [], "flows": [{"size_B": 1, "route": 7}]}]}'),
+    "a case without a name": ("flows", '{"cases": [{"links": [], "flows": 5}]}'),
     "flows of thousands of digits": ("flows", f'{{"cases":[{DIGITS}]}}'),
     "flows nested deeply": ("flows", f'{{"cases":{DEEP}}}'),
     "a route of many lists": (

@@ -595,6 +595,7 @@ def test_what_ships_is_what_the_table_gives(make: ModuleType) -> None:
         assert (fabrics.folder() / f"{name}.yaml").read_text(encoding="utf-8") == fabric_text.text(fabric), name
 
 
+@pytest.mark.slow
 def test_a_size_that_was_left_out_is_predicted(make: ModuleType) -> None:
     rows = [row for row in make.measured(TABLE) if row.role == "fit"]
     some = sorted({row.call.payload_bytes for row in rows})[1::5]
@@ -607,6 +608,7 @@ def test_a_size_that_was_left_out_is_predicted(make: ModuleType) -> None:
     assert overall(errors, "across") <= 0.10
 
 
+@pytest.mark.slow
 def test_a_system_that_was_left_out_is_predicted(make: ModuleType) -> None:
     rows = [row for row in make.measured(TABLE) if row.role == "fit"]
     errors = make.leave_one_system_out(rows)
