@@ -34,6 +34,12 @@ US_PER_EDGE, BYTES_PER_EDGE = 0.35, 100
 """A message of a round that goes everywhere at once: routed, and its links added up."""
 US_PER_ROUND_EDGE, BYTES_PER_ROUND_EDGE = 1.1, 400
 """A message of one of many rounds, each of which is routed by itself."""
+US_PER_MESSAGE, BYTES_PER_MESSAGE = 15.0, 700
+"""A message of stepwise: written, and run: 7 to 28 us in rings and trees of 64 to 512 GPUs, 60,000 to a million messages."""
+US_PER_STEPWISE_EDGE, BYTES_PER_STEPWISE_EDGE = 85.0, 3200
+"""A pair of GPUs that any message of stepwise goes between: all-to-alls of 64 to 256 GPUs take 90 to 108 us a message."""
+US_PER_STEPWISE_GROUP, BYTES_PER_STEPWISE_GROUP = 60.0, 2000
+"""A collective or a transfer that stepwise takes apart: steps of Llama-3 8B on 8 to 32 GPUs, 3,000 to 21,000 of them."""
 US_PER_STEP_OF_DIJKSTRA, BYTES_PER_VERTEX_REACHED = 0.33, 32
 """A vertex or a link seen from one source on a graph that somebody drew: no shape knows its routes."""
 US_PER_SLOT, BYTES_PER_SLOT = 40.0, 1400
@@ -96,6 +102,14 @@ def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) ->
 def of_tasks(tasks: int, by: str) -> Effort:
     """So many tasks through an engine."""
     return Effort.of(tasks, US_PER_TASK[by], BYTES_PER_TASK[by])
+
+
+def of_messages(messages: int, edges: int, collectives: int, tasks: int) -> Effort:
+    """So many messages of stepwise, on so many edges, of so many collectives and transfers in a graph of so many tasks."""
+    written = Effort.of(messages, US_PER_MESSAGE, BYTES_PER_MESSAGE) + Effort.of(
+        edges, US_PER_STEPWISE_EDGE, BYTES_PER_STEPWISE_EDGE
+    )
+    return written + Effort.of(collectives, US_PER_STEPWISE_GROUP, BYTES_PER_STEPWISE_GROUP) + of_tasks(tasks, "des")
 
 
 def of_routes(sources: int, vertices: int, links: int) -> Effort:
