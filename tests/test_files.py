@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import resource
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from simulator import files
 from simulator.errors import OutputFailed, UserError
+from simulator.figures.gantt import save
 from simulator.files import atomic, read_bounded, read_unzipped
 from simulator.study import tables
 from simulator.study.calibrate import kineto, nccl_tests, table
@@ -172,3 +175,18 @@ class TestWriting:
         assert "No space left on device" in said.err
         assert said.err.startswith("error: ")
         assert [p.name for p in tmp_path.iterdir()] == ["s.yaml"]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_a_picture_without_room_says_so(kind: str, tmp_path: Path) -> None:
+    """matplotlib ends a PDF once more where its file takes no more bytes, and fails in zlib."""
+    figure = Figure()
+    figure.add_subplot().plot(range(100))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(OutputFailed, match="cannot write .*: File too large"):
+            save(figure, tmp_path / f"a.{kind}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
