@@ -8,6 +8,7 @@ import os
 import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -181,11 +182,11 @@ class TestWriting:
 def test_a_picture_without_room_says_so(kind: str, tmp_path: Path) -> None:
     """matplotlib ends a PDF once more where its file takes no more bytes, and fails in zlib."""
     figure = Figure()
-    figure.add_subplot().plot(range(100))
+    figure.add_subplot().plot(np.random.default_rng(1).random(20_000))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(OutputFailed, match="cannot write .*: File too large"):
+        with pytest.raises(OutputFailed, match=r"cannot write .*: File too large"):
             save(figure, tmp_path / f"a.{kind}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
