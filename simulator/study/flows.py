@@ -20,12 +20,16 @@ from ..engine import des
 from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import Fault, UserError, nearest, shown
-from ..files import read_bounded
+from ..files import check_count, read_bounded
 from . import json_text
 from .effort import Effort, of_flows
 
 MOST_BYTES = 2**24
 """Of a file."""
+MOST_VALUES = 3_000_000
+"""Of a file; the commas between them are counted."""
+MOST_FAULTS = 1000
+"""So many are looked for: a file that is wrong all over is wrong in one way."""
 PRECISION_BITS = 64
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
 """The keys of links and flows, and how their values are written."""
@@ -125,12 +129,17 @@ def _power_of_two(least: Fraction) -> Fraction:
 def read_cases(path: Path) -> list[Case]:
     """The cases of a JSON file in the format of INTERFACE.md."""
     raw = read_bounded(path, MOST_BYTES, "cases of flows")
+    check_count(raw, b",", MOST_VALUES, path, "cases of flows")
     data = json_text.parsed(raw, str(path))
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, list):
         raise UserError("no list of cases", where=str(path), hint='{"cases": [{"name": .., "links": [..], "flows": [..]}]}')
     faults: list[Fault] = []
-    read = [_case(case, f"{path}: cases[{i}]", faults) for i, case in enumerate(cases)]
+    read = []
+    for i, case in enumerate(cases):
+        read.append(_case(case, f"{path}: cases[{i}]", faults))
+        if len(faults) >= MOST_FAULTS:
+            break
     if faults:
         raise UserError("", faults=faults)
     return read
@@ -140,15 +149,23 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     case = case if isinstance(case, Mapping) else {}
     where += f" ({shown(str(case['name']))})" if "name" in case else ""
     links, flows = _rows(case, "links", where, faults), _rows(case, "flows", where, faults)
-    capacity = tuple(_number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True) for i, link in enumerate(links))
-    latency = tuple(_number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0) for i, link in enumerate(links))
+    capacity = tuple(
+        _number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True)
+        for i, link in enumerate(links)
+        if len(faults) < MOST_FAULTS
+    )
+    latency = tuple(
+        _number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0)
+        for i, link in enumerate(links)
+        if len(faults) < MOST_FAULTS
+    )
     built = tuple(
         Flow(
             _number(flow, "start_s", at, faults, default=0.0),
             _number(flow, "size_B", at, faults),
             _route(flow, len(links), at, faults),
         )
-        for flow, at in ((flow, f"{where}.flows[{i}]") for i, flow in enumerate(flows))
+        for flow, at in ((flow, f"{where}.flows[{i}]") for i, flow in enumerate(flows) if len(faults) < MOST_FAULTS)
     )
     if capacity and Fraction(max(capacity)) > MOST_APART * Fraction(min(capacity)):
         message = f"capacity_Bps: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"
