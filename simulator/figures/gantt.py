@@ -255,9 +255,9 @@ def save(figure: Figure, path: str | Path) -> None:
     """Writes a figure as PNG, SVG or PDF, by the name's ending."""
     if Path(path).suffix.lower() not in FORMATS:
         raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
-    data = BytesIO()  # matplotlib does not survive a file that refuses its bytes: it ends the PDF once more, and fails elsewhere
-    figure.savefig(data, format=Path(path).suffix[1:].lower(), metadata=_undated(Path(path).suffix.lower()))
     with atomic(path) as temporary:
+        data = BytesIO()  # a PDF whose file refuses its bytes is ended once more by matplotlib, and fails in zlib
+        figure.savefig(data, format=Path(path).suffix[1:].lower(), metadata=_undated(Path(path).suffix.lower()))
         temporary.write_bytes(data.getbuffer())
 
 
