@@ -51,6 +51,8 @@ US_PER_LISTED_GPU, BYTES_PER_LISTED_GPU = 35.0, 7000
 """A GPU of a cluster that is shown with all its links, in tables of classes or link by link."""
 US_PER_MEETING, BYTES_PER_MEETING = 0.022, 0.4
 """A bare flow that starts or ends, for each flow that shares one of its links."""
+US_PER_FLOW, BYTES_PER_FLOW = 200.0, 10_000
+"""A bare flow by itself: 3,000 that follow one another take 0.6 s."""
 US_PER_PREDICTION, BYTES_PER_PREDICTION = 180.0, 3000
 """A row of a table of measurements."""
 
@@ -140,11 +142,12 @@ def of_topology(gpus: int, *, listed: bool) -> Effort:
     return Effort.of(gpus, *each)
 
 
-def of_flows(routes: Sequence[int], links: int) -> Effort:
-    """Bare flows that are all under way at once, by how many links each crosses: each start and end is felt by the flows that
-    share a link with it."""
+def of_flows(routes: Sequence[int], links: int, at_once: int) -> Effort:
+    """Bare flows, by how many links each crosses, so many of which are under way at once: each start and end is felt by the
+    flows that share a link with it."""
     sharing = sum(routes) / max(1, min(links, sum(routes)))
-    return Effort.of(len(routes) ** 2 * sharing, US_PER_MEETING, BYTES_PER_MEETING)
+    meetings = len(routes) * at_once * sharing
+    return Effort.of(len(routes), US_PER_FLOW, BYTES_PER_FLOW) + Effort.of(meetings, US_PER_MEETING, BYTES_PER_MEETING)
 
 
 def of_table(rows: int) -> Effort:

@@ -79,9 +79,29 @@ class Case:
         return _power_of_two(len(self.flows) * self.ticks_per_s / slowest)
 
 
+def most_at_once(case: Case) -> int:
+    """No more flows than these are ever under way together.
+
+    While any is under way some link is full: a period without a pause lasts no longer than all its bytes, one flow after the other
+    over the slowest link of the case.
+    """
+    slowest = min(case.capacity_bytes_per_s, default=1.0)
+    most = held = 0
+    until_s = -1.0
+    for start_s, lasts_s in sorted(
+        (float(case.begin_s(f)), f.size_bytes * max(map(f.route.count, f.route), default=0) / slowest) for f in case.flows
+    ):
+        held, until_s = (held + 1, until_s + lasts_s) if start_s < until_s else (1, start_s + lasts_s)
+        most = max(most, held)
+    return most
+
+
 def effort_of(cases: Sequence[Case]) -> Effort:
-    """What cases will take, all flows of each under way at once."""
-    each = (of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s)) for case in cases)
+    """What cases will take, as many flows of each under way as ever could be."""
+    each = (
+        of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s), most_at_once(case))
+        for case in cases
+    )
     return sum(each, Effort())
 
 
