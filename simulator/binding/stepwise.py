@@ -163,7 +163,7 @@ class _Messages:
         algorithm, how = self.site.conduct.algorithms[collective.algorithm], (collective.kind, collective.gpus)
         if not is_pipelined(algorithm):
             rounds = tuple(chain.from_iterable(self.plans.lanes(algorithm, *how)))
-            ahead, cut = 0, [((r,), r.repeats) for r in rounds]
+            ahead, cut = 0, list(windows(rounds, 1))
         else:
             rounds = self.plans.rounds(algorithm, *how)
             ahead = sum(len(r.edges.source) * r.repeats for r in rounds)

@@ -82,7 +82,7 @@ class Case:
 def most_at_once(case: Case) -> int:
     """No more flows than these are ever under way together.
 
-    While any is under way some link is full: a period without a pause lasts no longer than all its bytes, one flow after the other
+    While any is under way some link is full: a period without a pause lasts no longer than all its bytes, one flow after another
     over the slowest link of the case.
     """
     slowest = min(case.capacity_bytes_per_s, default=1.0)
