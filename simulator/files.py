@@ -64,6 +64,17 @@ def read_unzipped(path: str | Path, most_bytes: int, what: str) -> bytes:
     return content
 
 
+def check_count(raw: bytes, marks: bytes, most: int, path: str | Path, what: str) -> None:
+    """Raises `UserError` for a content with more of some characters than a file of its kind may hold.
+
+    What separates values is counted before anything is parsed: a value takes many times its bytes.
+    """
+    count = sum(map(raw.count, marks))
+    if count > most:
+        hint = f"at most {most:,} are read"
+        raise UserError(f"too much for {what}: about {count:,} values or lines", where=str(path), hint=hint)
+
+
 def _too_large(path: str | Path, most_bytes: int, what: str, when: str = "") -> UserError:
     return UserError(f"too large for {what}{when}", where=str(path), hint=f"at most {most_bytes:,} bytes are read")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from simulator.study import effort
 from simulator.study.assemble import bound_of, program_of
 from simulator.study.collective import time_collective
 from simulator.study.effort import Effort
+from simulator.study.flows import Case, Flow, effort_of, end_times_s, most_at_once
 
 from .commandline import SMALL, trainsim
 from .house import scenario
@@ -113,7 +115,7 @@ ESTIMATES: dict[str, Any] = {
     "an exchange": effort.of_exchange,
     "a collective": effort.of_collective,
     "a schedule": lambda n: effort.of_schedule(8, n),
-    "flows": lambda n: effort.of_flows([3] * n, 10),
+    "flows": lambda n: effort.of_flows([3] * n, 10, n),
     "rows": effort.of_table,
     "a topology": lambda n: effort.of_topology(n, listed=True),
 }
@@ -143,3 +145,46 @@ def test_what_work_takes_is_told_before_it_begins() -> None:
     scenario().simulate(expect=told.append)
     assert told
     assert all(0 < one.seconds < 1 for one in told)
+
+
+def test_messages_of_stepwise_are_in_its_estimate() -> None:
+    """26 s and 1.0 GB were measured for this all-to-all of 512, 0.4 s for one of 64; a step that counts its messages, too."""
+    with pytest.raises(UserError, match=r"261,632 messages of stepwise would take about 2\d s and 9"):
+        time_collective("alltoall", sim.cluster("dgx-h100", nodes=64), [2**30], fidelity="stepwise")
+    estimates: list[Effort] = []
+    time_collective("alltoall", sim.cluster("dgx-h100", nodes=8), [2**30], fidelity="stepwise", expect=estimates.append)
+    assert 0.4 / 3 < estimates[-1].seconds < 0.4 * 3
+
+
+def test_a_stepwise_run_counts_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimates: list[Effort] = []
+    step = sim.scenario(
+        {
+            "model": "llama3-8b",
+            "cluster": {"name": "dgx-h100", "nodes": 1},
+            "plan": {"tp": 8},
+            "job": {"global_batch": 1},
+            "fidelity": {"collectives": "stepwise"},
+        }
+    )
+    step.simulate(expect=estimates.append)
+    monkeypatch.setattr(effort, "MOST_S", estimates[-1].seconds * 0.99)
+    with pytest.raises(UserError, match=r"messages of stepwise would take about .*done only when asked for"):
+        step.simulate()
+    step.simulate(long=True)
+
+
+def test_flows_one_after_the_other_are_few_at_once() -> None:
+    """3,000 of them take 0.16 s to simulate; as many at once take minutes, and are refused."""
+    apart = Case("apart", (1.0,), (0.0,), tuple(Flow(2.0 * i, 1.0, (0,)) for i in range(3000)))
+    together = replace(apart, flows=tuple(replace(flow, start_s=0.0) for flow in apart.flows))
+    assert 0.16 / 3 < effort_of([apart]).seconds < 0.16 * 3
+    assert effort_of([together]).seconds > 100 * effort_of([apart]).seconds
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9), st.sets(st.integers(0, 3), min_size=1)), max_size=30))
+def test_no_more_flows_are_under_way_than_are_estimated(drawn: list[tuple[int, int, set[int]]]) -> None:
+    case = Case("drawn", (1.0,) * 4, (0.0,) * 4, tuple(Flow(float(s), float(b), tuple(sorted(r))) for s, b, r in drawn))
+    ends_s = end_times_s(case)
+    most = max((sum(f.start_s <= at < e for f, e in zip(case.flows, ends_s, strict=True)) for at in range(40)), default=0)
+    assert most <= most_at_once(case)

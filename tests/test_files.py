@@ -5,18 +5,23 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from simulator import files
 from simulator.errors import OutputFailed, UserError
+from simulator.figures.gantt import save
 from simulator.files import atomic, read_bounded, read_unzipped
 from simulator.study import tables
 from simulator.study.calibrate import kineto, nccl_tests, table
 from simulator.study.calibrate.table import Measured, Probe, append, rows_of
+from simulator.study.flows import read_cases
 
 from .commandline import SMALL, trainsim
 
@@ -172,3 +177,47 @@ class TestWriting:
         assert "No space left on device" in said.err
         assert said.err.startswith("error: ")
         assert [p.name for p in tmp_path.iterdir()] == ["s.yaml"]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_a_picture_without_room_says_so(kind: str, tmp_path: Path) -> None:
+    """matplotlib ends a PDF once more where its file takes no more bytes, and fails in zlib."""
+    figure = Figure()
+    figure.add_subplot().plot(np.random.default_rng(1).random(20_000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OutputFailed, match=r"cannot write .*: File too large"):
+            save(figure, tmp_path / f"a.{kind}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "args, content",
+    [
+        (["calibrate", "trace", "FILE"], b'{"traceEvents":[' + b"{}," * 8_000_001),
+        (["calibrate", "trace", "FILE"], b"[" + b"1," * 15_000_001),
+        (["calibrate", "links", "FILE"], b"1 2 3\n" * 500_001),
+        (["flows", "FILE"], b'{"cases":[' + b"{}," * 3_000_001),
+        (["schedule", "FILE.csv"], b"0F0," * 1_000_001),
+        (["collective", "alltoall", "--cluster", "dgx-h100", "--matrix", "FILE"], b"0\n" * 100_001),
+        (["collective", "alltoall", "--cluster", "dgx-h100", "--matrix", "FILE"], b"0," * 5_000_001),
+    ],
+)
+def test_values_are_counted_before_they_are_parsed(args: list[str], content: bytes, tmp_path: Path) -> None:
+    args = [arg.replace("FILE", str(tmp_path / "x")) for arg in args]
+    next(Path(arg) for arg in args if str(tmp_path) in arg).write_bytes(content)
+    said = trainsim(*args)
+    assert said.code == 2
+    assert "too much for" in said.err
+    assert "are read" in said.err
+
+
+def test_flows_that_are_wrong_all_over_are_not_all_listed(tmp_path: Path) -> None:
+    for content in ('{"cases":[' + "{}," * 20_000 + "{}]}", '{"cases":[{"links":[],"flows":[' + "{}," * 20_000 + "{}]}]}"):
+        (tmp_path / "x").write_text(content)
+        with pytest.raises(UserError) as told:
+            read_cases(tmp_path / "x")
+        assert 1000 <= len(told.value.faults) <= 1002

@@ -480,7 +480,7 @@ def test_stepwise_collectives_wait_for_their_launches() -> None:
         for every in (False, True):
             bound = bound_with(of, host, every=every)
             whole = unfolded(bound.skeleton)
-            messages = stepwise(bound, replace(site_of(of), host=host), whole.expansion)
+            messages = stepwise(bound, replace(site_of(of), host=host), whole.expansion, lambda _: None)
             times = messages.times(des.simulate(close(messages.graph)))
             found.append((bound, Timeline(times, whole.expansion, whole.class_of)))
         assert_same_operations(*found)

@@ -12,9 +12,10 @@ and hundreds of steps in a row would add up to hundreds of nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,12 @@ from ..collectives import Round, is_pipelined, windows
 from ..engine.expand import Expansion
 from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, offsets
 from ..engine.timeline import Times
-from ..errors import UserError
 from ..program.op import Collective, Transfer
 from ..units import ns
 from .bind import Bound, Site
 from .rings import Plans
 from .template import TRANSFER
 
-MOST_MESSAGES = 2_000_000
 FINEST, MOST_BITS = 10, 61
 """Bits of a nanosecond that the clock may have, and of a number that a compiled engine adds up."""
 
@@ -63,9 +62,25 @@ class Stepwise:
         return rounded
 
 
-def stepwise(bound: Bound, site: Site, expansion: Expansion) -> Stepwise:
-    """The expansion of a bound program, every rank for itself, with messages in place of fluids."""
-    return _Messages(bound, site, expansion).written()
+class Counts(NamedTuple):
+    """How much there is to write, and to run."""
+
+    messages: int
+    edges: int
+    """From GPU to GPU, that messages go along."""
+    collectives: int
+    tasks: int
+    """Of the graph before, those of collectives among them."""
+
+
+def stepwise(bound: Bound, site: Site, expansion: Expansion, may_begin: Callable[[Counts], None]) -> Stepwise:
+    """The expansion of a bound program, every rank for itself, with messages in place of fluids.
+
+    `may_begin` is told how many there will be before any is written; it raises if those are too many.
+    """
+    messages = _Messages(bound, site, expansion)
+    may_begin(messages.counts())
+    return messages.written()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,7 +109,6 @@ class _Messages:
         """Footprint of an edge: its links, and its latency in nanoseconds."""
 
     def written(self) -> Stepwise:
-        self._must_fit()
         before = self.before
         n, feet = len(before), len(before.feet)
         ends: dict[int, list[int]] = {}
@@ -132,28 +146,32 @@ class _Messages:
         bits = _room(graph)
         return Stepwise(_finer(graph, bits), n, starter, bits)
 
-    def _must_fit(self) -> None:
-        """Raises before anything is written if there are too many messages: the rounds tell how many."""
+    def counts(self) -> Counts:
+        """How many messages there will be, from the rounds alone."""
         counts: dict[tuple[str, str, bytes], int] = {}
-        messages = 0
+        messages, edges = 0, np.zeros(0, dtype=np.int64)
         for collective in self.collectives:
             key = collective.algorithm, collective.kind, collective.gpus.tobytes()
             if key not in counts:
-                counts[key] = self._count(collective)
+                counts[key], used = self._count(collective)
+                edges = np.union1d(edges, used)
             messages += counts[key]
-        if messages > MOST_MESSAGES:
-            hint = "fidelity.collectives: fluid, or fewer ranks and microbatches"
-            raise UserError(f"stepwise needs {messages:,} messages, which is more than {MOST_MESSAGES:,}", hint=hint)
+        return Counts(messages, len(edges), len(self.collectives), len(self.before))
 
-    def _count(self, collective: _Collective) -> int:
-        """The messages of a collective, with those that go ahead empty where it is pipelined."""
+    def _count(self, collective: _Collective) -> tuple[int, Array]:
+        """The messages of a collective, with those that go ahead empty where it is pipelined, and a number for each edge."""
         algorithm, how = self.site.conduct.algorithms[collective.algorithm], (collective.kind, collective.gpus)
         if not is_pipelined(algorithm):
-            return sum(len(r.edges.source) * r.repeats for lane in self.plans.lanes(algorithm, *how) for r in lane)
-        rounds = self.plans.rounds(algorithm, *how)
-        ahead = sum(len(r.edges.source) * r.repeats for r in rounds)
-        cut = windows(rounds, self.site.conduct.pieces)
-        return ahead + sum(len(r.edges.source) * ticks for together, ticks in cut for r in together)
+            rounds = tuple(chain.from_iterable(self.plans.lanes(algorithm, *how)))
+            ahead, cut = 0, list(windows(rounds, 1))
+        else:
+            rounds = self.plans.rounds(algorithm, *how)
+            ahead = sum(len(r.edges.source) * r.repeats for r in rounds)
+            cut = list(windows(rounds, self.site.conduct.pieces))
+        messages = ahead + sum(len(r.edges.source) * ticks for together, ticks in cut for r in together)
+        gpus, all_gpus = collective.gpus, self.site.cluster.gpus
+        numbers = [np.zeros(0, dtype=np.int64), *(gpus[r.edges.source] * all_gpus + gpus[r.edges.target] for r in rounds)]
+        return messages, np.unique(np.concatenate(numbers))
 
     def _task(self, tail_ns: int, work: int, foot: int, preds: list[int]) -> int:
         self.tail_ns.append(tail_ns)

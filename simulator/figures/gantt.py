@@ -9,6 +9,7 @@ what its ranks hold; several share one time axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -255,7 +256,9 @@ def save(figure: Figure, path: str | Path) -> None:
     if Path(path).suffix.lower() not in FORMATS:
         raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix[1:].lower(), metadata=_undated(Path(path).suffix.lower()))
+        data = BytesIO()  # a PDF whose file refuses its bytes is ended once more by matplotlib, and fails in zlib
+        figure.savefig(data, format=Path(path).suffix[1:].lower(), metadata=_undated(Path(path).suffix.lower()))
+        temporary.write_bytes(data.getbuffer())
 
 
 def _undated(suffix: str) -> dict[str, None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
 from ..binding.conduct import AUTO, Conduct, serving, takes
+from ..binding.stepwise import Counts, stepwise
 from ..collectives import is_pipelined
 from ..costs.theory import FEWEST_AT_A_SWITCH
 from ..engine.close import close
@@ -137,7 +139,7 @@ def time_collective(
     needed = effort_of(even, cluster, bound_as, nodes, sizes_bytes)
     effort.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
-    timeline = _run(bound, site, fidelity).rank_times(0)
+    timeline = _run(bound, site, fidelity, partial(engines.must_send, long=long, expect=expect)).rank_times(0)
     labels = bound.labels[0]
     charges = bound.skeleton.templates[0].charge
     lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()
@@ -249,12 +251,11 @@ def _ranks_of(exchange: Exchange, cluster: Cluster, gpus: Array | None) -> Array
     return spread(cluster, exchange.ranks) if gpus is None else gpus
 
 
-def _run(bound: Bound, site: Site, fidelity: str) -> Timeline:
+def _run(bound: Bound, site: Site, fidelity: str, may_begin: Callable[[Counts], None]) -> Timeline:
+    """The times of a program on its cluster; `may_begin` is told what stepwise comes to."""
     if fidelity == "stepwise":
-        from ..binding.stepwise import stepwise
-
         whole = unfolded(bound.skeleton)
-        messages = stepwise(bound, site, whole.expansion)
+        messages = stepwise(bound, site, whole.expansion, may_begin)
         return Timeline(messages.times(engines.run(close(messages.graph))[0]), whole.expansion, whole.class_of)
     folded = fold(bound.skeleton)
     times, _, _ = engines.run(close(folded.expansion.graph, every=fidelity == "closed"))

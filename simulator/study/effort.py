@@ -34,6 +34,12 @@ US_PER_EDGE, BYTES_PER_EDGE = 0.35, 100
 """A message of a round that goes everywhere at once: routed, and its links added up."""
 US_PER_ROUND_EDGE, BYTES_PER_ROUND_EDGE = 1.1, 400
 """A message of one of many rounds, each of which is routed by itself."""
+US_PER_MESSAGE, BYTES_PER_MESSAGE = 15.0, 700
+"""A message of stepwise: written, and run: 7 to 28 us in rings and trees of 64 to 512 GPUs, 60,000 to a million messages."""
+US_PER_STEPWISE_EDGE, BYTES_PER_STEPWISE_EDGE = 85.0, 3200
+"""A pair of GPUs that any message of stepwise goes between: all-to-alls of 64 to 256 GPUs take 90 to 108 us a message."""
+US_PER_STEPWISE_GROUP, BYTES_PER_STEPWISE_GROUP = 60.0, 2000
+"""A collective or a transfer that stepwise takes apart: steps of Llama-3 8B on 8 to 32 GPUs, 3,000 to 21,000 of them."""
 US_PER_STEP_OF_DIJKSTRA, BYTES_PER_VERTEX_REACHED = 0.33, 32
 """A vertex or a link seen from one source on a graph that somebody drew: no shape knows its routes."""
 US_PER_SLOT, BYTES_PER_SLOT = 40.0, 1400
@@ -45,6 +51,8 @@ US_PER_LISTED_GPU, BYTES_PER_LISTED_GPU = 35.0, 7000
 """A GPU of a cluster that is shown with all its links, in tables of classes or link by link."""
 US_PER_MEETING, BYTES_PER_MEETING = 0.022, 0.4
 """A bare flow that starts or ends, for each flow that shares one of its links."""
+US_PER_FLOW, BYTES_PER_FLOW = 55.0, 2000
+"""A bare flow by itself: 3,000 that follow one another take 0.16 s."""
 US_PER_PREDICTION, BYTES_PER_PREDICTION = 180.0, 3000
 """A row of a table of measurements."""
 
@@ -98,6 +106,14 @@ def of_tasks(tasks: int, by: str) -> Effort:
     return Effort.of(tasks, US_PER_TASK[by], BYTES_PER_TASK[by])
 
 
+def of_messages(messages: int, edges: int, collectives: int, tasks: int) -> Effort:
+    """So many messages of stepwise, on so many edges, of so many collectives and transfers in a graph of so many tasks."""
+    written = Effort.of(messages, US_PER_MESSAGE, BYTES_PER_MESSAGE) + Effort.of(
+        edges, US_PER_STEPWISE_EDGE, BYTES_PER_STEPWISE_EDGE
+    )
+    return written + Effort.of(collectives, US_PER_STEPWISE_GROUP, BYTES_PER_STEPWISE_GROUP) + of_tasks(tasks, "des")
+
+
 def of_routes(sources: int, vertices: int, links: int) -> Effort:
     """Shortest ways from so many sources over a graph that somebody drew."""
     seen = Effort.of(sources * (vertices + links), US_PER_STEP_OF_DIJKSTRA, 0)
@@ -126,11 +142,12 @@ def of_topology(gpus: int, *, listed: bool) -> Effort:
     return Effort.of(gpus, *each)
 
 
-def of_flows(routes: Sequence[int], links: int) -> Effort:
-    """Bare flows that are all under way at once, by how many links each crosses: each start and end is felt by the flows that
-    share a link with it."""
+def of_flows(routes: Sequence[int], links: int, at_once: int) -> Effort:
+    """Bare flows, by how many links each crosses, so many of which are under way at once: each start and end is felt by the
+    flows that share a link with it."""
     sharing = sum(routes) / max(1, min(links, sum(routes)))
-    return Effort.of(len(routes) ** 2 * sharing, US_PER_MEETING, BYTES_PER_MEETING)
+    meetings = len(routes) * at_once * sharing
+    return Effort.of(len(routes), US_PER_FLOW, BYTES_PER_FLOW) + Effort.of(meetings, US_PER_MEETING, BYTES_PER_MEETING)
 
 
 def of_table(rows: int) -> Effort:

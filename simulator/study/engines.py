@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from ..binding.stepwise import Counts
 from ..engine.replay import replay, why_not
 from ..engine.task import TaskGraph
 from ..engine.timeline import Times
@@ -57,6 +58,12 @@ def must_end(tasks: int, engine: str, *, long: bool = False, expect: effort.Expe
     more = "" if by == "compiled" else "; the compiled engine, with the extra 'fast', takes a third of the time"
     what, hint = f"{tasks:,} tasks, because too few ranks behave alike,", "fewer GPUs or microbatches, or fewer disturbances"
     effort.check(effort.of_tasks(tasks, by), what, hint + more, long=long, expect=expect)
+
+
+def must_send(counts: Counts, *, long: bool = False, expect: effort.Expect = effort.nobody) -> None:
+    """Raises `UserError` for more messages of stepwise than anybody would wait for unasked."""
+    hint = "fidelity fluid, or fewer GPUs and microbatches"
+    effort.check(effort.of_messages(*counts), f"{counts.messages:,} messages of stepwise", hint, long=long, expect=expect)
 
 
 def quickest(engine: str) -> str:

@@ -20,12 +20,16 @@ from ..engine import des
 from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
-from ..files import read_bounded
+from ..files import check_count, read_bounded
 from . import json_text
 from .effort import Effort, of_flows
 
 MOST_BYTES = 2**24
 """Of a file."""
+MOST_VALUES = 3_000_000
+"""Of a file; the commas between them are counted."""
+MOST_FAULTS = 1000
+"""So many are looked for: a file that is wrong all over is wrong in one way."""
 PRECISION_BITS = 64
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
 """The keys of links and flows, and how their values are written."""
@@ -79,9 +83,29 @@ class Case:
         return _power_of_two(len(self.flows) * self.ticks_per_s / slowest)
 
 
+def most_at_once(case: Case) -> int:
+    """No more flows than these are ever under way together.
+
+    While any is under way some link is full: a period without a pause lasts no longer than all its bytes, one flow after another
+    over the slowest link of the case.
+    """
+    slowest = min(case.capacity_bytes_per_s, default=1.0)
+    most = held = 0
+    until_s = -1.0
+    for start_s, lasts_s in sorted(
+        (float(case.begin_s(f)), f.size_bytes * max(map(f.route.count, f.route), default=0) / slowest) for f in case.flows
+    ):
+        held, until_s = (held + 1, until_s + lasts_s) if start_s < until_s else (1, start_s + lasts_s)
+        most = max(most, held)
+    return most
+
+
 def effort_of(cases: Sequence[Case]) -> Effort:
-    """What cases will take, all flows of each under way at once."""
-    each = (of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s)) for case in cases)
+    """What cases will take, as many flows of each under way as ever could be."""
+    each = (
+        of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s), most_at_once(case))
+        for case in cases
+    )
     return sum(each, Effort())
 
 
@@ -129,13 +153,18 @@ def _power_of_two(least: Fraction) -> Fraction:
 def read_cases(path: Path) -> list[Case]:
     """The cases of a JSON file in the format of INTERFACE.md."""
     raw = read_bounded(path, MOST_BYTES, "cases of flows")
+    check_count(raw, b",", MOST_VALUES, path, "cases of flows")
     data = json_text.parsed(raw, str(path), unique=True)
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, list):
         raise UserError("no list of cases", where=str(path), hint='{"cases": [{"name": .., "links": [..], "flows": [..]}]}')
     faults: list[Fault] = []
     _known(data, ("model", "units", "cases"), str(path), faults)
-    read = [_case(case, f"{path}: cases[{i}]", faults) for i, case in enumerate(cases)]
+    read = []
+    for i, case in enumerate(cases):
+        read.append(_case(case, f"{path}: cases[{i}]", faults))
+        if len(faults) >= MOST_FAULTS:
+            break
     if faults:
         raise UserError("", faults=faults)
     return read
@@ -146,19 +175,27 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     where += f" ({shown(str(case['name']))})" if "name" in case else ""
     links, flows = _rows(case, "links", where, faults), _rows(case, "flows", where, faults)
     _known(case, CASE_KEYS, where, faults)
-    for i, link in enumerate(links):
-        _known(link, LINK_KEYS, f"{where}.links[{i}]", faults)
-    for i, flow in enumerate(flows):
-        _known(flow, FLOW_KEYS, f"{where}.flows[{i}]", faults)
-    capacity = tuple(_number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True) for i, link in enumerate(links))
-    latency = tuple(_number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0) for i, link in enumerate(links))
+    for rows, keys, name in ((links, LINK_KEYS, "links"), (flows, FLOW_KEYS, "flows")):
+        for i, row in enumerate(rows):
+            if len(faults) < MOST_FAULTS:
+                _known(row, keys, f"{where}.{name}[{i}]", faults)
+    capacity = tuple(
+        _number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True)
+        for i, link in enumerate(links)
+        if len(faults) < MOST_FAULTS
+    )
+    latency = tuple(
+        _number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0)
+        for i, link in enumerate(links)
+        if len(faults) < MOST_FAULTS
+    )
     built = tuple(
         Flow(
             _number(flow, "start_s", at, faults, default=0.0),
             _number(flow, "size_B", at, faults),
             _route(flow, len(links), at, faults),
         )
-        for flow, at in ((flow, f"{where}.flows[{i}]") for i, flow in enumerate(flows))
+        for flow, at in ((flow, f"{where}.flows[{i}]") for i, flow in enumerate(flows) if len(faults) < MOST_FAULTS)
     )
     if capacity and Fraction(max(capacity)) > MOST_APART * Fraction(min(capacity)):
         message = f"capacity_Bps: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"

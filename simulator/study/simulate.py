@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter
 
 from ..binding.fidelity import Fidelity
-from ..binding.stepwise import stepwise
+from ..binding.stepwise import Counts, stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
@@ -96,7 +96,8 @@ def simulate_scenario(
         program = program_of(scenario, count, layout)
         _must_be_short(scenario, program, engine, folding=folding, long=long, expect=expect)
         enough = partial(engines.must_end, engine=engine, long=long, expect=expect)
-        timeline, labels, used, reason = _simulated(scenario, program, engine, enough, folding=folding)
+        may_send = partial(engines.must_send, long=long, expect=expect)
+        timeline, labels, used, reason = _simulated(scenario, program, engine, enough, may_send, folding=folding)
         growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
         if window := steady_state.measured(timeline, labels, count, **growing):
             return Run(scenario, program, timeline, labels, memory, used, reason, perf_counter() - began, window)
@@ -104,17 +105,23 @@ def simulate_scenario(
 
 
 def _simulated(
-    scenario: Scenario, program: Program, engine: str, must_end: Callable[[int], None], *, folding: bool
+    scenario: Scenario,
+    program: Program,
+    engine: str,
+    must_end: Callable[[int], None],
+    must_send: Callable[[Counts], None],
+    *,
+    folding: bool,
 ) -> tuple[Timeline, tuple[Labels, ...], str, str]:
     """The timeline of a program on the scenario's cluster, its labels, the engine, and why that one.
 
-    `must_end` is told how many tasks it comes to, and raises if those are too many.
+    `must_end` is told how many tasks it comes to, `must_send` how many messages, and both raise if those are too many.
     """
     bound = bound_of(scenario, program)
     messages = scenario.fidelity.collectives == "stepwise"
     folding = folding and not messages
     folded = (fold if folding else unfolded)(bound.skeleton, must_end)
-    steps_of = stepwise(bound, site_of(scenario), folded.expansion) if messages else None
+    steps_of = stepwise(bound, site_of(scenario), folded.expansion, must_send) if messages else None
     graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
     try:
         times, used, reason = engines.run(graph, engine)

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import Fault, OutsideDomain, UserError, nearest, shown
-from ..files import atomic, read_bounded
+from ..files import atomic, check_count, read_bounded
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Box, Layout, Pair, Shape, Slot, slots_of
 
 OVERLAPPED = "OVERLAP_F_B"
 MOST_BYTES = 2**26
+MOST_CELLS = 1_000_000
+"""Of a file; as many take some 7 s and 600 MB."""
 _SLOT = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
 _PAIR = re.compile(rf"\(([^();]*);([^();]*)\){OVERLAPPED}")
 _COMMUNICATION = re.compile(r"[0-9]+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
@@ -116,6 +118,7 @@ def _table(name: str, cells: list[Cell]) -> Table:
 
 def _content(path: Path) -> str:
     raw = read_bounded(path, MOST_BYTES, "a schedule", _neighbour)
+    check_count(raw, b",;\n\r", MOST_CELLS, path, "a schedule")
     try:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

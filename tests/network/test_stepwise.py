@@ -14,6 +14,7 @@ from simulator.binding import stepwise
 from simulator.collectives import steps, windows, wire_fraction
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
+from simulator.study import effort
 from simulator.study.collective import Timed, time_collective
 
 from ..commandline import trainsim
@@ -226,11 +227,23 @@ def test_messages_are_counted_before_they_are_written(
     monkeypatch.setattr(stepwise._Messages, "_at_once", sending)
     take()
     there = sum(written)
-    monkeypatch.setattr(stepwise, "MOST_MESSAGES", there)
+    counted: list[stepwise.Counts] = []
+    edges: list[dict[Any, int]] = []
+    write = stepwise._Messages.written
+
+    def writing(self: Any) -> Any:
+        counted.append(self.counts())
+        edges.append(self.edges)
+        return write(self)
+
+    monkeypatch.setattr(stepwise._Messages, "written", writing)
     take()
-    monkeypatch.setattr(stepwise, "MOST_MESSAGES", there - 1)
+    assert [(counts.messages, counts.edges, counts.collectives) for counts in counted] == [(there, len(edges[0]), 1)]
+    monkeypatch.setattr(effort, "MOST_S", 0)
+    monkeypatch.setattr(effort, "of_collective", lambda *_: effort.Effort())
+    monkeypatch.setattr(effort, "of_exchange", lambda *_, **__: effort.Effort())
     monkeypatch.setattr(stepwise._Messages, "_task", lambda *_: pytest.fail("wrote a message"))
-    with pytest.raises(UserError, match=f"needs {there:,} messages, which is more than {there - 1:,}"):
+    with pytest.raises(UserError, match=f"{there:,} messages of stepwise would take about"):
         take()
 
 

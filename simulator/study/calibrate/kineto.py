@@ -18,11 +18,13 @@ from statistics import median
 from typing import Any, TypeVar
 
 from ...errors import Fault, UserError, shown
-from ...files import read_unzipped
+from ...files import check_count, read_unzipped
 from ...units import US_PER_S
 from .. import json_text
 from .trace_ops import Op
 
+MOST_VALUES, MOST_HOLDERS = 15_000_000, 8_000_000
+"""Of a trace: values, by their commas, and lists and objects, of which an empty one takes 70 bytes. """
 MOST_BYTES = 2**28
 """Of a trace; what is made of it takes ten times as much memory."""
 HOST = ("cpu_op", "operator")
@@ -79,6 +81,8 @@ def read(path: Path) -> Events:
 
 def _json(path: Path) -> Any:
     content = read_unzipped(path, MOST_BYTES, "a trace")
+    check_count(content, b",", MOST_VALUES, path, "a trace")
+    check_count(content, b"[{", MOST_HOLDERS, path, "a trace")
     return json_text.parsed(content, str(path))
 
 

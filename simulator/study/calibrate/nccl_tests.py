@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Fault, UserError, did_you_mean, either, shown
-from ...files import read_bounded
+from ...files import check_count, read_bounded
 from ...units import US_PER_S
 from .. import json_text
 
@@ -56,6 +56,8 @@ ALL_WRONG, AGAIN = "every result is wrong, as nccl-tests marked them", "mend the
 TOLERANCE = 0.02
 HUNDRED = 100
 MOST_BYTES = 2**26
+MOST_LINES = 500_000
+"""Of a file, or commas of one in JSON; a table has some 30 lines."""
 LARGEST = sys.float_info.max
 
 
@@ -95,6 +97,7 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
     told = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
     raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
+    check_count(raw, b"\n\r,", MOST_LINES, path, "the output of nccl-tests")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

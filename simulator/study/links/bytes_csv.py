@@ -12,10 +12,12 @@ import numpy as np
 
 from ...engine.task import Array
 from ...errors import Fault, UserError, shown
-from ...files import read_bounded
+from ...files import check_count, read_bounded
 
 MOST_BYTES = 2**26
 """Of a file."""
+MOST_CELLS, MOST_LINES = 5_000_000, 100_000
+"""A matrix of 2,000 ranks has 4 million numbers."""
 MOST_HELD_BYTES = 2**40
 """That one rank can have for another."""
 NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -42,6 +44,8 @@ def read(path: Path) -> Array:
 def _lines(path: Path) -> list[list[str]]:
     """The cells of every line."""
     raw = read_bounded(path, MOST_BYTES, "a matrix of bytes", f"a CSV: {ROWS}")
+    check_count(raw, b",", MOST_CELLS, path, "a matrix of bytes")
+    check_count(raw, b"\n\r", MOST_LINES, path, "a matrix of bytes")
     try:
         text = raw.decode("utf-8-sig")
         return [[cell.strip() for cell in next(csv.reader([line]), [])] for line in text.splitlines()]
