@@ -16,15 +16,14 @@ PROGRAM = [sys.executable, "-m", "simulator"]
 STOPPED = """
 import os, signal, sys
 from pathlib import Path
-from matplotlib.figure import Figure
 
-def stopped(self, file, **how):
-    Path(file).write_text("half")
+def stopped(path, data):
+    path.write_text("half")
     for _ in range({times}):
         os.kill(os.getpid(), signal.{signal})
     raise AssertionError("nobody stopped this")
 
-Figure.savefig = stopped
+Path.write_bytes = stopped
 from simulator.cli import main
 sys.argv = ["trainsim", "run", "s.yaml", "--gantt", "a.png"]
 main()

@@ -118,7 +118,7 @@ FLOWS: dict[str, tuple[dict[str, Any], str, str]] = {
         "'start': unknown key",
         "did you mean 'start_s'?",
     ),
-    "no route": ({"size_B": 1, "route": 0}, "route is no list", "such as [0, 0]"),
+    "no route": ({"size_B": 1, "route": 0}, "route is 0, no list of links", "such as [0, 0]"),
 }
 
 
