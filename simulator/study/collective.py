@@ -145,7 +145,7 @@ def time_collective(
     lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()
     served = [bound.algorithms.get((GROUP.name, int(charge)), "") for charge in charges]
     size_of = [labels.ops[op].payload_bytes for op in labels.op.tolist()]
-    known = [site.conduct.alone(kind, name, nodes, size) for size, name in zip(size_of, served, strict=True)]
+    known = [site.conduct.alone(kind, name, nodes, size) if name else None for size, name in zip(size_of, served, strict=True)]
     origin = [alone.provenance if alone and fidelity != "stepwise" else "theoretical" for alone in known]
     rows = zip(size_of, lasted_ns, served, origin, strict=True)
     return [Timed(size, seconds(ns), len(members), kind, name, provenance) for size, ns, name, provenance in rows]

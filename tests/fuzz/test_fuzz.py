@@ -124,6 +124,7 @@ CONCRETE = {
 }
 FOUND: dict[str, tuple[str, str]] = {
     "a route that is a number": ("flows", '{"cases": [{"links": [], "flows": [{"size_B": 1, "route": 7}]}]}'),
+    "a matrix of one rank": ("matrix", "0"),
     "a case without a name": ("flows", '{"cases": [{"links": [], "flows": 5}]}'),
     "flows of thousands of digits": ("flows", f'{{"cases":[{DIGITS}]}}'),
     "flows nested deeply": ("flows", f'{{"cases":{DEEP}}}'),
