@@ -16,7 +16,7 @@ from . import des
 from .code_cache import why_not_kept
 from .compiled_fluid import FREE, NEW, NOTHING, SETTLED, Fluid, fluid_of, join, leave, resize, solve
 from .machine import compiled, heap, numba, put, records, take
-from .stuck import stuck
+from .stuck import deadlock
 from .task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph
 from .timeline import Times
 
@@ -60,7 +60,7 @@ def simulate(graph: TaskGraph) -> Times:
         return des.simulate(graph)
     start, end = (plan.tasks[name][:-1].copy() for name in ("start", "end"))
     if (end < 0).any():
-        raise stuck(graph, end.tolist())
+        raise deadlock(graph, end.tolist())
     return Times.with_tails(start, end, graph.tail_ns)
 
 

@@ -15,7 +15,7 @@ import simpy
 
 from .fabric import Fabric
 from .paces import Paces
-from .stuck import stuck
+from .stuck import deadlock
 from .task import SPEED_BITS, Profile, TaskGraph
 from .timeline import Times
 
@@ -58,7 +58,7 @@ class _Run:
             self.env.process(self.stream(stream))
         self.env.run()
         if -1 in self.end:
-            raise stuck(self.graph, self.end)
+            raise deadlock(self.graph, self.end)
         return Times.of(self.start, self.end, self.graph.tail_ns)
 
     def stream(self, stream: int) -> Process:

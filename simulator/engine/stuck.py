@@ -11,7 +11,7 @@ SHOWN = 32
 """How many streams the message draws; the exception holds them all."""
 
 
-def stuck(graph: TaskGraph, end: Sequence[int]) -> Deadlock:
+def deadlock(graph: TaskGraph, end: Sequence[int]) -> Deadlock:
     """The error for a run that stopped with tasks left (`end` is -1 for those)."""
     blocked: list[Blocked] = []
     streams = graph.streams.lists()
