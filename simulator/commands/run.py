@@ -1,4 +1,4 @@
-"""`trainsim run`: a scenario in, the time of a step and what it is made of out."""
+"""`trainsim run`: the time of a training step, and its parts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
+    picture_path,
     print_json,
     print_notes,
     print_pairs,
@@ -26,9 +27,11 @@ from ._show import (
 if TYPE_CHECKING:
     from ..study.runs.run import Run
 
-ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
-COSTS_HELP = "List kernels and collectives (of each job alone): time, model, provenance, standard error."
-STEPS_HELP = "Simulate so many training steps from a standing start, and give their mean.  [default: a step of a long run]"
+ENGINE_HELP = (
+    "des: event loop. replay: longest path, where no link is shared. compiled: numba. All give equal results; auto picks one."
+)
+COSTS_HELP = "List all kernels and collectives (of each job by itself): time, model, provenance, standard error."
+STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
 
 @click.command("run", short_help="Simulate a training step.")
@@ -36,10 +39,17 @@ STEPS_HELP = "Simulate so many training steps from a standing start, and give th
 @set_option
 @trust_option
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
-@click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
+@click.option(
+    "--no-fold",
+    "folding",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Simulate ranks that behave alike too.",
+)
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
-@click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
+@click.option("--gantt", metavar="FILE", callback=picture_path, help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @long_option
@@ -48,11 +58,12 @@ def command(
     scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, costs: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists.
+    """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
-    The range of the step time is two standard errors to each side; `--costs` lists single ones.
+    The range printed with the step time extends two standard errors to each side. `--costs` lists the standard error of every
+    kernel and collective.
 
-    A scenario with `jobs` runs them side by side on one cluster, and says how much each slows down.
+    A scenario with `jobs` runs several jobs at once on one cluster, and reports how much each job slows down.
     """
     from ..study.scenarios.load import load
     from ..study.scenarios.tenancy import Tenancy
@@ -101,7 +112,7 @@ def _list_costs(run: Run, title: str) -> None:
          c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
         for c in (*run.kernel_costs, *run.collective_costs)
     ]  # fmt: skip
-    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "known by", "standard error"]
+    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "provenance", "standard error"]
     print_table(headers, rows, right=(3, 4, 5, 8), title=title)
 
 
@@ -117,7 +128,7 @@ def _refuse_extras(options: dict[str, Any]) -> None:
 
 
 def _write(run: Run, gantt_file: str | None, trace_file: str | None) -> list[tuple[str, str]]:
-    """Writes the figures that were asked for, and says where."""
+    """Writes the figures that were asked for; returns what was written, and where."""
     written = []
     if gantt_file:
         from ..figures.gantt import gantt, save

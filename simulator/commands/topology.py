@@ -1,4 +1,4 @@
-"""`trainsim topology`: the vertices and links of a cluster, and what they are worth."""
+"""`trainsim topology`: the vertices and links of a cluster, their rates, and what they add up to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, checked_path, json_option, long_option, print_json, print_pairs, print_table, trust_option
+from ._show import Count, json_option, long_option, picture_path, print_json, print_pairs, print_table, trust_option
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
@@ -15,21 +15,20 @@ if TYPE_CHECKING:
     from ..hardware.wiring import Wiring
 
 MOST_LINKS = 2_000_000
-PICTURES = (".png", ".svg", ".pdf")
 
 
 @click.command("topology", short_help="Show the vertices and links of a cluster.")
 @click.argument("cluster")
-@click.option("--nodes", type=Count(1), help="How many nodes, if not as many as the file says.")
-@click.option("--plot", metavar="FILE", callback=checked_path(PICTURES), help="Draw it as PNG, SVG or PDF.")
+@click.option("--nodes", type=Count(1), help="Number of nodes.  [default: as in the file]")
+@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the cluster as PNG, SVG or PDF.")
 @trust_option
 @long_option
 @json_option
 def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long: bool, as_json: bool) -> None:
-    """Show CLUSTER, a name that `trainsim catalog clusters` lists or a YAML file: its vertices, links and rates.
+    """Show the vertices, links and rates of CLUSTER, a YAML file or a name that `trainsim catalog clusters` lists.
 
-    Bisection is the most that half of the nodes can send to the other half; diameter, the links on the longest of the
-    shortest ways between two GPUs.
+    The bisection bandwidth is the largest rate at which one half of the nodes can send to the other half. The diameter is the
+    number of links on the longest of all shortest routes between two GPUs.
     """
     from ..study import effort
     from ..study.scenarios.api import cluster as find

@@ -73,7 +73,7 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     m, s, seen = run.metrics, run.scenario, run.observation
     title = escape.figure(
         f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
-        f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} bubble, {m.mfu:.1%} MFU"
+        f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} pipeline bubble, {m.mfu:.1%} MFU"
     )
     rows = tuple(_row_of_rank(run, rank) for rank in chosen)
     shades = 1 + max(stage.chunk for stage in run.program.stages)

@@ -55,7 +55,7 @@ NAMES = {
     "dp": "data parallel",
     "cp": "context parallel",
     "ep": "expert parallel",
-    "host": "launches waited for",
+    "host": "launch overhead",
 }
 HEIGHT = {"F": 1.0, "B": 1.0, "I": 1.0, "W": 0.66, "optimizer": 1.0}
 """Of a kind of slot, as a part of its row's room for slots; communication lies below that room."""

@@ -120,7 +120,7 @@ def test_a_run_says_whose_word_it_is() -> None:
     assert list(shares) == ["measured", "transferred", "roofline", "extrapolated"]
     assert shares["measured"] + shares["transferred"] + shares["roofline"] == pytest.approx(1)
     assert sum(record["collective_provenance"].values()) == pytest.approx(1)
-    assert f"known by    kernels {shares['measured']:.0%} measured, {shares['transferred']:.0%} transferred; coll" in said.out
+    assert f"provenance  kernels {shares['measured']:.0%} measured, {shares['transferred']:.0%} transferred; coll" in said.out
     lent = trainsim("run", "llama3-70b-64xh100", "--set", "cluster.gpu=h200", "--json").record["cost_provenance"]
     assert lent["transferred"] == pytest.approx(1)
 
