@@ -294,7 +294,7 @@ def test_a_record_holds_a_schedule_as_it_was_asked_for() -> None:
 def test_the_catalog_prints_the_json_that_its_help_speaks_of(kind: str | None) -> None:
     args = ["catalog", *([kind] if kind else [])]
     assert isinstance(trainsim(*args, "--json").record, list if kind == "models" else dict)
-    assert "one object or array" in trainsim("catalog", "--help").out
+    assert "JSON object or array" in trainsim("catalog", "--help").out
 
 
 def test_a_cluster_of_no_nodes_is_refused() -> None:

@@ -146,7 +146,7 @@ def test_a_certificate_is_shown(proven: bool, words: str, monkeypatch: pytest.Mo
     searched = SimpleNamespace(order=gpipe.order, CHUNKS=1, certificate=lambda shape: proof)
     monkeypatch.setattr(catalog, "module", lambda kind, name: searched)
     said, record = (schedule("searched", "--ranks", 2, "--microbatches", 4, *json) for json in ((), ("--json",)))
-    assert f"makespan 20, no schedule below 15: {words}" in said.out
+    assert f"lower bound      15, and the makespan found is 20: {words}" in said.out
     assert record.record["certificate"] == asdict(proof)
 
 

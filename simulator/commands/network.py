@@ -33,7 +33,7 @@ MARKED_LINKS = 3
 """The links that are marked in a picture, at most."""
 
 
-@click.command("network", short_help="Show which links limit a training step, and how busy every link is.")
+@click.command("network", short_help="Show the links that limit a training step.")
 @click.argument("scenario")
 @set_option
 @trust_option

@@ -254,7 +254,7 @@ def _print_result(name: str, result: Evaluation, record: dict[str, Any], written
 def _proof(certificate: Mapping[str, Any]) -> str:
     """The proven distance of a schedule from the best one."""
     bound = f"{certificate['lower_bound']:.6g}, and the {certificate['objective']} found is {certificate['value']:.6g}"
-    gap = "" if certificate["proven"] else f"not proven optimal, gap {certificate['gap']:.2%}; "
+    gap = "" if certificate["proven"] else f"not proven, gap {certificate['gap']:.2%}; "
     return f"{bound}: {gap}{certificate['status']}"
 
 
