@@ -94,7 +94,7 @@ def command(
 
 
 def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> dict[str, Any]:
-    """A record with the costs of its run, or of each of its jobs alone."""
+    """A record with the costs of its run, or of each of its jobs run by itself."""
     costs = [{"costs": [asdict(cost) for cost in (*run.kernel_costs, *run.collective_costs)]} for _, run in listed]
     if not costs:
         return record

@@ -133,7 +133,7 @@ def _print_tables(cluster: Cluster, plot: str | None) -> None:
             [_span(str, w.hops), f"{w.gpus:,}", _span(show_rate, w.bytes_per_s), _span(show_s, w.latency_s), ", ".join(w.classes)]
             for w in found
         ]
-        print_table(["links from gpu0", "to GPUs", "alone", "latency", "by way of"], rows, right=(0, 1, 2, 3))
+        print_table(["links from gpu0", "to GPUs", "uncontended", "latency", "by way of"], rows, right=(0, 1, 2, 3))
     rows = [[c.name, f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)] for c in link_classes(wiring)]
     print_table(["class of links", "count", "each", "latency"], rows, right=(1, 2, 3))
 

@@ -1,4 +1,4 @@
-"""Expansion: a skeleton becomes a task graph, column by column, for one rank or for a hundred thousand."""
+"""Expansion: a skeleton becomes a task graph, column by column, for one rank or for a hundred thousand ranks."""
 
 from __future__ import annotations
 

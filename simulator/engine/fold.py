@@ -24,7 +24,7 @@ from .skeleton import Skeleton
 from .task import Array, Csr, offsets
 
 MOST_KEYS = 1 << 40
-"""Keys of entries stay below this, so that with their owner in front they fit in 63 bits."""
+"""Keys of entries stay below this, so that together with their owner they fit into 63 bits."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,7 +49,7 @@ class Folded:
 
 
 def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
-    """Simulate one rank of each class: refine, prove, take the quotient, expand, if `within` lets so many tasks be made."""
+    """One rank of each class, expanded: refine, prove, take the quotient; `within` may refuse the number of tasks by raising."""
     partition = refine(skeleton)
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
@@ -58,7 +58,7 @@ def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None)
 
 
 def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
-    """Every rank for itself."""
+    """All ranks, expanded without folding."""
     within(task_count(skeleton))
     return Folded(expand(skeleton), np.arange(skeleton.ranks))
 

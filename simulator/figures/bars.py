@@ -61,7 +61,7 @@ class Chart:
     shades: int
     held: Held | None = None
     since: str = ""
-    """What the time axis counts from."""
+    """The instant at which the time axis starts."""
 
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
@@ -147,7 +147,7 @@ def _held(result: Evaluation) -> Held:
 
 
 def merged(intervals: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
-    """Intervals with those joined that stand closer than `gap`: what an eye could not tell apart anyway."""
+    """Intervals, with those joined that are closer than `gap`, which a reader could not distinguish."""
     joined: list[tuple[float, float]] = []
     for start, end in sorted(intervals):
         if joined and start - joined[-1][1] <= gap:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 MUCH = 1.25
-"""So many times the mean use is that of the fullest link told too."""
+"""The utilisation of the fullest link is shown if it is more than this multiple of the mean."""
 SPELLED = {"gpu": "GPU", "nic": "NIC", "cpu": "CPU", "pcie": "PCIe switch", "nvswitch": "NVSwitch"}
 
 
