@@ -93,7 +93,7 @@ class Skeleton:
     foot_weight: Array
     link_profile: Array
     alone_weight: Array | None = None
-    """For each entry of `feet`, the weight of a single one of the footprints that it stands for; None if it is itself one."""
+    """For each entry of `feet`, the weight of one of the footprints that it stands for; None if it is itself one."""
 
     @property
     def ranks(self) -> int:

@@ -137,7 +137,7 @@ class TaskGraph:
     """Speed -> its index in `profiles`."""
     profiles: tuple[Profile, ...]
     alone_weight: Array | None = None
-    """For each entry of `feet`, the weight of a single one of the footprints that it stands for; None if it is itself one."""
+    """For each entry of `feet`, the weight of one of the footprints that it stands for; None if it is itself one."""
     cap_profile: Array | None = None
     """Task -> the index in `profiles` of its cap where that changes with time, or -1; None if no cap changes."""
 
