@@ -20,6 +20,7 @@ from ._show import (
     print_pairs,
     print_table,
     progress,
+    say,
     set_option,
     trust_option,
 )
@@ -27,6 +28,8 @@ from ._show import (
 if TYPE_CHECKING:
     from ..study.runs.run import Run
 
+COLUMNS = 120
+"""Width of text that is wrapped."""
 ENGINE_HELP = (
     "des: event loop. replay: longest path, where no link is shared. compiled: numba. All give equal results; auto picks one."
 )
@@ -104,16 +107,23 @@ def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> di
 
 
 def _list_costs(run: Run, title: str) -> None:
+    """A table of all kernels and collectives; their models are numbered in it and named below it, as a name may be long."""
+    from textwrap import fill
+
     from ..units import US_PER_S
 
+    costs = (*run.kernel_costs, *run.collective_costs)
+    number = {model: i for i, model in enumerate(dict.fromkeys(c.model for c in costs), 1)}
     rows = [
         [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}",
-         f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", c.model,
+         f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", str(number[c.model]),
          c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
-        for c in (*run.kernel_costs, *run.collective_costs)
+        for c in costs
     ]  # fmt: skip
     headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "provenance", "standard error"]
-    print_table(headers, rows, right=(3, 4, 5, 8), title=title)
+    print_table(headers, rows, right=(3, 4, 5, 6, 8), title=title)
+    for model, i in number.items():
+        say(fill(model, COLUMNS, initial_indent=f"model {i:>2}  ", subsequent_indent=" " * 10, break_on_hyphens=False))
 
 
 def _refuse_extras(options: dict[str, Any]) -> None:

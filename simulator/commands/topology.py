@@ -114,7 +114,7 @@ def _print_tables(cluster: Cluster, plot: str | None) -> None:
     size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
     cut, across, found = bisection(cluster), diameter(cluster), ways(cluster)
     bought, vertices = switches(cluster), _vertices(wiring)
-    pooled = " (switches that look alike to sprayed traffic are one)" if _pooled(bought, vertices) else ""
+    pooled = " (equal switches count as one where traffic is spread evenly)" if _pooled(bought, vertices) else ""
     print_pairs(
         [
             ("cluster", f"{cluster.name}: {size}"),
@@ -135,7 +135,7 @@ def _print_tables(cluster: Cluster, plot: str | None) -> None:
         ]
         print_table(["links from gpu0", "to GPUs", "uncontended", "latency", "by way of"], rows, right=(0, 1, 2, 3))
     rows = [[c.name, f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)] for c in link_classes(wiring)]
-    print_table(["class of links", "count", "each", "latency"], rows, right=(1, 2, 3))
+    print_table(["class of links", "links", "capacity", "latency"], rows, right=(1, 2, 3))
 
 
 def _counted(counts: Mapping[str, int]) -> str:

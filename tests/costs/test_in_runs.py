@@ -42,6 +42,9 @@ def test_costs_on_the_command_line() -> None:
     assert "mlp_up.wgrad" in said.out
     assert "  standard error\n" in said.out
     assert "measured" in said.out
+    assert max(map(len, said.out.splitlines())) < 160
+    (row,) = re.findall(r"^mlp_up .* (\d+)  measured", said.out, re.MULTILINE)
+    assert re.search(rf"^model +{row}  gemm: bf16 any of h100$", said.out, re.MULTILINE)
     record = trainsim("run", "llama3-70b-64xh100", "--costs", "--json").record
     assert {"name", "calls", "seconds", "model", "provenance", "sigma"} <= set(record["costs"][0])
     low, high = record["step_time_interval_s"]
