@@ -305,7 +305,7 @@ def test_a_cluster_of_no_nodes_is_refused() -> None:
 def test_topology_counts_the_links_that_it_lists() -> None:
     text = trainsim("topology", "dgx-h100", "--nodes", 3).out
     record = trainsim("topology", "dgx-h100", "--nodes", 3, "--json").record
-    table = text.partition("count")[2].splitlines()[1:]
+    table = text.partition("class of links")[2].splitlines()[1:]
     assert sum(int(re.split(r"  +", row)[1].replace(",", "")) for row in table) == len(record["links"])
     assert record["gpus"] == record["vertices"]["gpu"] == 24
 
