@@ -114,6 +114,13 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
+class Noun:
+    """What the choices of a field are, for the fault of a word that is none of them."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """How a field is written to a file: in which format, and also at its default where another field is written."""
 

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Text, documented
+from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Noun, Text, documented
 from ..units import GIB, MIB
 
 UNFUSED = "unfused"
 """Attention as two GEMMs with a softmax between them."""
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 NarrowFormat = Literal["fp8", "fp8_block", "mxfp8", "nvfp4"]
+Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 
 
 @documented
@@ -60,7 +61,7 @@ class HostTimes(Declared):
 class LowPrecision(Declared):
     """How GEMMs run in eight or four bits, where the job's dtype asks for them."""
 
-    formats: Annotated[tuple[NarrowFormat, ...], "formats that the framework has, such as [fp8, mxfp8]"] = get_args(NarrowFormat)
+    formats: Annotated[tuple[Narrow, ...], "formats that the framework has, such as [fp8, mxfp8]"] = get_args(NarrowFormat)
     scaling: Annotated[
         Literal["delayed", "current"],
         "of fp8: from earlier steps, or from the tensor, which is read first to find its largest value",

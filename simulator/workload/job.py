@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from ..fields import Declared, Later, Limits, documented
+from ..fields import Declared, Later, Limits, Noun, documented
 from ..kernels import NARROW_BYTES
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -27,7 +27,10 @@ class Job(Declared):
     global_batch: Annotated[int, Limits(ge=1, le=2**24), "sequences of a step, of all replicas together"] = 64
     microbatch_size: Annotated[int, Limits(ge=1, le=2**16), "sequences that a replica computes at a time"] = 1
     dtype: Annotated[
-        Dtype, Later(LATER_DTYPES, "training in {}"), "number format; with eight or four bits all but GEMMs stays in bf16"
+        Dtype,
+        Noun("number format"),
+        Later(LATER_DTYPES, "training in {}"),
+        "number format; with eight or four bits all but GEMMs stays in bf16",
     ] = "bf16"
 
     @property

@@ -19,6 +19,7 @@ from ...fields import (
     FieldSpec,
     Form,
     Later,
+    Noun,
     form,
     keys,
     limits_words,
@@ -241,7 +242,9 @@ class _Reader:
         if plain(word) in coming:
             named = later.what.format(coming[plain(word)])
             return self.fault(place, f": {named} is not modelled yet", f"use {either(of.choices)}")
-        return self.fault(place, f": {shown(data)} is none of the choices", did_you_mean(word, of.choices))
+        noun = of.note(Noun)
+        none = f"no {noun.name}" if noun else "none of the choices"
+        return self.fault(place, f": {shown(data)} is {none}", did_you_mean(word, of.choices))
 
     def _within(self, of: Form, data: Any, place: Place) -> bool:
         """Whether data keeps to what is noted beside its type."""
