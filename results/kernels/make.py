@@ -30,10 +30,10 @@ from simulator.files import atomic
 from simulator.study.calibrate import few
 from simulator.study.calibrate.cached import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
 from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
+from simulator.study.calibrate.kernel_words import INNER_SECOND, turns_of
 from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
 from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
 from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
-from simulator.study.calibrate.words import INNER_SECOND, turns_of
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.gpus.names import named
 from simulator.units import US_PER_S

@@ -20,7 +20,7 @@ from simulator.kernels import Rowwise
 from simulator.study import tables
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.gpus.eager import AUTOGRAD, is_one_by_one
-from simulator.study.gpus.kernel import WIDTH
+from simulator.study.gpus.operator_names import WIDTH
 from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim

@@ -25,8 +25,8 @@ from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Gemm, Kernel, Part, Rowwise
 from simulator.study import catalog
 from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.gpus.kernel import WIDTH
 from simulator.study.gpus.names import named
+from simulator.study.gpus.operator_names import WIDTH
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
 SHELF = kernel_fits.shelf()

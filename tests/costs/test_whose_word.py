@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from simulator.costs.measured import BEYOND, Estimate, Estimator, Options
 from simulator.costs.shelf import LENT_SIGMA, Fit
 from simulator.kernels import Attention, Gemm, Part, Rowwise
+from simulator.study.calibrate.kernel_words import Probe
 from simulator.study.calibrate.profile import profile
-from simulator.study.calibrate.table import Measured, Probe
+from simulator.study.calibrate.table import Measured
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.units import TB
 

@@ -19,10 +19,10 @@ from simulator.costs.measured import Estimator
 from simulator.errors import UserError
 from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
+from simulator.study.calibrate.kernel_words import BY_PYTORCH, Probe, kernel_of, work
 from simulator.study.calibrate.machine import Bench
-from simulator.study.calibrate.table import COLUMNS, Probe, rows_of, text
+from simulator.study.calibrate.table import COLUMNS, rows_of, text
 from simulator.study.calibrate.torch_operands import Refused
-from simulator.study.calibrate.words import BY_PYTORCH, kernel_of, work
 from simulator.study.gpus import kernel_fits
 
 from ..commandline import trainsim

@@ -22,11 +22,11 @@ from simulator.kernels import Attention, Gemm, Part
 from simulator.study.calibrate import grid, timers
 from simulator.study.calibrate.gauge import NOTHING, Gauge, Reading, accepted, reading
 from simulator.study.calibrate.harness import Outcome, run
-from simulator.study.calibrate.table import COLUMNS, SIZES, Measured, Probe, append, rows_of, text
+from simulator.study.calibrate.kernel_words import SIZES, Probe, kernel_of, library_of, probes_of, work
+from simulator.study.calibrate.table import COLUMNS, Measured, append, rows_of, text
 from simulator.study.calibrate.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
 from simulator.study.calibrate.torch_kernels import Kernels
 from simulator.study.calibrate.torch_operands import Refused
-from simulator.study.calibrate.words import kernel_of, library_of, probes_of, work
 
 from ..commandline import trainsim
 from ..test_import_light import HEAVY, loaded

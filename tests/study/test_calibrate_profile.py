@@ -27,10 +27,10 @@ from simulator.study.calibrate import gpu as survey
 from simulator.study.calibrate import grid
 from simulator.study.calibrate.deep_gemm import spilled_s
 from simulator.study.calibrate.few import slowed
+from simulator.study.calibrate.kernel_words import TURNS, Probe, kernel_of
 from simulator.study.calibrate.predict import Timed, products_s
 from simulator.study.calibrate.profile import Profile, profile
-from simulator.study.calibrate.table import COLD, Measured, Probe, text
-from simulator.study.calibrate.words import TURNS, kernel_of
+from simulator.study.calibrate.table import COLD, Measured, text
 from simulator.study.gpus import fit_files, kernel_fits
 
 from ..commandline import SMALL, trainsim

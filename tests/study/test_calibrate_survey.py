@@ -11,8 +11,8 @@ import pytest
 
 from simulator.costs.measured import Estimator, Options
 from simulator.study.calibrate import gpu as survey
-from simulator.study.calibrate.table import COLD, Measured, Probe, text
-from simulator.study.calibrate.words import kernel_of
+from simulator.study.calibrate.kernel_words import Probe, kernel_of
+from simulator.study.calibrate.table import COLD, Measured, text
 from simulator.study.gpus import fit_files, kernel_fits
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -19,11 +19,12 @@ from simulator.costs.moe import moe_s
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm
 from simulator.study.calibrate.groups import groups
+from simulator.study.calibrate.kernel_words import Probe, kernels_of
 from simulator.study.calibrate.predict import predicted
 from simulator.study.calibrate.profile import profile
-from simulator.study.calibrate.table import Measured, Probe, probe_of, text
-from simulator.study.calibrate.words import Experts, kernels_of
+from simulator.study.calibrate.table import Measured, probe_of, text
 from simulator.study.gpus import fit_files, kernel_fits
+from simulator.study.gpus.operator_names import Experts
 from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim

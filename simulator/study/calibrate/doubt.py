@@ -16,9 +16,9 @@ from ...errors import Fault, UserError
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Kernel, Rowwise
 from ...units import GB, TFLOP
-from ..gpus.kernel import WIDTH
+from ..gpus.operator_names import WIDTH, Experts
+from .kernel_words import kernel_of
 from .table import Measured
-from .words import Experts, kernel_of
 
 ABOVE = 1.05
 """How far above a peak a row may lie."""

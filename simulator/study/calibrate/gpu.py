@@ -28,8 +28,9 @@ from ..scenarios import api
 from . import grid, told
 from .doubt import Impossible, believable
 from .harness import Outcome, kept
+from .kernel_words import Probe
 from .profile import Profile, profile
-from .table import Measured, Probe, content, line, rows_of, rows_on
+from .table import Measured, content, line, rows_of, rows_on
 
 FOLDER = Path("results") / "calibration"
 RAW, MACHINE, FIT, PROFILE = "raw.csv", "machine.json", "fit.csv", "profile.yaml"

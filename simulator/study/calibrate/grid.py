@@ -14,8 +14,7 @@ from ...errors import UserError, did_you_mean
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...workload.blocks.op import BlockOp
 from ...workload.model import Model
-from .table import EAGER, Probe
-from .words import FLOP_PER_BYTE, kernel_of, probes_of, work
+from .kernel_words import EAGER, FLOP_PER_BYTE, Probe, kernel_of, probes_of, work
 
 DTYPES = ("bf16", "fp16", "fp8")
 TOKENS = (16384, 8192, 4096, 2048, 1024, 512, 128)

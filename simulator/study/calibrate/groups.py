@@ -13,10 +13,9 @@ from ...costs.rowwise import LOOKUPS, POINTWISE, work_of
 from ...costs.shelf import ANY, FITTED_AS, SHORT, Family
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Gemm, Kernel, Rowwise
-from ..gpus.kernel import WIDTH
-from .moved import BACK, name_of
+from ..gpus.operator_names import ATTENTION_BOTH, TABLE_BACKWARD, WIDTH, Experts
+from .kernel_words import kernel_of, library_of, name_of, turns_of
 from .table import Measured
-from .words import FORWARD_BACKWARD, Experts, kernel_of, library_of, turns_of
 
 RATIO = "ratio"
 """Instead of a library: rows that are no fit of their own, and told by their ratios to one."""
@@ -58,12 +57,12 @@ class Group:
     @property
     def backward(self) -> Array:
         """Which rows timed a backward pass: of attention, or of a product with regard to both operands."""
-        return np.array([row.probe.op.endswith(BACK) for row in self.rows])
+        return np.array([row.probe.op.endswith(TABLE_BACKWARD) for row in self.rows])
 
     @property
     def forward(self) -> Array:
         """Which rows timed a forward pass, alone or with the other."""
-        both: Array = np.array([row.probe.op == FORWARD_BACKWARD for row in self.rows])
+        both: Array = np.array([row.probe.op == ATTENTION_BOTH for row in self.rows])
         return both | ~self.backward
 
     @property

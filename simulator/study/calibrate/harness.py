@@ -15,7 +15,8 @@ from typing import Protocol
 from ...errors import UserError
 from ...files import atomic
 from .grid import queues
-from .table import BEFORE_CACHE, COLUMNS, FIT, Measured, Probe, append, content, line, mend, rows_of, text
+from .kernel_words import Probe
+from .table import BEFORE_CACHE, COLUMNS, FIT, Measured, append, content, line, mend, rows_of, text
 from .timers import Sample
 from .torch_operands import Refused
 

@@ -16,11 +16,11 @@ from ...kernels import Rowwise
 from ...units import show_bytes
 from ..tables import MOST_BYTES
 from .gauge import NOTHING, PATIENCE_S, Gauge
-from .table import COLD, Probe
+from .kernel_words import Probe, kernel_of
+from .table import COLD
 from .timers import CpuWatch, CudaWatch, Job, Sample, timed
 from .torch_kernels import Kernels
 from .torch_operands import Refused, operators
-from .words import kernel_of
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")

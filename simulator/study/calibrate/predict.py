@@ -19,11 +19,11 @@ from ...costs.machine import Array, Machine
 from ...costs.moe import moe_s
 from ...costs.rowwise import LOOKUPS, lookup_s
 from ...units import US_PER_S
-from ..gpus.kernel import WIDTH
+from ..gpus.operator_names import WIDTH
 from .deep_gemm import spilled_s
 from .groups import Group
+from .kernel_words import adds_to_gradient, turns_of
 from .ratios import pointwise_s
-from .words import adds, turns_of
 
 CAST_START = (10.0, 2.5)
 """Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
@@ -78,7 +78,7 @@ def predicted(c: Any, group: Group, cast: Array) -> Array:
     if group.family == "moe":
         return moe_s(c, group.on, m, k, n, (batch, group.column("top_k")), width=width)
     turns = min(turns_of(row.probe.variant) for row in group.rows)
-    timed = Timed(np.array([adds(row.probe) for row in group.rows]), cast[:2], turns)
+    timed = Timed(np.array([adds_to_gradient(row.probe) for row in group.rows]), cast[:2], turns)
     time = products_s(c, group.on, sizes, width, timed)
     if len(cast) > 2:
         time = time + spilled_s(cast[2], group.on, m, n, k)

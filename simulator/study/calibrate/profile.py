@@ -28,10 +28,10 @@ from . import few, ratios
 from .deep_gemm import DEEP_TILES, SPILL_START
 from .doubt import HINT
 from .groups import RATIO, Group, groups, held_out, ranges_of
+from .kernel_words import adds_to_gradient
 from .kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
 from .predict import CAST_START, predicted
 from .table import Measured
-from .words import adds
 
 SURE = 0.68
 """The share of rows whose error stays below `sigma`."""
@@ -186,7 +186,8 @@ def _about(group: Group, cast: Array) -> dict[str, Any]:
     source = ", ".join(sorted({row.source.partition(":")[0] or "not stated" for row in group.rows})).replace('"', "'")
     with_cast = (float(cast[0]), float(cast[1])) if len(cast) else None
     beside = dict(zip(SPILL_START, cast[2:].tolist(), strict=False))
-    back = group.backward if group.family == "attention" else [group.family == "gemm" and adds(row.probe) for row in group.rows]
+    is_gemm = group.family == "gemm"
+    back = group.backward if group.family == "attention" else [is_gemm and adds_to_gradient(row.probe) for row in group.rows]
     return {"rows": len(group.rows), "source": source, "cast": with_cast, "backward_rows": int(sum(back)), "beside": beside}
 
 
@@ -195,7 +196,7 @@ def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, f
     chosen = few.shipped(gpu, shelf, group.family, group.dtype, group.library)
     start = chosen.fit.constants if chosen else USUAL[group.family]
     if group.family == "gemm":
-        accumulates = any(adds(row.probe) for row in group.rows)
+        accumulates = any(adds_to_gradient(row.probe) for row in group.rows)
         reads_again = isinstance(start, GemmConstants) and start.reread > 0
         return start, GEMM_PRIOR | ({"accumulate": 1.0} if accumulates else {}) | (PLAIN_PRIOR if reads_again else {})
     if group.family == "moe":

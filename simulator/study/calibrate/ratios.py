@@ -21,8 +21,9 @@ from ...costs.rowwise import RowwiseConstants, ratio_s
 from ...costs.shelf import RatioRows
 from ...kernels import Kernel, Rowwise
 from ...units import US_PER_S
+from ..gpus.operator_names import Experts
+from .kernel_words import kernels_of
 from .table import Measured
-from .words import Experts, kernels_of
 
 FEW, FEW_ERROR = 3, 0.15
 """Fewer rows than that are not sure to more than this."""

@@ -12,10 +12,11 @@ from ...kernels import Kernel, Rowwise
 from ...units import US_PER_S
 from ..gpus import kernel_fits
 from ..gpus.fit_files import number
+from ..gpus.operator_names import Experts
+from .kernel_words import Probe, kernel_of
 from .profile import Profile
 from .ratios import against
-from .table import Measured, Probe
-from .words import Experts, kernel_of
+from .table import Measured
 
 COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
 CPU = "cpu"

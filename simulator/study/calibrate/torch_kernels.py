@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from .table import Probe
+from .kernel_words import Probe, library_of
 from .timers import Job, Watch, timed
 from .torch_operands import DTYPES, Operands, Refused
-from .words import library_of
 
 TABLE_ROWS = 2**15
 """Of an embedding whose vocabulary is not said."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import UserError
-from .table import Probe
+from .kernel_words import Probe
 from .timers import Job
 
 SEED = 1

@@ -15,12 +15,12 @@ from typing import Any, TypeGuard
 
 from ...units import NS_PER_S, US_PER_S
 from . import kineto
+from .kernel_words import Probe, kernel_of
 from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union, word
-from .table import COLUMNS, FIT, Measured, Probe, line
+from .table import COLUMNS, FIT, Measured, line
 from .timers import Sample
 from .trace_names import COLLECTIVE_KERNEL, collective_of, family_of
 from .trace_ops import DTYPES, MOST_SIZE, Op, found, is_composite, probe_of
-from .words import kernel_of
 
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
 ELEMENT_BYTES = {

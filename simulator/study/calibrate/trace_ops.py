@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .table import Probe
-from .words import BY_PYTORCH
+from .kernel_words import BY_PYTORCH, Probe
 
 DTYPES = {
     "c10::BFloat16": "bf16", "BFloat16": "bf16", "c10::Half": "fp16", "Half": "fp16", "float": "fp32", "Float": "fp32",
