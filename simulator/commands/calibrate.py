@@ -77,26 +77,29 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     """
     from datetime import date
 
-    from ..study.calibrate import gpu as survey
-    from ..study.calibrate.harness import run
-    from ..study.calibrate.machine import Bench
+    from ..study.calibrate import grid, survey_folder
+    from ..study.calibrate.fit_table import fit_survey
+    from ..study.calibrate.harness import begin, measure_all
+    from ..study.calibrate.machine import TorchBench
     from ..units import SECONDS, parse
 
     budget_s, today = parse(budget, SECONDS), date.today().isoformat()
-    asked = survey.wanted(model, _words(dtype, "--dtype"), [] if ops is None else _words(ops, "--ops"))
-    bench = Bench(device)
-    where = survey.folder(out, bench.name, today)
+    asked = grid.wanted(model, _words(dtype, "--dtype"), [] if ops is None else _words(ops, "--ops"))
+    bench = TorchBench(device)
+    where = survey_folder.folder(out, bench.name, today)
     try:
-        wanted = survey.possible(asked, bench.device)
-        survey.begin(where, bench.name, bench.facts(), today)
+        wanted = grid.possible(asked, bench.device)
+        begin(where, bench.name, bench.facts(), today)
         with bench, _progress() as report:
-            outcome = run(bench, wanted, where / survey.RAW, budget_s, report)
+            outcome = measure_all(bench, wanted, where / survey_folder.RAW, budget_s, report)
     except KeyboardInterrupt:
-        say(f"{survey.rows_in(where)} rows are kept in {where / survey.RAW}; the same command goes on from there", err=True)
+        kept = f"{survey_folder.rows_in(where)} rows are kept in {where / survey_folder.RAW}"
+        say(f"{kept}; the same command goes on from there", err=True)
         raise
-    written = survey.finish(where, outcome.left)
+    written = fit_survey(where, outcome.left)
     if as_json:
-        print_json({"folder": str(where), "too_large": len(set(asked) - set(wanted)), **survey.record(outcome, written)})
+        counts = {name: getattr(outcome, name) for name in ("measured", "kept", "left", "refused")}
+        print_json({"folder": str(where), "too_large": len(set(asked) - set(wanted)), **counts, **written.record()})
         return
     say(f"{outcome.measured} kernels measured, {outcome.kept} were there, {outcome.left} wait for more time: {where}")
     if too_large := len(set(asked) - set(wanted)):
@@ -127,19 +130,18 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     `gpu: {name: h100, profile: FILE.yaml}`. Kernels that the table says nothing about keep the constants that ship.
     """
     from ..files import atomic
-    from ..study.calibrate import gpu as survey
+    from ..study.calibrate import fit_table
 
-    found = survey.profile_of(table, gpu_name)
+    found = fit_table.profile_of(table, gpu_name)
     made = found.profile
-    content = survey.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
+    content = fit_table.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
     if out:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")
     for one in found.impossible:
         say(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
     if as_json:
-        told = {"fits": survey.fits(made), "ratios": survey.ratios(made), "unused": dict(made.unused), "missing": made.missing}
-        print_json({"gpu": made.gpu, "file": out, **told, "impossible": len(found.impossible), "yaml": content})
+        print_json({"gpu": made.gpu, "file": out, **found.record(), "yaml": content})
     elif out is None:
         say(content, nl=False)
     else:
@@ -202,9 +204,9 @@ def _words(text: str, option: str) -> list[str]:
 
 def _print_profile(made: Any) -> None:
     """The fits of a profile, what was scaled for want of rows, and what the profile does not speak of."""
-    from ..study.calibrate import gpu as survey
+    from ..study.calibrate import fit_table
 
-    fits, ratios = survey.fits(made), survey.ratios(made)
+    fits, ratios = fit_table.fits(made), fit_table.ratios(made)
     rows = [
         [e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}", f"{e['sigma']:.1%}"]
         for e in fits

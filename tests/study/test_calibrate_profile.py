@@ -23,8 +23,7 @@ from simulator.costs.shelf import LENT_SIGMA, Fit, Shelf
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part, Rowwise
 from simulator.study import catalog
-from simulator.study.calibrate import gpu as survey
-from simulator.study.calibrate import grid
+from simulator.study.calibrate import fit_table, grid
 from simulator.study.calibrate.deep_gemm import spilled_s
 from simulator.study.calibrate.few import slowed
 from simulator.study.calibrate.kernel_words import TURNS, Probe, kernel_of
@@ -410,7 +409,7 @@ def test_a_profile_that_could_not_be_read_is_not_written(tmp_path: Path) -> None
     judged = made().fits[0]
     broken = replace(judged, fit=replace(judged.fit, constants=replace(judged.fit.constants, launch_us=-1.0)))
     with pytest.raises(UserError, match="launch_us"):
-        survey.text(replace(made(), fits=(broken,)), "a profile")
+        fit_table.text(replace(made(), fits=(broken,)), "a profile")
 
 
 # The command, and runs ------------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ import pytest
 from simulator.errors import UserError
 from simulator.study.calibrate import trace
 from simulator.study.calibrate.kernel_words import Probe
+from simulator.study.calibrate.kineto import Op
 from simulator.study.calibrate.table import Measured, rows_of
 from simulator.study.calibrate.trace import COLLECTIVE, UNMATCHED
 from simulator.study.calibrate.trace_names import family_of
-from simulator.study.calibrate.trace_ops import Op, probe_of
+from simulator.study.calibrate.trace_ops import probe_of
 
 from ..commandline import trainsim
 

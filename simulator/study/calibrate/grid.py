@@ -14,6 +14,7 @@ from ...errors import UserError, did_you_mean
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...workload.blocks.op import BlockOp
 from ...workload.model import Model
+from ..scenarios import api
 from .kernel_words import EAGER, FLOP_PER_BYTE, Probe, kernel_of, probes_of, work
 
 DTYPES = ("bf16", "fp16", "fp8")
@@ -48,6 +49,19 @@ MOST_CPU_WORK = 2**32
 """What a CPU is asked to do in one kernel."""
 SHRINKS = ("m", "n", "k", "seq")
 """Sizes that may be made smaller; a number of heads may not."""
+
+
+def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list[Probe]:
+    """The kernels to time: those of a model or of the grid, of some operators if any are named."""
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise UserError(f"kernels are not timed in {dtype!r}", hint=did_you_mean(dtype, DTYPES))
+    return only(default(dtypes) if model is None else of_model(api.model(model), dtypes), ops)
+
+
+def possible(probes: Sequence[Probe], device: str) -> list[Probe]:
+    """The kernels that a device is asked to run."""
+    return for_cpu(probes) if device == "cpu" else list(probes)
 
 
 def default(dtypes: Iterable[str]) -> list[Probe]:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median, quantiles
 
 from ... import escape
 from ...errors import Fault, UserError, did_you_mean, shown
@@ -251,6 +252,14 @@ def _count(row: Row, name: str) -> int:
 def _optional(row: Row, name: str) -> float | None:
     cell = _cell(row, name)
     return number(cell) if cell else None
+
+
+def spread(times: Sequence[float]) -> tuple[float, float, float]:
+    """The median of some times, and the times between which four fifths of them lie."""
+    if len(times) < 2:
+        return times[0], times[0], times[0]
+    tenths = quantiles(times, n=10, method="inclusive")
+    return median(times), tenths[0], tenths[-1]
 
 
 def rows_on(rows: Sequence[Measured], gpu: str, named: Callable[[str], str]) -> tuple[str, list[Measured]]:

@@ -1,8 +1,8 @@
 """The kernels of a table as PyTorch runs them: random operands, and a call that launches the kernel and nothing else.
 
-Random because arithmetic on constants draws less power, and a GPU that draws less runs faster. Operands lie as training has
-them: a weight is outputs x inputs, so that forward, input gradient and weight gradient each read theirs in another order. What
-a device or a version of PyTorch cannot run is refused with its own words.
+Operands are random because arithmetic on constants draws less power, and a GPU that draws less runs faster. They lie in memory as
+in training: a weight is outputs x inputs, so that forward, input gradient and weight gradient each read theirs in another order.
+A kernel that a device or a version of PyTorch cannot run is refused with PyTorch's own message.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from .kernel_words import Probe, library_of
+from .kernel_words import PYTORCH_ATTENTION, Probe, library_of
 from .timers import Job, Watch, timed
 from .torch_operands import DTYPES, Operands, Refused
 
 TABLE_ROWS = 2**15
-"""Of an embedding whose vocabulary is not said."""
+"""Vocabulary of an embedding that does not state it."""
 ROPE_BASE = 500_000.0  # TOLERANCE: any base takes as long
 HEAD = 128
 COVER = 1.5
-"""Copies beside a product last so many times as long as the product alone: both are slower together."""
+"""How many times as long as the product alone the copies beside it last: both are slower together."""
 TRIAL_S = 0.02
-"""Effort of finding that out."""
-BACKENDS = {"flash_attention": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "mem_efficient": "EFFICIENT_ATTENTION"}
+"""Effort of timing both alone."""
 
 
 class Kernels(Operands):
@@ -81,10 +80,10 @@ class Kernels(Operands):
     def attention(self, probe: Probe) -> Job:
         """Scaled dot-product attention by one library."""
         library = library_of(probe.variant)
-        if library not in BACKENDS:
+        if library not in PYTORCH_ATTENTION:
             raise Refused(f"PyTorch has no attention called {probe.variant!r}")
         attend = self.torch.nn.attention
-        backend = getattr(attend.SDPBackend, BACKENDS[library])
+        backend = getattr(attend.SDPBackend, PYTORCH_ATTENTION[library])
         back = probe.op.endswith("_bwd")
         heads = (probe.heads, probe.kv_heads, probe.kv_heads)
         q, k, v = (self.tensor(probe, probe.batch, h, probe.seq, probe.head_dim).requires_grad_(back) for h in heads)
@@ -113,7 +112,7 @@ class Kernels(Operands):
         return self.backward(call(), *inputs)
 
     def _operator(self, name: str, probe: Probe) -> tuple[Callable[[], Any], tuple[Any, ...]] | None:
-        """A call, and what it has gradients for."""
+        """A call, and the tensors that it has gradients for."""
         f, n = self.functional, probe.n
         if name == "embedding":
             table, words = self.tensor(probe, probe.k or TABLE_ROWS, n), self.whole(probe.k or TABLE_ROWS, probe.m)
@@ -136,19 +135,19 @@ class Kernels(Operands):
         return (lambda: plain[name](x), (x,)) if name in plain else None
 
     def _rope(self, x: Any) -> Callable[[], Any]:
-        """Positions turned into x, half of a head against the other, as eager code does it."""
+        """Rotary positions, half of a head against the other, as eager code computes them."""
         rows, columns = x.shape
         width = HEAD if columns % HEAD == 0 else columns
         turns = self.torch.arange(0, width, 2, device=self.device) / width
         angle = self.torch.outer(self.torch.arange(rows, device=self.device), ROPE_BASE**-turns).repeat(1, 2)
         cos, sin = (wave.to(x.dtype)[:, None, :] for wave in (angle.cos(), angle.sin()))
 
-        def turned() -> Any:
+        def rotated() -> Any:
             heads = x.view(rows, -1, width)
             low, high = heads.chunk(2, dim=-1)
             return heads * cos + self.torch.cat((-high, low), dim=-1) * sin
 
-        return turned
+        return rotated
 
     def cast(self, probe: Probe) -> Job:
         """From 16 bits; `quantise` finds the scale first."""

@@ -47,6 +47,7 @@ from ..tables import Row, time_us
 from .predicted import Own, Predicted
 
 UNIT = "us"
+OWN_GPU = True
 READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache")
 NEEDS = ("gpu", "op", "dtype")
 

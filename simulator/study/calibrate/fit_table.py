@@ -1,0 +1,161 @@
+"""A profile fitted to a table of measured kernels: as YAML, as JSON, and as the files of a survey's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ... import escape
+from ...errors import UserError
+from ...files import atomic
+from ...hardware.gpu import Gpu
+from .. import catalog
+from ..documents import source
+from ..documents.checked import validated
+from ..gpus import fit_files, kernel_fits
+from ..gpus.names import named
+from . import told
+from .doubt import ImpossibleRow, split_possible
+from .profile import Profile, profile
+from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, rows_in, write_facts
+from .table import Measured, line, rows_of, rows_on
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTable:
+    """The profile of a table, its GPU, and the rows that it was fitted to."""
+
+    profile: Profile
+    gpu: Gpu
+    rows: tuple[Measured, ...]
+    impossible: tuple[ImpossibleRow, ...]
+    """Rows that were left out because they are faster than the GPU can be."""
+
+    def record(self) -> dict[str, Any]:
+        """The JSON of it."""
+        unused = {"unused": dict(self.profile.unused), "missing": self.profile.missing}
+        return {"fits": fits(self.profile), "ratios": ratios(self.profile), **unused, "impossible": len(self.impossible)}
+
+
+@dataclass(frozen=True, slots=True)
+class FittedSurvey:
+    """What was made of the rows of a survey's folder."""
+
+    profile: Profile | None
+    why_not: str = ""
+    """Why there is no profile; empty if there is one."""
+    hint: str = ""
+    """What to do about that."""
+    suggested: tuple[str, ...] = ()
+    """Options of a run that the launches suggest."""
+    slowdowns: dict[str, float] = field(default_factory=dict)
+    """How many times as long products take beside a copy."""
+    impossible: tuple[str, ...] = ()
+    """Rows that were left out because they are faster than the GPU can be, by file and line."""
+
+    def record(self) -> dict[str, Any]:
+        """The JSON of it."""
+        return {
+            "fits": fits(self.profile) if self.profile else [],
+            "ratios": ratios(self.profile) if self.profile else [],
+            "missing": list(self.profile.missing) if self.profile else [],
+            "why_no_profile": self.why_not or None,
+            "hint": self.hint or None,
+            "suggested": list(self.suggested),
+            "slowdowns": self.slowdowns,
+            "impossible": list(self.impossible),
+        }
+
+
+def profile_of(path: Path, gpu: str = "") -> FittedTable:
+    """The profile of a table, of its GPU or of the named one. A GPU in a file of its own takes all rows."""
+    name, own = _rows_on(rows_of(path, gpu), gpu)
+    on = kernel_fits.gpu(gpu or name)
+    rows, impossible = split_possible(own, on, path)
+    return FittedTable(profile(rows, on, kernel_fits.shelf()), on, tuple(rows), tuple(impossible))
+
+
+def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured]]:
+    """The GPU of a table, or the named one, and its rows."""
+    if not (gpu and catalog.is_path(gpu)):
+        return rows_on(rows, kernel_fits.gpu(gpu).name if gpu else "", named)
+    found = dict.fromkeys(row.gpu for row in rows)
+    if len(found) > 1:
+        raise UserError(f"the table holds measurements of {len(found)} GPUs: {', '.join(found)}", hint="give it those of one")
+    return gpu, rows
+
+
+def text(made: Profile, about: str) -> str:
+    """A profile as YAML that can be read again, headed by what it is and by what was not measured."""
+    lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
+    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
+    validated(fit_files.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
+    return content
+
+
+def fits(made: Profile) -> list[dict[str, Any]]:
+    """The fits of a profile as JSON, without their constants."""
+    return [
+        {
+            "family": judged.fit.family,
+            "dtype": judged.fit.dtype,
+            "library": judged.fit.library,
+            "rows": judged.fit.rows,
+            "held_out": judged.held_out,
+            "error": judged.error,
+            "sigma": judged.fit.sigma,
+            "scaled": {"of": judged.scaled.of, "times": judged.scaled.times} if judged.scaled else None,
+        }
+        for judged in made.fits
+    ]
+
+
+def ratios(made: Profile) -> list[dict[str, Any]]:
+    """Ratios of other memory-bound operators to pointwise kernels, as JSON."""
+    return [
+        {
+            "op": ratio.op,
+            "times": ratio.times,
+            "error": ratio.error,
+            "rows": ratio.rows,
+            "smaller_rows": ratio.smaller_rows,
+            "smaller_error": ratio.told.smaller_sigma if ratio.smaller_rows else None,
+        }
+        for judged in made.fits
+        for ratio in judged.ratios
+    ]
+
+
+def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
+    """Fits the rows of a folder and writes its files. `left` kernels wait for more time, if that is known."""
+    if not rows_in(where):
+        return FittedSurvey(None, "nothing was measured")
+    rows, lines, found = rows_of(where / RAW), list[list[str]](), None
+    suggested, why_not, hint = tuple(told.suggestions(rows)), "", ""
+    try:
+        found = profile_of(where / RAW)
+        lines = [*told.constants(found.profile), *told.ratios(found.profile, found.gpu, found.rows)]
+        comment = "".join(f"\n# The launches beside them suggest {option}" for option in suggested)
+        about = f"Kernels of {found.gpu.name}: constants fitted to {RAW} beside this file by trainsim calibrate gpu{comment}"
+        content = text(found.profile, about)
+    except UserError as error:
+        found, why_not, hint = None, error.faults[0].message, _next_step(where, rows[0].gpu, error.faults[0].hint)
+    with atomic(where / FIT) as temporary:
+        temporary.write_text(line(told.COLUMNS) + "".join(map(line, [*lines, *told.scalars(rows)])), encoding="utf-8")
+    if found:
+        with atomic(where / PROFILE) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    write_facts(where, {**facts(where), LEFT: left, SUGGESTED: list(suggested)})
+    impossible = tuple(f"{where / RAW}:{one.row.line}: {one.row.probe}: {one.why}" for one in (found.impossible if found else ()))
+    return FittedSurvey(found.profile if found else None, why_not, hint, suggested, told.slowdowns(rows), impossible)
+
+
+def _next_step(where: Path, gpu: str, hint: str) -> str:
+    """What to do where there is no profile: of a GPU that the catalog lacks, the command that makes one."""
+    try:
+        named(gpu)
+    except UserError:
+        return f"{hint}; then: trainsim calibrate fit {where / RAW} --gpu FILE.yaml --out {where / PROFILE}"
+    return hint
