@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import escape
-from ...errors import UserError
+from ...errors import UserError, did_you_mean
 from ...files import atomic
 from ...hardware.gpu import Gpu
 from .. import catalog
@@ -20,7 +20,7 @@ from . import told
 from .doubt import ImpossibleRow, split_possible
 from .profile import Profile, profile
 from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, rows_in, write_facts
-from .table import Measured, line, rows_of, rows_on
+from .table import Measured, line, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,34 @@ def profile_of(path: Path, gpu: str = "") -> FittedTable:
 
 
 def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured]]:
-    """The GPU of a table, or the named one, and its rows."""
-    if not (gpu and catalog.is_path(gpu)):
-        return rows_on(rows, kernel_fits.gpu(gpu).name if gpu else "", named)
-    found = dict.fromkeys(row.gpu for row in rows)
-    if len(found) > 1:
-        raise UserError(f"the table holds measurements of {len(found)} GPUs: {', '.join(found)}", hint="give it those of one")
-    return gpu, rows
+    """The GPU that a profile is of, and its rows. `gpu` names it where the table does not, or has several; one in a file of its
+    own takes all rows."""
+    owners = {name: _in_catalog(name) for name in dict.fromkeys(row.gpu for row in rows)}
+    if gpu and catalog.is_path(gpu):
+        if len(owners) > 1:
+            raise UserError(
+                f"the table holds measurements of {len(owners)} GPUs: {', '.join(owners)}", hint="give it those of one"
+            )
+        return gpu, rows
+    found, unknown = list(dict.fromkeys(filter(None, owners.values()))), [name for name in owners if owners[name] is None]
+    wanted = kernel_fits.gpu(gpu).name if gpu else found[0] if len(found) == 1 else ""
+    if not wanted and found:
+        raise UserError(f"the table holds measurements of {len(found)} GPUs", hint=f"--gpu takes one of {', '.join(found)}")
+    if not wanted:
+        name = unknown[0] or "nothing"
+        raise UserError(f"the table's GPU, {name!r}, is not in the catalog", hint="--gpu names one that is, or a file of yours")
+    if wanted not in found and len(unknown) != 1:
+        raise UserError(f"no row is of {wanted!r}", hint=did_you_mean(wanted, found) if found else "")
+    owner = wanted if wanted in found else None
+    return wanted, [row for row in rows if owners[row.gpu] == owner]
+
+
+def _in_catalog(gpu: str) -> str | None:
+    """The catalog's name of a GPU; None if it lacks it."""
+    try:
+        return named(gpu)
+    except UserError:
+        return None
 
 
 def text(made: Profile, about: str) -> str:
@@ -98,16 +119,9 @@ def text(made: Profile, about: str) -> str:
 def fits(made: Profile) -> list[dict[str, Any]]:
     """The fits of a profile as JSON, without their constants."""
     return [
-        {
-            "family": judged.fit.family,
-            "dtype": judged.fit.dtype,
-            "library": judged.fit.library,
-            "rows": judged.fit.rows,
-            "held_out": judged.held_out,
-            "error": judged.error,
-            "sigma": judged.fit.sigma,
-            "scaled": {"of": judged.scaled.of, "times": judged.scaled.times} if judged.scaled else None,
-        }
+        {"family": judged.fit.family, "dtype": judged.fit.dtype, "library": judged.fit.library, "rows": judged.fit.rows}
+        | {"held_out": judged.held_out, "error": judged.error, "sigma": judged.fit.sigma}
+        | {"scaled": {"of": judged.scaled.of, "times": judged.scaled.times} if judged.scaled else None}
         for judged in made.fits
     ]
 
@@ -115,14 +129,8 @@ def fits(made: Profile) -> list[dict[str, Any]]:
 def ratios(made: Profile) -> list[dict[str, Any]]:
     """Ratios of other memory-bound operators to pointwise kernels, as JSON."""
     return [
-        {
-            "op": ratio.op,
-            "times": ratio.times,
-            "error": ratio.error,
-            "rows": ratio.rows,
-            "smaller_rows": ratio.smaller_rows,
-            "smaller_error": ratio.told.smaller_sigma if ratio.smaller_rows else None,
-        }
+        {name: getattr(ratio, name) for name in ("op", "times", "error", "rows", "smaller_rows")}
+        | {"smaller_error": ratio.told.smaller_sigma if ratio.smaller_rows else None}
         for judged in made.fits
         for ratio in judged.ratios
     ]
@@ -141,7 +149,9 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
         about = f"Kernels of {found.gpu.name}: constants fitted to {RAW} beside this file by trainsim calibrate gpu{comment}"
         content = text(found.profile, about)
     except UserError as error:
-        found, why_not, hint = None, error.faults[0].message, _next_step(where, rows[0].gpu, error.faults[0].hint)
+        found, why_not, hint = None, error.faults[0].message, error.faults[0].hint
+        if _in_catalog(rows[0].gpu) is None:
+            hint += f"; then: trainsim calibrate fit {where / RAW} --gpu FILE.yaml --out {where / PROFILE}"
     with atomic(where / FIT) as temporary:
         temporary.write_text(line(told.COLUMNS) + "".join(map(line, [*lines, *told.scalars(rows)])), encoding="utf-8")
     if found:
@@ -150,12 +160,3 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
     write_facts(where, {**facts(where), LEFT: left, SUGGESTED: list(suggested)})
     impossible = tuple(f"{where / RAW}:{one.row.line}: {one.row.probe}: {one.why}" for one in (found.impossible if found else ()))
     return FittedSurvey(found.profile if found else None, why_not, hint, suggested, told.slowdowns(rows), impossible)
-
-
-def _next_step(where: Path, gpu: str, hint: str) -> str:
-    """What to do where there is no profile: of a GPU that the catalog lacks, the command that makes one."""
-    try:
-        named(gpu)
-    except UserError:
-        return f"{hint}; then: trainsim calibrate fit {where / RAW} --gpu FILE.yaml --out {where / PROFILE}"
-    return hint

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -32,6 +33,7 @@ DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
 KINDS = (*HOST, *DEVICE, *RUNTIME)
 T = TypeVar("T")
+Event = Mapping[str, Any]
 ByProcess = Mapping[str, Mapping[Any, T]]
 """By number, then by process."""
 MOST_NESTED = 200
@@ -107,10 +109,9 @@ class Op:
     @property
     def chain(self) -> list[Op]:
         """The operator, its caller, the caller of that, and so on."""
-        found, op = [self], self.parent
-        while op is not None:
-            found.append(op)
-            op = op.parent
+        found = [self]
+        while found[-1].parent is not None:
+            found.append(found[-1].parent)
         return found
 
     @property
@@ -130,15 +131,42 @@ def is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value <= MOST_SIZE
 
 
-@dataclass(slots=True)
+@dataclass
 class Events:
     """The events of a trace, by their kind."""
 
     gpu: str = ""
     ops: dict[tuple[Any, Any], list[Op]] = field(default_factory=dict)
     """Operators by thread, in the order of their starts."""
-    device: list[Mapping[str, Any]] = field(default_factory=list)
-    runtime: list[Mapping[str, Any]] = field(default_factory=list)
+    device: list[Event] = field(default_factory=list)
+    runtime: list[Event] = field(default_factory=list)
+
+    @cached_property
+    def _ops_by_id(self) -> ByProcess[Op]:
+        """The operators of the host by their `External id`."""
+        return _by_number((op.args.get("External id"), op.process, op) for line in self.ops.values() for op in line)
+
+    @cached_property
+    def _calls_by_id(self) -> ByProcess[Event]:
+        """The calls of the runtime by their `correlation`."""
+        return _by_number((args_of(event).get("correlation"), event.get("pid"), event) for event in self.runtime)
+
+    def launcher(self, kernel: Event) -> Op | None:
+        """The innermost operator that launched a kernel."""
+        args, own, start_us = args_of(kernel), _process(kernel), span_of(kernel)[0]
+        call = _last(self._calls_by_id.get(str(args.get("correlation")), {}), own, start_us, lambda one: float(one["ts"]))
+        process = own if call is None else call.get("pid")
+        for owner in (args, args_of(call or {})):
+            known = self._ops_by_id.get(str(owner.get("External id")), {})
+            if process in known or call is None:
+                found = _last(known, process, start_us, lambda op: op.start_us)
+                if found is not None:
+                    return found
+        if call is None:
+            return None
+        ops, called_us = self.ops.get((call.get("pid"), call.get("tid")), []), float(call["ts"])
+        at = bisect_right(ops, called_us, key=lambda op: op.start_us) - 1
+        return next((op for op in (ops[at].chain if at >= 0 else []) if op.end_us >= called_us), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +246,7 @@ def _are_times(start: Any, lasts: Any) -> bool:
         return False
 
 
-def span_of(event: Mapping[str, Any]) -> tuple[float, float]:
+def span_of(event: Event) -> tuple[float, float]:
     """Start and end of an event, in microseconds."""
     start = float(event["ts"])
     return start, start + float(event.get("dur", 0))
@@ -239,45 +267,16 @@ def _nest(ops: list[Op], name: str) -> None:
         open_.append(op)
 
 
-def operators_by_id(events: Events) -> ByProcess[Op]:
-    """The operators of the host by their `External id`."""
-    found: dict[str, dict[Any, Op]] = {}
-    for op in (op for line in events.ops.values() for op in line if "External id" in op.args):
-        found.setdefault(str(op.args["External id"]), {})[op.process] = op
+def _by_number(entries: Iterable[tuple[Any, Any, T]]) -> ByProcess[T]:
+    """Entries by their number, then by their process; those without a number left out."""
+    found: dict[str, dict[Any, T]] = {}
+    for number, process, entry in entries:
+        if number is not None:
+            found.setdefault(str(number), {})[process] = entry
     return found
 
 
-def launches_by_id(events: Events) -> ByProcess[Mapping[str, Any]]:
-    """The calls of the runtime by their `correlation`."""
-    found: dict[str, dict[Any, Mapping[str, Any]]] = {}
-    for event in (event for event in events.runtime if "correlation" in args_of(event)):
-        found.setdefault(str(args_of(event)["correlation"]), {})[event.get("pid")] = event
-    return found
-
-
-def launcher(event: Mapping[str, Any], by_id: ByProcess[Op], launch: ByProcess[Mapping[str, Any]], events: Events) -> Op | None:
-    """The innermost operator that launched a kernel."""
-    args, own = args_of(event), _process(event)
-    start_us = span_of(event)[0]
-    call = _last(launch.get(str(args.get("correlation")), {}), own, start_us, lambda one: float(one["ts"]))
-    process = own if call is None else call.get("pid")
-    for owner in (args, args_of(call or {})):
-        held = by_id.get(str(owner.get("External id")), {})
-        if process in held or call is None:
-            found = _last(held, process, start_us, lambda op: op.start_us)
-            if found is not None:
-                return found
-    if call is None:
-        return None
-    ops = events.ops.get((call.get("pid"), call.get("tid")), [])
-    at = bisect_right(ops, float(call["ts"]), key=lambda op: op.start_us) - 1
-    op = ops[at] if at >= 0 else None
-    while op is not None and op.end_us < float(call["ts"]):
-        op = op.parent
-    return op
-
-
-def _process(event: Mapping[str, Any]) -> Any:
+def _process(event: Event) -> Any:
     """The process of a kernel, where it says so and not its device."""
     return None if event.get("pid") == args_of(event).get("device", "") else event.get("pid")
 
@@ -289,7 +288,7 @@ def _last(held: Mapping[Any, T], process: Any, before_us: float, start_us: Calla
     return max((one for one in held.values() if start_us(one) <= before_us), key=start_us, default=None)
 
 
-def args_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def args_of(event: Event) -> Mapping[str, Any]:
     """The arguments of an event."""
     args = event.get("args")
     return args if isinstance(args, dict) else {}
@@ -304,7 +303,7 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def launches(runtime: Iterable[Mapping[str, Any]]) -> Launches:
+def launches(runtime: Iterable[Event]) -> Launches:
     """How often the host launched kernels, and how long that took it."""
     threads: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
     for event in runtime:

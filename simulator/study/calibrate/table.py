@@ -11,7 +11,7 @@ import csv
 import errno
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -260,28 +260,3 @@ def spread(times: Sequence[float]) -> tuple[float, float, float]:
         return times[0], times[0], times[0]
     tenths = quantiles(times, n=10, method="inclusive")
     return median(times), tenths[0], tenths[-1]
-
-
-def rows_on(rows: Sequence[Measured], gpu: str, named: Callable[[str], str]) -> tuple[str, list[Measured]]:
-    """The GPU that a profile is of, and its rows; `gpu` says which where the table does not, or names several."""
-    owners = {words: _known(words, named) for words in dict.fromkeys(row.gpu for row in rows)}
-    found = list(dict.fromkeys(owner for owner in owners.values() if owner))
-    wanted = gpu or (found[0] if len(found) == 1 else "")
-    if not wanted and len(found) > 1:
-        raise UserError(f"the table holds measurements of {len(found)} GPUs", hint=f"--gpu takes one of {', '.join(found)}")
-    if not wanted:
-        words = next(iter(owners)) or "nothing"
-        raise UserError(f"the table's GPU, {words!r}, is not in the catalog", hint="--gpu names one that is, or a file of yours")
-    if wanted in found:
-        return wanted, [row for row in rows if owners[row.gpu] == wanted]
-    strangers = [words for words, owner in owners.items() if owner is None]
-    if len(strangers) != 1:
-        raise UserError(f"no row is of {wanted!r}", hint=did_you_mean(wanted, found) if found else "")
-    return wanted, [row for row in rows if owners[row.gpu] is None]
-
-
-def _known(words: str, named: Callable[[str], str]) -> str | None:
-    try:
-        return named(words)
-    except UserError:
-        return None

@@ -1,6 +1,6 @@
 """Timing one kernel: warm-ups, a cold cache before every run, and the spread of the runs.
 
-The loop is the same for every device; a `Watch` marks a moment, waits, and empties the cache. On a GPU marks are CUDA events.
+The loop is the same for every device; a watch marks a moment, waits, and empties the cache. On a GPU marks are CUDA events.
 Where the host needs longer to launch a kernel than the GPU to run it, the GPU is kept busy first, so that the launch is not
 timed. On a CPU a mark is the time. The cache is emptied by reading more than it holds: writing would leave it full of lines that
 the kernel has to write back first.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from ...units import MS_PER_S
 from .table import spread
@@ -65,26 +65,55 @@ class Sample:
         return spread(self.times_s)
 
 
-class Watch(Protocol):
-    """The clock of a device."""
+class CpuWatch:
+    """The clock of the host, which never runs ahead of the device."""
+
+    def __init__(self, torch: Any, cache_bytes: int = CPU_CACHE_BYTES, device: str = "cpu") -> None:
+        self.buffer = torch.ones(cache_bytes // FLOAT_BYTES, device=device)
 
     def mark(self) -> Any:
         """This moment, on the device."""
+        return perf_counter()
 
     def between_s(self, start: Any, end: Any) -> float:
         """Seconds from mark to mark, after `wait`."""
+        return max(float(end - start), 1 / CLOCK_HZ)
 
     def wait(self) -> None:
         """Waits until everything that was launched has ended."""
 
     def empty_cache(self) -> None:
         """Empties the cache of what a kernel may read."""
+        self.buffer.sum()
 
     def keep_busy(self, seconds: float) -> None:
         """Keeps the device busy for a while, if the host can run ahead of it."""
 
 
-def timed(watch: Watch, job: Job, effort_s: float, clock: Callable[[], float] = perf_counter) -> tuple[float, ...]:
+class CudaWatch(CpuWatch):
+    """CUDA events."""
+
+    def __init__(self, torch: Any) -> None:
+        cache_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or USUAL_CACHE_BYTES
+        super().__init__(torch, TIMES_CACHE * cache_bytes, "cuda")
+        self.cuda = torch.cuda
+
+    def mark(self) -> Any:
+        event = self.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_s(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / MS_PER_S
+
+    def wait(self) -> None:
+        self.cuda.synchronize()
+
+    def keep_busy(self, seconds: float) -> None:
+        self.cuda._sleep(int(seconds * CLOCK_HZ))
+
+
+def timed(watch: CpuWatch, job: Job, effort_s: float, clock: Callable[[], float] = perf_counter) -> tuple[float, ...]:
     """Seconds of each run of a job, shortest first: as many runs as fit in `effort_s`, but at least a few."""
     _trial(watch, job, clock)
     once_s, host_s = _trial(watch, job, clock)
@@ -107,7 +136,7 @@ def timed(watch: Watch, job: Job, effort_s: float, clock: Callable[[], float] = 
     return tuple(sorted(watch.between_s(start, end) / job.repeat for start, end in marks))
 
 
-def _trial(watch: Watch, job: Job, clock: Callable[[], float]) -> tuple[float, float]:
+def _trial(watch: CpuWatch, job: Job, clock: Callable[[], float]) -> tuple[float, float]:
     """Seconds of one run with everything around it, and those in which the host launched it and what goes before it."""
     watch.wait()
     began = clock()
@@ -119,51 +148,3 @@ def _trial(watch: Watch, job: Job, clock: Callable[[], float]) -> tuple[float, f
     job.after()
     watch.wait()
     return max(clock() - began, 1 / CLOCK_HZ), host_s
-
-
-class CpuWatch:
-    """The clock of the host."""
-
-    def __init__(self, torch: Any) -> None:
-        self.buffer = torch.ones(CPU_CACHE_BYTES // FLOAT_BYTES)
-
-    def mark(self) -> float:
-        return perf_counter()
-
-    def between_s(self, start: float, end: float) -> float:
-        return max(end - start, 1 / CLOCK_HZ)
-
-    def wait(self) -> None:
-        """Nothing runs ahead."""
-
-    def empty_cache(self) -> None:
-        self.buffer.sum()
-
-    def keep_busy(self, seconds: float) -> None:
-        """Nothing runs ahead."""
-
-
-class CudaWatch:
-    """CUDA events."""
-
-    def __init__(self, torch: Any) -> None:
-        self.cuda = torch.cuda
-        cache_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or USUAL_CACHE_BYTES
-        self.buffer = torch.ones(TIMES_CACHE * cache_bytes // FLOAT_BYTES, device="cuda")
-
-    def mark(self) -> Any:
-        event = self.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def between_s(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) / MS_PER_S
-
-    def wait(self) -> None:
-        self.cuda.synchronize()
-
-    def empty_cache(self) -> None:
-        self.buffer.sum()
-
-    def keep_busy(self, seconds: float) -> None:
-        self.cuda._sleep(int(seconds * CLOCK_HZ))

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from .kernel_words import PYTORCH_ATTENTION, Probe, library_of
-from .timers import Job, Watch, timed
+from .timers import CpuWatch, Job, timed
 from .torch_operands import DTYPES, Operands, Refused
 
 TABLE_ROWS = 2**15
@@ -29,7 +29,7 @@ TRIAL_S = 0.02
 class Kernels(Operands):
     """Builds the kernels of rows on one device."""
 
-    def __init__(self, torch: Any, device: str, watch: Watch) -> None:
+    def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
         super().__init__(torch, device)
         self.watch = watch
         self.builders: Mapping[str, Callable[[Probe], Job]] = {

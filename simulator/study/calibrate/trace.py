@@ -16,20 +16,7 @@ from typing import Any
 from ...units import NS_PER_S, US_PER_S
 from . import kineto
 from .kernel_words import Probe, kernel_of
-from .kineto import (
-    Events,
-    Launches,
-    Op,
-    args_of,
-    is_count,
-    launcher,
-    launches,
-    launches_by_id,
-    operators_by_id,
-    span_of,
-    union,
-    word,
-)
+from .kineto import Event, Events, Launches, Op, args_of, is_count, launches, span_of, union, word
 from .table import COLUMNS, FIT, Measured, line, spread
 from .trace_names import COLLECTIVE_KERNEL, collective_of, family_of
 from .trace_ops import found, is_composite, probe_of
@@ -116,11 +103,10 @@ operator within that launched it."""
 
 def _on_device(events: Events) -> Iterator[Pair]:
     """Every kernel of the GPU with its row."""
-    by_id, launch = operators_by_id(events), launches_by_id(events)
     calls: dict[int, int] = {}
     for event in events.device:
         name, (start, end) = word(event.get("name")), span_of(event)
-        op = launcher(event, by_id, launch, events)
+        op = events.launcher(event)
         whole = found(op) if op else None
         if COLLECTIVE_KERNEL.search(name) or "Collective name" in args_of(event):
             recorded = next(filter(None, map(_recorded, op.chain if op else [])), {})
@@ -158,7 +144,7 @@ def _row(name: str, probe: Probe) -> tuple[str, Probe, str]:
     return name, probe, FIT if kernel_of(probe) is not None else UNMATCHED
 
 
-def _stray(name: str, event: Mapping[str, Any]) -> tuple[str, Probe, str]:
+def _stray(name: str, event: Event) -> tuple[str, Probe, str]:
     """The row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
     way = next((ours for words, ours in COPIES if words in name), "")
     moved = args_of(event).get("bytes")

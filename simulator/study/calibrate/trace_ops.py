@@ -26,7 +26,7 @@ TRACE_GROUPED_GEMMS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4}
 """Place of the ends of the groups; the operands come first."""
 SCALES = 2
 """Place of the scales of the first operand, in scaled products."""
-_SDPA = "aten::_scaled_dot_product_"
+_SDPA, _FA2, _FA3 = "aten::_scaled_dot_product_", "flash_attn::_flash_attn_", "flash_attn_3::"
 TRACE_ATTENTIONS = {
     f"{_SDPA}flash_attention": ("attention_fwd", 0, 4, "flash_attention"),
     f"{_SDPA}flash_attention_backward": ("attention_bwd", 1, 11, "flash_attention"),
@@ -36,14 +36,10 @@ TRACE_ATTENTIONS = {
     f"{_SDPA}cudnn_attention_backward": ("attention_bwd", 1, 14, "cudnn"),
     f"{_SDPA}flash_attention_for_cpu": ("attention_fwd", 0, 4, "flash_attention"),
     f"{_SDPA}flash_attention_for_cpu_backward": ("attention_bwd", 1, 7, "flash_attention"),
-    "flash_attn::_flash_attn_forward": ("attention_fwd", 0, FIRST, "flash_attention"),
-    "flash_attn::_flash_attn_backward": ("attention_bwd", 1, FIRST, "flash_attention"),
-    "flash_attn::_flash_attn_varlen_forward": ("attention_fwd", 0, FIRST, "flash_attention"),
-    "flash_attn::_flash_attn_varlen_backward": ("attention_bwd", 1, FIRST, "flash_attention"),
-    "flash_attn_3::fwd": ("attention_fwd", 0, FIRST, "fa3"),
-    "flash_attn_3::bwd": ("attention_bwd", 1, FIRST, "fa3"),
-    "flash_attn_3::_flash_attn_forward": ("attention_fwd", 0, FIRST, "fa3"),
-    "flash_attn_3::_flash_attn_backward": ("attention_bwd", 1, FIRST, "fa3"),
+    **dict.fromkeys((f"{_FA2}forward", f"{_FA2}varlen_forward"), ("attention_fwd", 0, FIRST, "flash_attention")),
+    **dict.fromkeys((f"{_FA2}backward", f"{_FA2}varlen_backward"), ("attention_bwd", 1, FIRST, "flash_attention")),
+    **dict.fromkeys((f"{_FA3}fwd", f"{_FA3}_flash_attn_forward"), ("attention_fwd", 0, FIRST, "fa3")),
+    **dict.fromkeys((f"{_FA3}bwd", f"{_FA3}_flash_attn_backward"), ("attention_bwd", 1, FIRST, "fa3")),
 }
 """Operator of a table, places of the queries and of `is_causal`, and the library."""
 TOKENS_FIRST = "flash_attn"
