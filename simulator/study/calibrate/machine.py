@@ -20,7 +20,7 @@ from .kernel_words import Probe, kernel_of
 from .table import COLD
 from .timers import CpuWatch, CudaWatch, Job, Sample, timed
 from .torch_kernels import Kernels
-from .torch_operands import Refused, operators
+from .torch_operands import Refused, count_operators
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")
@@ -75,7 +75,7 @@ class TorchBench:
     def _operators(self, probe: Probe, job: Job) -> int | None:
         """How many operators of PyTorch a memory-bound kernel is made of; None where this version cannot count them."""
         with suppress(ImportError, AttributeError, RuntimeError, TypeError):
-            return operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
+            return count_operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
         return None
 
     def facts(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ TABLE_ROWS = 2**15
 ROPE_BASE = 500_000.0  # TOLERANCE: any base takes as long
 HEAD = 128
 COVER = 1.5
-"""How many times as long as the product alone the copies beside it last: both are slower together."""
+"""How many times as long as the GEMM uncontended the copies beside it last: both are slower together."""
 TRIAL_S = 0.02
 """Effort of timing both alone."""
 
@@ -33,7 +33,7 @@ class Kernels(Operands):
         super().__init__(torch, device)
         self.watch = watch
         self.builders: Mapping[str, Callable[[Probe], Job]] = {
-            "gemm": self.product, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
+            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
             "rmsnorm": self.rowwise, "layernorm": self.rowwise, "swiglu": self.rowwise, "rope": self.rowwise,
             "softmax": self.rowwise, "elementwise": self.rowwise, "cross_entropy": self.rowwise, "embedding": self.rowwise,
             "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
@@ -47,9 +47,9 @@ class Kernels(Operands):
             raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
         return build(probe)
 
-    # Products --------------------------------------------------------------------------------------------------------------
+    # GEMMs -----------------------------------------------------------------------------------------------------------------
 
-    def product(self, probe: Probe) -> Job:
+    def gemm(self, probe: Probe) -> Job:
         """Forward x w', input gradient g w, weight gradient g' x."""
         if probe.dtype == "fp8":
             return self.scaled(probe)
@@ -95,7 +95,7 @@ class Kernels(Operands):
 
         return self.backward(forward(), q, k, v) if back else Job(forward)
 
-    # Bound by memory -------------------------------------------------------------------------------------------------------
+    # Memory-bound operators ------------------------------------------------------------------------------------------------
 
     def rowwise(self, probe: Probe) -> Job:
         """An operator on rows, or its backward pass."""
@@ -115,7 +115,7 @@ class Kernels(Operands):
         """A call, and the tensors that it has gradients for."""
         f, n = self.functional, probe.n
         if name == "embedding":
-            table, words = self.tensor(probe, probe.k or TABLE_ROWS, n), self.whole(probe.k or TABLE_ROWS, probe.m)
+            table, words = self.tensor(probe, probe.k or TABLE_ROWS, n), self.indices(probe.k or TABLE_ROWS, probe.m)
             return lambda: f.embedding(words, table), (table,)
         x = self.tensor(probe, probe.m, n)
         if name in ("rmsnorm", "layernorm"):
@@ -127,7 +127,7 @@ class Kernels(Operands):
             call = {"swiglu": lambda: f.silu(x) * y, "add": lambda: x + y, "mul": lambda: x * y}[name]
             return call, (x, y)
         if name == "cross_entropy":
-            words = self.whole(n, probe.m)
+            words = self.indices(n, probe.m)
             return lambda: f.cross_entropy(x.float(), words), (x,)
         if name == "rope":
             return self._rope(x), (x,)
@@ -198,12 +198,12 @@ class Kernels(Operands):
         return Job(graph.replay, repeat=probe.m, ahead=False)
 
     def overlap(self, probe: Probe) -> Job:
-        """A product while another stream copies within the device's memory, for longer than the product alone takes."""
+        """A GEMM while another stream copies within the device's memory, for longer than the GEMM takes uncontended."""
         self.needs_cuda("a second stream")
-        product, cuda = self.product(Probe("gemm", probe.dtype, probe.m, probe.n, probe.k, variant="fwd")), self.torch.cuda
+        gemm, cuda = self.gemm(Probe("gemm", probe.dtype, probe.m, probe.n, probe.k, variant="fwd")), self.torch.cuda
         here = self.tensor(probe, max(probe.m * probe.k, probe.n * probe.k, probe.m * probe.n))
         there, side = self.torch.empty_like(here), cuda.Stream()
-        alone_s = median(timed(self.watch, product, TRIAL_S))
+        alone_s = median(timed(self.watch, gemm, TRIAL_S))
         count = math.ceil(COVER * alone_s / median(timed(self.watch, Job(lambda: there.copy_(here)), TRIAL_S)))
 
         def before() -> None:
@@ -212,4 +212,4 @@ class Kernels(Operands):
                 for _ in range(count):
                     there.copy_(here)
 
-        return Job(product.call, before, lambda: cuda.current_stream().wait_stream(side), alone_s=alone_s)
+        return Job(gemm.call, before, lambda: cuda.current_stream().wait_stream(side), alone_s=alone_s)

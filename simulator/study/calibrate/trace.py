@@ -18,7 +18,7 @@ from . import kineto
 from .kernel_words import Probe, kernel_of
 from .kineto import Event, Events, Launches, Op, args_of, is_count, launches, span_of, union, word
 from .table import COLUMNS, FIT, Measured, line, spread
-from .trace_names import COLLECTIVE_KERNEL, collective_of, family_of
+from .trace_names import COLLECTIVE_KERNEL, collective_of, operator_of
 from .trace_ops import found, is_composite, probe_of
 
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
@@ -150,7 +150,7 @@ def _stray(name: str, event: Event) -> tuple[str, Probe, str]:
     moved = args_of(event).get("bytes")
     if way and is_count(moved) and moved >= 2:
         return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=way))
-    return name, Probe(family_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
+    return name, Probe(operator_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
 
 
 def _recorded(op: Op) -> Mapping[str, Any]:
