@@ -21,13 +21,9 @@ def command() -> None:
 
 @command.command("links", short_help="Fit a fabric to the output of nccl-tests.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write the fabric to this file, not to stdout."
-)
-@click.option("--inside", metavar="FABRIC", help="Fabric that the fit of links inside nodes starts from.  [default: the nearest]")
-@click.option(
-    "--across", metavar="FABRIC", help="Fabric that the fit of the network between nodes starts from.  [default: the nearest]"
-)
+@click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write to this file, not to stdout.")
+@click.option("--inside", metavar="FABRIC", help="Start the links inside nodes from this fabric.  [default: the nearest]")
+@click.option("--across", metavar="FABRIC", help="Start the network between nodes from this fabric.  [default: the nearest]")
 @click.option("--kind", metavar="COLLECTIVE", help="Collective of runs that do not name their program, such as alltoall.")
 @json_option
 def links(
@@ -58,23 +54,14 @@ def links(
 
 
 @command.command("gpu", short_help="Time kernels on this GPU with PyTorch.")
-@click.option(
-    "--model",
-    metavar="NAME",
-    help="Time the kernels of this model at several degrees of parallelism.  [default: a grid of sizes]",
-)
+@click.option("--model", metavar="NAME", help="Time the kernels of this model as several plans split it.  [default: a grid]")
 @click.option("--dtype", default="bf16,fp8", show_default=True, help="Formats of GEMMs and attention: bf16, fp16, fp8.")
 @click.option("--ops", help="Time these operators only, such as gemm,attention,rmsnorm,adam.  [default: all]")
 @click.option("--budget", default="10 min", show_default=True, help="Time to spend; operators share it equally.")
 @click.option(
     "--out", metavar="DIR", help="Folder of the results.  [default: results/calibration/GPU-DATE, the newest if it is incomplete]"
 )
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    help="Where to run; cpu tries the command without a GPU.",
-)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="cpu works without a GPU.")
 @json_option
 def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | None, device: str, as_json: bool) -> None:
     """Time kernels with CUDA events and fit kernel models to them.
@@ -115,7 +102,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     for reason, count in outcome.refused.items():
         say(f"{count} not run here: {reason}")
     for name, times in written.slowdowns.items():
-        say(f"{name}: {times:.3g} times as long as alone")
+        say(f"{name}: {times:.3g} times its uncontended time")
     for option in written.suggested:
         say(f"launches suggest {option}")
     for row in written.impossible:
@@ -129,9 +116,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
 @command.command("fit", short_help="Fit a profile to a table of measured kernels.")
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--gpu", "gpu_name", metavar="NAME", default="", help="GPU of the rows to fit, if the table names several or none.")
-@click.option(
-    "--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write the profile to this file, not to stdout."
-)
+@click.option("--out", metavar="FILE.yaml", callback=checked_path((".yaml", ".yml")), help="Write to this file, not to stdout.")
 @json_option
 def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     """Fit kernel models to TABLE, measured kernels in the columns that `trainsim validate --kind kernels` reads.

@@ -203,7 +203,7 @@ class Bench:
         self.now_s += self.lasts_s.get(probe.op, 1.0)
         if probe.op in self.cannot:
             raise Refused("no such kernel here")
-        return Sample((0.001, 0.002, 0.003), 1980.0, 650.5)
+        return Sample((0.001, 0.002, 0.003), Reading(1980.0, 650.5))
 
     def clock(self) -> float:
         return self.now_s

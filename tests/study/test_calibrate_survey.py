@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from simulator.costs.measured import Estimator, Options
@@ -14,6 +15,9 @@ from simulator.study.calibrate import fit_table, harness, survey_folder
 from simulator.study.calibrate.kernel_words import Probe, kernel_of
 from simulator.study.calibrate.table import COLD, Measured, text
 from simulator.study.gpus import fit_files, kernel_fits
+
+from ..source import modules
+from ..test_floors import dotted, imports
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -124,3 +128,21 @@ def test_of_a_gpu_outside_the_catalog_the_next_command_is_told(tmp_path: Path) -
     assert "'NVIDIA Z900', is not in the catalog" in written.why_not
     assert written.hint.startswith("--gpu names one that is, or a file of yours; then: ")
     assert f"trainsim calibrate fit {where / survey_folder.RAW} --gpu FILE.yaml" in written.hint
+
+
+MEASURE = {"gauge", "grid", "harness", "machine", "timers", "torch_kernels", "torch_operands"}
+FIT = {"fit_table", "profile", "groups", "ratios"}
+
+
+def test_measuring_and_fitting_do_not_know_each_other() -> None:
+    """Directly or through others: what both need stands below them."""
+    graph, folder = nx.DiGraph(), "simulator.study.calibrate."
+    for module in modules():
+        if dotted(module).startswith(folder):
+            names = (found.name.removeprefix(folder).split(".")[0] for found in imports(module))
+            graph.add_edges_from((dotted(module).removeprefix(folder), name) for name in names)
+    assert graph.nodes >= MEASURE | FIT
+    for name in MEASURE:
+        assert not nx.descendants(graph, name) & FIT, name
+    for name in FIT:
+        assert not nx.descendants(graph, name) & MEASURE, name

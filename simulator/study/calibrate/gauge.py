@@ -42,7 +42,7 @@ NO_READING = Reading()
 
 
 class SmiMonitor:
-    """Readings of nvidia-smi from entering to leaving `with`."""
+    """Readings of nvidia-smi about a GPU from entering to leaving `with`; none if the GPU has no name."""
 
     def __init__(self, which: str, clock: Callable[[], float] = perf_counter) -> None:
         self.which, self.clock = which, clock
@@ -51,7 +51,7 @@ class SmiMonitor:
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> SmiMonitor:
-        command = accepted_query(self.which)
+        command = accepted_query(self.which) if self.which else None
         if command is None:
             return self
         command = [*command, f"--loop-ms={PERIOD_MS}"]

@@ -91,7 +91,8 @@ def measure_all(
 def row_of(bench: KernelTimer, probe: Probe, sample: Sample) -> Measured:
     """The row of a sample, taken with a cold cache."""
     median_s, low_s, high_s = sample.spread_s
-    seen = (sample.clock_mhz, sample.power_w, sample.throttle, sample.operators, sample.alone_s, True)
+    state = sample.reading
+    seen = (state.clock_mhz, state.power_w, state.throttle, sample.operators, sample.alone_s, True)
     return Measured(bench.name, probe, median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
 
 

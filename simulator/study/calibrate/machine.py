@@ -15,7 +15,7 @@ from ...files import read_bounded
 from ...kernels import Rowwise
 from ...units import show_bytes
 from ..tables import MOST_BYTES
-from .gauge import NO_READING, PATIENCE_S, SmiMonitor
+from .gauge import PATIENCE_S, SmiMonitor
 from .kernel_words import Probe, kernel_of
 from .table import COLD
 from .timers import CpuWatch, CudaWatch, Job, Sample, timed
@@ -39,16 +39,14 @@ class TorchBench:
         self.source = f"{COLD}, torch {torch.__version__}"
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
         self.kernels = Kernels(torch, self.device, self.watch)
-        self.monitor = SmiMonitor(_identity(torch)) if self.device == "cuda" else None
+        self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")
 
     def __enter__(self) -> TorchBench:
-        if self.monitor:
-            self.monitor.__enter__()
+        self.monitor.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.monitor:
-            self.monitor.__exit__(*exception)
+        self.monitor.__exit__(*exception)
 
     def measure(self, probe: Probe, effort_s: float) -> Sample:
         """The times of a kernel. Raises `Refused` for what this machine cannot run."""
@@ -69,8 +67,7 @@ class TorchBench:
         """The times of a job, and the state of the GPU meanwhile."""
         began = perf_counter()
         times_s = timed(self.watch, job, effort_s)
-        seen = self.monitor.during(began, perf_counter()) if self.monitor else NO_READING
-        return Sample(times_s, seen.clock_mhz, seen.power_w, seen.throttle, self._operators(probe, job), job.alone_s)
+        return Sample(times_s, self.monitor.during(began, perf_counter()), self._operators(probe, job), job.alone_s)
 
     def _operators(self, probe: Probe, job: Job) -> int | None:
         """How many operators of PyTorch a memory-bound kernel is made of; None where this version cannot count them."""

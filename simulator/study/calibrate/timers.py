@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from ...units import MS_PER_S
+from .gauge import NO_READING, Reading
 from .table import spread
 
 LEAST_RUNS, MOST_RUNS = 5, 100
@@ -51,10 +52,7 @@ class Sample:
     """The times of some runs, in seconds, shortest first, with the state of the GPU meanwhile."""
 
     times_s: tuple[float, ...]
-    clock_mhz: float | None = None
-    power_w: float | None = None
-    throttle: str = ""
-    """What held the clock down, where the GPU reports it."""
+    reading: Reading = NO_READING
     operators: int | None = None
     """Operators of PyTorch that the kernel is made of; None where they were not counted."""
     alone_s: float | None = None
