@@ -18,7 +18,8 @@ import pytest
 from simulator.costs.measured import Estimator
 from simulator.errors import UserError
 from simulator.study.calibrate import fit_table, grid
-from simulator.study.calibrate.kernel_words import BY_PYTORCH, Probe, kernel_of, work
+from simulator.study.calibrate.attention_libraries import BY_PYTORCH
+from simulator.study.calibrate.kernel_words import Probe, kernel_of, work
 from simulator.study.calibrate.machine import TorchBench
 from simulator.study.calibrate.table import COLUMNS, rows_of, text
 from simulator.study.calibrate.torch_operands import Refused

@@ -20,9 +20,10 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part
 from simulator.study.calibrate import grid, timers
+from simulator.study.calibrate.attention_libraries import library_of
 from simulator.study.calibrate.gauge import NO_READING, Reading, SmiMonitor, accepted_query, parse_reading
 from simulator.study.calibrate.harness import Outcome, measure_all
-from simulator.study.calibrate.kernel_words import SIZES, Probe, kernel_of, library_of, probes_of, work
+from simulator.study.calibrate.kernel_words import SIZES, Probe, kernel_of, probes_of, work
 from simulator.study.calibrate.table import COLUMNS, Measured, append, rows_of, text
 from simulator.study.calibrate.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
 from simulator.study.calibrate.torch_kernels import Kernels

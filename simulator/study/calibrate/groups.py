@@ -14,7 +14,8 @@ from ...costs.shelf import ANY, FITTED_AS, SHORT, Family
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Gemm, Kernel, Rowwise
 from ..gpus.operator_names import ATTENTION_BOTH, TABLE_BACKWARD, WIDTH, Experts
-from .kernel_words import kernel_of, library_of, name_of, turns_of
+from .attention_libraries import library_of
+from .kernel_words import kernel_of, name_of, turns_of
 from .table import Measured
 
 RATIO = "ratio"

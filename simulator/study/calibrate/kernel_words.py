@@ -32,6 +32,7 @@ from ..gpus.operator_names import (
     is_backward,
     workload_name,
 )
+from .attention_libraries import BY_PYTORCH, PYTORCH_ATTENTION
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 """The columns of sizes; a size of 0 is one that a kernel does not have."""
@@ -56,11 +57,6 @@ IN_TURN = "tn fwd"
 TURNS = 6
 """Their public collectors (ai-dynamo/aiconfigurator, collector/*/collect_gemm.py) time it in a loop over so many weights, or
 five: more than the cache holds, unless they are small."""
-BY_PYTORCH = "by=pytorch"
-"""Follows the name of an attention library that is meant as PyTorch means it, the kernel alone: inference frameworks mean others
-by the same name."""
-PYTORCH_ATTENTION = {"flash_attention": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "mem_efficient": "EFFICIENT_ATTENTION"}
-"""Libraries of attention that PyTorch has, and its backends."""
 EAGER = "eager"
 """In the variant of what frameworks write out of several operators where a library may have one kernel."""
 ELEMENTWISE = ("add", "mul", "relu", "gelu", "dropout", "silu")
@@ -244,11 +240,6 @@ def _backward(name: str, probe: Probe) -> tuple[str, float]:
 def turns_of(variant: str) -> int:
     """How many second operands took turns when a product was timed; 0 if none did, as far as its words tell."""
     return TURNS if variant.strip().lower() == IN_TURN else 0
-
-
-def library_of(variant: str) -> str:
-    """The library of attention that a row names: one spelling, without additions such as `contig=True`."""
-    return "_".join(word for word in variant.lower().replace("-", "_").split() if "=" not in word)
 
 
 def adds_to_gradient(probe: Probe) -> bool:

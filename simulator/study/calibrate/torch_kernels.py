@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from .kernel_words import PYTORCH_ATTENTION, Probe, library_of
+from .attention_libraries import PYTORCH_ATTENTION, library_of
+from .kernel_words import Probe
 from .timers import CpuWatch, Job, timed
 from .torch_operands import DTYPES, Operands, Refused
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from .kernel_words import BY_PYTORCH, Probe
+from .attention_libraries import BY_PYTORCH
+from .kernel_words import Probe
 from .kineto import FIRST, Op, is_shape
 
 SHARED = "e8m0"

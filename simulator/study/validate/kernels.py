@@ -20,14 +20,11 @@ from ...costs.measured import Estimate, Estimator, Options, together
 from ...costs.shelf import (
     CACHE_PASSES,
     CACHE_US,
-    FOR_AMPERE,
     HANDED_ON_US,
     LINEAR_US,
     OPERATOR_US,
     PAGED,
-    SHORT,
     SPILL_US,
-    UNFUSED,
 )
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
@@ -35,9 +32,10 @@ from ...kernels import Attention, Gemm, Rowwise
 from ...units import US_PER_S
 from .. import catalog
 from ..calibrate import table
+from ..calibrate.attention_libraries import fitted_library
 from ..calibrate.cached import TURNS_QUERIES, cached_s, is_of_frameworks
 from ..calibrate.deep_gemm import spilled_s
-from ..calibrate.kernel_words import EAGER, SIZES, Probe, kernels_in, library_of, turns_of
+from ..calibrate.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
 from ..calibrate.table import is_cold, probe_of
 from ..gpus import fit_files, kernel_fits
 from ..gpus.eager import is_one_by_one
@@ -51,34 +49,19 @@ OWN_GPU = True
 READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache")
 NEEDS = ("gpu", "op", "dtype")
 
-LIBRARIES = (
-    (r"unfused|math|eager|naive", UNFUSED),
-    (r"fa_?3|flash_?att(entio)?n_?v?3", "fa3"),
-    (r"cudnn|torch_flow|trtllm", "torch_flow"),
-    (r"fa_?2|flash|triton|flashinfer", "flash_attention"),
-)
-"""What stands in the name of an attention library that has no fit of its own, and whose it takes."""
-ON_HOPPER = {
-    "flash_attention": "fa3",
-    "flashinfer": "fa3",
-    "vllm_flash_attn": "vllm_flash_attn_fa3",
-    "vllm_flashinfer": "vllm_flash_attn_fa3",
-}
-"""What inference frameworks call a backend that takes FlashAttention 3 there, or kernels of its design, by the code of public
-collectors (ai-dynamo/aiconfigurator). PyTorch calls FlashAttention 2 so, whose rows say `by=pytorch` here."""
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
-"""How tables call a linear layer that PyTorch ran, alone or within a model."""
+"""Variants of a linear layer that PyTorch ran, by itself or within a model."""
 FUSED = ("adam", "cast")
-"""Operators that PyTorch has as one kernel, and an eager run too."""
+"""Operators that are one kernel in PyTorch, in eager runs too."""
 
 
 def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
-    """The rows with the GPU that the table leaves out, where one's own is told, and with how their cache was."""
+    """The rows with the columns `gpu` and `cache` that a table may leave out."""
     return table.completed(rows, _mine(own).name if own else "")
 
 
 def source_key(row: Row) -> str:
-    """Rows are judged by GPU and operator."""
+    """The GPU and the operator of a row."""
     return f"{row['gpu']}+{row['op']}"
 
 
@@ -88,9 +71,9 @@ def measured(row: Row) -> float | None:
 
 
 def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
-    """Predicts a row from the fits that ship, and those of one's own GPU."""
+    """Predicts a row from the fits of the catalog, and from those of one's own GPU."""
     mine = _mine(own) if own else None
-    found = cache(lambda words: _gpu(words, mine))
+    found = cache(lambda written: _gpu(written, mine))
     shelves = {mine.name: kernel_fits.shelf_for(mine)} if mine else {}
     shelf = kernel_fits.shelf()
     libraries = tuple(dict.fromkeys(name for each in (shelf, *shelves.values()) for name in each.libraries("attention")))
@@ -107,7 +90,7 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
         kernels, on = kernels_in(probe), found(row["gpu"])
         owned = shelves[on.name].own_libraries("attention") if on.name in shelves else ()
         is_attention = isinstance(kernels[0], Attention)
-        library = _library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
+        library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
         by = estimator(row["gpu"], probe.dtype, library)
         by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
         made = [TIMED[type(kernel)](by, kernel, probe) for kernel in kernels]
@@ -118,40 +101,24 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
 
 
 def _mine(own: Own) -> Gpu:
-    """One's own GPU; one that is not named is that of the profile."""
+    """One's own GPU; without a name, that of the profile."""
     name = own.gpu or fit_files.owner_of(own.profile)
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
         raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
     return kernel_fits.gpu(name, own.profile)
 
 
-def _gpu(words: str, mine: Gpu | None) -> Gpu:
-    """The GPU of a row. What nobody else knows is one's own."""
-    if mine and catalog.plain(words) == catalog.plain(mine.name):
+def _gpu(written: str, mine: Gpu | None) -> Gpu:
+    """The GPU of a row. A name that the catalog lacks means one's own."""
+    if mine and catalog.plain(written) == catalog.plain(mine.name):
         return mine
     try:
-        name = named(words)
+        name = named(written)
     except UserError:
         if mine:
             return mine
         raise
     return mine if mine and mine.name == name else kernel_fits.gpu(name)
-
-
-def _library(variant: str, known: tuple[str, ...], owned: tuple[str, ...], kernels: str) -> str:
-    """The library of a row's attention: as one's own profile calls it; else by what inference frameworks mean by a word of theirs
-    on GPUs of such kernels; nothing if no fit is known to be of it.
-    """
-    name = library_of(variant)
-    short = SHORT.get(name, name)
-    if short in owned:
-        return short
-    library = short if short in known else next((mine for words, mine in LIBRARIES if re.search(words, name)), "")
-    if library in owned or not is_of_frameworks(variant):
-        return library
-    if kernels == "blackwell" and library in FOR_AMPERE:
-        return ""
-    return ON_HOPPER.get(name, library) if kernels == "hopper" else library
 
 
 def _experts(by: Estimator, kernel: Experts, probe: Probe) -> Estimate:
