@@ -7,7 +7,7 @@ in SGLang 0.5.14. In those 15 of 500 for which it takes, in one wave, a tile of 
 128 along the inner dimension takes up to four times as long as elsewhere, 2.5 to 2.8 us where there are 48 or more (once 3.7), be
 the tile 128 x 192 or 256 x 128: both keep 192 sums a thread. That they find no room in registers is inferred; nobody looked into
 the kernels. Three small products of 4,353 rows are 1.4 to 2 times slow and not among them. It is a fault of those kernels and not
-of the GPU, so it is fitted beside the product, and left out of it.
+of the GPU, so it is fitted beside the GEMM, and left out of it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...costs.machine import Array, Machine, columns
-from ...costs.shelf import SPILL_US
-from ...units import US_PER_S
+from ..units import US_PER_S
+from .machine import Array, Machine, columns
 
 DEEP_TILES = "deep_gemm"
 """Its tiles, among those that products may have."""
+SPILL_US = "spill_us"
+"""The name, in files of fits, of the microseconds that a step takes longer where no registers are left."""
 SPILL_START: Mapping[str, float] = {SPILL_US: 2.5}
 """Microseconds of a step, where fitting starts."""
 STEP = 128
