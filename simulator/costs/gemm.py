@@ -261,33 +261,29 @@ class GemmFamily(KernelFamily):
     constants = GemmConstants
     far_sigma = 0.15
     held_out = ("n", "k")
+    unstated = {"batch": ONE_BY_ONE}
     beside = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
 
     def estimate(self, by: Estimator, kernel: Gemm) -> Estimate:
-        on = replace(by, dtype=kernel.dtype) if kernel.dtype else by
-        return self.timed(on, kernel, kernel.operand_bytes)
-
-    def timed(self, by: Estimator, kernel: Gemm, width: float, turns: int = 0) -> Estimate:
-        """A GEMM of elements that may be narrower than a byte; `turns` as in `gemm_s`."""
+        by = replace(by, dtype=kernel.dtype) if kernel.dtype else by
         on, adds = by.machine, kernel.part is Part.WEIGHT_GRADIENT and by.options.accumulate
+        m, n, k, width, turns = kernel.m, kernel.n, kernel.k, kernel.operand_bytes, by.options.turns
 
         def took_s(c: GemmConstants) -> float:
-            time_s = float(gemm_s(c, on, kernel.m, kernel.n, kernel.k, kernel.batch, width=width, turns=turns))
-            return time_s + float(accumulation_s(c, on, kernel.m, kernel.n)) * kernel.batch if adds else time_s
+            time_s = float(gemm_s(c, on, m, n, k, kernel.batch, width=width, turns=turns))
+            return time_s + float(accumulation_s(c, on, m, n)) * kernel.batch if adds else time_s
 
         chosen = by.selected(self.name, took_s)
-        sizes = {"m": kernel.m, "n": kernel.n, "k": kernel.k, "batch": kernel.batch}
-        ranges = {"batch": ONE_BY_ONE, **chosen.fit.ranges}
-        least, most = ranges["batch"]
-        found = by.estimate_from(replace(chosen, fit=replace(chosen.fit, ranges=ranges)), took_s(chosen.fit.constants), self.name, sizes)
+        sizes = {"m": m, "n": n, "k": k, "batch": kernel.batch}
+        least, most = chosen.fit.ranges.get("batch", ONE_BY_ONE)
+        found = by.estimate_from(chosen, took_s(chosen.fit.constants), self.name, sizes)
         timed = (most > 1 if kernel.batch > 1 else least <= 1) and (not adds or chosen.fit.backward_rows > 0)
         return found if timed or chosen.provenance != "measured" else replace(found, provenance="transferred")
 
     def cast_s(self, by: Estimator, m: int, k: int, width: float) -> float:
         """Seconds of casting the first operand from 16 bits apart, as measured beside FP8 GEMMs."""
         fit = by.selected(self.name).fit
-        on = replace(by.machine, bytes_per_s=by.gpu.memory_bytes_per_s)
-        return by.gpu.site_scalar * float(cast_s(fit.cast or (0.0, 0.0), on, m, k, width))
+        return by.gpu.site_scalar * float(cast_s(fit.cast or (0.0, 0.0), by.machine, m, k, width))
 
     def sizes(self, timed: TimedKernels) -> dict[str, Array]:
         return {name: timed.first(name) for name in ("m", "n", "k", "batch")}
@@ -356,7 +352,7 @@ def _transferred_cast(transfer: Transfer) -> tuple[float, float] | None:
         return None
 
     def distance(one: tuple[Gpu, tuple[float, float]]) -> tuple[bool, float]:
-        return one[0].name != transfer.owner.name, abs(likeness(one[0]) - likeness(transfer.gpu))
+        return one[0] is not transfer.owner, abs(likeness(one[0]) - likeness(transfer.gpu))
 
     owner, (launch_us, passes) = min(found, key=distance)
     return launch_us, max(1.0, passes * _cast_passes(transfer.gpu) / _cast_passes(owner))

@@ -14,11 +14,11 @@ from pathlib import Path
 from ...costs.rowwise import LOOKUPS, is_timed
 from ...errors import Fault, UserError
 from ...hardware.gpu import PEAK_OF, Gpu
-from ...kernels import Kernel, Rowwise
+from ...kernels import Experts, Kernel, Rowwise
 from ...units import GB, TFLOP
 from ..gpus.kernel import WIDTH
 from .table import Measured
-from .words import Experts, kernel_of
+from .words import kernel_of
 
 ABOVE = 1.05
 """How far above a peak a row may lie."""

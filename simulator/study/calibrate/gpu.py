@@ -179,7 +179,7 @@ def ratios(made: Profile) -> list[dict[str, Any]]:
             "error": ratio.error,
             "rows": ratio.rows,
             "smaller_rows": ratio.smaller_rows,
-            "smaller_error": ratio.told.smaller_sigma if ratio.smaller_rows else None,
+            "smaller_error": ratio.large.smaller_sigma if ratio.smaller_rows else None,
         }
         for judged in made.fits
         for ratio in judged.ratios

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from ...kernels import Attention, Gemm, Kernel, Part
+from ...kernels import Attention, Experts, Gemm, Kernel, Part
 from ..gpus.kernel import WIDTH
 from .moved import BACK, rowwise_of
 from .table import EAGER, Probe
@@ -31,8 +30,6 @@ ATTENTIONS = {
 }  # fmt: skip
 EXPERTS = "moe_ffn"
 TOP_K = re.compile(r"top[-_ ]?k *(?:[=:] *)?(\d{1,9})", re.IGNORECASE)
-GATED_PRODUCTS = 3
-"""Of an expert: gate, value, and back."""
 INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")
 """Products of tables whose second size is the inner one: (m, n) x (n, k), as NeuSight's own script multiplies them
 (profile_bmm: randn(B, M, N) by randn(B, N, K)). So say the times too: on the same A100, rows of models take as long as the
@@ -69,28 +66,6 @@ FLOP_PER_BYTE = 256
 def turns_of(variant: str) -> int:
     """How many second operands took turns when a product was timed; 0 if none did, as far as its words tell."""
     return TURNS if variant.strip().lower() == IN_TURN else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """A gated feed-forward of experts in one kernel: m tokens of k channels, each through `top_k` of `batch` experts of n."""
-
-    m: int
-    n: int
-    k: int
-    batch: int
-    top_k: int
-    element_bytes: int
-
-    @property
-    def flop(self) -> int:
-        return 2 * GATED_PRODUCTS * self.m * self.top_k * self.n * self.k
-
-    @property
-    def traffic_bytes(self) -> int:
-        """The weights of the experts that have tokens, and the tokens once in and once out."""
-        weights = GATED_PRODUCTS * self.n * self.k * min(self.batch, self.m * self.top_k)
-        return self.element_bytes * (weights + 2 * self.m * self.k)
 
 
 def probes_of(kernel: Kernel, dtype: str, libraries: Iterable[str] = LIBRARIES) -> list[Probe]:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import SLOWER, UNFUSED, known_library
+from ...costs import rowwise
+from ...costs.family import Estimate, families
+from ...costs.measured import Estimator, Options, together
+from ...costs.shelf import UNFUSED, known_library
 from ...errors import UserError, did_you_mean, in_one_go
-from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
+from ...kernels import Attention, Experts, Gemm, Part, Rowwise, Shape
 from ...lowering.passes.optimizer import ADAM_BYTES
 from ...units import GB, TFLOP, US_PER_S
 from . import kernel_fits
@@ -27,8 +29,6 @@ ATTENTION_BOTH = "attention_fwd_backward"
 HEAD_DIM = 128
 EXPERTS = "moe_ffn"
 """The feed-forward network of a mixture of experts, as one fused kernel: m tokens of k channels, `batch` experts of n."""
-MATRICES = 3
-"""Of a gated expert."""
 PASSES = {
     "add": (3, 3), "mul": (3, 3), "dropout": (2, 3), "residual": (3, 3), "embedding": (2, 3), "copy": (2, 2), "cast": (2, 2),
     "gelu": (2, 3), "silu": (2, 3), "relu": (2, 3), "silu_gated": (3, 5), "gelu_gated": (3, 5), "rope": (2, 2),
@@ -51,6 +51,16 @@ OTHER = {
     "adamw": "adam",
     "memcpy": "copy",
 }
+OPTIONS = (
+    "-m", "-n", "-k", "--seq", "--heads", "--kv-heads", "--head-dim", "--causal/--full", "--top-k", "--library", "--eager"
+)  # fmt: skip
+OPTIONS_OF = {
+    "gemm": ("-m", "-n", "-k", "--library"),
+    "moe": ("-m", "-n", "-k", "--top-k"),
+    "attention": ("--seq", "--heads", "--kv-heads", "--head-dim", "--causal/--full", "--library"),
+    "rowwise": ("-m", "-n", "--eager"),
+}
+"""Options that say something about a kernel, by its family."""
 KNOWN = (*PRODUCTS, *ATTENTIONS, *BOTH, ATTENTION_BOTH, EXPERTS, *PASSES, *OTHER)
 EXAMPLE = {"-m": 8192, "-n": 8192, "-k": 8192, "--seq": 4096, "--heads": 32, "--top-k": 2}
 
@@ -101,10 +111,10 @@ def time_kernel(asked: Asked, by: Software = Software()) -> dict[str, Any]:
         lambda: known_library(by.library, kernel_fits.shelf()),
     )
     gpu = replace(gpu, site_scalar=by.site_scalar) if by.site_scalar else gpu
-    shelf = kernel_fits.shelf_for(gpu)
-    estimator = Estimator(gpu, dtype, shelf, Options(known_library(by.library, shelf), by.eager, tensor_cores=dtype != "fp32"))
+    fits = kernel_fits.shelf_for(gpu)
+    estimator = Estimator(gpu, dtype, fits, Options(known_library(by.library, fits), by.eager, tensor_cores=dtype != "fp32"))
     gpu.peak(estimator.peak_dtype)
-    made, flop, moved = _experts(asked, estimator) if asked.name == EXPERTS else _kernels(asked, estimator)
+    made, flop, moved = _kernels(asked, estimator)
     return {
         "op": asked.op,
         "gpu": gpu.name,
@@ -132,15 +142,15 @@ def _known_op(asked: Asked) -> None:
 
 def _kernels(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
     """The time of what was asked, its flop and the bytes that it moves."""
-    as_autograd = by.options.eager and not by.owns(f"{own_name(asked.name)}_backward")
-    kernels, width = kernels_of(asked, by.dtype, as_autograd), WIDTH[by.dtype]
+    as_autograd = by.options.eager and not rowwise.FAMILY.owns(by, f"{own_name(asked.name)}_backward")
+    kernels = kernels_of(asked, by.dtype, as_autograd)
     _apply(asked, kernels[0], by)
-    parts = [by.product(one, width) if isinstance(one, Gemm) else _launched(asked, one, by) for one in kernels]
-    moved = sum(one.traffic_bytes * (width if isinstance(one, Gemm) else 1.0) for one in kernels)
+    parts = [_launched(asked, one, by) for one in kernels]
+    moved = sum(one.traffic_bytes for one in kernels)
     return parts[0] if len(parts) == 1 else together(parts[0].model, parts), sum(one.flop for one in kernels), moved
 
 
-def _launched(asked: Asked, kernel: Kernel, by: Estimator) -> Estimate:
+def _launched(asked: Asked, kernel: Shape, by: Estimator) -> Estimate:
     """The time of a kernel, none if a framework has none to launch: the gradient of a sum is handed on as it is."""
     made = by.estimate(kernel)
     if kernel.traffic_bytes:
@@ -148,56 +158,26 @@ def _launched(asked: Asked, kernel: Kernel, by: Estimator) -> Estimate:
     return replace(made, seconds=0.0, model=f"{asked.name}: nothing is launched", sigma=0.0, extrapolated=False)
 
 
-def _experts(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
-    """The same of experts that run as one kernel: weights of those that get a token, tokens once in and once out."""
-    m, n, k, top_k = _given(asked, {**dict(zip(("-m", "-n", "-k"), asked.sizes, strict=True)), "--top-k": asked.top_k})
-    if top_k > asked.batch:
-        raise UserError(f"--top-k {top_k}: there are {asked.batch} experts", hint="--batch is how many experts there are")
-    _refuse(asked, by, ("-m", "-n", "-k", "--top-k"))
-    weights, width = MATRICES * n * k, WIDTH[by.dtype]
-    moved = (min(asked.batch, m * top_k) * weights + 2 * m * k) * width
-    return by.moe(m, k, n, (asked.batch, top_k), width), 2.0 * m * top_k * weights, moved
-
-
-def _apply(asked: Asked, kernel: Kernel, by: Estimator) -> None:
+def _apply(asked: Asked, kernel: Shape, by: Estimator) -> None:
     """Refuses options that say nothing about a kernel, and libraries that have no such one."""
-    library, unfused = by.options.library, by.options.library == UNFUSED
-    if isinstance(kernel, Gemm):
-        useful: tuple[str, ...] = ("-m", "-n", "-k", "--library")
-    elif isinstance(kernel, Attention):
-        useful = ("--seq", "--heads", "--kv-heads", "--head-dim", "--causal/--full", "--library", *(("--eager",) * unfused))
-    else:
-        useful = ("-m", "-n", "--eager")
-    _refuse(asked, by, useful)
-    product = isinstance(kernel, Gemm)
-    known = by.shelf.libraries("gemm") if product else (*by.shelf.libraries("attention"), *SLOWER, UNFUSED)
+    library, family = by.options.library, kernel.family
+    unfused = (UNFUSED,) if family == "attention" else ()
+    _refuse(asked, by, (*OPTIONS_OF[family], *(("--eager",) if library in unfused else ())))
+    known = (*by.fits.libraries(family), *families()[family].slower_libraries, *unfused)
     if library and library not in known:
         raise UserError(f"{library} has no {asked.op} that was measured", hint=did_you_mean(library, known))
 
 
 def _refuse(asked: Asked, by: Estimator, useful: Sequence[str]) -> None:
     """Refuses all options but the useful ones."""
-    names = (
-        "-m",
-        "-n",
-        "-k",
-        "--seq",
-        "--heads",
-        "--kv-heads",
-        "--head-dim",
-        "--causal/--full",
-        "--top-k",
-        "--library",
-        "--eager",
-    )
     values = (*asked.sizes, *asked.heads, asked.causal, asked.top_k, by.options.library or None, by.options.eager or None)
-    wrong = [name for name, value in zip(names, values, strict=True) if value is not None and name not in useful]
+    wrong = [name for name, value in zip(OPTIONS, values, strict=True) if value is not None and name not in useful]
     if wrong:
         raise UserError(f"{', '.join(wrong)}: says nothing about {asked.op}", hint="leave it out")
 
 
-def kernels_of(asked: Asked, dtype: str, eager: bool = False) -> list[Kernel]:
-    """The shapes that were asked for: two of the backward pass of a product, one of everything else."""
+def kernels_of(asked: Asked, dtype: str, eager: bool = False) -> list[Shape]:
+    """The shapes that were asked for: two of the backward pass of a GEMM, one of everything else."""
     if asked.name in BOTH:
         m, n, k = _given(asked, dict(zip(("-m", "-n", "-k"), asked.sizes, strict=True)))
         return [kernel_of(replace(asked, op=BOTH[asked.name], sizes=each), dtype) for each in ((m, k, n), (k, n, m))]
@@ -206,23 +186,28 @@ def kernels_of(asked: Asked, dtype: str, eager: bool = False) -> list[Kernel]:
     return [kernel_of(asked, dtype, eager)]
 
 
-def kernel_of(asked: Asked, dtype: str, eager: bool = False) -> Kernel:
-    """The shape that was asked for; of a product with elements of a byte. Backward, eager PyTorch moves other bytes."""
+def kernel_of(asked: Asked, dtype: str, eager: bool = False) -> Shape:
+    """The shape that was asked for. Backward, eager PyTorch moves other bytes."""
     op, (m, n, k) = asked.name, asked.sizes
     if op in PRODUCTS:
         m, n, k = _given(asked, {"-m": m, "-n": n, "-k": k})
-        return Gemm(m, n, k, 1, PRODUCTS[op], asked.batch)
+        return Gemm(m, n, k, WIDTH[dtype], PRODUCTS[op], asked.batch)
+    if op == EXPERTS:
+        m, n, k, top_k = _given(asked, {"-m": m, "-n": n, "-k": k, "--top-k": asked.top_k})
+        if top_k > asked.batch:
+            raise UserError(f"--top-k {top_k}: there are {asked.batch} experts", hint="--batch is how many experts there are")
+        return Experts(m, n, k, asked.batch, top_k, WIDTH[dtype])
     if op in ATTENTIONS:
         seq, heads = _given(asked, {"--seq": asked.heads[0], "--heads": asked.heads[1]})
         kv_heads, head_dim = asked.heads[2] or heads, asked.heads[3] or HEAD_DIM
         return attention_of((asked.batch, seq, heads, kv_heads, head_dim), asked.causal is not False, dtype, ATTENTIONS[op])
     _known_op(asked)
-    each = bytes_each(own_name(op), dtype, backward=op.endswith("_backward"))
+    name, back = own_name(op), op.endswith("_backward")
+    each = bytes_each(name, dtype, backward=back)
     m, n = _given(asked, {"-m": m, "-n": n})
-    written_out = autograd(own_name(op), WIDTH[dtype]) if eager and op.endswith("_backward") else None
-    if written_out:
-        return Rowwise(written_out[0], m * asked.batch, n, 1, written_out[1])
-    return Rowwise(own_name(op) + "_backward" * op.endswith("_backward"), m * asked.batch, n, 1, each)
+    written_out = autograd(name, WIDTH[dtype]) if eager and back else None
+    known, moved = written_out or (name + "_backward" * back, each)
+    return Rowwise(known, m * asked.batch, n, 1, moved)
 
 
 def own_name(op: str) -> str:

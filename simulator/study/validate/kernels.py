@@ -17,29 +17,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from ...costs.attention import Heads
+from ...costs.attention import CACHE_PASSES, CACHE_US, FOR_AMPERE, PAGED, Heads
+from ...costs.attention import FAMILY as ATTENTION
+from ...costs.deep_gemm import SPILL_US, spilled_s
+from ...costs.family import Estimate
+from ...costs.gemm import FAMILY as GEMM
+from ...costs.gemm import LINEAR_US
 from ...costs.machine import architecture
-from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import (
-    CACHE_PASSES,
-    CACHE_US,
-    FOR_AMPERE,
-    HANDED_ON_US,
-    LINEAR_US,
-    OPERATOR_US,
-    PAGED,
-    SHORT,
-    SPILL_US,
-    UNFUSED,
-)
+from ...costs.measured import Estimator, Options, together
+from ...costs.rowwise import FAMILY as ROWWISE
+from ...costs.rowwise import HANDED_ON_US, OPERATOR_US
+from ...costs.shelf import SHORT, UNFUSED
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
-from ...kernels import Gemm, Part
+from ...kernels import Experts, Gemm, Part
 from ...units import US_PER_S
 from .. import catalog
 from ..calibrate import table
 from ..calibrate.cached import TURNS_QUERIES, cached_s, is_of_frameworks
-from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.moved import is_elementwise, is_within, name_of, rowwise_of
 from ..calibrate.table import DTYPE_WORDS, EAGER, Probe, is_cold
 from ..calibrate.words import TOP_K, library_of, mean_width, product_sizes, turns_of
@@ -175,7 +170,7 @@ def _experts(by: Estimator, row: Row) -> Estimate:
     tokens, hidden, expert, experts = (count(row, name) for name in ("m", "k", "n", "batch"))
     if not 1 <= int(top_k[1]) <= experts:
         raise UserError(f"variant: {shown(row['variant'])}, and there are {experts} experts")
-    return by.moe(tokens, hidden, expert, (experts, int(top_k[1])), WIDTH[by.dtype])
+    return by.estimate(Experts(tokens, expert, hidden, experts, int(top_k[1]), WIDTH[by.dtype]))
 
 
 def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
@@ -184,11 +179,12 @@ def _products(by: Estimator, op: str, row: Row) -> list[Estimate]:
     batch = count(row, "batch") if row["batch"].strip() else 1
     width = WIDTH[by.dtype]
     if op in BOTH:
-        return [by.product(Gemm(*sizes, 1, batch=batch), width) for sizes in ((m, k, n), (k, n, m))]
+        return [by.estimate(Gemm(*sizes, width, batch=batch)) for sizes in ((m, k, n), (k, n, m))]
     variant = row["variant"].lower()
     adds = ("wgrad" in variant and "acc=true" in variant) or "grad_w" in variant or op == "gemm_wgrad"
     part = Part.WEIGHT_GRADIENT if adds else Part.FORWARD
-    made = by.product(Gemm(m, n, k, 1, part, batch), width, turns_of(variant))
+    in_turns = replace(by, options=replace(by.options, turns=turns_of(variant)))
+    made = in_turns.estimate(Gemm(m, n, k, width, part, batch))
     return [replace(made, seconds=made.seconds + _beside_s(by, (m, n, k), width, variant))] if op == "gemm" else [made]
 
 
@@ -201,7 +197,7 @@ def _beside_s(by: Estimator, sizes: tuple[int, int, int], width: float, variant:
         return 0.0
     spill_us = by.beside(SPILL_US)
     lost_s = by.gpu.site_scalar * float(spilled_s(spill_us, by.machine, *sizes)) if spill_us else 0.0
-    return by.cast_s(sizes[0], sizes[2], width) + lost_s
+    return GEMM.cast_s(by, sizes[0], sizes[2], width) + lost_s
 
 
 def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
@@ -220,7 +216,7 @@ def _attention(by: Estimator, op: str, row: Row) -> list[Estimate]:
 
 def _with_cache(by: Estimator, kernel: Estimate, variant: str, what: Heads) -> Estimate:
     """Attention with the cache that an inference framework writes before it, by what its fit says beside the kernel."""
-    fit = by.attention_fit()
+    fit = ATTENTION.fit_of_same_kernels(by)
     if fit is None or CACHE_PASSES not in fit.beside:
         return kernel
     cache_us, passes = fit.beside[CACHE_US], fit.beside[CACHE_PASSES]
@@ -242,7 +238,7 @@ def _rowwise(by: Estimator, op: str, row: Row) -> Estimate:
     if cold is None:
         raise UserError(f"cache: {shown(row['cache'])} is neither cold nor warm")
     by = by.with_nothing_cached() if cold else by
-    fused = name in FUSED or (by.owns(kernel.op) and EAGER not in variant.lower().split())
+    fused = name in FUSED or (ROWWISE.owns(by, kernel.op) and EAGER not in variant.lower().split())
     made = replace(by, options=replace(by.options, eager=not fused)).estimate(kernel)
     around = OPERATOR_US if kernel.traffic_bytes else HANDED_ON_US
     around_us = by.beside(around, "rowwise") if is_one_by_one(by.dtype, variant) else 0.0
