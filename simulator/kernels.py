@@ -113,6 +113,11 @@ class Gemm:
         return self.batch * int(operands_bytes + self.element_bytes * self.m * self.n)
 
     @property
+    def input_bytes(self) -> int:
+        """Of the first operand, in the format of the result."""
+        return int(self.m * self.k * self.element_bytes)
+
+    @property
     def result_bytes(self) -> int:
         return int(self.m * self.n * self.batch * self.element_bytes)
 
@@ -270,4 +275,3 @@ GATED_GEMMS = 3
 Kernel = Gemm | Attention | Rowwise
 KernelCost = Callable[[Kernel], int]
 """How long a kernel takes, in nanoseconds: what a cost model hands to those who bind."""
-

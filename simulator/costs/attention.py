@@ -25,7 +25,6 @@ from ..kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ..units import US_PER_S
 from .family import (
     ABOVE_ONE,
-    MOST_OF_PEAK,
     SHARE,
     Estimate,
     Fit,
@@ -34,7 +33,6 @@ from .family import (
     Transfer,
     constant,
     priors,
-    scaled,
     word,
 )
 from .machine import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
@@ -88,11 +86,11 @@ to a cache, passes over the bytes that this reads and writes, and how many times
 class AttentionConstants:
     """Fitted to one GPU and library."""
 
-    launch_us: float = constant(8.0, 0.7)
+    launch_us: float = constant(8.0, 0.7, scales="time")
     """With what wraps the kernel: metadata, scheduling, copies."""
-    compute: float = constant(0.85, 0.8, scale=SHARE, positive=True)
+    compute: float = constant(0.85, 0.8, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak of the products alone."""
-    exponential: float = constant(0.4, 0.7, positive=True)
+    exponential: float = constant(0.4, 0.7, positive=True, scales="time")
     """What the exponential of a score costs, in products of WIDTH-wide heads at the peak."""
     overlap: float = constant(1.5, 1.0, scale=ABOVE_ONE)
     """The norm of products and exponentials: 1 adds them up, infinite takes the larger."""
@@ -102,7 +100,7 @@ class AttentionConstants:
     """How much of the last wave is lost."""
     norm: float = constant(2.5, 0.7, scale=ABOVE_ONE)
     """Of the longest walk and the mean load, where walks differ."""
-    memory: float = constant(0.85, 0.15, scale=SHARE, positive=True)
+    memory: float = constant(0.85, 0.15, scale=SHARE, positive=True, scales="memory")
     """Of the memory's rate, at which queries, keys, values and results move, once each."""
     cover: float = constant(2.0, 0.3, scale=ABOVE_ONE)
     """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
@@ -110,11 +108,11 @@ class AttentionConstants:
     """How much slower a block walks alone than the multiprocessor works through many."""
     walk_products: float = constant(1.0, 0.7, positive=True)
     """The same again, for the products of it."""
-    split_us: float = constant(10.0, 1.0)
+    split_us: float = constant(10.0, 1.0, scales="time")
     """What joining a walk that was halved takes."""
     throttle: float = constant(0.05, 0.7)
     """Slowdown of long kernels."""
-    throttle_us: float = constant(1024.0, 1.0)
+    throttle_us: float = constant(1024.0, 1.0, scales="time")
     backward: float = constant(2.8, 0.7, sometimes=True, positive=True)
     """Time of the backward pass over that of the forward pass, without launches."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
@@ -303,18 +301,13 @@ class AttentionFamily(KernelFamily):
         return {"backward_rows": sum(any(kernel.part is not Part.FORWARD for kernel in row) for row in timed.rows)}
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        c = fit.constants
+        """Exponentials take as long beside tensor cores as the multiprocessors are built."""
+        made = super().transferred(fit, transfer)
         sooner = 1.0 if transfer.ported else _flop_per_score(transfer.gpu) / _flop_per_score(transfer.owner)
-        computed, moved = scaled(c.compute, transfer.compute), scaled(c.memory, transfer.memory)
-        return replace(fit, constants=replace(c, compute=computed, memory=moved, exponential=c.exponential * sooner))
+        return replace(made, constants=replace(made.constants, exponential=made.constants.exponential * sooner))
 
     def slower_library(self, c: AttentionConstants, times: float) -> AttentionConstants:
         return replace(c, compute=c.compute / times, exponential=c.exponential * times)
-
-    def slowed(self, c: AttentionConstants, times: float) -> AttentionConstants:
-        computed, moved = min(MOST_OF_PEAK, c.compute / times), min(MOST_OF_PEAK, c.memory / times)
-        c = replace(c, launch_us=c.launch_us * times, split_us=c.split_us * times, throttle_us=c.throttle_us * times)
-        return replace(c, compute=computed, memory=moved, exponential=c.exponential * times)
 
     def scaled_to(self, start: AttentionConstants, timed: TimedKernels, extra: Array) -> tuple[AttentionConstants, float]:
         """Scaled to rows with a forward pass, where there are any, and then the backward pass to the others."""

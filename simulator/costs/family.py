@@ -63,6 +63,8 @@ class Constant:
     """Whether 0 is refused in a file: a rate, a size, or work that takes no time."""
     optional: bool
     """Whether a file may leave it out: its default changes nothing."""
+    scales: str
+    """How it follows a machine that is slower: `time` grows with it, a fraction of the peak of `compute` or `memory` falls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,10 @@ def constant(
     sometimes: bool = False,
     positive: bool = False,
     optional: bool = False,
+    scales: Literal["", "time", "compute", "memory"] = "",
 ) -> Any:
     """A constant of a model with its usual value and the prior of its fit."""
-    return field(default=default, metadata={"kind": Constant(scale, sigma, sometimes, positive, optional)})
+    return field(default=default, metadata={"kind": Constant(scale, sigma, sometimes, positive, optional, scales)})
 
 
 def word(default: str, words: Iterable[str]) -> Any:
@@ -100,6 +103,11 @@ def priors(constants: Constants, *also: str) -> dict[str, float]:
     found = {name: kind for name, kind in kinds(constants).items() if isinstance(kind, Constant) and kind.sigma}
     usual = {name: kind.sigma for name, kind in found.items() if not kind.sometimes}
     return usual | {name: found[name].sigma for name in also}
+
+
+def scaling(constants: Constants) -> list[tuple[str, str]]:
+    """The constants that follow a slower machine, and how."""
+    return [(name, kind.scales) for name, kind in kinds(constants).items() if isinstance(kind, Constant) and kind.scales]
 
 
 # Fits -----------------------------------------------------------------------------------------------------------------------
@@ -272,13 +280,17 @@ class KernelFamily(ABC):
     def sizes(self, timed: TimedKernels) -> dict[str, Array]:
         """The sizes of rows between which a fit is known, by the names that `estimate` looks up."""
 
-    @abstractmethod
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """A fit to one GPU for another."""
+        """A fit to one GPU for another: fractions of peaks by how much of them each sustains."""
+        times = {"compute": transfer.compute, "memory": transfer.memory}
+        found = {name: scaled(getattr(fit.constants, name), times[way]) for name, way in scaling(fit.constants) if way in times}
+        return replace(fit, constants=replace(fit.constants, **found))
 
-    @abstractmethod
     def slowed(self, c: Constants, times: float) -> Constants:
         """Constants of kernels that take so many times as long, down to what the peaks allow."""
+        found = {name: (getattr(c, name), way) for name, way in scaling(c)}
+        slower = {n: v * times if way == "time" else min(MOST_OF_PEAK, v / times) for n, (v, way) in found.items()}
+        return replace(c, **slower)
 
     def slower_library(self, c: Constants, times: float) -> Constants:
         """Constants of a library whose arithmetic takes so many times longer."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,13 +29,11 @@ from .family import (
     SHARE,
     Estimate,
     Fit,
-    MOST_OF_PEAK,
     KernelFamily,
     TimedKernels,
     Transfer,
     constant,
     priors,
-    scaled,
     word,
 )
 from .machine import Array, Machine, clock_per_s, columns, flop_per_cycle, held, in_blocks, likeness, portable
@@ -96,11 +94,11 @@ _S = np.array(SPLITS, dtype=np.float64)[:, None]
 class GemmConstants:
     """Fitted to one GPU, dtype and library."""
 
-    launch_us: float = constant(2.5, 1.0)
+    launch_us: float = constant(2.5, 1.0, scales="time")
     """From one kernel to the next when the host is ahead."""
-    compute: float = constant(0.9, 0.6, scale=SHARE, positive=True)
+    compute: float = constant(0.9, 0.6, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak, before the clock falls."""
-    memory: float = constant(0.82, 0.6, scale=SHARE, positive=True)
+    memory: float = constant(0.82, 0.6, scale=SHARE, positive=True, scales="memory")
     cold_us: float = constant(0.0, 1.0, sometimes=True, optional=True)
     """How much later a kernel ends whose operands come from memory and not from the cache, beside their bytes."""
     ramp: float = constant(180.0, 1.0)
@@ -113,16 +111,17 @@ class GemmConstants:
     """Of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
     tile: float = constant(400.0, 1.0)
     """How much small tiles cost: the reuse at which half of the rate would be gone."""
-    split_us: float = constant(2.0, 1.0)
+    split_us: float = constant(2.0, 1.0, scales="time")
     """What adding up the partial sums takes at least."""
     split_traffic: float = constant(0.2, 1.0, scale=SHARE)
     """Of the partial sums, that goes to memory and not to the cache."""
-    power: float = constant(0.2, 1.0)
-    """Slowdown at once, when the arithmetic units never wait."""
-    power_us: float = constant(10.0, 1.0)
-    throttle: float = constant(0.1, 1.0)
+    power: float = constant(0.2, 1.0, scales="time")
+    """Slowdown at once, when the arithmetic units never wait. The clock falls with the share of the peak that is reached: on a
+    slower machine as much only if that is set against the slower rate."""
+    power_us: float = constant(10.0, 1.0, scales="time")
+    throttle: float = constant(0.1, 1.0, scales="time")
     """Slowdown later."""
-    throttle_us: float = constant(1024.0, 1.0)
+    throttle_us: float = constant(1024.0, 1.0, scales="time")
     accumulate: float = constant(0.5, 1.0, sometimes=True)
     """Of the traffic of adding to an fp32 gradient, that is not hidden."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
@@ -261,7 +260,7 @@ class GemmFamily(KernelFamily):
     constants = GemmConstants
     far_sigma = 0.15
     held_out = ("n", "k")
-    unstated = {"batch": ONE_BY_ONE}
+    unstated: ClassVar = {"batch": ONE_BY_ONE}
     beside = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
 
     def estimate(self, by: Estimator, kernel: Gemm) -> Estimate:
@@ -314,25 +313,11 @@ class GemmFamily(KernelFamily):
         return {"cast": cast, "beside": beside, "backward_rows": int(adds.sum())}
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        c = gemm_transferred(fit, transfer)
-        return replace(fit, constants=c, cast=_transferred_cast(transfer))
-
-    def slowed(self, c: GemmConstants, times: float) -> GemmConstants:
-        computed, moved = min(MOST_OF_PEAK, c.compute / times), min(MOST_OF_PEAK, c.memory / times)
-        c = replace(c, launch_us=c.launch_us * times, split_us=c.split_us * times, throttle_us=c.throttle_us * times)
-        # the clock falls with the share of the peak that is reached: as much only if that is set against the slower rate
-        c = replace(c, power=c.power * times, power_us=c.power_us * times, throttle=c.throttle * times)
-        return replace(c, compute=computed, memory=moved)
-
-
-def gemm_transferred(fit: Fit, transfer: Transfer) -> GemmConstants:
-    """The constants of a fit to GEMMs for another GPU. An inner dimension that goes by while a tile is filled scales with the
-    flop of a cycle where the kernels are the same."""
-    owner, gpu, c = transfer.owner, transfer.gpu, fit.constants
-    cycles = flop_per_cycle(gpu, transfer.dtype) / flop_per_cycle(owner, fit.dtype) if portable(gpu, owner) else 1.0
-    computed, moved = scaled(c.compute, transfer.compute), scaled(c.memory, transfer.memory)
-    made: GemmConstants = replace(c, compute=computed, memory=moved, ramp=c.ramp * cycles)
-    return made
+        """The inner dimension that goes by while a tile is filled follows the flop of a cycle where the kernels are the same."""
+        made, owner, gpu = super().transferred(fit, transfer), transfer.owner, transfer.gpu
+        cycles = flop_per_cycle(gpu, transfer.dtype) / flop_per_cycle(owner, fit.dtype) if portable(gpu, owner) else 1.0
+        constants = replace(made.constants, ramp=made.constants.ramp * cycles)
+        return replace(made, constants=constants, cast=_transferred_cast(transfer))
 
 
 def _adds(kernels: Sequence[Gemm]) -> Array:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ..kernels import Experts
 from .family import Estimate, Fit, KernelFamily, TimedKernels, Transfer, priors
 from .gemm import FAMILY as GEMM
-from .gemm import GemmConstants, gemm_s, gemm_transferred
+from .gemm import GemmConstants, gemm_s
 from .machine import Array, Machine, columns
 from .measured import Estimator
 
@@ -75,10 +75,7 @@ class ExpertsFamily(KernelFamily):
         return priors(start, *(("odd",) if odd else ()))
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        return replace(fit, constants=gemm_transferred(fit, transfer))
-
-    def slowed(self, c: GemmConstants, times: float) -> GemmConstants:
-        return GEMM.slowed(c, times)
+        return replace(GEMM.transferred(fit, transfer), cast=None)
 
 
 FAMILY = ExpertsFamily()

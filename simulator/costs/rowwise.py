@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from ..kernels import Rowwise
 from ..units import US_PER_S
-from .family import MOST_OF_PEAK, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, scaled
+from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
 from .machine import UNKNOWN, Array, Machine, columns, held, machine, same_kernels
 from .measured import BEYOND, STRETCH, Estimator
 from .shelf import FEW_ROWS, SelectedFit
@@ -37,11 +37,11 @@ NORM = 3.0
 class RowwiseConstants:
     """Fitted to one GPU."""
 
-    launch_us: float = constant(1.5, 1.0)
+    launch_us: float = constant(1.5, 1.0, scales="time")
     """From the start of a kernel that does next to nothing to its end, at the clock of an A100."""
-    stream: float = constant(0.87, 1.0, scale=SHARE, positive=True)
+    stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
     """Fraction of the memory's rate that a pointwise kernel reaches."""
-    lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True)
+    lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
     """Clock cycles for which an element that is looked up keeps one multiprocessor busy."""
 
 
@@ -253,13 +253,7 @@ class RowwiseFamily(KernelFamily):
         return priors(start, *(("lookup_cycles",) if _are_lookups(timed).any() else ()))
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        if not same_kernels(transfer.gpu, transfer.owner):
-            return fit
-        return replace(fit, constants=replace(fit.constants, stream=scaled(fit.constants.stream, transfer.memory)))
-
-    def slowed(self, c: RowwiseConstants, times: float) -> RowwiseConstants:
-        streamed = min(MOST_OF_PEAK, c.stream / times)
-        return replace(c, launch_us=c.launch_us * times, stream=streamed, lookup_cycles=c.lookup_cycles * times)
+        return super().transferred(fit, transfer) if same_kernels(transfer.gpu, transfer.owner) else fit
 
 
 def pointwise_s(c: RowwiseConstants, on: Machine, moved: Array, cold: ArrayLike, times: ArrayLike = 1.0) -> Array:

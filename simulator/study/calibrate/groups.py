@@ -60,9 +60,7 @@ def groups(rows: Iterable[Measured], gpu: Gpu, unused: dict[str, int]) -> Iterat
         yield Group(families()[name], dtype, library, own, _timed(families()[name], own, kernels_of_rows, gpu))
 
 
-def _timed(
-    family: KernelFamily, rows: tuple[Measured, ...], kernels: tuple[tuple[Shape, ...], ...], gpu: Gpu
-) -> TimedKernels:
+def _timed(family: KernelFamily, rows: tuple[Measured, ...], kernels: tuple[tuple[Shape, ...], ...], gpu: Gpu) -> TimedKernels:
     dtype = rows[0].probe.dtype
     on = machine(gpu, "" if family.any_format else PEAK_OF.get(dtype, dtype))
     seconds, cold = np.array([row.seconds for row in rows]), np.array([row.cold for row in rows])

@@ -36,9 +36,7 @@ class Descent:
     """Of the cost, below which nothing is left to gain."""
 
 
-def least_squares(
-    residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent()
-) -> Array:
+def least_squares(residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent()) -> Array:
     """The point at which residuals are least, and the distance from `origin` in terms of `sigma`."""
     x, damping = origin, how.damping
     error = residuals(x)

@@ -73,4 +73,3 @@ def ratios_of(
         return Ratio(op, all_times, max(least, float(np.quantile(errors, SURE))), known, len(smaller))
 
     return tuple(ratio(str(op)) for op in dict.fromkeys(ops.tolist()) if (large & (ops == op)).any())
-

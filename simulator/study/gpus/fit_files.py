@@ -138,9 +138,15 @@ def _fit(entry: FitSchema) -> Fit:
         backward_rows=entry.backward_rows,
         ratios={op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()},
         beside=dict(entry.beside),
-        ratio_rows={op: RatioRows(*one.bytes, one.rows, one.smaller_sigma) for op, one in entry.ratio_rows.items()},
+        ratio_rows={
+            op: RatioRows(one.bytes[0], one.bytes[1], one.rows, one.smaller_sigma) for op, one in entry.ratio_rows.items()
+        },
         transferred_ranges=None if entry.lent_ranges is None else _ranges(entry.lent_ranges),
     )
+
+
+def _ratio_rows(entry: RatioRowsSchema) -> RatioRows:
+    return RatioRows(entry.bytes[0], entry.bytes[1], entry.rows, entry.smaller_sigma)
 
 
 def _ranges(spans: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
@@ -166,7 +172,7 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
             pairs = (f"{op}: [{number(times)}, {number(sigma)}]" for op, (times, sigma) in fit.ratios.items())
             lines += [f"    ratios: {{{', '.join(pairs)}}}"]
         if fit.ratio_rows:
-            lines += ["    ratio_rows:", *(f"      {op}: {{{_ratio_rows(rows)}}}" for op, rows in fit.ratio_rows.items())]
+            lines += ["    ratio_rows:", *(f"      {op}: {{{_ratio_rows_text(rows)}}}" for op, rows in fit.ratio_rows.items())]
         lines += [f"    source: {escape.yaml(fit.source)}", "    constants:"]
         lines += [f"      {name}: {number(value)}" for name, value in _written(fit.constants).items()]
     return "\n".join(lines) + "\n"
@@ -177,7 +183,7 @@ def _span(named_span: tuple[str, tuple[float, float]]) -> str:
     return f"{name}: [{number(low)}, {number(high)}]"
 
 
-def _ratio_rows(found: RatioRows) -> str:
+def _ratio_rows_text(found: RatioRows) -> str:
     smaller = f", smaller_sigma: {number(found.smaller_sigma)}" if found.smaller_sigma else ""
     return f"{_span(('bytes', (found.least_bytes, found.most_bytes)))}, rows: {found.rows}{smaller}"
 
