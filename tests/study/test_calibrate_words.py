@@ -129,7 +129,7 @@ def test_experts_of_a_table_are_fitted_and_a_profile_speaks_for_them(tmp_path: P
     (tmp_path / "table.csv").write_text(text(rows))
     trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
     own = kernel_fits.gpu("h200", str(tmp_path / "mine.yaml"))
-    made = Estimator(own, "bf16", kernel_fits.shelf_for(own)).moe(2048, 5120, 1024, (64, 6))
+    made = Estimator(own, "bf16", kernel_fits.shelf_for(own)).estimate(Experts(2048, 1024, 5120, 64, 6, 2))
     assert made.seconds == pytest.approx(true_s(2048, 1024, 5120, 64, 6), rel=3 * judged.fit.sigma)
     assert (made.provenance, made.extrapolated) == ("measured", False)
 
