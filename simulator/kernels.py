@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 from .errors import UserError
 
 NARROW_BYTES = {"fp8": 1.0, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
-"""Bytes of an element of the formats that only products run in, with its share of a scale: one fp32 for 128 elements, one byte
+"""Bytes of an element of the formats that only GEMMs run in, with its share of a scale: one fp32 for 128 elements, one byte
 for 32 or for 16."""
 
 
@@ -68,7 +68,7 @@ class Shape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A matrix product (m, k) x (k, n), `batch` times."""
+    """A GEMM, the matrix product (m, k) x (k, n), `batch` times."""
 
     family: ClassVar[str] = "gemm"
     m: int
@@ -177,17 +177,17 @@ class Attention:
 
     @property
     def model_flop(self) -> int:
-        """Two products of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full.
+        """Flop of two GEMMs of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full.
 
         For a causal part of a sequence that is its rows and its columns, so that the parts add up to the whole.
         """
-        products = 2 if self.part is Part.FORWARD else 4
+        gemms = 2 if self.part is Part.FORWARD else 4
         scores = self.seq * (self.seq + self.prefix * (2 if self.causal else 1))
-        return products * 2 * self.batch * scores * self.heads * self.head_dim
+        return gemms * 2 * self.batch * scores * self.heads * self.head_dim
 
     @property
     def flop(self) -> int:
-        """What the kernel does: half if causal, and backward one product more, which recomputes the scores."""
+        """What the kernel does: half if causal, and backward one GEMM more, which recomputes the scores."""
         done = self.model_flop if self.part is Part.FORWARD else self.model_flop * 5 // 4
         return done // 2 if self.causal else done
 

@@ -1,11 +1,11 @@
 """Fused attention: blocks of query rows that walk over the keys before them, spread over the multiprocessors.
 
-A block of rows costs, per key, two products of the width of a head and an exponential, which no tensor core does; the two
+A block of rows costs, per key, two GEMMs of the width of a head and an exponential, which no tensor core does; the two
 overlap, a p-norm of both: that is why narrow heads are slower per flop. A library is compiled for blocks of so many rows, fewer
 for wide heads. Blocks of full attention are alike and run in waves. Causal ones are not: with few heads the longest walk decides,
 unless the library splits it; with many, the sum over the multiprocessors; between the two, a p-norm. Libraries for grouped
 queries pack the heads that share keys into a block. Queries, keys, values and results move meanwhile: a p-norm of the arithmetic
-and the traffic. Heads are padded to the widths that a library is compiled for. Backward does five products instead of two.
+and the traffic. Heads are padded to the widths that a library is compiled for. Backward does five GEMMs instead of two.
 References: Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
 """
 
@@ -55,14 +55,14 @@ WIDTHS: Mapping[str, tuple[int, ...]] = {
 FlashAttention 2 and 3 (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`). 160 stands for keys of 192 with values of
 128, which 3 has a kernel for and 2 pads."""
 WIDTH = 128
-"""The head width in whose products the cost of an exponential is counted."""
+"""The head width in whose GEMMs the cost of an exponential is counted."""
 SPLITS = (1, 2, 4, 8, 16, 32)
-FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
+FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 EXACT = 2.0
 """Flop of a multiplication with its addition."""
 EXPONENTIAL_SHARE = 2 / 3
-"""Of the time that a score costs beside its products, at 16 exponentials a cycle: .58 to .72 of what is fitted to A100, H100 and
-B200. The rest is scaling, maxima and sums."""
+"""Share of the exponential in the time that a score costs beside its GEMMs, at 16 exponentials a cycle: .58 to .72 of what is
+fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
 SLOWER_LIBRARIES = {"fa1": ("flash_attention", 1.7)}
 """FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
@@ -89,11 +89,11 @@ class AttentionConstants:
     launch_us: float = constant(8.0, 0.7, scales="time")
     """With what wraps the kernel: metadata, scheduling, copies."""
     compute: float = constant(0.85, 0.8, scale=SHARE, positive=True, scales="compute")
-    """Fraction of the peak of the products alone."""
+    """Fraction of the peak that the GEMMs reach by themselves."""
     exponential: float = constant(0.4, 0.7, positive=True, scales="time")
-    """What the exponential of a score costs, in products of WIDTH-wide heads at the peak."""
+    """What the exponential of a score costs, in GEMMs of WIDTH-wide heads at the peak."""
     overlap: float = constant(1.5, 1.0, scale=ABOVE_ONE)
-    """The norm of products and exponentials: 1 adds them up, infinite takes the larger."""
+    """The norm of GEMMs and exponentials: 1 adds them up, infinite takes the larger."""
     ramp: float = constant(150.0, 1.0)
     """Starting and ending a block, in exponentials of keys."""
     quantum: float = constant(0.2, 1.0, scale=SHARE)
@@ -105,9 +105,9 @@ class AttentionConstants:
     cover: float = constant(2.0, 0.3, scale=ABOVE_ONE)
     """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
     walk: float = constant(1.0, 0.7, positive=True)
-    """How much slower a block walks alone than the multiprocessor works through many."""
+    """How much slower a block walks by itself than the multiprocessor works through many."""
     walk_products: float = constant(1.0, 0.7, positive=True)
-    """The same again, for the products of it."""
+    """The same again, for the GEMMs of it."""
     split_us: float = constant(10.0, 1.0, scales="time")
     """What joining a walk that was halved takes."""
     throttle: float = constant(0.05, 0.7)
@@ -146,7 +146,7 @@ class Heads:
 
 
 def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float = 2, backward: bool = False) -> Array:
-    """Seconds of the forward pass, or of the backward pass alone."""
+    """Seconds of the forward pass, or of the backward pass by itself."""
     batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
         what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
     )
@@ -156,8 +156,8 @@ def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float
     moving_s = width * moved / (c.memory * on.bytes_per_s)
     kernel_s = (working_s**c.cover + moving_s**c.cover) ** (1 / c.cover)
     scores = batch * heads * seq * (np.where(causal > 0, (seq + 1) / 2, seq) + prefix)
-    products = BACKWARD_PRODUCTS if backward else FORWARD_PRODUCTS
-    ideal_s = EXACT * products * scores * head_dim / on.flop_per_s
+    gemms = BACKWARD_GEMMS if backward else FORWARD_GEMMS
+    ideal_s = EXACT * gemms * scores * head_dim / on.flop_per_s
     times = c.backward if backward else 1.0
     took_s: Array = c.launch_us / US_PER_S + np.maximum(times * kernel_s, ideal_s)
     return took_s
@@ -182,10 +182,10 @@ def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
 
 
 def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
-    """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a walk alone, and to begin."""
+    """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a single walk, and to begin."""
     per_sm = on.flop_per_s / on.sms
-    product_s = EXACT * FORWARD_PRODUCTS * _padded(head_dim, WIDTHS[c.widths]) / (c.compute * per_sm)
-    exponential_s = c.exponential * EXACT * FORWARD_PRODUCTS * WIDTH / per_sm
+    product_s = EXACT * FORWARD_GEMMS * _padded(head_dim, WIDTHS[c.widths]) / (c.compute * per_sm)
+    exponential_s = c.exponential * EXACT * FORWARD_GEMMS * WIDTH / per_sm
 
     def both(products_s: Array) -> Array:
         found: Array = (products_s**c.overlap + exponential_s**c.overlap) ** (1 / c.overlap)
@@ -214,7 +214,7 @@ def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Arra
 
 
 def unfused(kernel: Attention) -> list[Kernel]:
-    """The same as two products with a softmax between them, which write and read all scores, the masked ones too."""
+    """Attention as two GEMMs with a softmax between them, which write and read all scores, the masked ones too."""
     lines, keys, width = kernel.batch * kernel.heads, kernel.seq + kernel.prefix, kernel.element_bytes
     scores = Gemm(kernel.seq, keys, kernel.head_dim, width, batch=lines)
     mixed = Gemm(kernel.seq, kernel.head_dim, keys, width, batch=lines)

@@ -94,7 +94,7 @@ def word(default: str, words: Iterable[str]) -> Any:
 
 
 def kinds(constants: Constants) -> dict[str, Constant | Word | None]:
-    """The fields of a class of constants, or of a value; None where nothing is said of one."""
+    """The fields of a class of constants, or of a value; None for a plain one."""
     return {each.name: each.metadata.get("kind") for each in fields(constants)}
 
 
@@ -256,9 +256,9 @@ class KernelFamily(ABC):
     unstated: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Sizes between which rows lie of a fit that does not say; any, of all other sizes."""
     any_format: ClassVar[bool] = False
-    """Whether one fit speaks for every format."""
+    """Whether one fit holds for every format."""
     narrower: ClassVar[bool] = False
-    """Whether a fit in 16 bits speaks for narrower formats."""
+    """Whether a fit in 16 bits stands in for narrower formats."""
     has_ratios: ClassVar[bool] = False
     """Whether operators of it may be known by their ratio to those that were fitted."""
     names_libraries: ClassVar[bool] = False
@@ -318,7 +318,7 @@ class KernelFamily(ABC):
         return self.slowed(start, times), times
 
     def is_fitted(self, kernel: Any) -> bool:
-        """Whether a kernel is of those that constants are fitted to, and not told by a ratio to them."""
+        """Whether a kernel is of those that constants are fitted to, and not known by a ratio to them."""
         return True
 
 

@@ -54,7 +54,7 @@ TILE_SETS = {
     "plain_wide": ((256, 128), (128, 256), *PLAIN),
 }
 """Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
-eight bits; one, as the times of NVFP4 products tell: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
+eight bits; one, as the times of NVFP4 GEMMs show: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
 Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; those of
 fp32 without tensor cores, sizes that cuBLAS has kernels of, of which held-out rows took those no narrower than high; and, from
 Ampere on, CUTLASS's too."""
@@ -67,7 +67,7 @@ REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
 ACCUMULATED_BYTES = 8
 """A weight gradient that is added to an fp32 one reads and writes it."""
 DRIFT = 2.0**-4
-"""Of the inner dimension, by which tiles in flight run apart. By random splits of fp32 products, among halves of it."""
+"""Of the inner dimension, by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
 BLOCK = 4096
 CAST_START = (10.0, 2.5)
 """Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
@@ -157,7 +157,7 @@ def gemm_s(
     width: float = 2,
     turns: int = 0,
 ) -> Array:
-    """Seconds of (m, k) x (k, n), `batch` times, of elements `width` bytes wide: of one product, or of many at once. Operands
+    """Seconds of (m, k) x (k, n), `batch` times, of elements `width` bytes wide: of one GEMM, or of many at once. Operands
     come from memory; with `turns` they are timed over and over, so many second operands in turn, and the cache may hold all.
     """
     sizes = columns(m, n, k, batch)
@@ -169,7 +169,7 @@ def gemm_s(
 
 
 def accumulation_s(c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike) -> Array:
-    """What a weight gradient takes longer than the product alone, when it is added to one in fp32."""
+    """Seconds that a weight gradient takes beyond its GEMM, when it is added to one in fp32."""
     m, n = columns(m, n)
     return c.accumulate * ACCUMULATED_BYTES * m * n / (c.memory * on.bytes_per_s)
 
@@ -213,7 +213,7 @@ def _overlapped(one_s: Array, other_s: Array, norm: float) -> Array:
 
 
 def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
-    """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, products."""
+    """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, GEMMs."""
     m, n, k, batch = sizes
     rows, across = _SIDES[c.tiles]
     reuse = 2 * rows * across / (rows + across)

@@ -42,7 +42,7 @@ class Architecture:
     """How many numbers of 32 bits it multiplies and adds in a cycle."""
     cache_cycle_bytes: int = 32
     """How many bytes the last cache hands to it in a cycle: a half of what its port takes, and a quarter on graphics chips. That
-    is 5 TB/s on an RTX 4090 and 6 on an H100 PCIe. From no table: two thirds and twice of it fit the measured products as well.
+    is 5 TB/s on an RTX 4090 and 6 on an H100 PCIe. From no table: two thirds and twice of it fit the measured GEMMs as well.
     """
 
 

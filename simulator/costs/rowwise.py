@@ -93,7 +93,7 @@ which the two agree to 8% (layer norm: 17%); blocks and steps are those of the k
 Dropout: 2.7 times forward backward in fp32. Look-ups: eager backward, where the table's gradient is zeroed and ids are sorted,
 6 times as long as its three passes (5.3 and 6.1 on two GPUs, in fp32, of ids that were all the same; forward they wait for
 indices). Cross-entropy: as softmax; eager, by its passes in fp32. Adam: 34 bytes per parameter at three quarters of the rate.
-Quantise: the casts that are taken apart from FP8 products in results/kernels.
+Quantise: the casts that are taken apart from FP8 GEMMs in results/kernels.
 """
 LOOKUPS = ("embedding",)
 ONE_ID = "one_id_"
@@ -230,7 +230,7 @@ class RowwiseFamily(KernelFamily):
         return by.is_own(chosen) and op in chosen.fit.ratios
 
     def _has_ratio(self, by: Estimator, op: str, chosen: SelectedFit) -> bool:
-        """Whether the ratios of a fit speak for an operator: all for fused ones; for eager ones those that ship where they were
+        """Whether the ratios of a fit hold for an operator: all for fused ones; for eager ones those that ship where they were
         measured, and one's own but for what runs as several kernels."""
         if not by.options.eager:
             return True
@@ -264,7 +264,7 @@ def pointwise_s(c: RowwiseConstants, on: Machine, moved: Array, cold: ArrayLike,
 
 
 def _as_ratio(chosen: SelectedFit, kernel: Rowwise) -> SelectedFit:
-    """A fit as it speaks for an operator by its ratio: as surely as the rows of that, and at their sizes. That of a few rows is
+    """A fit as it holds for an operator by its ratio: as surely as the rows of that, and at their sizes. That of a few rows is
     measured there only."""
     fit = chosen.fit
     sigma, rows = fit.ratios[kernel.op][1], fit.ratio_rows.get(kernel.op)

@@ -112,15 +112,15 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         return owner != gpu.name, not same_kernels(gpu, other), others, other.architecture != gpu.architecture, far, place
 
     owner, fit = min(usable, key=order)
-    lender = library.gpus[owner]
-    ported = fit.library in kernels.for_ampere and likeness(gpu) - likeness(lender) > GENERATION
+    owning = library.gpus[owner]
+    ported = fit.library in kernels.for_ampere and likeness(gpu) - likeness(owning) > GENERATION
     slower = (1.0 if another else times) / (AMPERE_ON_LATER if ported else 1.0)
     everything = [(library.gpus[name], each) for name, each in known]
-    made = fit if owner == gpu.name else kernels.transferred(fit, Transfer(lender, gpu, wanted, ported, everything))
+    made = fit if owner == gpu.name else kernels.transferred(fit, Transfer(owning, gpu, wanted, ported, everything))
     made = made if slower == 1 else replace(made, constants=kernels.slower_library(made.constants, slower))
     if owner == gpu.name and slower == 1 and _timed_as(fit, dtype) and not another:
         return SelectedFit(made, owner, "measured", fit.sigma)
-    borrowed = _borrowed_sigma(gpu, lender, kernels)
+    borrowed = _borrowed_sigma(gpu, owning, kernels)
     return SelectedFit(made, owner, "transferred", math.hypot(fit.sigma, borrowed), borrowed)
 
 

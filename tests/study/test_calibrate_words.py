@@ -17,7 +17,7 @@ from simulator.costs.machine import machine
 from simulator.costs.measured import Estimator, Options
 from simulator.costs.moe import moe_s
 from simulator.errors import UserError
-from simulator.kernels import Attention, Gemm
+from simulator.kernels import Attention, Experts, Gemm
 from simulator.study.calibrate.groups import groups
 from simulator.study.calibrate.profile import profile
 from simulator.study.calibrate.table import Measured, Probe, probe_of, text

@@ -1,10 +1,10 @@
 """How memory-bound operators that are not plain pointwise ones stand to those that are, as somebody measured both.
 
-A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. That is told by rows
+A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. It is fitted to rows
 which are one operator of the framework, so large that they hardly wait for their launch: their median, and as its error what
-most of them stay within, each size by the rows of all others. How far off smaller rows are by that ratio is told beside it: how
-often they wait for a launch differs from operator to operator. Rows of several operators say nothing about one kernel; a run has
-those operators one by one.
+most of them stay within, each size by the rows of all others. How far off smaller rows are by that ratio is reported beside it:
+how often they wait for a launch differs from operator to operator. Rows of several operators say nothing about one kernel; a run
+has those operators one by one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Ratio:
     large: RatioRows
     """The rows that it was fitted to."""
     smaller_rows: int = 0
-    """Too small to tell it."""
+    """Too small to be fitted to."""
 
     @property
     def rows(self) -> int:

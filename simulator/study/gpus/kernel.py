@@ -24,7 +24,7 @@ PRODUCTS |= {"grouped_gemm": Part.FORWARD}
 ATTENTIONS = {"attention": Part.FORWARD, "attention_fwd": Part.FORWARD}
 ATTENTIONS |= {"attention_backward": Part.INPUT_GRADIENT}
 BOTH = {"gemm_backward": "gemm", "bmm_backward": "bmm", "grouped_gemm_backward": "grouped_gemm"}
-"""Backward passes of products, as tables time them: the products of both operands, neither added to a gradient."""
+"""Backward passes of GEMMs, as tables time them: those of both operands, neither added to a gradient."""
 ATTENTION_BOTH = "attention_fwd_backward"
 HEAD_DIM = 128
 EXPERTS = "moe_ffn"
@@ -240,7 +240,7 @@ def bytes_each(name: str, dtype: str, *, backward: bool = False) -> float:
 
 
 def _given(asked: Asked, needed: Mapping[str, int | None]) -> list[int]:
-    """The sizes that a kernel needs; all that are missing are told at once."""
+    """The sizes that a kernel needs; all that are missing are named at once."""
     missing = [option for option, value in needed.items() if value is None]
     if missing:
         example = " ".join(f"{option} {EXAMPLE[option] if value is None else value}" for option, value in needed.items())

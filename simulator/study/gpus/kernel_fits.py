@@ -28,7 +28,7 @@ def shelf() -> FitLibrary:
 
 
 def shelf_for(owner: Gpu) -> FitLibrary:
-    """Every fit that ships, behind those of a GPU's own profile, which speak for the kernels that they are of."""
+    """Every fit that ships, behind those of a GPU's own profile, which go first for the kernels that they are of."""
     if not owner.profile:
         return shelf()
     return overlaid(owner, owner.name, load(Path(owner.profile))[1])
