@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulator.costs.family import Fit
 from simulator.costs.machine import Machine
 from simulator.costs.machine import machine as machine_of
-from simulator.costs.rowwise import RowwiseConstants, lookup_s, rowwise_s
-from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit
+from simulator.costs.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, lookup_s, rowwise_s
 from simulator.kernels import Rowwise
 from simulator.study.calibrate import ratios
 from simulator.study.calibrate.kernel_words import Probe, name_of, rowwise_of
-from simulator.study.calibrate.kernels import fitted
+from simulator.study.calibrate.least_squares import fit_constants
 from simulator.study.calibrate.profile import SIGMA_MOST
 from simulator.study.gpus import kernel_fits
 from simulator.study.gpus.eager import is_one_by_one
@@ -56,7 +56,7 @@ def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
         def predict(c: RowwiseConstants, _: Any, on: Machine = on, own: Any = own) -> Any:
             return rowwise_s(c, on, own)
 
-        as_timed, _ = fitted(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
+        as_timed, _ = fit_constants(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
         c = replace(as_timed, launch_us=USUAL_LAUNCH_US)
         found, everything = fit[(fit.op == "embedding") & (fit.owner == gpu)], fit[fit.owner == gpu]
         if len(found):
@@ -84,7 +84,8 @@ def forward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, t
     """How many times as long as a pointwise kernel norms and softmax take, where some were measured."""
     own = [row for row in rows.itertuples() if row.op in REDUCTIONS]
     kernels = [Rowwise(row.op, int(row.m), int(row.n), 1, bytes_per_element(row.op, "fp32")) for row in own]
-    return {ratio.op: (ratio.times, ratio.error) for ratio in ratios.found(own, kernels, c, on)}
+    found = ratios.ratios_of(np.array([row.seconds for row in own]), kernels, c, on)
+    return {ratio.op: (ratio.times, ratio.error) for ratio in found}
 
 
 def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mapping[str, float]) -> dict[str, tuple[float, float]]:
@@ -92,10 +93,10 @@ def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mappi
     own = [row for row in rows.itertuples() if is_backward_alone(row) and kernel(row).traffic_bytes]
     kernels = [kernel(row) for row in own]
     around_s = beside[OPERATOR_US] / US_PER_S
-    alone = [row._replace(seconds=row.seconds - around_s) for row in own]
+    alone_s = np.array([row.seconds - around_s for row in own])
     moved = np.array([kernel.traffic_bytes for kernel in kernels], dtype=np.float64)
     long = [i for i, took_s in enumerate(rowwise_s(c, on, moved)) if took_s >= around_s]
-    found = ratios.found([alone[i] for i in long], [kernels[i] for i in long], c, on) if long else ()
+    found = ratios.ratios_of(alone_s[long], [kernels[i] for i in long], c, on) if long else ()
     return {ratio.op: (ratio.times, ratio.error) for ratio in found if ratio.error <= SIGMA_MOST}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from ...costs.shelf import FOR_AMPERE, SHORT, UNFUSED
+from ...costs.attention import FOR_AMPERE
+from ...costs.shelf import SHORT, UNFUSED
 from .cached import is_of_frameworks
 
 BY_PYTORCH = "by=pytorch"

@@ -14,9 +14,9 @@ from pathlib import Path
 from ...costs.rowwise import LOOKUPS, is_timed
 from ...errors import Fault, UserError
 from ...hardware.gpu import PEAK_OF, Gpu
-from ...kernels import Kernel, Rowwise
+from ...kernels import Experts, Kernel, Rowwise
 from ...units import GB, TFLOP
-from ..gpus.operator_names import WIDTH, Experts
+from ..gpus.operator_names import WIDTH
 from .kernel_words import kernel_of
 from .table import Measured
 

@@ -130,7 +130,7 @@ def ratios(made: Profile) -> list[dict[str, Any]]:
     """Ratios of other memory-bound operators to pointwise kernels, as JSON."""
     return [
         {name: getattr(ratio, name) for name in ("op", "times", "error", "rows", "smaller_rows")}
-        | {"smaller_error": ratio.told.smaller_sigma if ratio.smaller_rows else None}
+        | {"smaller_error": ratio.large.smaller_sigma if ratio.smaller_rows else None}
         for judged in made.fits
         for ratio in judged.ratios
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...costs.rowwise import BACKWARD
 from ...errors import UserError, shown
-from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
+from ...kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
 from ..gpus.eager import autograd, backward_name, is_one_by_one, traced_passes
 from ..gpus.operator_names import (
     ATTENTIONS,
@@ -24,7 +24,6 @@ from ..gpus.operator_names import (
     PASSES,
     TABLE_BACKWARD,
     WIDTH,
-    Experts,
     attention_of,
     bytes_per_element,
     element_bytes,

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.rowwise import BACKWARD
-from ...costs.shelf import SLOWER, UNFUSED, known_library
+from ...costs import rowwise
+from ...costs.family import Estimate, families
+from ...costs.measured import Estimator, Options, together
+from ...costs.shelf import UNFUSED, known_library
 from ...errors import UserError, did_you_mean, in_one_go
-from ...kernels import Attention, Gemm, Kernel, Rowwise
+from ...kernels import Experts, Rowwise, Shape
 from ...units import GB, TFLOP, US_PER_S
 from . import kernel_fits
 from .eager import autograd
@@ -22,7 +23,6 @@ from .operator_names import (
     KNOWN,
     PASSES,
     WIDTH,
-    Experts,
     attention_of,
     bytes_per_element,
     gemms_of,
@@ -32,6 +32,16 @@ from .operator_names import (
 )
 
 HEAD_DIM = 128
+OPTIONS = (
+    "-m", "-n", "-k", "--seq", "--heads", "--kv-heads", "--head-dim", "--causal/--full", "--top-k", "--library", "--eager"
+)  # fmt: skip
+OPTIONS_OF = {
+    "gemm": ("-m", "-n", "-k", "--library"),
+    "moe": ("-m", "-n", "-k", "--top-k"),
+    "attention": ("--seq", "--heads", "--kv-heads", "--head-dim", "--causal/--full", "--library"),
+    "rowwise": ("-m", "-n", "--eager"),
+}
+"""Options that say something about a kernel, by its family."""
 EXAMPLE = {"-m": 8192, "-n": 8192, "-k": 8192, "--seq": 4096, "--heads": 32, "--top-k": 2}
 
 
@@ -75,10 +85,10 @@ def time_kernel(asked: Asked, by: Software = Software()) -> dict[str, Any]:
         lambda: known_library(by.library, kernel_fits.shelf()),
     )
     gpu = replace(gpu, site_scalar=by.site_scalar) if by.site_scalar else gpu
-    shelf = kernel_fits.shelf_for(gpu)
-    estimator = Estimator(gpu, dtype, shelf, Options(known_library(by.library, shelf), by.eager, tensor_cores=dtype != "fp32"))
+    fits = kernel_fits.shelf_for(gpu)
+    estimator = Estimator(gpu, dtype, fits, Options(known_library(by.library, fits), by.eager, tensor_cores=dtype != "fp32"))
     gpu.peak(estimator.peak_dtype)
-    made, flop, moved = _experts(asked, estimator) if asked.name == EXPERTS else _kernels(asked, estimator)
+    made, flop, moved = _kernels(asked, estimator)
     return {
         "op": asked.op,
         "gpu": gpu.name,
@@ -106,76 +116,52 @@ def _known_op(asked: Asked) -> None:
 
 def _kernels(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
     """The time of what was asked, its flop and the bytes that it moves."""
-    as_autograd = by.options.eager and not by.owns(f"{workload_name(asked.name)}{BACKWARD}")
-    kernels, width = kernels_of(asked, by.dtype, as_autograd), WIDTH[by.dtype]
+    as_autograd = by.options.eager and not rowwise.FAMILY.owns(by, f"{workload_name(asked.name)}{rowwise.BACKWARD}")
+    kernels = kernels_of(asked, by.dtype, as_autograd)
     _apply(asked, kernels[0], by)
-    parts = [by.product(one, width) if isinstance(one, Gemm) else _launched(asked, one, by) for one in kernels]
-    moved = sum(one.traffic_bytes * (width if isinstance(one, Gemm) else 1.0) for one in kernels)
+    parts = [_launched(asked, one, by) for one in kernels]
+    moved = sum(one.traffic_bytes for one in kernels)
     return parts[0] if len(parts) == 1 else together(parts[0].model, parts), sum(one.flop for one in kernels), moved
 
 
-def _launched(asked: Asked, kernel: Kernel, by: Estimator) -> Estimate:
+def _launched(asked: Asked, kernel: Shape, by: Estimator) -> Estimate:
     """The time of a kernel, none if a framework has none to launch: the gradient of a sum is handed on as it is."""
     made = by.estimate(kernel)
     if kernel.traffic_bytes:
         return made
-    model = f"{workload_name(asked.name)}{BACKWARD}: nothing is launched"
+    model = f"{workload_name(asked.name)}{rowwise.BACKWARD}: nothing is launched"
     return replace(made, seconds=0.0, model=model, sigma=0.0, extrapolated=False)
 
 
-def _experts(asked: Asked, by: Estimator) -> tuple[Estimate, float, float]:
-    """The same of experts that run as one kernel: weights of those that get a token, tokens once in and once out."""
-    m, n, k, top_k = _given(asked, {**dict(zip(("-m", "-n", "-k"), asked.sizes, strict=True)), "--top-k": asked.top_k})
-    if top_k > asked.batch:
-        raise UserError(f"--top-k {top_k}: there are {asked.batch} experts", hint="--batch is how many experts there are")
-    _refuse(asked, by, ("-m", "-n", "-k", "--top-k"))
-    experts, width = Experts(m, n, k, asked.batch, top_k, 1), WIDTH[by.dtype]
-    return by.moe(m, k, n, (asked.batch, top_k), width), float(experts.flop), experts.traffic_bytes * width
-
-
-def _apply(asked: Asked, kernel: Kernel, by: Estimator) -> None:
+def _apply(asked: Asked, kernel: Shape, by: Estimator) -> None:
     """Refuses options that say nothing about a kernel, and libraries that have no such one."""
-    library, unfused = by.options.library, by.options.library == UNFUSED
-    if isinstance(kernel, Gemm):
-        useful: tuple[str, ...] = ("-m", "-n", "-k", "--library")
-    elif isinstance(kernel, Attention):
-        useful = ("--seq", "--heads", "--kv-heads", "--head-dim", "--causal/--full", "--library", *(("--eager",) * unfused))
-    else:
-        useful = ("-m", "-n", "--eager")
-    _refuse(asked, by, useful)
-    product = isinstance(kernel, Gemm)
-    known = by.shelf.libraries("gemm") if product else (*by.shelf.libraries("attention"), *SLOWER, UNFUSED)
+    library, family = by.options.library, kernel.family
+    unfused = (UNFUSED,) if family == "attention" else ()
+    _refuse(asked, by, (*OPTIONS_OF[family], *(("--eager",) if library in unfused else ())))
+    known = (*by.fits.libraries(family), *families()[family].slower_libraries, *unfused)
     if library and library not in known:
         raise UserError(f"{library} has no {asked.op} that was measured", hint=did_you_mean(library, known))
 
 
 def _refuse(asked: Asked, by: Estimator, useful: Sequence[str]) -> None:
     """Refuses all options but the useful ones."""
-    names = (
-        "-m",
-        "-n",
-        "-k",
-        "--seq",
-        "--heads",
-        "--kv-heads",
-        "--head-dim",
-        "--causal/--full",
-        "--top-k",
-        "--library",
-        "--eager",
-    )
     values = (*asked.sizes, *asked.heads, asked.causal, asked.top_k, by.options.library or None, by.options.eager or None)
-    wrong = [name for name, value in zip(names, values, strict=True) if value is not None and name not in useful]
+    wrong = [name for name, value in zip(OPTIONS, values, strict=True) if value is not None and name not in useful]
     if wrong:
         raise UserError(f"{', '.join(wrong)}: says nothing about {asked.op}", hint="leave it out")
 
 
-def kernels_of(asked: Asked, dtype: str, eager: bool = False) -> Sequence[Kernel]:
-    """The kernels that were asked for, matrix products with elements of a byte. Backward, eager PyTorch moves other bytes."""
+def kernels_of(asked: Asked, dtype: str, eager: bool = False) -> Sequence[Shape]:
+    """The kernels that were asked for: two of the backward pass of a GEMM. Backward, eager PyTorch moves other bytes."""
     op, (m, n, k) = asked.name, asked.sizes
     if op in GEMMS or op in GEMMS_BACKWARD:
         m, n, k = _given(asked, {"-m": m, "-n": n, "-k": k})
-        return gemms_of(op, (m, n, k), asked.batch, 1)
+        return gemms_of(op, (m, n, k), asked.batch, WIDTH[dtype])
+    if op == EXPERTS:
+        m, n, k, top_k = _given(asked, {"-m": m, "-n": n, "-k": k, "--top-k": asked.top_k})
+        if top_k > asked.batch:
+            raise UserError(f"--top-k {top_k}: there are {asked.batch} experts", hint="--batch is how many experts there are")
+        return [Experts(m, n, k, asked.batch, top_k, WIDTH[dtype])]
     if op in ATTENTIONS:
         seq, heads = _given(asked, {"--seq": asked.heads[0], "--heads": asked.heads[1]})
         sizes = (asked.batch, seq, heads, asked.heads[2] or heads, asked.heads[3] or HEAD_DIM)
@@ -190,12 +176,12 @@ def _rowwise(asked: Asked, dtype: str, eager: bool) -> Rowwise:
     each = bytes_per_element(name, dtype, backward=back)
     m, n = _given(asked, {"-m": asked.sizes[0], "-n": asked.sizes[1]})
     written_out = autograd(name, WIDTH[dtype]) if eager and back else None
-    op, each = written_out or (name + BACKWARD * back, each)
+    op, each = written_out or (name + rowwise.BACKWARD * back, each)
     return Rowwise(op, m * asked.batch, n, 1, each)
 
 
 def _given(asked: Asked, needed: Mapping[str, int | None]) -> list[int]:
-    """The sizes that a kernel needs; all that are missing are told at once."""
+    """The sizes that a kernel needs; all that are missing are named at once."""
     missing = [option for option, value in needed.items() if value is None]
     if missing:
         example = " ".join(f"{option} {EXAMPLE[option] if value is None else value}" for option, value in needed.items())

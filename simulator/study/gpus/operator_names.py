@@ -7,8 +7,6 @@ matrix product is the two products that make the gradients of both operands, nei
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...costs.rowwise import BACKWARD
 from ...errors import UserError
 from ...kernels import Attention, Gemm, Part
@@ -39,8 +37,6 @@ ATTENTIONS = {
 }  # fmt: skip
 """Attention, and the passes that were timed together."""
 EXPERTS = "moe_ffn"
-GATED_PRODUCTS = 3
-"""Products of a gated expert: gate, value, and the projection back."""
 PASSES = {
     "add": (3, 3), "mul": (3, 3), "dropout": (2, 3), "residual": (3, 3), "embedding": (2, 3), "copy": (2, 2), "cast": (2, 2),
     "gelu": (2, 3), "silu": (2, 3), "relu": (2, 3), "silu_gated": (3, 5), "gelu_gated": (3, 5), "rope": (2, 2),
@@ -58,29 +54,6 @@ OTHER_NAMES = {
 }  # fmt: skip
 """Memory-bound operators under names that workloads do not use."""
 KNOWN = (*GEMMS, *GEMMS_BACKWARD, *ATTENTIONS, EXPERTS, *PASSES, *OTHER_NAMES)
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """The gated feed-forward of a mixture of experts as one kernel: m tokens of k channels, each sent to `top_k` of `batch`
-    experts with n hidden channels."""
-
-    m: int
-    n: int
-    k: int
-    batch: int
-    top_k: int
-    element_bytes: int
-
-    @property
-    def flop(self) -> int:
-        return 2 * GATED_PRODUCTS * self.m * self.top_k * self.n * self.k
-
-    @property
-    def traffic_bytes(self) -> int:
-        """Bytes of the weights of all experts that have tokens, and of the tokens once in and once out."""
-        weights = GATED_PRODUCTS * self.n * self.k * min(self.batch, self.m * self.top_k)
-        return self.element_bytes * (weights + 2 * self.m * self.k)
 
 
 def table_name(name: str) -> str:
@@ -105,7 +78,7 @@ def element_bytes(dtype: str) -> int:
     return max(1, int(WIDTH[dtype]))
 
 
-def gemms_of(op: str, sizes: tuple[int, int, int], batch: int, width: int) -> tuple[Gemm, ...]:
+def gemms_of(op: str, sizes: tuple[int, int, int], batch: int, width: float) -> tuple[Gemm, ...]:
     """The matrix products of elements of `width` bytes that an operator of `sizes` m, n and k stands for."""
     m, n, k = sizes
     if op in GEMMS_BACKWARD:

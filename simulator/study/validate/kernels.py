@@ -14,33 +14,30 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from ...costs.attention import Heads
+from ...costs.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
+from ...costs.attention import FAMILY as ATTENTION
+from ...costs.deep_gemm import SPILL_US, spilled_s
+from ...costs.family import Estimate
+from ...costs.gemm import FAMILY as GEMM
+from ...costs.gemm import LINEAR_US
 from ...costs.machine import architecture
-from ...costs.measured import Estimate, Estimator, Options, together
-from ...costs.shelf import (
-    CACHE_PASSES,
-    CACHE_US,
-    HANDED_ON_US,
-    LINEAR_US,
-    OPERATOR_US,
-    PAGED,
-    SPILL_US,
-)
+from ...costs.measured import Estimator, Options, together
+from ...costs.rowwise import FAMILY as ROWWISE
+from ...costs.rowwise import HANDED_ON_US, OPERATOR_US
 from ...errors import UserError, shown
 from ...hardware.gpu import Gpu
-from ...kernels import Attention, Gemm, Rowwise
+from ...kernels import Attention, Experts, Gemm, Rowwise
 from ...units import US_PER_S
 from .. import catalog
 from ..calibrate import table
 from ..calibrate.attention_libraries import fitted_library
 from ..calibrate.cached import TURNS_QUERIES, cached_s, is_of_frameworks
-from ..calibrate.deep_gemm import spilled_s
 from ..calibrate.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
 from ..calibrate.table import is_cold, probe_of
 from ..gpus import fit_files, kernel_fits
 from ..gpus.eager import is_one_by_one
 from ..gpus.names import named
-from ..gpus.operator_names import WIDTH, Experts
+from ..gpus.operator_names import WIDTH
 from ..tables import Row, time_us
 from .predicted import Own, Predicted
 
@@ -122,11 +119,12 @@ def _gpu(written: str, mine: Gpu | None) -> Gpu:
 
 
 def _experts(by: Estimator, kernel: Experts, probe: Probe) -> Estimate:
-    return by.moe(kernel.m, kernel.k, kernel.n, (kernel.batch, kernel.top_k), WIDTH[probe.dtype])
+    return by.estimate(replace(kernel, element_bytes=WIDTH[probe.dtype]))
 
 
 def _gemm(by: Estimator, kernel: Gemm, probe: Probe) -> Estimate:
-    made = by.product(kernel, WIDTH[probe.dtype], turns_of(probe.variant))
+    in_turns = replace(by, options=replace(by.options, turns=turns_of(probe.variant)))
+    made = in_turns.estimate(replace(kernel, element_bytes=WIDTH[probe.dtype]))
     return replace(made, seconds=made.seconds + _beside_s(by, kernel, probe)) if probe.op == "gemm" else made
 
 
@@ -140,13 +138,17 @@ def _beside_s(by: Estimator, kernel: Gemm, probe: Probe) -> float:
         return 0.0
     spill_us = by.beside(SPILL_US)
     lost_s = by.gpu.site_scalar * float(spilled_s(spill_us, by.machine, kernel.m, kernel.n, kernel.k)) if spill_us else 0.0
-    return by.cast_s(kernel.m, kernel.k, WIDTH[by.dtype]) + lost_s
+    return GEMM.cast_s(by, kernel.m, kernel.k, WIDTH[by.dtype]) + lost_s
 
 
 def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
     """Attention with the cache of keys and values that an inference framework writes before it, by what its fit says of that."""
     made = by.estimate(kernel)
-    fit = by.attention_fit() if probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant) else None
+    fit = (
+        ATTENTION.fit_of_same_kernels(by)
+        if probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant)
+        else None
+    )
     if fit is None or CACHE_PASSES not in fit.beside:
         return made
     what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim)
@@ -158,7 +160,7 @@ def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
 
 def _rowwise(by: Estimator, kernel: Rowwise, probe: Probe) -> Estimate:
     """A memory-bound operator with what an eager framework takes around it, where it was timed by itself."""
-    fused = kernel.op in FUSED or (by.owns(kernel.op) and EAGER not in probe.variant.lower().split())
+    fused = kernel.op in FUSED or (ROWWISE.owns(by, kernel.op) and EAGER not in probe.variant.lower().split())
     made = replace(by, options=replace(by.options, eager=not fused)).estimate(kernel)
     around = OPERATOR_US if kernel.traffic_bytes else HANDED_ON_US
     around_us = by.beside(around, "rowwise") if is_one_by_one(by.dtype, probe.variant) else 0.0
