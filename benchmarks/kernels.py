@@ -15,7 +15,7 @@ import numpy as np
 from simulator.costs.attention import Heads, attention_s
 from simulator.costs.gemm import GemmConstants, gemm_s
 from simulator.costs.measured import Estimator
-from simulator.costs.shelf import choose
+from simulator.costs.shelf import best_fit_for
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
 from simulator.study.gpus import kernel_fits
 
@@ -38,11 +38,11 @@ def main() -> None:
     h100, shelf = kernel_fits.gpu("h100"), kernel_fits.shelf()
     estimator = Estimator(h100, "bf16", shelf)
     m, n, k = (np.exp2(rng.uniform(5, 15, many)).round() for _ in range(3))
-    gemm = choose(h100, shelf, "gemm", "bf16")
+    gemm = best_fit_for(h100, shelf, "gemm", "bf16")
     constants = gemm.fit.constants if gemm and isinstance(gemm.fit.constants, GemmConstants) else GemmConstants()
     took_s = best_s(lambda: gemm_s(constants, estimator.machine, m, n, k))
     print(f"products in columns       {many / took_s:12,.0f} a second, {took_s:.3f} s for {many:,}")
-    attention = choose(h100, shelf, "attention", "bf16")
+    attention = best_fit_for(h100, shelf, "attention", "bf16")
     if attention:
         fit: Any = attention.fit.constants
         took_s = best_s(lambda: attention_s(fit, estimator.machine, Heads(2, np.minimum(m, 32768), 32, 8, 128)))

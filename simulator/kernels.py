@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import ClassVar, Protocol
 
 from .errors import UserError
 
 NARROW_BYTES = {"fp8": 1.0, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
-"""Bytes of an element of the formats that only products run in, with its share of a scale: one fp32 for 128 elements, one byte
+"""Bytes of an element of the formats that only GEMMs run in, with its share of a scale: one fp32 for 128 elements, one byte
 for 32 or for 16."""
 
 
@@ -53,14 +54,27 @@ def divided(what: str, total: int, parts: int) -> int:
     return total // parts
 
 
+class Shape(Protocol):
+    """What every kernel says of itself: the family of its cost model, by name, and the work that it does."""
+
+    family: ClassVar[str]
+
+    @property
+    def flop(self) -> int: ...
+
+    @property
+    def traffic_bytes(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A matrix product (m, k) x (k, n), `batch` times."""
+    """A GEMM, the matrix product (m, k) x (k, n), `batch` times."""
 
+    family: ClassVar[str] = "gemm"
     m: int
     n: int
     k: int
-    element_bytes: int
+    element_bytes: float
     """Of the result, and of the operands if they have no format of their own."""
     part: Part = Part.FORWARD
     batch: int = 1
@@ -68,8 +82,24 @@ class Gemm:
     """The narrow format of the operands; nothing where they are as everything else."""
 
     @property
+    def operator(self) -> str:
+        """The name of the operator, as pictures and tables have it."""
+        return "gemm"
+
+    @property
+    def shape(self) -> str:
+        """The sizes in words."""
+        times = f"{self.batch} times " if self.batch > 1 else ""
+        return f"{times}{self.m} x {self.n} x {self.k}{f' in {self.dtype}' if self.dtype else ''}"
+
+    @property
     def flop(self) -> int:
         return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def model_flop(self) -> int:
+        """Flop by the `full` convention: GEMMs and attention, the score matrix in full, nothing recomputed."""
+        return self.flop
 
     @property
     def operand_bytes(self) -> float:
@@ -79,12 +109,17 @@ class Gemm:
     @property
     def traffic_bytes(self) -> int:
         """Each operand read once and the result written once."""
-        operands = int(self.operand_bytes * (self.m * self.k + self.k * self.n))
-        return self.batch * (operands + self.element_bytes * self.m * self.n)
+        operands_bytes = self.operand_bytes * (self.m * self.k + self.k * self.n)
+        return self.batch * int(operands_bytes + self.element_bytes * self.m * self.n)
+
+    @property
+    def input_bytes(self) -> int:
+        """Of the first operand, in the format of the result."""
+        return int(self.m * self.k * self.element_bytes)
 
     @property
     def result_bytes(self) -> int:
-        return self.m * self.n * self.batch * self.element_bytes
+        return int(self.m * self.n * self.batch * self.element_bytes)
 
     def split(self, how: Split, parts: int) -> Gemm:
         """One rank's share. The dimension that stands for the outputs (or inputs) of the layer depends on the part."""
@@ -119,6 +154,7 @@ class Attention:
     With a `prefix` these are the next `seq` tokens of longer sequences, and see the keys of all `prefix` tokens before.
     """
 
+    family: ClassVar[str] = "attention"
     batch: int
     seq: int
     heads: int
@@ -130,19 +166,29 @@ class Attention:
     prefix: int = 0
 
     @property
-    def full_flop(self) -> int:
-        """Two products of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full.
+    def operator(self) -> str:
+        return "attention"
+
+    @property
+    def shape(self) -> str:
+        keys = f", {self.kv_heads} of keys" if self.kv_heads != self.heads else ""
+        tokens = f"{self.batch} x {self.seq} tokens" + (f" after {self.prefix}" if self.prefix else "")
+        return f"{tokens}, {self.heads} heads of {self.head_dim}{keys}, {'causal' if self.causal else 'full'}"
+
+    @property
+    def model_flop(self) -> int:
+        """Flop of two GEMMs of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full.
 
         For a causal part of a sequence that is its rows and its columns, so that the parts add up to the whole.
         """
-        products = 2 if self.part is Part.FORWARD else 4
+        gemms = 2 if self.part is Part.FORWARD else 4
         scores = self.seq * (self.seq + self.prefix * (2 if self.causal else 1))
-        return products * 2 * self.batch * scores * self.heads * self.head_dim
+        return gemms * 2 * self.batch * scores * self.heads * self.head_dim
 
     @property
     def flop(self) -> int:
-        """What the kernel does: half if causal, and backward one product more, which recomputes the scores."""
-        done = self.full_flop if self.part is Part.FORWARD else self.full_flop * 5 // 4
+        """What the kernel does: half if causal, and backward one GEMM more, which recomputes the scores."""
+        done = self.model_flop if self.part is Part.FORWARD else self.model_flop * 5 // 4
         return done // 2 if self.causal else done
 
     @property
@@ -164,6 +210,7 @@ class Attention:
 class Rowwise:
     """A memory-bound operator over `rows` x `columns`: norms, activations, residuals, embeddings, optimizers."""
 
+    family: ClassVar[str] = "rowwise"
     op: str
     rows: int
     columns: int
@@ -172,6 +219,15 @@ class Rowwise:
     """Bytes read and written per element, all tensors together; scales of blocks make it a fraction."""
 
     flop = 0
+    model_flop = 0
+
+    @property
+    def operator(self) -> str:
+        return self.op
+
+    @property
+    def shape(self) -> str:
+        return f"{self.rows} x {self.columns}, {self.bytes_per_element:g} bytes each"
 
     @property
     def result_bytes(self) -> int:
@@ -188,11 +244,34 @@ class Rowwise:
         return replace(self, columns=divided(f"{self.op} width", self.columns, parts))
 
 
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Feed-forward network of gated experts in one kernel: m tokens of k channels, each through `top_k` of `batch` experts of n.
+
+    No program carries it: libraries of inference have it, and tables of measurements.
+    """
+
+    family: ClassVar[str] = "moe"
+    m: int
+    n: int
+    k: int
+    batch: int
+    top_k: int
+    element_bytes: float
+
+    @property
+    def flop(self) -> int:
+        return 2 * GATED_GEMMS * self.m * self.top_k * self.n * self.k
+
+    @property
+    def traffic_bytes(self) -> int:
+        """The weights of the experts that have tokens, and the tokens once in and once out."""
+        weights = GATED_GEMMS * self.n * self.k * min(self.batch, self.m * self.top_k)
+        return int(self.element_bytes * (weights + 2 * self.m * self.k))
+
+
+GATED_GEMMS = 3
+"""GEMMs of a gated expert: gate, value, and back."""
 Kernel = Gemm | Attention | Rowwise
 KernelCost = Callable[[Kernel], int]
 """How long a kernel takes, in nanoseconds: what a cost model hands to those who bind."""
-
-
-def model_flop(kernel: Kernel) -> int:
-    """Flop by the `full` convention: matrix products and attention, the score matrix in full, nothing recomputed."""
-    return kernel.full_flop if isinstance(kernel, Attention) else kernel.flop

@@ -20,7 +20,8 @@ from simulator.figures.gantt import save
 from simulator.files import atomic, read_bounded, read_unzipped
 from simulator.study import tables
 from simulator.study.calibrate import kineto, nccl_tests, table
-from simulator.study.calibrate.table import Measured, Probe, append, rows_of
+from simulator.study.calibrate.kernel_words import Probe
+from simulator.study.calibrate.table import Measured, append, rows_of
 from simulator.study.flows import read_cases
 
 from .commandline import SMALL, trainsim

@@ -55,7 +55,13 @@ FACES = {
     ("simulator.study.scenarios.tenancy", "simulator.study.jobs"): "`Tenancy.simulate` and `.shared`: so too several jobs",
 }
 """Imports within `study` that go up all the same, inside methods that users call, and why."""
-BY_NAME = {"simulator/__init__.py", "simulator/cli.py", "simulator/study/catalog.py", "simulator/study/outside.py"}
+BY_NAME = {
+    "simulator/__init__.py",
+    "simulator/cli.py",
+    "simulator/costs/family.py",
+    "simulator/study/catalog.py",
+    "simulator/study/outside.py",
+}
 """The files that may import what a name or a path says."""
 
 

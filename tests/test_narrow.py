@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.costs.measured import Estimator
 from simulator.errors import UserError
-from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise, model_flop
+from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise
 from simulator.program.op import Collective
 from simulator.study.assemble import program_of
 from simulator.study.gpus import kernel_fits
@@ -46,7 +46,7 @@ def test_t10_1_linear_layers_are_narrow_and_nothing_else_is(recipe: Any, plan: A
         if isinstance(op.kernel, Gemm):
             narrow = op.layer >= 0 and (recipe.weight_gradients or not op.name.endswith(".wgrad"))
             assert op.kernel.dtype == (dtype if narrow else "")
-    assert sum(model_flop(op.kernel) for op in ops) == sum(model_flop(op.kernel) for op in usual)
+    assert sum(op.kernel.model_flop for op in ops) == sum(op.kernel.model_flop for op in usual)
     for kind in (Gemm, Attention):
         assert sum(isinstance(op.kernel, kind) for op in ops) == sum(isinstance(op.kernel, kind) for op in usual)
 

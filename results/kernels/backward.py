@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pointwise
 
+from simulator.costs.family import Fit
 from simulator.costs.machine import Machine
 from simulator.costs.machine import machine as machine_of
-from simulator.costs.rowwise import RowwiseConstants, pace_of, ratio_s
-from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit, Shelf
+from simulator.costs.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, pace_of, ratio_s
+from simulator.costs.shelf import FitLibrary
 from simulator.study.gpus import kernel_fits
 from simulator.units import US_PER_S
 
@@ -89,7 +90,7 @@ class Passes:
         return float((both.time_us / both.forward_us).median()), float((both.predicted / both.forward_predicted).median())
 
 
-def passes(table: pd.DataFrame, predicted_us: Any, shelf: Shelf) -> Iterator[Passes]:
+def passes(table: pd.DataFrame, predicted_us: Any, shelf: FitLibrary) -> Iterator[Passes]:
     """Every backward pass that was measured. `predicted_us` is by the index of the table."""
     timed = table[(table.role == "fit") & table.source.str.contains(":label/")].assign(predicted=predicted_us)
     timed["name"] = [pointwise.named(row) for row in timed.itertuples()]

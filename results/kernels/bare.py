@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from simulator.costs.shelf import CACHE_PASSES, CACHE_US, PAGED, Shelf
+from simulator.costs.attention import CACHE_PASSES, CACHE_US, PAGED
+from simulator.costs.shelf import FitLibrary
 
 FRAMEWORKS = "ai-dynamo/aiconfigurator"
 HEAD_CACHES = ["GPU", "library", "cache, us", "passes over its bytes", "kernel longer by"]
@@ -15,7 +16,7 @@ HEAD_BARE = ["GPU", "operator", "kernel", "role", "rows", "median", "bias", "512
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
-def caches(shelf: Shelf) -> Iterator[list[str]]:
+def caches(shelf: FitLibrary) -> Iterator[list[str]]:
     """What writing keys and values took beside attention, for each fit."""
     for gpu, fits in shelf.fits.items():
         for fit in fits:

@@ -14,18 +14,11 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from simulator.costs.shelf import (
-    HANDED_ON_US,
-    LINEAR_US,
-    OPERATOR_US,
-    SPILL_US,
-    UNFILLED_GB,
-    UNFILLED_SAVES,
-    Chosen,
-    Fit,
-    Shelf,
-    choose,
-)
+from simulator.costs.deep_gemm import SPILL_US
+from simulator.costs.family import Fit
+from simulator.costs.gemm import LINEAR_US, UNFILLED_GB, UNFILLED_SAVES
+from simulator.costs.rowwise import HANDED_ON_US, OPERATOR_US
+from simulator.costs.shelf import FitLibrary, SelectedFit, best_fit_for
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
 from simulator.study import tables
@@ -101,7 +94,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: Shelf, raw: Path) -> None:
+def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: FitLibrary, raw: Path) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf, sustained(table))]
     told = validation.judged(kernels, tables.read(raw), raw.name)
@@ -200,7 +193,7 @@ def sustained(table: pd.DataFrame) -> Mapping[str, float]:
     return dict(zip(found.owner, 2 * found.m * found.n * found.k / found.seconds / peaks, strict=True))
 
 
-def left_out(scores: Iterable[tuple[Task, Score]], shelf: Shelf, best: Mapping[str, float]) -> Iterator[str]:
+def left_out(scores: Iterable[tuple[Task, Score]], shelf: FitLibrary, best: Mapping[str, float]) -> Iterator[str]:
     """All rows of a GPU predicted by constants of the others."""
     yield "\n## One GPU left out\n\nIts rows by the constants of the GPU most like it among the rest, as they would be lent."
     yield "*Known* is the median with one number about it: how much of its peak its fastest published product sustains, as the"
@@ -208,14 +201,13 @@ def left_out(scores: Iterable[tuple[Task, Score]], shelf: Shelf, best: Mapping[s
     rows, medians = [], []
     for task, _ in scores:
         out = {task.gpu, *KIN} if task.gpu.startswith("a100") else {task.gpu}
-        rest = Shelf({name: fits for name, fits in shelf.fits.items() if name not in out}, shelf.gpus)
+        rest = FitLibrary({name: fits for name, fits in shelf.fits.items() if name not in out}, shelf.gpus)
         own = kernel_fits.gpu(task.gpu)
         library = "" if task.library == "any" else task.library
         if task.dtype == "fp32" or task.gpu not in EACH_GENERATION:
             continue
-        chosen = blind(own, rest, task, library) or blind(own, rest, task)
-        known = blind(own, rest, task, library, best) or blind(own, rest, task, best=best)
-        if chosen and known:
+        chosen, known = blind(own, rest, task, library), blind(own, rest, task, library, best)
+        if chosen.provenance != "roofline":
             fits = chosen.fit, known.fit
             lent, told = (score(task.rows, task.predict(f.constants, task.machine, task.rows, _extra(f))) for f in fits)
             both = [100 * float(np.median(np.abs(one.errors))) for one in (lent, told)]
@@ -228,20 +220,22 @@ def left_out(scores: Iterable[tuple[Task, Score]], shelf: Shelf, best: Mapping[s
     yield from _markdown(["GPU", "family", "dtype", "library", "constants of", "all", "large", "bias", "median", "known"], rows)
 
 
-def blind(gpu: Gpu, rest: Shelf, task: Task, library: str = "", best: Mapping[str, float] | None = None) -> Chosen | None:
+def blind(
+    gpu: Gpu, rest: FitLibrary, task: Task, library: str = "", best: Mapping[str, float] | None = None
+) -> SelectedFit | None:
     """What speaks for a GPU of which nothing is known but its data sheet: not how much of it kernels sustain, or only by the
     `best` product of each GPU.
     """
-    first = choose(gpu, rest, task.family, task.dtype, library)
-    if not first:
-        return None
+    first = best_fit_for(gpu, rest, task.family, task.dtype, library)
+    if first.provenance == "roofline":
+        return first
     lender = rest.gpus[first.owner].kernels
     times = best[gpu.name] / best[first.owner] if best else 1.0
     kernels = replace(lender, compute_fraction=lender.compute_fraction * times)
-    return choose(replace(gpu, kernels=kernels), rest, task.family, task.dtype, library)
+    return best_fit_for(replace(gpu, kernels=kernels), rest, task.family, task.dtype, library)
 
 
-def sites(table: pd.DataFrame, shelf: Shelf) -> Iterator[str]:
+def sites(table: pd.DataFrame, shelf: FitLibrary) -> Iterator[str]:
     """Independent products of two machines: each, and the four of a layer together, after one scalar for the machine."""
     from make import IN_TURN_PRIOR, chosen, gemm, machine, tasks
 
@@ -285,7 +279,7 @@ def _extra(fit: Fit) -> tuple[float, ...]:
     return (*(fit.cast or ()), *fit.beside.values())
 
 
-def apart(shelf: Shelf) -> Iterator[str]:
+def apart(shelf: FitLibrary) -> Iterator[str]:
     """What the measured products held that is none of theirs."""
     every = [(gpu, fit) for gpu, fits in shelf.fits.items() for fit in fits]
     yield "\n## Taken apart\n\nWhat was timed with products and is none of theirs is fitted beside them, and left out of them.\n"
@@ -314,7 +308,7 @@ def apart(shelf: Shelf) -> Iterator[str]:
     yield from _markdown(["GPU", "operators, us", "handed on, us"], rows)
 
 
-def trained(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Iterator[str]:
+def trained(table: pd.DataFrame, shelf: FitLibrary, told: validation.Report) -> Iterator[str]:
     """Attention without what inference frameworks do beside it."""
     yield "\n## Attention in training\n"
     yield "Rows of inference frameworks were timed with writing keys and values to a cache. That is fitted beside the kernel,"
@@ -331,7 +325,7 @@ def trained(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Itera
     yield from _markdown(bare.HEAD_BARE, bare.published(table, predicted_us))
 
 
-def backwards(table: pd.DataFrame, shelf: Shelf, told: validation.Report) -> Iterator[str]:
+def backwards(table: pd.DataFrame, shelf: FitLibrary, told: validation.Report) -> Iterator[str]:
     """How backward passes of memory-bound operators stand to what was measured of them."""
     yield "\n## Backward passes\n"
     yield "Of operators that eager PyTorch ran one by one in fp32, those of products both together. Errors are medians and"

@@ -18,22 +18,30 @@ import kernel_sources as sources
 import numpy as np
 import pandas as pd
 import pointwise
+from zero_weights import UNFILLED_BY, UNFILLED_START, filled_share
 
-from simulator.costs.attention import HEAD_MULTIPLE, SIXTEENS, AttentionConstants, Heads
-from simulator.costs.gemm import GemmConstants
+from simulator.costs.attention import FAMILY as ATTENTION
+from simulator.costs.attention import (
+    HEAD_MULTIPLE,
+    PAGED,
+    SIXTEENS,
+    AttentionConstants,
+    Heads,
+    passes_s,
+    scaled_both_ways,
+)
+from simulator.costs.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
+from simulator.costs.family import ANY, Constants, Fit, priors
+from simulator.costs.gemm import CAST_START, LINEAR_US, GemmConstants, Timing, timed_gemm_s
 from simulator.costs.machine import Machine, architecture
 from simulator.costs.machine import machine as machine_of
 from simulator.costs.moe import moe_s
-from simulator.costs.shelf import ANY, LINEAR_US, PAGED, USUAL, Constants, Fit
+from simulator.costs.shelf import USUAL
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.study.calibrate import few
 from simulator.study.calibrate.cached import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
-from simulator.study.calibrate.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
-from simulator.study.calibrate.kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
-from simulator.study.calibrate.predict import CAST_START, Timed, passes_s, products_s
-from simulator.study.calibrate.unfilled import UNFILLED_BY, UNFILLED_START, filled_share
-from simulator.study.calibrate.words import INNER_SECOND, turns_of
+from simulator.study.calibrate.kernel_words import INNER_SECOND, turns_of
+from simulator.study.calibrate.least_squares import fit_constants
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.gpus.names import named
 from simulator.units import US_PER_S
@@ -82,13 +90,14 @@ DEEP = "fp8_block"
 """The format that DeepGEMM ran."""
 COLD_US = 0.8
 """By how much later kernels end whose operands come from memory: where fitting starts."""
-IN_TURN_PRIOR = {**GEMM_PRIOR, "cold_us": 1.0}
+GEMM_PRIOR = priors(GemmConstants)
+IN_TURN_PRIOR = priors(GemmConstants, "cold_us")
 WITHOUT_QUANTUM = {name: sigma for name, sigma in IN_TURN_PRIOR.items() if name != "quantum"}
 """How much of the last wave is lost differs more between libraries than between GPUs: .9 (cuBLAS on A100), .02 (on Hopper,
 2025); independent products on an H100 of 2024 ask for .5. What speaks for several of them keeps that, and has no tiles of three
 warpgroups, which make builds of 2025 better predicted and those products worse."""
 EAGER = GemmConstants(launch_us=30.0, reread=4.0, split_loss=0.1, tiles="plain")
-EAGER_PRIOR = GEMM_PRIOR | PLAIN_PRIOR
+EAGER_PRIOR = priors(GemmConstants, "reread", "split_loss")
 EAGER_START = {LINEAR_US: 20.0}
 """Products in fp32 without tensor cores, timed as an eager framework launches them: linear layers later than batches."""
 WITH_CUTLASS = ("ampere", "hopper", "blackwell")
@@ -125,7 +134,7 @@ class Task:
         start: Any = self.start
         values = (*self.cast, *self.beside.values())
         extra = np.array(values) if values else None
-        return fitted(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, self.beside_sigma)
+        return fit_constants(start, self.prior, lambda c, x: self.predict(c, on, rows, x), time, extra, self.beside_sigma)
 
     def held_out(self) -> Any:
         """Which rows cross-validation holds out."""
@@ -195,7 +204,7 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
     adds = rows.variant.str.contains(ADDS).to_numpy()
-    time = products_s(c, on, (m, n, k, batch), WIDTH[dtype], Timed(adds, cast, turns_of(rows.variant.iloc[0])))
+    time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[dtype], Timing(adds, cast, turns_of(rows.variant.iloc[0])))
     if not len(beside):
         return time
     if dtype == "fp32":
@@ -248,7 +257,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         yield Task("gemm", gpu, "fp32", ANY, rows, start, EAGER_PRIOR, gemm, (), EAGER_START)
     for gpu, rows in graphs[graphs.op == "moe_ffn"].groupby("owner"):
         start = GemmConstants(launch_us=20.0, compute=0.6, odd=1.5)
-        yield Task("moe", gpu, "bf16", ANY, rows, start, {**GEMM_PRIOR, "odd": 1.0}, moe)
+        yield Task("moe", gpu, "bf16", ANY, rows, start, priors(GemmConstants, "odd"), moe)
     forward = graphs[(graphs.op == "attention_fwd") & (graphs.seq >= LEAST_SEQ)]
     named_as = {word: library for library, words in KERNELS_OF.items() for word in words}
     for (gpu, library), rows in forward.groupby(["owner", forward.variant.replace(named_as)]):
@@ -258,7 +267,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         back = ATTENTION_BACKWARD.get(gpu, 2.8)
         start = AttentionConstants(packed=library in PACKED, widths=widths, backward=back, **blocks)
         timed_with = (CACHED_START, CACHED_SIGMA)
-        yield Task("attention", gpu, "bf16", str(library), even, start, ATTENTION_PRIOR, attention, (), *timed_with)
+        yield Task("attention", gpu, "bf16", str(library), even, start, priors(start), attention, (), *timed_with)
 
 
 def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
@@ -292,14 +301,14 @@ def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[At
     odd = odd[odd.seq >= LEAST_SEQ]
     if len(odd) and c.widths == SIXTEENS:
         on, start = task.machine, replace(c, odd=ODD_START)
-        c, _ = fitted(start, {"odd": 1.0, "odd_ramp": 1.0}, lambda c, _: attention(c, on, odd), odd.seconds.to_numpy())
+        c, _ = fit_constants(start, {"odd": 1.0, "odd_ramp": 1.0}, lambda c, _: attention(c, on, odd), odd.seconds.to_numpy())
     both = fit[(fit.op == "attention_fwd_bwd") & (fit.owner == task.gpu)]
     sister = fit[fit.owner == task.gpu.replace("-", "-pcie-")]
     if not len(both) or task.library not in USUAL:
         return c, both, 1.0
     c = replace(c, backward=backward_over_forward(sister))
     paged = float(np.median(attention(c, task.machine, both) / both.seconds))
-    return few.slowed(c, 1 / paged), pd.concat([both, sister]), paged
+    return ATTENTION.slowed(c, 1 / paged), pd.concat([both, sister]), paged
 
 
 def backward_over_forward(rows: pd.DataFrame) -> float:
@@ -324,11 +333,11 @@ def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iter
         lent = next(fit for fit in fits[str(gpu).replace("-pcie", "")] if fit.family == "attention" and fit.library in USUAL)
         back = (own.op == "attention_bwd").to_numpy()
         times = attention(lent.constants, machine(str(gpu), "bf16"), own)  # type: ignore[arg-type]
-        made = few.scaled(lent.constants, lent.library, own.seconds.to_numpy(), times, back)
-        errors = np.abs(attention(made.constants, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
+        made, _ = scaled_both_ways(lent.constants, np.log(own.seconds.to_numpy() / times), back)
+        errors = np.abs(attention(made, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
         whose = sources.origins(own)
         about = {"rows": len(own), "source": f"{whose}; backward: {whose}", "backward_rows": int(back.sum()), "beside": {}}
-        yield str(gpu), replace(lent, constants=made.constants, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
+        yield str(gpu), replace(lent, constants=made, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
 
 
 def chosen(fits: list[Fit], family: str, dtype: str, library: str = ANY) -> Fit:

@@ -14,19 +14,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulator.costs.family import Fit
 from simulator.costs.machine import Machine
 from simulator.costs.machine import machine as machine_of
-from simulator.costs.rowwise import BACKWARD, RowwiseConstants, lookup_s, rowwise_s
-from simulator.costs.shelf import HANDED_ON_US, OPERATOR_US, Fit
+from simulator.costs.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, lookup_s, rowwise_s
 from simulator.kernels import Rowwise
 from simulator.study.calibrate import ratios
-from simulator.study.calibrate.kernels import fitted
-from simulator.study.calibrate.moved import name_of, rowwise_of
+from simulator.study.calibrate.kernel_words import Probe, name_of, rowwise_of
+from simulator.study.calibrate.least_squares import fit_constants
 from simulator.study.calibrate.profile import SIGMA_MOST
-from simulator.study.calibrate.table import Probe
 from simulator.study.gpus import kernel_fits
 from simulator.study.gpus.eager import is_one_by_one
-from simulator.study.gpus.kernel import WIDTH, bytes_each, plain
+from simulator.study.gpus.operator_names import GEMMS_BACKWARD, WIDTH, bytes_per_element, is_backward, table_name
 from simulator.units import US_PER_S
 
 HOPPER: dict[str, Any] = {
@@ -57,7 +56,7 @@ def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
         def predict(c: RowwiseConstants, _: Any, on: Machine = on, own: Any = own) -> Any:
             return rowwise_s(c, on, own)
 
-        as_timed, _ = fitted(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
+        as_timed, _ = fit_constants(RowwiseConstants(), {"launch_us": 1.0, "stream": 1.0}, predict, time)
         c = replace(as_timed, launch_us=USUAL_LAUNCH_US)
         found, everything = fit[(fit.op == "embedding") & (fit.owner == gpu)], fit[fit.owner == gpu]
         if len(found):
@@ -77,45 +76,44 @@ def around(as_timed_us: float, rows: pd.DataFrame) -> dict[str, float]:
 
 def handed_on(rows: pd.DataFrame) -> dict[str, float]:
     """The latter."""
-    nothing = [row.time_us for row in rows.itertuples() if is_backward(row) and not kernel(row).traffic_bytes]
+    nothing = [row.time_us for row in rows.itertuples() if is_backward_alone(row) and not kernel(row).traffic_bytes]
     return {HANDED_ON_US: max(0.0, float(np.median(nothing)) - USUAL_LAUNCH_US)} if nothing else {}
 
 
 def forward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
     """How many times as long as a pointwise kernel norms and softmax take, where some were measured."""
     own = [row for row in rows.itertuples() if row.op in REDUCTIONS]
-    kernels = [Rowwise(row.op, int(row.m), int(row.n), 1, bytes_each(row.op, "fp32")) for row in own]
-    return {ratio.op: (ratio.times, ratio.error) for ratio in ratios.found(own, kernels, c, on)}
+    kernels = [Rowwise(row.op, int(row.m), int(row.n), 1, bytes_per_element(row.op, "fp32")) for row in own]
+    found = ratios.ratios_of(np.array([row.seconds for row in own]), kernels, c, on)
+    return {ratio.op: (ratio.times, ratio.error) for ratio in found}
 
 
 def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """The same of backward passes, without what the framework takes around them; of those that are as long as that."""
-    own = [row for row in rows.itertuples() if is_backward(row) and kernel(row).traffic_bytes]
+    own = [row for row in rows.itertuples() if is_backward_alone(row) and kernel(row).traffic_bytes]
     kernels = [kernel(row) for row in own]
     around_s = beside[OPERATOR_US] / US_PER_S
-    alone = [row._replace(seconds=row.seconds - around_s) for row in own]
+    alone_s = np.array([row.seconds - around_s for row in own])
     moved = np.array([kernel.traffic_bytes for kernel in kernels], dtype=np.float64)
     long = [i for i, took_s in enumerate(rowwise_s(c, on, moved)) if took_s >= around_s]
-    found = ratios.found([alone[i] for i in long], [kernels[i] for i in long], c, on) if long else ()
+    found = ratios.ratios_of(alone_s[long], [kernels[i] for i in long], c, on) if long else ()
     return {ratio.op: (ratio.times, ratio.error) for ratio in found if ratio.error <= SIGMA_MOST}
 
 
-def is_backward(row: Any) -> bool:
+def is_backward_alone(row: Any) -> bool:
     """Whether it is the backward pass of a memory-bound operator that was timed alone."""
-    products = plain(row.op).removesuffix(BACKWARD) in ("gemm", "bmm")
-    return plain(row.op).endswith(BACKWARD) and not products and is_one_by_one(row.dtype, row.variant)
+    op = table_name(row.op)
+    return is_backward(op) and op not in GEMMS_BACKWARD and is_one_by_one(row.dtype, row.variant)
 
 
 def named(row: Any) -> str:
     """The operator of a row."""
-    return name_of(row.op, row.variant)
+    return name_of(table_name(row.op), row.variant)
 
 
 def kernel(row: Any) -> Rowwise:
     """What a row of a memory-bound operator timed, as `trainsim validate` and `trainsim calibrate fit` read it."""
-    found = rowwise_of(Probe(row.op, row.dtype, int(row.m), int(row.n), variant=row.variant))
-    assert found is not None, row
-    return found
+    return rowwise_of(Probe(table_name(row.op), row.dtype, int(row.m), int(row.n), variant=row.variant))
 
 
 def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:

@@ -1,4 +1,4 @@
-"""`trainsim kernel`: what one kernel takes on a GPU, and whose word that is."""
+"""`trainsim kernel`: what one kernel takes on a GPU, and where that is known from."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MOST_SIZE, MOST_SCALAR = 2**31, 1000
 @click.argument("op")
 @click.option("--gpu", required=True, help="A GPU that `trainsim catalog gpus` lists, by any of its names, or a YAML file.")
 @click.option("--dtype", default="bf16", show_default=True, help="A dtype that the GPU has; fp32 is fp32, not tf32.")
-@click.option("-m", "m", type=Count(1, MOST_SIZE), help="Rows of the product, or of a row-wise operator.")
+@click.option("-m", "m", type=Count(1, MOST_SIZE), help="Rows of the GEMM, or of a row-wise operator.")
 @click.option("-n", "n", type=Count(1, MOST_SIZE), help="Columns.")
-@click.option("-k", "k", type=Count(1, MOST_SIZE), help="The inner dimension of a product.")
-@click.option("--batch", type=Count(1, MOST_SIZE), default=1, show_default=True, help="Products, groups, experts or sequences.")
+@click.option("-k", "k", type=Count(1, MOST_SIZE), help="The inner dimension of a GEMM.")
+@click.option("--batch", type=Count(1, MOST_SIZE), default=1, show_default=True, help="GEMMs, groups, experts or sequences.")
 @click.option("--seq", type=Count(1, MOST_SIZE), help="Tokens of a sequence.")
 @click.option("--heads", type=Count(1, MOST_SIZE), help="Query heads.")
 @click.option("--kv-heads", type=Count(1, MOST_SIZE), help="Key heads.  [default: as many as query heads]")
@@ -38,7 +38,7 @@ def command(
     """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.
     Names as tables of measurements write them, such as gemm_bwd and elementwise, are understood too.
 
-    A product takes -m -n -k (and --batch), attention --batch --seq --heads, moe_ffn -m tokens of -k channels through --top-k of
+    A GEMM takes -m -n -k (and --batch), attention --batch --seq --heads, moe_ffn -m tokens of -k channels through --top-k of
     --batch experts of -n channels, any other operator -m rows of -n columns; the backward pass of an operator ends in
     _backward. With --eager that is autograd's: it hands the gradient of a sum on, in no time, where residual_backward adds those
     of two branches. A cast reads 16 bits and writes DTYPE, once; the state of Adam is in fp32 whatever DTYPE is. The answer says

@@ -1,6 +1,6 @@
 """What the kernel models know of a GPU: its peaks in one dtype, and how its multiprocessors are built.
 
-Fitted constants are dimensionless fractions of these peaks, or times, so that they can be lent from GPU to GPU. What a
+Fitted constants are dimensionless fractions of these peaks, or times, so that one GPU can borrow them from another. What a
 multiprocessor does in a cycle goes by the architecture that kernels are compiled for: how many threads it holds, how many
 exponentials and other operations on single numbers it computes (NVIDIA, CUDA C++ Programming Guide, tables of compute
 capabilities and of arithmetic throughput; Blackwell Ultra doubles exponentials), and whose kernels it runs: those written for
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..hardware.gpu import Gpu
+from ..hardware.gpu import PEAK_OF, Gpu
 from ..units import GB
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ class Architecture:
     """How many numbers of 32 bits it multiplies and adds in a cycle."""
     cache_cycle_bytes: int = 32
     """How many bytes the last cache hands to it in a cycle: a half of what its port takes, and a quarter on graphics chips. That
-    is 5 TB/s on an RTX 4090 and 6 on an H100 PCIe. From no table: two thirds and twice of it fit the measured products as well.
+    is 5 TB/s on an RTX 4090 and 6 on an H100 PCIe. From no table: two thirds and twice of it fit the measured GEMMs as well.
     """
 
 
@@ -61,6 +61,8 @@ ARCHITECTURES = {
 }
 """Workstation Blackwell and Ada have the tensor cores of Ampere's programming model, faster."""
 UNKNOWN = Architecture()
+PORTABLE = "ampere"
+"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,28 @@ def clock_per_s(gpu: Gpu) -> float:
         return gpu.clock_hz
     per_sm = tensor_peak(gpu) / gpu.sms
     return float(per_sm / 2 ** round(math.log2(per_sm / USUAL_CLOCK)))
+
+
+def likeness(gpu: Gpu) -> float:
+    """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
+    return math.log(tensor_peak(gpu) / gpu.sms)
+
+
+def same_kernels(one: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs run the same kernels."""
+    mine = architecture(one).kernels
+    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
+
+
+def portable(one: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs run kernels that are written for warps, and run in every format."""
+    return architecture(one).kernels == architecture(other).kernels == PORTABLE
+
+
+def flop_per_cycle(gpu: Gpu, dtype: str) -> float:
+    """What the tensor cores of a multiprocessor do in a cycle, a power of two: peaks are stated at lower clocks."""
+    peak = gpu.peak_flop_per_s.get(PEAK_OF.get(dtype, dtype)) or tensor_peak(gpu)
+    return float(2 ** round(math.log2(peak / gpu.sms / clock_per_s(gpu))))
 
 
 def held(on: Machine, used_bytes: ArrayLike) -> Array:

@@ -1,15 +1,21 @@
-"""The feed-forward network of a mixture of experts, as libraries fuse it: two products grouped by expert, and what moves.
+"""The feed-forward network of a mixture of experts, as libraries fuse it: two GEMMs grouped by expert, and what moves.
 
-Tokens go to `top_k` experts each, evenly. An expert that gets no token is not read. Up and gate projections are one product.
+Tokens go to `top_k` experts each, evenly. An expert that gets no token is not read. Up and gate projections are one GEMM.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..kernels import Experts
+from .family import Estimate, Fit, KernelFamily, TimedKernels, Transfer, priors
+from .gemm import FAMILY as GEMM
 from .gemm import GemmConstants, gemm_s
 from .machine import Array, Machine, columns
+from .measured import Estimator
 
 GATES = 2
 LOADED = 16
@@ -41,3 +47,35 @@ def moe_s(
     odd = np.where(expert % LOADED == 0, 1.0, c.odd)
     took_s: Array = odd * (up_s + down_s) + moved / (c.memory * on.bytes_per_s)
     return took_s
+
+
+class ExpertsFamily(KernelFamily):
+    """Feed-forward networks of experts in one kernel."""
+
+    name, plural = "moe", "experts"
+    constants = GemmConstants
+    far_sigma = 0.3
+    held_out = ("n", "k")
+    narrower = True
+
+    def estimate(self, by: Estimator, kernel: Experts) -> Estimate:
+        chosen, routing, width = by.selected(self.name), (kernel.batch, kernel.top_k), kernel.element_bytes
+        time_s = float(moe_s(chosen.fit.constants, by.machine, kernel.m, kernel.k, kernel.n, routing, width=width))
+        return by.estimate_from(chosen, time_s, self.name, {"m": kernel.m, "n": kernel.n, "k": kernel.k})
+
+    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
+        return {name: timed.first(name) for name in ("m", "n", "k")}
+
+    def seconds(self, c: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
+        m, k, n, experts, top_k = (timed.column(name) for name in ("m", "k", "n", "batch", "top_k"))
+        return timed.per_row(moe_s(c, timed.on, m, k, n, (experts, top_k), width=timed.width_bytes))
+
+    def free(self, timed: TimedKernels, start: GemmConstants) -> dict[str, float]:
+        odd = start.odd > 1 and bool((timed.column("n") % LOADED).any())
+        return priors(start, *(("odd",) if odd else ()))
+
+    def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
+        return replace(GEMM.transferred(fit, transfer), cast=None)
+
+
+FAMILY = ExpertsFamily()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels import Rowwise, model_flop
 from .op import HOST, AnyOp, Collective, Compute, Transfer, Wait
 from .program import Stage, Step
 
@@ -86,7 +85,7 @@ class Labels:
     @cached_property
     def flop(self) -> Array:
         """Flop of each row by the `full` convention."""
-        return self._of_op([model_flop(op.kernel) if isinstance(op, Compute) else 0 for op in self.ops])
+        return self._of_op([op.kernel.model_flop if isinstance(op, Compute) else 0 for op in self.ops])
 
     @cached_property
     def payload_bytes(self) -> Array:
@@ -124,4 +123,4 @@ def _kind(op: AnyOp) -> str:
         return "send" if op.sends else "receive"
     if isinstance(op, Wait):
         return "wait"
-    return op.kernel.op if isinstance(op.kernel, Rowwise) else type(op.kernel).__name__.lower()
+    return op.kernel.operator

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, TypeGuard
 
 from ..errors import UserError, did_you_mean, shown
@@ -127,6 +128,11 @@ def module(kind: str, name: Any) -> Any:
 
     found = name.found if isinstance(name, outside.Code) else name
     return (outside.Schedule if kind == "schedules" else outside.Watched)(found, called(name))
+
+
+def modules(package: str) -> dict[str, Any]:
+    """Every module of a package of the simulator, by the name of its file."""
+    return {found.name: import_module(f"{package}.{found.name}") for found in iter_modules(import_module(package).__path__)}
 
 
 def typed(kind: str, name: Any) -> Any:

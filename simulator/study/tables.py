@@ -13,13 +13,13 @@ from ..errors import ALIKE, Fault, UserError, did_you_mean, nearest, shown
 from ..files import read_unzipped
 
 MOST_BYTES, MOST_ROWS, MOST_COLUMNS = 2**25, 200_000, 64
-"""Of a table."""
+"""Limits of a table."""
 Row = Mapping[str, str]
 TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
 MOST_COUNT, MOST_CHARACTERS = 2**62, 4000
-"""Of a count, and of a cell: what is longer is no word, and Python converts no more digits."""
+"""Limits of a count, and of the characters in a cell (Python converts no more digits)."""
 LEAST_US = 1e-6
-"""Nothing on a GPU takes less: a smaller number is no measurement."""
+"""Nothing on a GPU takes less time: a smaller number is no measurement."""
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -52,7 +52,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
-    """Raises for every column that a table must have and has not; once for what is no such table at all."""
+    """Raises for every column that a table must have and lacks; once for a file that is no such table at all."""
     missing = [column for column in needed if column not in rows[0]]
     if missing and missing == [*needed] and not any(nearest(column, rows[0], cutoff=ALIKE) for column in missing):
         first = shown(",".join(rows[0]))
@@ -62,7 +62,7 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
 
 
 def count(row: Row, column: str) -> int:
-    """A whole number in a cell; anything else is refused."""
+    """The whole number in a cell. Raises for anything else."""
     value = number(row[column])
     if not (1 <= value <= MOST_COUNT and value == int(value)):
         raise UserError(f"{column}: {shown(row[column])} is no count")
@@ -70,7 +70,7 @@ def count(row: Row, column: str) -> int:
 
 
 def time_us(row: Row) -> float | None:
-    """The microseconds that a row says were measured, or None if that is no time."""
+    """The microseconds that were measured, or None if the cell holds no time."""
     value = number(row.get("time_us", ""))
     return value if value >= LEAST_US else None
 
@@ -85,6 +85,6 @@ def number(text: str) -> float:
 
 
 def truth(text: str) -> bool | None:
-    """What a cell says of whether attention is causal: 1, true or causal, 0, false or full; None if neither."""
+    """Whether attention is causal, by a cell: 1, true or causal; 0, false or full; None for anything else."""
     words = text.strip().lower()
     return {0.0: False, 1.0: True}.get(number(words), TRUTH.get(words))

@@ -12,15 +12,27 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulator.costs.measured import BACKWARD_OPERATORS, LOOKUP_SIGMA, UNTIMED_SIGMA, Estimator, Options
-from simulator.costs.rowwise import BACKWARD, ONE_ID, RowwiseConstants, is_timed, work_of
-from simulator.costs.shelf import HANDED_ON_US, LENT_SIGMA, OPERATOR_US, Fit
+from simulator.costs.family import Fit
+from simulator.costs.measured import Estimator, Options
+from simulator.costs.rowwise import (
+    BACKWARD,
+    BACKWARD_OPERATORS,
+    HANDED_ON_US,
+    LOOKUP_SIGMA,
+    ONE_ID,
+    OPERATOR_US,
+    UNTIMED_SIGMA,
+    RowwiseConstants,
+    is_timed,
+    work_of,
+)
+from simulator.costs.shelf import BORROWED_SIGMA
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
 from simulator.study import tables
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.gpus.eager import AUTOGRAD, is_one_by_one
-from simulator.study.gpus.kernel import WIDTH
+from simulator.study.gpus.operator_names import WIDTH
 from simulator.study.validate import kernels, report
 
 from ..commandline import trainsim
@@ -67,7 +79,7 @@ def error_of(one: Any) -> float:
     if one.ratio:
         return float(one.ratio[1])
     if one.name in PRODUCTS:
-        return math.hypot(one.fit.sigma, LENT_SIGMA)
+        return math.hypot(one.fit.sigma, BORROWED_SIGMA)
     return LOOKUP_SIGMA if one.name == "embedding" else float(one.fit.sigma)
 
 

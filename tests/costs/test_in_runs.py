@@ -16,7 +16,7 @@ from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.runs.band import SPREADS, band_s
-from simulator.study.runs.kernel_costs import OpCost, shape_of, spans
+from simulator.study.runs.kernel_costs import OpCost, spans
 from simulator.study.runs.provenance import known_by, of_collectives, of_kernels
 from simulator.study.scenarios.load import load_one as load
 from simulator.units import show_s
@@ -71,7 +71,7 @@ def test_every_line_of_the_list_is_told_apart_and_readable() -> None:
     ],
 )
 def test_shapes_in_words(kernel: Kernel, shape: str) -> None:
-    assert shape_of(kernel) == shape
+    assert kernel.shape == shape
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))

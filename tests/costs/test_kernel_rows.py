@@ -12,7 +12,7 @@ from simulator.kernels import Rowwise
 from simulator.program.op import Compute
 from simulator.study.calibrate.table import rows_of
 from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.gpus.kernel import FORWARD_ONLY, PASSES, bytes_each, own_name
+from simulator.study.gpus.operator_names import FORWARD_ONLY, PASSES, bytes_per_element, workload_name
 from simulator.study.validate import kernels, report
 
 from ..commandline import SMALL, trainsim
@@ -45,17 +45,17 @@ def test_memory_bound_operators_move_what_they_do_in_a_run(model: str, tmp_path:
     file.write_text(SMALL.replace("{layers: 8, hidden: 1024, heads: 16, vocab: 32000}", model))
     bodies = sim.load(file).simulate(allow_oom=True).program.bodies.values()
     found = {op.kernel for body in bodies for op in body.ops if isinstance(op, Compute) and isinstance(op.kernel, Rowwise)}
-    known = {kernel for kernel in found if own_name(kernel.op) in PASSES}
+    known = {kernel for kernel in found if workload_name(kernel.op) in PASSES}
     assert {"adam", "add", "cross_entropy", "embedding_backward"} <= {kernel.op for kernel in known}
     for kernel in known:
-        each = bytes_each(own_name(kernel.op), "bf16", backward=kernel.op.endswith("_backward"))
+        each = bytes_per_element(workload_name(kernel.op), "bf16", backward=kernel.op.endswith("_backward"))
         assert kernel.bytes_per_element == each, kernel.op
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8"])
 @pytest.mark.parametrize("op", sorted({*PASSES, "swiglu", "quantize", "memcpy", "adamw"} - {"gelu"}))
 def test_a_row_is_predicted_as_the_kernel_that_it_names(op: str, dtype: str) -> None:
-    eager = () if own_name(op) in kernels.FUSED else ("--eager",)
+    eager = () if workload_name(op) in kernels.FUSED else ("--eager",)
     assert predicted(**{**PLAIN, "op": op, "dtype": dtype}) == pytest.approx(asked(op, dtype, *eager))
 
 

@@ -14,19 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.costs.attention import AttentionConstants, Heads, attention_s
+from simulator.costs.family import Estimate, Fit
+from simulator.costs.gemm import FAMILY as GEMM
 from simulator.costs.gemm import TILES, GemmConstants, accumulation_s, gemm_s
 from simulator.costs.machine import Machine, clock_per_s, machine
-from simulator.costs.measured import Estimate, Estimator, Options, measured_cost
+from simulator.costs.measured import Estimator, Options, measured_cost
 from simulator.costs.moe import moe_s
 from simulator.costs.rowwise import TRIP_CYCLES, WORK, Pace, RowwiseConstants, lookup_s, pace_of, rowwise_s
-from simulator.costs.shelf import Family, Fit, choose, known_library
+from simulator.costs.shelf import best_fit_for, known_library
 from simulator.errors import UserError
 from simulator.hardware.gpu import PEAK_OF
-from simulator.kernels import Attention, Gemm, Kernel, Part, Rowwise
+from simulator.kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
 from simulator.study import catalog
 from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.gpus.kernel import WIDTH
 from simulator.study.gpus.names import named
+from simulator.study.gpus.operator_names import WIDTH
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
 SHELF = kernel_fits.shelf()
@@ -36,13 +38,11 @@ MACHINES = (
     Machine(2250 * TFLOP, 8000 * GB, 148),
 )
 TOLERANCE = 1e-9
-FAMILIES: tuple[Family, ...] = ("gemm", "moe", "attention", "rowwise")
+FAMILIES = ("gemm", "moe", "attention", "rowwise")
 LARGE = Gemm(8192, 8192, 8192, 2)
 LONG = Attention(2, 8192, 32, 8, 128, True, 2)
 
-of_family = {
-    family: [f.constants for fits in SHELF.fits.values() for f in fits if f.family == family] for family in fit_files.CONSTANTS
-}
+of_family = {family: [f.constants for fits in SHELF.fits.values() for f in fits if f.family == family] for family in FAMILIES}
 machines = st.sampled_from(MACHINES)
 tensor_fits: Any = st.sampled_from(
     [
@@ -318,10 +318,10 @@ class TestEveryGpu:
         """
         gpu = kernel_fits.gpu(name)
         cases = [(family, dtype) for family in FAMILIES for dtype in WIDTH]
-        before = {case: choose(gpu, SHELF, *case) for case in cases}
+        before = {case: best_fit_for(gpu, SHELF, *case) for case in cases}
         for fraction in ("compute_fraction", "memory_fraction"):
             less = replace(gpu, kernels=replace(gpu.kernels, **{fraction: getattr(gpu.kernels, fraction) / 2}))
-            after = {case: choose(less, replace(SHELF, gpus={**SHELF.gpus, name: less}), *case) for case in cases}
+            after = {case: best_fit_for(less, replace(SHELF, gpus={**SHELF.gpus, name: less}), *case) for case in cases}
             owners = {one.owner for case, one in before.items() if one and after[case].fit.constants != one.fit.constants}
             assert owners, f"{fraction} has no effect on {name}"
             assert name not in owners
@@ -396,31 +396,34 @@ class TestChoosing:
     )
     def test_a_gpu_borrows_from_its_kin(self, name: str, lender: str) -> None:
         for family in ("gemm", "attention"):
-            chosen = choose(kernel_fits.gpu(name), SHELF, family, "bf16")
+            chosen = best_fit_for(kernel_fits.gpu(name), SHELF, family, "bf16")
             assert chosen
             assert (chosen.owner, chosen.provenance) == (lender, "transferred")
 
     @pytest.mark.parametrize("asked", ["torch_flow", "fa3", "cudnn"])
     def test_kernels_of_hopper_do_not_run_on_ada(self, asked: str) -> None:
-        chosen = choose(kernel_fits.gpu("l40s"), SHELF, "attention", "bf16", asked)
+        chosen = best_fit_for(kernel_fits.gpu("l40s"), SHELF, "attention", "bf16", asked)
         assert chosen
         assert (chosen.owner, chosen.fit.library) == ("a100-80gb", "flash_attention")
 
     def test_portable_kernels_run_in_narrower_formats(self) -> None:
         """FP8 on Ada: the kernels of Ampere at the peak of FP8, with the cast that was measured elsewhere."""
         l40s, h100 = kernel_fits.gpu("l40s"), kernel_fits.gpu("h100")
-        chosen = choose(l40s, SHELF, "gemm", "fp8")
+        chosen = best_fit_for(l40s, SHELF, "gemm", "fp8")
         assert chosen
         assert (chosen.owner, chosen.fit.dtype) == ("a100-80gb", "bf16")
         assert chosen.fit.cast
-        half, byte = (Estimator(l40s, dtype, SHELF).product(LARGE, width).seconds for dtype, width in (("bf16", 2), ("fp8", 1)))
+        half, byte = (
+            Estimator(l40s, dtype, SHELF).estimate(replace(LARGE, element_bytes=width)).seconds
+            for dtype, width in (("bf16", 2), ("fp8", 1))
+        )
         assert 1.8 < half / byte < 2.1
-        assert choose(h100, SHELF, "gemm", "fp8") != chosen
+        assert best_fit_for(h100, SHELF, "gemm", "fp8") != chosen
 
     def test_a_cast_that_is_lent_moves_its_bytes_and_waits_for_its_threads(self) -> None:
         """Faster memory helps a cast, but not as much as it is faster; slower memory leaves its threads time to spare."""
         h100, h200, l40s = (kernel_fits.gpu(name) for name in ("h100", "h200", "l40s"))
-        took_s = {gpu.name: Estimator(gpu, "fp8", SHELF).cast_s(8192, 8192, 1) for gpu in (h100, h200, l40s)}
+        took_s = {gpu.name: GEMM.cast_s(Estimator(gpu, "fp8", SHELF), 8192, 8192, 1) for gpu in (h100, h200, l40s)}
         assert 1 < took_s["h100"] / took_s["h200"] < h200.memory_bytes_per_s / h100.memory_bytes_per_s
         assert 1 < took_s["l40s"] / took_s["h100"] < h100.memory_bytes_per_s / l40s.memory_bytes_per_s
         assert took_s["l40s"] > 3 * 8192**2 / l40s.memory_bytes_per_s
@@ -440,7 +443,7 @@ class TestChoosing:
         assert b300.estimate(LARGE).seconds > 0.98 * b200.estimate(LARGE).seconds
 
     def test_what_is_measured_is_known_better(self) -> None:
-        own, lent = (choose(kernel_fits.gpu(name), SHELF, "gemm", "bf16") for name in ("h100", "h200"))
+        own, lent = (best_fit_for(kernel_fits.gpu(name), SHELF, "gemm", "bf16") for name in ("h100", "h200"))
         assert own
         assert lent
         assert own.sigma < lent.sigma
@@ -485,8 +488,8 @@ class TestChoosing:
         half, byte = Estimator(h100, "bf16", SHELF), Estimator(h100, "fp8", SHELF)
         ratio = half.estimate(LARGE).seconds / byte.estimate(replace(LARGE, element_bytes=1)).seconds
         assert 1.6 < ratio < 2.05
-        assert byte.cast_s(8192, 8192, 1) > 10 / US_PER_S
-        assert half.cast_s(8192, 8192, 2) == 0
+        assert GEMM.cast_s(byte, 8192, 8192, 1) > 10 / US_PER_S
+        assert GEMM.cast_s(half, 8192, 8192, 2) == 0
 
     def test_fp32_products_run_as_tf32_unless_told_otherwise(self) -> None:
         a100 = kernel_fits.gpu("a100-80gb")
@@ -510,7 +513,7 @@ class TestCost:
         apart = measured_cost(h100, "bf16", SHELF, Options(accumulate=False))
         cost = measured_cost(h100, "bf16", SHELF)
         assert cost(replace(LARGE, part=Part.INPUT_GRADIENT)) == cost(LARGE) == apart(gradient)
-        found = choose(h100, SHELF, "gemm", "bf16")
+        found = best_fit_for(h100, SHELF, "gemm", "bf16")
         assert found
         assert isinstance(found.fit.constants, GemmConstants)
         more_s = accumulation_s(found.fit.constants, Estimator(h100, "bf16", SHELF).machine, 8192, 8192)
@@ -656,14 +659,15 @@ class TestWhoseWordItIs:
             assert took["b300"] <= took["b200"] * 1.045
 
     def test_experts_in_a_narrow_format_borrow_those_in_16_bits(self) -> None:
+        experts = Experts(4096, 4096, 4096, 128, 8, 2)
         for dtype in ("fp8", "nvfp4"):
-            said = Estimator(SHELF.gpus["b200"], dtype, SHELF).moe(4096, 4096, 4096, (128, 8))
-            usual = Estimator(SHELF.gpus["b200"], "bf16", SHELF).moe(4096, 4096, 4096, (128, 8))
+            said = Estimator(SHELF.gpus["b200"], dtype, SHELF).estimate(experts)
+            usual = Estimator(SHELF.gpus["b200"], "bf16", SHELF).estimate(experts)
             assert said.provenance == "transferred"
             assert usual.seconds / 5 < said.seconds < usual.seconds
 
     def test_the_same_chip_lends_first(self) -> None:
-        chosen = choose(kernel_fits.gpu("v100-32gb"), SHELF, "gemm", "fp32")
+        chosen = best_fit_for(kernel_fits.gpu("v100-32gb"), SHELF, "gemm", "fp32")
         assert chosen
         assert chosen.owner == "v100-pcie-32gb"
 
@@ -722,7 +726,7 @@ class TestSite:
         assert second.seconds == pytest.approx(times * first.seconds)
         assert (second.provenance, second.model) == (first.provenance, first.model)
         assert second.sigma == pytest.approx(first.sigma)
-        assert site.cast_s(64, 64, 1) == times * plain.cast_s(64, 64, 1)
+        assert GEMM.cast_s(site, 64, 64, 1) == times * GEMM.cast_s(plain, 64, 64, 1)
 
 
 @pytest.mark.parametrize(

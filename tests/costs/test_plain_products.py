@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.costs.gemm import DRIFT, PLAIN, TILE_SETS, TILES, GemmConstants, gemm_s
+from simulator.costs.family import Estimate
+from simulator.costs.gemm import DRIFT, LINEAR_US, PLAIN, TILE_SETS, TILES, GemmConstants, gemm_s
 from simulator.costs.machine import Machine
-from simulator.costs.measured import Estimate, Estimator, Options
-from simulator.costs.shelf import LINEAR_US
+from simulator.costs.measured import Estimator, Options
 from simulator.kernels import Gemm, Rowwise
 from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels, report
@@ -93,7 +93,7 @@ def test_tables_of_eager_linear_layers_hold_more_than_the_product() -> None:
     )
     gpu = kernel_fits.gpu("v100-pcie-32gb")
     by = Estimator(gpu, "fp32", kernel_fits.shelf_for(gpu))
-    assert plain == pytest.approx(by.product(Gemm(512, 512, 512, 4), 4).seconds * US_PER_S)
+    assert plain == pytest.approx(by.estimate(Gemm(512, 512, 512, 4)).seconds * US_PER_S)
     assert linear == whole == pytest.approx(plain + by.beside(LINEAR_US))
     assert backward == pytest.approx(2 * plain)
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.costs.measured import BEYOND, Estimate, Estimator, Options
-from simulator.costs.shelf import LENT_SIGMA, Fit
+from simulator.costs.family import Estimate, Fit
+from simulator.costs.measured import BEYOND, Estimator, Options
+from simulator.costs.shelf import BORROWED_SIGMA
 from simulator.kernels import Attention, Gemm, Part, Rowwise
+from simulator.study.calibrate.kernel_words import Probe
 from simulator.study.calibrate.profile import profile
-from simulator.study.calibrate.table import Measured, Probe
+from simulator.study.calibrate.table import Measured
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.units import TB
 
@@ -41,7 +43,7 @@ def test_a_library_that_was_not_fitted_in_a_format_takes_what_was_and_says_so(gp
     fitted, named = trainsim(*asked).record, trainsim(*asked, "--library", library).record
     assert (named["time_us"], named["model"]) == (fitted["time_us"], fitted["model"])
     assert (fitted["provenance"], named["provenance"]) == ("measured", "transferred")
-    assert named["sigma"] == pytest.approx((fitted["sigma"] ** 2 + LENT_SIGMA**2) ** 0.5)
+    assert named["sigma"] == pytest.approx((fitted["sigma"] ** 2 + BORROWED_SIGMA**2) ** 0.5)
 
 
 @pytest.mark.parametrize("library", ["trtllm", "vllm", "sglang"])

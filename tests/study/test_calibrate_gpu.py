@@ -17,12 +17,12 @@ import pytest
 
 from simulator.costs.measured import Estimator
 from simulator.errors import UserError
-from simulator.study.calibrate import gpu as survey
-from simulator.study.calibrate import grid
-from simulator.study.calibrate.machine import Bench
-from simulator.study.calibrate.table import COLUMNS, Probe, rows_of, text
+from simulator.study.calibrate import fit_table, grid
+from simulator.study.calibrate.attention_libraries import BY_PYTORCH
+from simulator.study.calibrate.kernel_words import Probe, kernel_of, work
+from simulator.study.calibrate.machine import TorchBench
+from simulator.study.calibrate.table import COLUMNS, rows_of, text
 from simulator.study.calibrate.torch_operands import Refused
-from simulator.study.calibrate.words import BY_PYTORCH, kernel_of, work
 from simulator.study.gpus import kernel_fits
 
 from ..commandline import trainsim
@@ -58,7 +58,7 @@ TINY = [
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that is done in a moment."""
-    monkeypatch.setattr(survey, "wanted", lambda *_: list(TINY))
+    monkeypatch.setattr(grid, "wanted", lambda *_: list(TINY))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -99,7 +99,7 @@ def test_rows_of_a_gpu_in_the_catalog_give_a_profile(tmp_path: Path) -> None:
     machine = (tmp_path / "machine.json").read_bytes()
     assert trainsim(*measure(tmp_path)).code == 2, "and this machine adds nothing to them"
     assert (tmp_path / "machine.json").read_bytes() == machine
-    made = survey.finish(tmp_path).profile
+    made = fit_table.fit_survey(tmp_path).profile
     assert made is not None
     assert {judged.fit.family: judged.scaled is not None for judged in made.fits} == {
         "gemm": False, "rowwise": False, "attention": True,
@@ -154,7 +154,7 @@ def test_it_stops_when_it_is_told_to_and_goes_on_where_it_was(tmp_path: Path) ->
 
 def test_every_kernel_of_the_grid_runs_on_a_cpu_or_says_why_not() -> None:
     """All builders, at their smallest."""
-    bench, smallest = Bench("cpu"), dict[tuple[str, str, str], Probe]()
+    bench, smallest = TorchBench("cpu"), dict[tuple[str, str, str], Probe]()
     for probe in sorted(grid.default(["bf16", "fp8"]), key=work):
         smallest.setdefault((probe.op, probe.dtype, probe.variant), probe)
     ran, refused = [], []
@@ -186,7 +186,7 @@ def test_a_kernel_that_fails_is_left_out_and_a_broken_device_ends_it(
     def fails(probe: Probe) -> None:
         raise RuntimeError(said)
 
-    bench = Bench("cpu")
+    bench = TorchBench("cpu")
     monkeypatch.setattr(bench.kernels, "job", fails)
     with pytest.raises(UserError) as caught:
         bench.measure(Probe("elementwise", "bf16", 64, 64, variant="add"), 0.01)

@@ -20,13 +20,14 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part
 from simulator.study.calibrate import grid, timers
-from simulator.study.calibrate.gauge import NOTHING, Gauge, Reading, accepted, reading
-from simulator.study.calibrate.harness import Outcome, run
-from simulator.study.calibrate.table import COLUMNS, SIZES, Measured, Probe, append, rows_of, text
+from simulator.study.calibrate.attention_libraries import library_of
+from simulator.study.calibrate.gauge import NO_READING, Reading, SmiMonitor, accepted_query, parse_reading
+from simulator.study.calibrate.harness import Outcome, measure_all
+from simulator.study.calibrate.kernel_words import SIZES, Probe, kernel_of, probes_of, work
+from simulator.study.calibrate.table import COLUMNS, Measured, append, rows_of, text
 from simulator.study.calibrate.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
 from simulator.study.calibrate.torch_kernels import Kernels
 from simulator.study.calibrate.torch_operands import Refused
-from simulator.study.calibrate.words import kernel_of, library_of, probes_of, work
 
 from ..commandline import trainsim
 from ..test_import_light import HEAVY, loaded
@@ -203,13 +204,13 @@ class Bench:
         self.now_s += self.lasts_s.get(probe.op, 1.0)
         if probe.op in self.cannot:
             raise Refused("no such kernel here")
-        return Sample((0.001, 0.002, 0.003), 1980.0, 650.5)
+        return Sample((0.001, 0.002, 0.003), Reading(1980.0, 650.5))
 
     def clock(self) -> float:
         return self.now_s
 
     def run(self, wanted: list[Probe], path: Path, budget_s: float = 1e9) -> Outcome:
-        return run(self, wanted, path, budget_s, clock=self.clock)
+        return measure_all(self, wanted, path, budget_s, clock=self.clock)
 
 
 def some(*ops: str, count: int = 5) -> list[Probe]:
@@ -339,10 +340,10 @@ class FakeWatch:
     def wait(self) -> None:
         self.log.append("wait")
 
-    def cool(self) -> None:
+    def empty_cache(self) -> None:
         self.log.append("cool")
 
-    def busy(self, seconds: float) -> None:
+    def keep_busy(self, seconds: float) -> None:
         self.log.append("busy")
 
 
@@ -378,7 +379,7 @@ class SlowStart(FakeWatch):
         self.calls += 1
         self.now += 0.4 if self.calls == 1 else 2e-5
 
-    def busy(self, seconds: float) -> None:
+    def keep_busy(self, seconds: float) -> None:
         self.log.append("busy")
         self.now += seconds
 
@@ -402,7 +403,7 @@ def test_nothing_is_kept_busy_for_longer_than_a_moment() -> None:
     def slow() -> None:
         watch.now += 0.5
 
-    watch.busy = asked.append  # type: ignore[method-assign, assignment]
+    watch.keep_busy = asked.append  # type: ignore[method-assign, assignment]
     timed(watch, Job(slow), 0.02, watch.clock)
     assert len(asked) == LEAST_RUNS
     assert max(asked) <= 0.005
@@ -415,20 +416,20 @@ def test_nothing_is_kept_busy_for_longer_than_a_moment() -> None:
         ("1980, 412.35, 0x0000000000000001", Reading(1980.0, 412.35)),
         ("[N/A], 71.2, 0x00000000000000C0", Reading(None, 71.2, "hot, power brake")),
         ("1755, 690.1", Reading(1755.0, 690.1)),
-        ("", NOTHING),
+        ("", NO_READING),
     ],
 )
 def test_what_the_driver_tells_is_read(told: str, found: Reading) -> None:
-    assert reading(told) == found
+    assert parse_reading(told) == found
 
 
 def test_what_was_told_meanwhile_counts_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    gauge = Gauge("GPU-1")
+    monitor = SmiMonitor("GPU-1")
     told = [(1.0, 300.0, ""), (2.0, 1980.0, ""), (3.0, 1755.0, "hot"), (4.0, 1800.0, "power cap"), (5.0, 300.0, "hot")]
-    gauge.told.extend((at_s, Reading(clock_mhz, None, words)) for at_s, clock_mhz, words in told)
-    assert gauge.during(1.5, 4.5) == Reading(1800.0, None, "hot, power cap")
-    assert gauge.during(2.5, 2.9) == NOTHING
+    monitor.readings.extend((at_s, Reading(clock_mhz, None, words)) for at_s, clock_mhz, words in told)
+    assert monitor.during(1.5, 4.5) == Reading(1800.0, None, "hot, power cap")
+    assert monitor.during(2.5, 2.9) == NO_READING
 
 
 TOOL = """#!/bin/sh
@@ -452,20 +453,20 @@ def test_the_driver_is_asked_for_what_it_knows(tmp_path: Path, monkeypatch: pyte
     tool.write_text(TOOL.format(refuses=refuses, tells="1755, 690.1, 0x0000000000000004"))
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert f"--query-gpu={asked}" in (accepted("GPU-1") or [])
+    assert f"--query-gpu={asked}" in (accepted_query("GPU-1") or [])
     began = time.perf_counter()
-    gauge = Gauge("GPU-1")
-    assert gauge.process is None, "making one starts nothing"
-    with gauge:
-        while not gauge.told and time.perf_counter() - began < 30:
+    monitor = SmiMonitor("GPU-1")
+    assert monitor.process is None, "making one starts nothing"
+    with monitor:
+        while not monitor.readings and time.perf_counter() - began < 30:
             time.sleep(0.01)
-        process = gauge.process
+        process = monitor.process
     assert process is not None
     assert process.returncode is not None, "leaving ends the tool"
-    assert gauge.during(began, time.perf_counter()) == Reading(1755.0, 690.1, "power cap")
+    assert monitor.during(began, time.perf_counter()) == Reading(1755.0, 690.1, "power cap")
     tool.unlink()
-    with Gauge("GPU-1") as without:
-        assert without.during(began, time.perf_counter()) == NOTHING
+    with SmiMonitor("GPU-1") as without:
+        assert without.during(began, time.perf_counter()) == NO_READING
 
 
 class FakeEvent:
@@ -492,10 +493,10 @@ def test_cuda_tells_milliseconds_and_its_cache_is_flooded() -> None:
     )
     watch = CudaWatch(torch)
     assert watch.between_s(watch.mark(), watch.mark()) == pytest.approx(0.002)
-    watch.cool()
+    watch.empty_cache()
     assert len(read) == 1
     assert read[0] > 2 * 50 * 2**20
-    watch.busy(0.5)
+    watch.keep_busy(0.5)
     assert slept == [2**30]
 
 
@@ -533,9 +534,9 @@ class Streams:
 
     def wait(self) -> None: ...
 
-    def cool(self) -> None: ...
+    def empty_cache(self) -> None: ...
 
-    def busy(self, seconds: float) -> None: ...
+    def keep_busy(self, seconds: float) -> None: ...
 
 
 @given(st.floats(1e-5, 1e-2), st.floats(1e-5, 1e-2))
@@ -584,11 +585,14 @@ def test_what_is_asked_for_is_checked_before_anything_is_loaded(args: list[str],
 
 @pytest.mark.parametrize("name", ["gpu", "fit", "trace", "links"])
 def test_help_is_light_and_says_what_comes_out(name: str) -> None:
-    assert not loaded(f"from simulator.cli import run\nassert run(['calibrate', {name!r}, '--help']) == 0") & {*HEAVY, "torch"}
+    assert not loaded(f"from simulator.cli import run\nassert run(['calibrate', {name!r}, '--help']) == 0") & {
+        *HEAVY,
+        "torch",
+    }
     said = trainsim("calibrate", name, "--help")
     assert "--json" in said.out
     assert len(said.out.splitlines()) < 40
 
 
 def test_a_spread_of_one_run_is_that_run() -> None:
-    assert timers.Sample((2.0,)).span_s == (2.0, 2.0)
+    assert timers.Sample((2.0,)).spread_s == (2.0, 2.0, 2.0)

@@ -15,22 +15,20 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.costs.attention import AttentionConstants, Heads, attention_s
-from simulator.costs.gemm import GemmConstants, gemm_s
+from simulator.costs.deep_gemm import spilled_s
+from simulator.costs.family import Constant, Fit, families, kinds
+from simulator.costs.gemm import GemmConstants, Timing, gemm_s, timed_gemm_s
 from simulator.costs.machine import machine
 from simulator.costs.measured import Estimator, Options
 from simulator.costs.rowwise import RowwiseConstants, rowwise_s
-from simulator.costs.shelf import LENT_SIGMA, Fit, Shelf
+from simulator.costs.shelf import BORROWED_SIGMA, FitLibrary
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part, Rowwise
 from simulator.study import catalog
-from simulator.study.calibrate import gpu as survey
-from simulator.study.calibrate import grid
-from simulator.study.calibrate.deep_gemm import spilled_s
-from simulator.study.calibrate.few import slowed
-from simulator.study.calibrate.predict import Timed, products_s
+from simulator.study.calibrate import fit_table, grid
+from simulator.study.calibrate.kernel_words import TURNS, Probe, kernel_of
 from simulator.study.calibrate.profile import Profile, profile
-from simulator.study.calibrate.table import COLD, Measured, Probe, text
-from simulator.study.calibrate.words import TURNS, kernel_of
+from simulator.study.calibrate.table import COLD, Measured, text
 from simulator.study.gpus import fit_files, kernel_fits
 
 from ..commandline import SMALL, trainsim
@@ -47,7 +45,7 @@ NOISE = 0.03
 
 def truth() -> Estimator:
     gpu = replace(kernel_fits.gpu(GPU), cache_bytes=0.0)
-    return Estimator(gpu, "bf16", Shelf({GPU: TRUTH}, {GPU: gpu}), Options())
+    return Estimator(gpu, "bf16", FitLibrary({GPU: TRUTH}, {GPU: gpu}), Options())
 
 
 def table(*ops: str, noise: float = NOISE) -> list[Measured]:
@@ -70,7 +68,7 @@ def made() -> Profile:
 def test_constants_that_a_table_was_made_from_come_back() -> None:
     """Times at sizes between the measured ones are as of the true constants, within the error that the fit admits."""
     mine = kernel_fits.overlaid(kernel_fits.gpu(GPU), GPU, [judged.fit for judged in made().fits])
-    true, fitted = truth(), replace(truth(), shelf=mine, options=Options("flash_attention"))
+    true, fitted = truth(), replace(truth(), fits=mine, options=Options("flash_attention"))
     sigma = {judged.fit.family: judged.fit.sigma for judged in made().fits}
     for size in ((3000, 3000, 3000), (700, 9000, 5000), (12000, 1300, 7000)):
         kernel = Gemm(*size, 2)
@@ -148,7 +146,7 @@ def test_what_ships_is_read_as_it_was_written(name: str, tmp_path: Path) -> None
 
 def moved(constants: Any) -> dict[str, float]:
     """A neutral constant of each kind, no longer neutral."""
-    return {name: 1.5 for name in fit_files.NEUTRAL if hasattr(constants, name)}
+    return {name: 1.5 for name, kind in kinds(constants).items() if isinstance(kind, Constant) and kind.optional}
 
 
 def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
@@ -158,8 +156,8 @@ def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
     sizes = [(m, n, k) for m in (256, 512, 1024, 4096) for n in (2048, 6144, 8192) for k in (1024, 4096, 8192)]
     m, n, k = (np.array(column, dtype=np.float64) for column in zip(*sizes, strict=True))
     assert isinstance(shipped.constants, GemmConstants)
-    timed = Timed(cast=shipped.cast or (), turns=TURNS)
-    seconds = products_s(shipped.constants, on, (m, n, k, np.ones(len(m))), 1.0, timed)
+    timed = Timing(cast=shipped.cast or (), turns=TURNS)
+    seconds = timed_gemm_s(shipped.constants, on, (m, n, k, np.ones(len(m))), 1.0, timed)
     seconds = seconds + spilled_s(4.0, on, m, n, k)
     probes = [Probe("gemm", "fp8_block", *one, variant="TN fwd") for one in sizes]
     rows = [Measured("h100", probe, took) for probe, took in zip(probes, seconds.tolist(), strict=True)]
@@ -265,7 +263,7 @@ def test_slowed_constants_give_times_that_are_as_much_longer(family: str, times:
             return float(rowwise_s(c, replace(on, cache_bytes=0.0), sizes[0] * sizes[1]))
         return float(attention_s(c, on, Heads(2, sizes[0], 16, 4, 128, 1), backward=sizes[1] > 8192))
 
-    assert took_s(slowed(c, times)) == pytest.approx(times * took_s(c), rel=1e-9)
+    assert took_s(families()[family].slowed(c, times)) == pytest.approx(times * took_s(c), rel=1e-9)
 
 
 def step(slower: float) -> list[Measured]:
@@ -319,8 +317,8 @@ def test_what_was_scaled_is_read_as_it_was_written(tmp_path: Path) -> None:
     fits = tuple(judged.fit for judged in profile(rows, kernel_fits.gpu("h100"), kernel_fits.shelf()).fits)
     (tmp_path / "mine.yaml").write_text(fit_files.text("h100", fits, "a profile"))
     again = fit_files.load(tmp_path / "mine.yaml")[1]
-    assert [fit.lent_ranges for fit in again] == [fit.lent_ranges for fit in fits]
-    assert fits[0].lent_ranges
+    assert [fit.transferred_ranges for fit in again] == [fit.transferred_ranges for fit in fits]
+    assert fits[0].transferred_ranges
     assert fits[0].ranges["seq"] == again[0].ranges["seq"] == (8192, 8192)
     (told,) = (fit.ratio_rows["rmsnorm"] for fit in again if fit.ratio_rows)
     assert (told.rows, told.least_bytes) == (1, told.most_bytes)
@@ -410,7 +408,7 @@ def test_a_profile_that_could_not_be_read_is_not_written(tmp_path: Path) -> None
     judged = made().fits[0]
     broken = replace(judged, fit=replace(judged.fit, constants=replace(judged.fit.constants, launch_us=-1.0)))
     with pytest.raises(UserError, match="launch_us"):
-        survey.text(replace(made(), fits=(broken,)), "a profile")
+        fit_table.text(replace(made(), fits=(broken,)), "a profile")
 
 
 # The command, and runs ------------------------------------------------------------------------------------------------------
@@ -448,7 +446,7 @@ def test_kernels_that_a_profile_says_nothing_about_keep_their_constants(csv: Pat
     own, other = (Estimator(cluster.gpu, "bf16", shelf).estimate(attention) for shelf in (mine, shipped))
     assert own.seconds == other.seconds
     assert (own.provenance, own.model) == ("transferred", "attention: bf16 fa3 of h100 as it ships")
-    assert own.sigma == pytest.approx(math.hypot(other.sigma, LENT_SIGMA)), "another machine of the kind was measured"
+    assert own.sigma == pytest.approx(math.hypot(other.sigma, BORROWED_SIGMA)), "another machine of the kind was measured"
     assert kernel_fits.shelf_for(sim.cluster("dgx-h100").gpu) == shipped
 
 

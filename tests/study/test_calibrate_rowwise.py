@@ -13,9 +13,9 @@ import pytest
 from simulator.costs.machine import machine
 from simulator.costs.rowwise import RowwiseConstants, rowwise_s
 from simulator.study import tables
-from simulator.study.calibrate.moved import name_of, rowwise_of
+from simulator.study.calibrate.kernel_words import Probe, name_of, rowwise_of
 from simulator.study.calibrate.profile import Profile, profile
-from simulator.study.calibrate.table import BEFORE_CACHE, COLD, COLUMNS, Measured, Probe, line, text
+from simulator.study.calibrate.table import BEFORE_CACHE, COLD, COLUMNS, Measured, line, text
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.validate import kernels, report
 from simulator.study.validate.predicted import Own

@@ -7,20 +7,24 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from simulator.costs.measured import Estimator, Options
-from simulator.study.calibrate import gpu as survey
-from simulator.study.calibrate.table import COLD, Measured, Probe, text
-from simulator.study.calibrate.words import kernel_of
+from simulator.study.calibrate import fit_table, harness, survey_folder
+from simulator.study.calibrate.kernel_words import Probe, kernel_of
+from simulator.study.calibrate.table import COLD, Measured, text
 from simulator.study.gpus import fit_files, kernel_fits
+
+from ..source import modules
+from ..test_floors import dotted, imports
 
 H100 = "NVIDIA H100 80GB HBM3"
 
 
 def measured(where: Path, *rows: Measured) -> Path:
     where.mkdir(parents=True)
-    (where / survey.RAW).write_text(text(rows))
+    (where / survey_folder.RAW).write_text(text(rows))
     return where
 
 
@@ -34,12 +38,12 @@ BESIDE = row(Probe("overlap", "bf16", 64, 64, 64, variant="gemm beside copy d2d"
 
 def began(root: Path, day: str, left: int | None, gpu: str = H100) -> Path:
     """A survey of a day, as it was left."""
-    where = survey.folder(None, gpu, day, root)
+    where = survey_folder.folder(None, gpu, day, root)
     if not where.exists():
         measured(where, row(LAUNCH.probe, LAUNCH.seconds, gpu))
-    survey.begin(where, gpu, {"gpu": gpu}, day)
+    harness.begin(where, gpu, {"gpu": gpu}, day)
     if left is not None:
-        survey.finish(where, left)
+        fit_table.fit_survey(where, left)
     return where
 
 
@@ -48,7 +52,7 @@ def test_a_survey_that_is_not_complete_goes_on_the_day_after(tmp_path: Path, lef
     """As told by machine.json; one that was killed is not complete."""
     first = began(tmp_path, "2026-03-01", left)
     assert first == tmp_path / "h100-2026-03-01"
-    assert survey.folder(None, H100, "2026-03-02", tmp_path) == tmp_path / f"h100-{next_day}"
+    assert survey_folder.folder(None, H100, "2026-03-02", tmp_path) == tmp_path / f"h100-{next_day}"
 
 
 def test_only_the_newest_folder_of_the_same_gpu_counts(tmp_path: Path) -> None:
@@ -58,22 +62,25 @@ def test_only_the_newest_folder_of_the_same_gpu_counts(tmp_path: Path) -> None:
     (tmp_path / "h100-pcie-80gb-2026-03-05").mkdir()
     (tmp_path / "h100-notes").mkdir()
     (tmp_path / "h100-2026-02-02").mkdir()
-    assert survey.folder(None, H100, "2026-03-07", tmp_path).name == "h100-2026-02-02"
-    assert survey.folder("mine", H100, "2026-03-07", tmp_path) == Path("mine")
+    assert survey_folder.folder(None, H100, "2026-03-07", tmp_path).name == "h100-2026-02-02"
+    assert survey_folder.folder("mine", H100, "2026-03-07", tmp_path) == Path("mine")
 
 
 def test_the_days_of_a_survey_are_added_up(tmp_path: Path) -> None:
     for day in ("2026-03-01", "2026-03-02"):
         where = began(tmp_path, day, 3)
-    assert json.loads((where / survey.MACHINE).read_text())["measured"] == ["2026-03-01", "2026-03-02"]
+    assert json.loads((where / survey_folder.MACHINE).read_text())["measured"] == ["2026-03-01", "2026-03-02"]
 
 
 def test_launches_suggest_a_host_time_and_copies_tell_what_they_cost(tmp_path: Path) -> None:
-    written = survey.finish(measured(tmp_path / "there", LAUNCH, BESIDE), 0)
+    written = fit_table.fit_survey(measured(tmp_path / "there", LAUNCH, BESIDE), 0)
     assert written.suggested == ("--set framework.host.kernel=4.25us",)
     assert written.slowdowns == {"gemm beside copy d2d m=64 n=64 k=64": pytest.approx(1.5)}
-    assert json.loads((tmp_path / "there" / survey.MACHINE).read_text()) == {"left": 0, "suggested": list(written.suggested)}
-    lines = (tmp_path / "there" / survey.FIT).read_text().splitlines()
+    assert json.loads((tmp_path / "there" / survey_folder.MACHINE).read_text()) == {
+        "left": 0,
+        "suggested": list(written.suggested),
+    }
+    lines = (tmp_path / "there" / survey_folder.FIT).read_text().splitlines()
     assert any(line.startswith("slowdown,bf16,,gemm beside copy d2d m=64 n=64 k=64,1.5,") for line in lines)
 
 
@@ -89,10 +96,10 @@ def test_what_is_written_out_is_compared_with_what_is_predicted_of_that(tmp_path
         assert kernel is not None
         by = Estimator(gpu, "bf16", kernel_fits.shelf(), Options(eager=probe.variant == "eager"))
         rows.append(row(probe, by.estimate(kernel).seconds))
-    written = survey.finish(measured(tmp_path / "there", *rows))
+    written = fit_table.fit_survey(measured(tmp_path / "there", *rows))
     assert written.profile
     assert set(written.profile.fits[0].fit.ratios) == {"layernorm", "softmax"}
-    with (tmp_path / "there" / survey.FIT).open() as file:
+    with (tmp_path / "there" / survey_folder.FIT).open() as file:
         lines = [line for line in csv.DictReader(file) if line["what"] == "measured over predicted"]
     assert {line["constant"]: float(line["value"]) for line in lines} == {
         name: pytest.approx(1, abs=0.06)
@@ -101,7 +108,7 @@ def test_what_is_written_out_is_compared_with_what_is_predicted_of_that(tmp_path
 
 
 def test_a_cpu_launches_nothing(tmp_path: Path) -> None:
-    assert not survey.finish(measured(tmp_path / "there", row(LAUNCH.probe, 1e-6, "cpu"))).suggested
+    assert not fit_table.fit_survey(measured(tmp_path / "there", row(LAUNCH.probe, 1e-6, "cpu"))).suggested
 
 
 def test_a_suggestion_stands_in_the_profile_too_and_it_can_be_read(tmp_path: Path) -> None:
@@ -109,15 +116,33 @@ def test_a_suggestion_stands_in_the_profile_too_and_it_can_be_read(tmp_path: Pat
         row(Probe("elementwise", "bf16", 2**i, 4096, variant="add"), 2e-6 + 2**i * 4096 * 6 / 2.7e12) for i in range(6, 15)
     ]
     where = measured(tmp_path / "there", LAUNCH, *pointwise)
-    assert survey.finish(where).profile
-    first, *_ = (where / survey.PROFILE).read_text().split("gpu: h100")
+    assert fit_table.fit_survey(where).profile
+    first, *_ = (where / survey_folder.PROFILE).read_text().split("gpu: h100")
     assert "# The launches beside them suggest --set framework.host.kernel=4.25us\n" in first
-    assert fit_files.load(where / survey.PROFILE)[0] == "h100"
+    assert fit_files.load(where / survey_folder.PROFILE)[0] == "h100"
 
 
 def test_of_a_gpu_outside_the_catalog_the_next_command_is_told(tmp_path: Path) -> None:
     where = measured(tmp_path / "there", row(LAUNCH.probe, 1e-6, "NVIDIA Z900"))
-    written = survey.finish(where)
+    written = fit_table.fit_survey(where)
     assert "'NVIDIA Z900', is not in the catalog" in written.why_not
     assert written.hint.startswith("--gpu names one that is, or a file of yours; then: ")
-    assert f"trainsim calibrate fit {where / survey.RAW} --gpu FILE.yaml" in written.hint
+    assert f"trainsim calibrate fit {where / survey_folder.RAW} --gpu FILE.yaml" in written.hint
+
+
+MEASURE = {"gauge", "grid", "harness", "machine", "timers", "torch_kernels", "torch_operands"}
+FIT = {"fit_table", "profile", "groups", "ratios"}
+
+
+def test_measuring_and_fitting_do_not_know_each_other() -> None:
+    """Directly or through others: what both need stands below them."""
+    graph, folder = nx.DiGraph(), "simulator.study.calibrate."
+    for module in modules():
+        if dotted(module).startswith(folder):
+            names = (found.name.removeprefix(folder).split(".")[0] for found in imports(module))
+            graph.add_edges_from((dotted(module).removeprefix(folder), name) for name in names)
+    assert graph.nodes >= MEASURE | FIT
+    for name in MEASURE:
+        assert not nx.descendants(graph, name) & FIT, name
+    for name in FIT:
+        assert not nx.descendants(graph, name) & MEASURE, name

@@ -11,10 +11,12 @@ import pytest
 
 from simulator.errors import UserError
 from simulator.study.calibrate import trace
-from simulator.study.calibrate.table import Measured, Probe, rows_of
+from simulator.study.calibrate.kernel_words import Probe
+from simulator.study.calibrate.kineto import Op
+from simulator.study.calibrate.table import Measured, rows_of
 from simulator.study.calibrate.trace import COLLECTIVE, UNMATCHED
-from simulator.study.calibrate.trace_names import family_of
-from simulator.study.calibrate.trace_ops import Op, probe_of
+from simulator.study.calibrate.trace_names import operator_of
+from simulator.study.calibrate.trace_ops import probe_of
 
 from ..commandline import trainsim
 
@@ -373,7 +375,7 @@ def test_a_table_of_words_that_is_no_matrix_is_no_shape() -> None:
     ],
 )
 def test_kernels_are_named_with_their_direction(name: str, family: str) -> None:
-    assert family_of(name) == family
+    assert operator_of(name) == family
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,11 @@ from simulator.costs.machine import machine
 from simulator.costs.measured import Estimator, Options
 from simulator.costs.moe import moe_s
 from simulator.errors import UserError
-from simulator.kernels import Attention, Gemm
+from simulator.kernels import Attention, Experts, Gemm
 from simulator.study.calibrate.groups import groups
-from simulator.study.calibrate.predict import predicted
+from simulator.study.calibrate.kernel_words import Probe, kernels_of
 from simulator.study.calibrate.profile import profile
-from simulator.study.calibrate.table import Measured, Probe, probe_of, text
-from simulator.study.calibrate.words import Experts, kernels_of
+from simulator.study.calibrate.table import Measured, probe_of, text
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.validate import kernels, report
 
@@ -52,9 +51,7 @@ def row(**cells: str) -> dict[str, str]:
 def took_us(probe: Probe) -> float:
     """What the kernels of a row take that were timed together, the library left to chance."""
     by = Estimator(kernel_fits.gpu("h100"), probe.dtype, kernel_fits.shelf(), Options("", eager=True))
-    each: list[Any] = list(kernels_of(probe))
-    experts = [by.moe(one.m, one.k, one.n, (one.batch, one.top_k)) for one in each if isinstance(one, Experts)]
-    return 1e6 * sum(made.seconds for made in experts or map(by.estimate, each))  # TOLERANCE: microseconds
+    return 1e6 * sum(by.estimate(kernel).seconds for kernel in kernels_of(probe))  # TOLERANCE: microseconds
 
 
 @pytest.mark.parametrize("cells", TABLE, ids=lambda cells: f"{cells['op']} {cells.get('variant', '')}")
@@ -98,13 +95,13 @@ def test_columns_add_up_what_was_timed_together() -> None:
     probes = [Probe("gemm_bwd", "bf16", 512, 1024, 2048), Probe("gemm", "bf16", 512, 1024, 2048)]
     probes += [Probe(f"attention_{way}", "bf16", 0, 0, 0, 2, 2048, 16, 4, 128, True) for way in ("fwd", "bwd", "fwd_bwd")]
     for group in groups(measured(probes), gpu, unused):
-        family = group.family
+        family = group.family.name
         (fit,) = [f for f in kernel_fits.shelf().fits["h100"] if (f.family, f.dtype, f.library) in (
             ("gemm", "bf16", "any"), ("attention", "bf16", "fa3")) and f.family == family]  # fmt: skip
         by = Estimator(gpu, "bf16", kernel_fits.shelf(), Options("fa3" if family == "attention" else ""))
         whole: list[Any] = [kernels_of(one.probe) for one in group.rows]
         alone = [sum(by.estimate(replace(k, element_bytes=2)).seconds for k in ks) for ks in whole]
-        assert predicted(fit.constants, group, np.array([])).tolist() == pytest.approx(alone)
+        assert group.family.seconds(fit.constants, group.timed, np.array([])).tolist() == pytest.approx(alone)
     assert not unused
     assert [len(kernels_of(probe)) for probe in probes] == [2, 1, 1, 1, 2]
     assert isinstance(kernels_of(probes[0])[0], Gemm)
@@ -132,7 +129,7 @@ def test_experts_of_a_table_are_fitted_and_a_profile_speaks_for_them(tmp_path: P
     (tmp_path / "table.csv").write_text(text(rows))
     trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
     own = kernel_fits.gpu("h200", str(tmp_path / "mine.yaml"))
-    made = Estimator(own, "bf16", kernel_fits.shelf_for(own)).moe(2048, 5120, 1024, (64, 6))
+    made = Estimator(own, "bf16", kernel_fits.shelf_for(own)).estimate(Experts(2048, 1024, 5120, 64, 6, 2))
     assert made.seconds == pytest.approx(true_s(2048, 1024, 5120, 64, 6), rel=3 * judged.fit.sigma)
     assert (made.provenance, made.extrapolated) == ("measured", False)
 

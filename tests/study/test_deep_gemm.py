@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.costs.deep_gemm import SPILL_US, spilled_s, widest_alone
+from simulator.costs.gemm import FAMILY as GEMM
 from simulator.costs.machine import Machine
 from simulator.costs.measured import Estimator
-from simulator.costs.shelf import SPILL_US
 from simulator.kernels import Gemm
-from simulator.study.calibrate.deep_gemm import spilled_s, widest_alone
 from simulator.study.gpus import kernel_fits
 from simulator.study.validate import kernels, report
 from simulator.units import GB, TFLOP, US_PER_S
@@ -60,9 +60,9 @@ def test_tables_hold_them_and_runs_do_not() -> None:
     )
     gpu = kernel_fits.gpu("h100")
     by = Estimator(gpu, "fp8_block", kernel_fits.shelf_for(gpu))
-    alone = by.product(Gemm(512, 6144, 8192, 1), 1).seconds
+    alone = by.estimate(Gemm(512, 6144, 8192, 1)).seconds
     assert plain == pytest.approx(alone * US_PER_S)
-    assert wide - plain == pytest.approx(by.cast_s(512, 8192, 1) * US_PER_S + 64 * by.beside(SPILL_US))
+    assert wide - plain == pytest.approx(GEMM.cast_s(by, 512, 8192, 1) * US_PER_S + 64 * by.beside(SPILL_US))
     assert narrow < wide / 1.5
 
 

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.costs.machine import Machine
-from simulator.study.calibrate.unfilled import filled_share
 from simulator.units import GB, TFLOP
 
+from ..source import study_script
+
+filled_share = study_script("kernels", "zero_weights").filled_share
 BLACKWELL = Machine(2250 * TFLOP, 8000 * GB, 148)
 SIZE = st.integers(1, 65536)
 

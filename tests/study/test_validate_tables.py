@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from simulator.study.calibrate import trace_ops
+from simulator.study import validate
+from simulator.study.calibrate import kineto, trace_ops
 from simulator.study.gpus.names import named
 from simulator.study.validate import collectives, kernels, report
 
@@ -82,9 +84,29 @@ def test_the_server_edition_is_known_by_its_letters() -> None:
 def test_a_product_of_a_trace_is_a_kernel_alone() -> None:
     """In fp32 too, where `fwd` in tables is a linear layer as an eager framework ran it."""
     shapes = {"Input Dims": [[256, 512], [512, 1024]], "Input type": ["float", "float"]}
-    probe = trace_ops.probe_of(trace_ops.Op("aten::mm", 0.0, 1.0, shapes))
+    probe = trace_ops.probe_of(kineto.Op("aten::mm", 0.0, 1.0, shapes))
     assert probe is not None
     sizes = {name: str(getattr(probe, name)) for name in ("m", "n", "k")}
     traced, alone, eager = (judged(dtype="fp32", variant=words, **sizes) for words in (probe.variant, "", "fwd"))
     assert traced.predicted == alone.predicted
     assert (alone.predicted or 0.0) < 0.9 * (eager.predicted or 0.0)
+
+
+def test_a_kind_of_measurement_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named after the file; modules of the folder that predict nothing are no kinds."""
+    (tmp_path / "throughput.py").write_text(
+        "from simulator.study.validate.predicted import Predicted\n"
+        'UNIT, READS, NEEDS = "tokens/s", ("gpus",), ("gpus",)\n'
+        "completed = lambda rows, own: rows\n"
+        'measured = lambda row: float(row["tokens"])\n'
+        'source_key = lambda row: row["gpus"]\n'
+        'predictor = lambda: lambda row: Predicted(100.0 * int(row["gpus"]))\n'
+    )
+    assert list(report.kinds()) == ["collectives", "kernels"]
+    monkeypatch.setattr(validate, "__path__", [*validate.__path__, str(tmp_path)])
+    table = written(tmp_path / "table.csv", {"gpus": "8", "tokens": "1000"})
+    (row,) = trainsim("validate", "--kind", "throughput", table, "--json").record["rows"]
+    assert (row["predicted"], row["error"], row["unit"]) == (800.0, pytest.approx(-0.2), "tokens/s")
+    said = trainsim("validate", "--kind", "throughput", table, "--gpu", "h100")
+    assert (said.code, "say nothing about throughput" in said.err) == (2, True)
+    sys.modules.pop("simulator.study.validate.throughput")

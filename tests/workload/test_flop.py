@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.kernels import Attention, Gemm, Part, model_flop
+from simulator.kernels import Attention, Gemm, Part
 from simulator.workload.blocks.op import BlockOp
 from simulator.workload.model import Model
 from tests.workload.shapes import gpt, models
@@ -18,7 +18,7 @@ SIZES = (st.integers(1, 4), st.integers(1, 512))
 
 def matrix_flop(ops: list[BlockOp], *parts: str) -> int:
     kernels = [getattr(op, part) for op in ops for part in parts]
-    return sum(model_flop(kernel) for kernel in kernels if kernel is not None)
+    return sum(kernel.model_flop for kernel in kernels if kernel is not None)
 
 
 def all_ops(model: Model, batch: int, seq: int) -> list[BlockOp]:
@@ -55,7 +55,7 @@ def test_attention_kernels_do_half_if_causal_and_recompute_scores_backward(
     forward = Attention(batch, seq, heads, heads, head_dim, causal, 2)
     backward = Attention(batch, seq, heads, heads, head_dim, causal, 2, Part.INPUT_GRADIENT)
     square = batch * seq * seq * heads * head_dim
-    assert (forward.full_flop, backward.full_flop) == (4 * square, 8 * square)
+    assert (forward.model_flop, backward.model_flop) == (4 * square, 8 * square)
     assert (forward.flop, backward.flop) == ((2 * square, 5 * square) if causal else (4 * square, 10 * square))
 
 

@@ -63,7 +63,7 @@ def _with_company(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:
         yield _dropout(op.name, kernel)
     yield op
     if isinstance(kernel, Gemm) and op.parameters > op.matmul_parameters > 0 and not framework.fused.bias:
-        whole = Rowwise(BIAS, kernel.m, kernel.n, kernel.element_bytes, 2 * kernel.element_bytes)
+        whole = Rowwise(BIAS, kernel.m, kernel.n, int(kernel.element_bytes), 2 * kernel.element_bytes)
         gradient = replace(whole, op="bias_backward", bytes_per_element=kernel.element_bytes)
         inside = op.split is Split.COLUMN
         yield BlockOp(f"{op.name}_bias", whole, Split.INNER if inside else Split.SEQUENCE, weight_gradient=gradient)

@@ -51,7 +51,7 @@ def _share(op: AnyOp, tp: int, names: set[str]) -> Iterator[AnyOp]:
         if op.part is Part.INPUT_GRADIENT and twin in names:
             yield collective(op, REGATHER, "all_gather", kernel.result_bytes)
         if op.part is Part.WEIGHT_GRADIENT and op.name.replace(".wgrad", ".dgrad") not in names:
-            yield collective(op, REGATHER, "all_gather", kernel.m * kernel.k * kernel.element_bytes)
+            yield collective(op, REGATHER, "all_gather", kernel.input_bytes)
         op = replace(op, saved_bytes=op.saved_bytes // tp)
     yield op
 
@@ -62,7 +62,7 @@ def _gathered_bytes(op: Compute) -> int:
     if isinstance(kernel, Gemm):
         column_forward = op.split is Split.COLUMN and op.part is Part.FORWARD
         row_backward = op.split is Split.ROW and op.part is Part.INPUT_GRADIENT
-        return kernel.m * kernel.k * kernel.element_bytes if column_forward or row_backward else 0
+        return kernel.input_bytes if column_forward or row_backward else 0
     if isinstance(kernel, Rowwise) and op.split is Split.LOOKUP and op.part is Part.WEIGHT_GRADIENT:
         return kernel.result_bytes
     return 0

@@ -12,9 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ...costs.attention import Heads
+from ...costs.attention import CACHE_PASSES, CACHE_US, Heads
 from ...costs.machine import Array, Machine, columns
-from ...costs.shelf import CACHE_PASSES, CACHE_US
 from ...units import US_PER_S
 
 CACHED_START: Mapping[str, float] = {CACHE_US: 1.7, CACHE_PASSES: 1.1}

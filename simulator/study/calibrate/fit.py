@@ -1,7 +1,6 @@
 """Fitting: the constants of links to measured times, and a measured series to a handful of knots.
 
-Constants are fitted in logarithms, to the logarithm of time, by Gauss-Newton steps with damping; far outliers count with
-their absolute error. Each has a prior, where it starts: what the measurements do not tell stays there.
+Constants are fitted in logarithms, to the logarithm of time (least_squares.py).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from ...costs import theory
 from ...costs.curves import Knots
 from ...costs.links import LAWS, Across, Inside, Laws
 from ...costs.theory import Call
+from .least_squares import Descent, least_squares
 
 Array = NDArray[Any]
 Constants = Mapping[str, Inside | Across | Laws]
@@ -28,10 +28,7 @@ CLOSE_ENOUGH = 0.03
 """No more knots where all are as close as this."""
 SPIKE = 0.2
 """How far, in logarithms, a single size may stick out from both neighbours."""
-ROUNDS = 25
-OUTLIER = 0.1
-"""Where an error stops to count with its square."""
-STEP = 2.0**-13
+DESCENT = Descent(25, 25, damping=1.0, eased=4, difference=2.0**-13, least_gain=2.0**-16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +58,7 @@ def fitted(points: Sequence[Point], start: Constants, free: Sequence[Free]) -> d
     def residuals(x: Array) -> Array:
         return _errors(points, _changed(start, free, x))
 
-    return _changed(start, free, _descended(residuals, origin, sigma))
-
-
-def _descended(residuals: Callable[[Array], Array], origin: Array, sigma: Array) -> Array:
-    x, damping = origin, 1.0
-    error = residuals(x)
-    cost = _cost(error, (x - origin) / sigma)
-    for _ in range(ROUNDS):
-        slope = np.stack([(residuals(x + STEP * unit) - error) / STEP for unit in np.eye(len(x))], axis=1)
-        weight = 1 / np.sqrt(1 + (error / OUTLIER) ** 2)
-        normal = slope.T @ (slope * weight[:, None]) + np.diag(OUTLIER**2 / sigma**2)
-        pull = slope.T @ (error * weight) + OUTLIER**2 * (x - origin) / sigma**2
-        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -pull)
-        trial = x + np.clip(step, -1, 1)
-        trial_error = residuals(trial)
-        trial_cost = _cost(trial_error, (trial - origin) / sigma)
-        if trial_cost < cost:
-            done = cost - trial_cost < cost * STEP / 8
-            x, error, cost, damping = trial, trial_error, trial_cost, damping / 4
-            if done:
-                break
-        else:
-            damping *= 4
-    return x
-
-
-def _cost(error: Array, prior: Array) -> float:
-    return float(2 * OUTLIER**2 * (np.sqrt(1 + (error / OUTLIER) ** 2) - 1).sum() + OUTLIER**2 * (prior**2).sum())
+    return _changed(start, free, least_squares(residuals, origin, sigma, DESCENT))
 
 
 def _errors(points: Sequence[Point], constants: Constants) -> Array:

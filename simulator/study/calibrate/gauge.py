@@ -1,8 +1,7 @@
-"""What a GPU's driver tells while kernels run: clock, power, and what holds the clock down.
+"""Clock and power of a GPU, and what holds its clock down, as nvidia-smi reports them while kernels run.
 
-`nvidia-smi` runs beside the measurements and tells every so often; what it told within the time of a measurement is that
-measurement's, and if it told nothing then, nothing is said. Drivers differ in the fields that they know: the newest ones are
-asked for first. Where there is no nvidia-smi nothing is said at all.
+nvidia-smi runs beside the measurements and reports every 50 ms. A measurement has the readings of its own time, if there are
+any. Drivers differ in the fields that they know: the newest are asked for first. Without nvidia-smi there are no readings.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from time import perf_counter
 PERIOD_MS = 50
 PATIENCE_S = 10
 MOST_KEPT = 2**14
-"""Readings."""
+"""Readings that are kept."""
 ASKED = (
     ("clocks.sm", "power.draw.instant", "clocks_event_reasons.active"),
     ("clocks.sm", "power.draw.instant", "clocks_throttle_reasons.active"),
@@ -27,30 +26,32 @@ ASKED = (
 )
 """`power.draw` is an average over a second on newer GPUs; the reasons had another name before."""
 REASONS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "hot", 0x40: "hot", 0x80: "power brake"}
-"""Bits of why a clock is low, as NVML's header has them; that nothing runs, or that somebody set a clock, is none of these."""
+"""Bits of NVML's reasons for a low clock. An idle GPU, or a clock that somebody set, is none of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A clock in MHz, a power in watts, and what held the clock down; None and nothing for what a GPU does not tell."""
+    """Clock in MHz, power in watts, and what held the clock down; None or empty where a GPU does not report it."""
 
     clock_mhz: float | None = None
     power_w: float | None = None
     throttle: str = ""
 
 
-NOTHING = Reading()
+NO_READING = Reading()
 
 
-class Gauge:
-    """Follows nvidia-smi from entering to leaving `with`; what it told until then stays."""
+class SmiMonitor:
+    """Readings of nvidia-smi about a GPU from entering to leaving `with`; none if the GPU has no name."""
 
     def __init__(self, which: str, clock: Callable[[], float] = perf_counter) -> None:
-        self.which, self.clock, self.told = which, clock, deque[tuple[float, Reading]](maxlen=MOST_KEPT)
+        self.which, self.clock = which, clock
+        self.readings = deque[tuple[float, Reading]](maxlen=MOST_KEPT)
+        """Each with the time of the clock when it came."""
         self.process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Gauge:
-        command = accepted(self.which)
+    def __enter__(self) -> SmiMonitor:
+        command = accepted_query(self.which) if self.which else None
         if command is None:
             return self
         command = [*command, f"--loop-ms={PERIOD_MS}"]
@@ -65,11 +66,11 @@ class Gauge:
 
     def _follow(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
-            self.told.append((self.clock(), reading(line)))
+            self.readings.append((self.clock(), parse_reading(line)))
 
     def during(self, start_s: float, end_s: float) -> Reading:
-        """What was told between two times of the clock: the medians, and every reason."""
-        return together(found for at_s, found in self.told.copy() if start_s <= at_s <= end_s)
+        """The readings between two times of the clock as one: the medians, and every reason."""
+        return combined(found for at_s, found in self.readings.copy() if start_s <= at_s <= end_s)
 
     def __exit__(self, *exception: object) -> None:
         if self.process is not None:
@@ -77,8 +78,8 @@ class Gauge:
             self.process.wait()
 
 
-def accepted(which: str) -> list[str] | None:
-    """The question to nvidia-smi with the fields that it knows; None if it knows none, or is not there."""
+def accepted_query(which: str) -> list[str] | None:
+    """The command line of nvidia-smi with the fields that it knows; None if it knows none, or is not there."""
     for fields in ASKED:
         command = ["nvidia-smi", "-i", which, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
         try:
@@ -90,15 +91,15 @@ def accepted(which: str) -> list[str] | None:
     return None
 
 
-def reading(told: str) -> Reading:
-    """A line of nvidia-smi; what a GPU does not tell stands there as [N/A]."""
-    cells = [cell.strip() for cell in told.split(",")]
+def parse_reading(line: str) -> Reading:
+    """The reading in a line of nvidia-smi, where [N/A] stands for what a GPU does not report."""
+    cells = [cell.strip() for cell in line.split(",")]
     numbers = [float(cell) if cell.replace(".", "", 1).isdecimal() else None for cell in cells[:2]]
-    return Reading(numbers[0], numbers[1], _reasons(cells[2] if len(cells) > 2 else "")) if len(numbers) == 2 else NOTHING
+    return Reading(numbers[0], numbers[1], _reasons(cells[2] if len(cells) > 2 else "")) if len(numbers) == 2 else NO_READING
 
 
 def _reasons(mask: str) -> str:
-    """The words of a mask such as 0x0000000000000004."""
+    """The reasons in a mask such as 0x0000000000000004."""
     try:
         bits = int(mask, 16)
     except ValueError:
@@ -106,7 +107,7 @@ def _reasons(mask: str) -> str:
     return ", ".join(dict.fromkeys(word for bit, word in REASONS.items() if bits & bit))
 
 
-def together(readings: Iterable[Reading]) -> Reading:
+def combined(readings: Iterable[Reading]) -> Reading:
     """Some readings as one."""
     found = list(readings)
     clocks = [one.clock_mhz for one in found if one.clock_mhz is not None]

@@ -1,8 +1,8 @@
-"""Which kernels to time: those of a model as several plans would split it, or a grid of sizes.
+"""The kernels to time: those of a model as several plans would split it, or a grid of sizes.
 
-The grid covers what training runs: products of 128 to 16,384 tokens with the widths of public models, most of them no powers
-of two; attention from short to long; what is bound by memory from kilobytes to gigabytes. A kernel that a machine cannot run
-is refused when its turn comes, not here.
+The grid covers what training runs: GEMMs of 128 to 16,384 tokens with the widths of public models, most of them no powers of
+two; attention over short and long sequences; memory-bound operators from kilobytes to gigabytes. A kernel that a machine cannot
+run is refused when it is timed, not here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ...errors import UserError, did_you_mean
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...workload.blocks.op import BlockOp
 from ...workload.model import Model
-from .table import EAGER, Probe
-from .words import FLOP_PER_BYTE, kernel_of, probes_of, work
+from ..scenarios import api
+from .kernel_words import EAGER, FLOP_PER_BYTE, Probe, kernel_of, probes_of, work
 
 DTYPES = ("bf16", "fp16", "fp8")
 TOKENS = (16384, 8192, 4096, 2048, 1024, 512, 128)
@@ -23,7 +23,7 @@ WIDTHS = (
     (1024, 1024), (1536, 4096), (2048, 8192), (4096, 4096), (4096, 14336), (5120, 5120), (6144, 4096),
     (7168, 8192), (8192, 1024), (8192, 8192), (10240, 8192), (28672, 4096), (32768, 5120),
 )  # fmt: skip
-"""Of a linear layer: outputs and inputs."""
+"""Outputs and inputs of a linear layer."""
 HEADS = (
     (1, 8192, 32, 8, 128), (1, 4096, 32, 8, 128), (4, 4096, 32, 32, 128), (1, 16384, 16, 2, 128), (1, 32768, 4, 1, 128),
     (2, 2048, 64, 8, 128), (8, 1024, 32, 8, 128), (1, 4096, 8, 8, 128), (4, 2048, 24, 24, 64), (8, 2048, 16, 16, 64),
@@ -33,29 +33,42 @@ HEADS = (
 ROWS = (16384, 4096, 1024)
 COLUMNS = (16384, 8192, 5120, 4096, 2048, 1024)
 PAIRS = ("rmsnorm", "layernorm", "silu_gated", "rope", "gelu", "softmax")
-"""Operators with a pass in each direction."""
+"""Operators that are timed forward and backward."""
 VOCABULARIES = (32000, 128256)
 BATCHED = ((128, 1024, 1024, 128), (64, 2048, 128, 2048), (256, 512, 512, 64), (32, 4096, 4096, 128))
 """Batch, m, n, k."""
 PARAMETERS = tuple(2**power for power in (29, 27, 25, 23, 20))
 COPIED = tuple(2**power for power in (30, 28, 26, 24, 20, 16))
-"""Elements of 16 bits."""
+"""Elements of 16 bits in a copy."""
 CHAIN = 512
-"""Kernels that are launched one after another to see what a launch takes."""
+"""Kernels that are launched one after another to time a launch."""
 DEGREES = (1, 2, 4, 8)
 MICROBATCHES = (1, 2, 4)
 MOST_SEQUENCE = 4096
 MOST_CPU_WORK = 2**32
-"""What a CPU is asked to do in one kernel."""
+"""Flop, or what takes as long, that a CPU is asked to do in one kernel."""
 SHRINKS = ("m", "n", "k", "seq")
 """Sizes that may be made smaller; a number of heads may not."""
+
+
+def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list[Probe]:
+    """The kernels to time: those of a model or of the grid, of some operators if any are named."""
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise UserError(f"kernels are not timed in {dtype!r}", hint=did_you_mean(dtype, DTYPES))
+    return only(default(dtypes) if model is None else of_model(api.model(model), dtypes), ops)
+
+
+def possible(probes: Sequence[Probe], device: str) -> list[Probe]:
+    """The kernels that a device is asked to run."""
+    return for_cpu(probes) if device == "cpu" else list(probes)
 
 
 def default(dtypes: Iterable[str]) -> list[Probe]:
     """The grid of sizes in some dtypes."""
     found: dict[Probe, None] = {}
     for dtype in dtypes:
-        found |= dict.fromkeys(_in(_sizes(2), dtype))
+        found |= dict.fromkeys(_probes_in(_sizes(2), dtype))
     return [*found, *_others()]
 
 
@@ -70,7 +83,7 @@ def of_model(model: Model, dtypes: Iterable[str], sequence: int = MOST_SEQUENCE)
         parameters |= dict.fromkeys([model.layer_parameters // tp])
     found: dict[Probe, None] = {}
     for dtype in dtypes:
-        found |= dict.fromkeys(_in(kernels, dtype))
+        found |= dict.fromkeys(_probes_in(kernels, dtype))
     return [*found, *(Probe("adam", "fp32", 1, count) for count in parameters), *_launches()]
 
 
@@ -90,8 +103,8 @@ def _of_rank(model: Model, batch: int, seq: int, tp: int) -> Iterator[Kernel]:
                 continue
 
 
-def _in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
-    """Kernels in a dtype. In FP8 there are products only, and what brings their operands there."""
+def _probes_in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
+    """The rows of kernels in a format. In FP8 those are GEMMs only, and the casts of their operands."""
     for kernel in kernels:
         if dtype != "fp8":
             yield from probes_of(kernel, dtype)
@@ -121,7 +134,7 @@ def _sizes(width: int) -> Iterator[Kernel]:
 
 
 def _others() -> list[Probe]:
-    """What is the same in every dtype of the products: the optimizer, copies, launches, and what a copy costs a product."""
+    """Rows that do not depend on the format of GEMMs: the optimizer, copies, launches, and GEMMs beside a copy."""
     found = [Probe("adam", "fp32", 1, count) for count in PARAMETERS]
     found += [Probe("copy", "bf16", 1, count, variant=way) for count in COPIED for way in ("d2d", "h2d", "d2h")]
     beside = [Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]]
@@ -133,13 +146,13 @@ def _launches() -> list[Probe]:
 
 
 def names(probe: Probe) -> tuple[str, ...]:
-    """What a kernel may be called when it is asked for by name."""
+    """The names by which a kernel may be asked for."""
     base = probe.op.removesuffix("_bwd").removesuffix("_fwd")
     return (base, probe.op, *([probe.variant] if base == "elementwise" else []))
 
 
 def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
-    """The kernels of some operators; all without any."""
+    """The kernels of some operators, or all if none are named."""
     known = dict.fromkeys(name for probe in probes for name in names(probe))
     for op in ops:
         if op not in known:
@@ -148,9 +161,9 @@ def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
 
 
 def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
-    """Those that a CPU does in a moment; of what is too large in every size the smallest, made smaller until it is not."""
+    """The kernels that a CPU runs in a moment; of an operator that is too large in every size, the smallest one, shrunk."""
     found: list[Probe] = []
-    for queue in _alike(probes):
+    for queue in _by_operator(probes):
         small = [probe for probe in queue if _is_small(probe)]
         found += small or [_shrunk(min(queue, key=work))]
     return found
@@ -168,8 +181,8 @@ def _shrunk(probe: Probe) -> Probe:
     return probe
 
 
-def _alike(probes: Iterable[Probe]) -> list[list[Probe]]:
-    """Kernels by operator, dtype and variant."""
+def _by_operator(probes: Iterable[Probe]) -> list[list[Probe]]:
+    """Kernels by operator, format and variant."""
     found: dict[tuple[str, str, str], list[Probe]] = {}
     for probe in probes:
         found.setdefault((probe.op, probe.dtype, probe.variant), []).append(probe)
@@ -177,12 +190,12 @@ def _alike(probes: Iterable[Probe]) -> list[list[Probe]]:
 
 
 def queues(probes: Iterable[Probe]) -> list[list[Probe]]:
-    """Kernels by operator, dtype and variant; in each the largest first, then such that few already span all sizes."""
-    return [_spread(sorted(queue, key=lambda probe: (-work(probe), str(probe)))) for queue in _alike(probes)]
+    """Kernels by operator, format and variant: the largest first, then so that a few already span all sizes."""
+    return [_spread(sorted(queue, key=lambda probe: (-work(probe), str(probe)))) for queue in _by_operator(probes)]
 
 
 def _spread(ordered: list[Probe]) -> list[Probe]:
-    """The first, the last, the middle, the quarters ..."""
+    """The first, the last, the middle, the quarters, and so on."""
     if len(ordered) < 3:
         return ordered
     bits = (len(ordered) - 1).bit_length()

@@ -2,146 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ...costs.machine import Array, Machine, machine
-from ...costs.rowwise import LOOKUPS, POINTWISE, work_of
-from ...costs.shelf import ANY, FITTED_AS, SHORT, Family
+from ...costs.family import ANY, KernelFamily, TimedKernels, families
+from ...costs.machine import Array, machine
+from ...costs.shelf import FITTED_AS, SHORT
 from ...hardware.gpu import PEAK_OF, Gpu
-from ...kernels import Gemm, Kernel, Rowwise
-from ..gpus.kernel import WIDTH
-from .moved import BACK, name_of
+from ...kernels import Shape
+from ..gpus.operator_names import WIDTH
+from .attention_libraries import library_of
+from .kernel_words import kernels_of, name_of, turns_of
 from .table import Measured
-from .words import FORWARD_BACKWARD, Experts, kernel_of, library_of, turns_of
 
 RATIO = "ratio"
-"""Instead of a library: rows that are no fit of their own, and told by their ratios to one."""
-
-SIZES: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("m", "n", "k"),
-    "moe": ("m", "n", "k"),
-    "attention": ("seq", "head_dim"),
-    "rowwise": ("traffic_bytes",),
-}
-HELD: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("n", "k"),
-    "moe": ("n", "k"),
-    "attention": ("seq", "heads"),
-    "rowwise": ("traffic_bytes",),
-}
-"""Of which sizes every fourth value is held out."""
+"""Instead of a library: rows of operators that are known by their ratios to the kernels of a fit."""
 EVERY = 4
 """One size in so many is held out; of two sizes one in twice as many each."""
 LEAST_HELD, LEAST_KEPT = 6, 24
 """Rows to judge by, and to fit."""
 
 
+class Key(NamedTuple):
+    """The rows that are fitted together."""
+
+    family: str
+    dtype: str
+    library: str
+
+
 @dataclass(frozen=True)
 class Group:
     """Rows of one fit, with their kernels."""
 
-    family: Family
+    family: KernelFamily
     dtype: str
     library: str
     rows: tuple[Measured, ...]
-    kernels: tuple[Any, ...]
-    on: Machine
-
-    @property
-    def seconds(self) -> Array:
-        return np.array([row.seconds for row in self.rows])
-
-    @property
-    def backward(self) -> Array:
-        """Which rows timed a backward pass: of attention, or of a product with regard to both operands."""
-        return np.array([row.probe.op.endswith(BACK) for row in self.rows])
-
-    @property
-    def forward(self) -> Array:
-        """Which rows timed a forward pass, alone or with the other."""
-        both: Array = np.array([row.probe.op == FORWARD_BACKWARD for row in self.rows])
-        return both | ~self.backward
-
-    @property
-    def cold(self) -> Array:
-        """Which rows were measured with a cold cache."""
-        return np.array([row.cold for row in self.rows])
-
-    def part(self, which: Array) -> Group:
-        """Some of the rows."""
-        chosen = [int(i) for i in np.flatnonzero(which)]
-        return replace(self, rows=tuple(self.rows[i] for i in chosen), kernels=tuple(self.kernels[i] for i in chosen))
-
-    @property
-    def casts(self) -> bool:
-        """Whether products were measured with the cast of their first operand, as inference libraries are in FP8."""
-        narrow = self.family == "gemm" and WIDTH[self.rows[0].probe.dtype] < WIDTH["bf16"]
-        return narrow and all(turns_of(row.probe.variant) for row in self.rows)
-
-    def column(self, name: str) -> Array:
-        return np.array([float(getattr(kernel, name)) for kernel in self.kernels])
+    timed: TimedKernels
 
 
 def groups(rows: Iterable[Measured], gpu: Gpu, unused: dict[str, int]) -> Iterator[Group]:
     """The rows of each fit; what belongs to none is counted."""
-    found: dict[tuple[Family, str, str], list[tuple[Measured, Kernel | Experts]]] = {}
+    found: dict[Key, list[tuple[Measured, tuple[Shape, ...]]]] = {}
     for row in rows:
-        key = _key(row, gpu)
+        kernels = kernels_of(row.probe)
+        key = _key(row, kernels, gpu)
         if isinstance(key, str):
             unused[key] = unused.get(key, 0) + 1
         else:
-            found.setdefault(key[:3], []).append((row, key[3]))
-    for (family, dtype, library), pairs in found.items():
-        on = machine(gpu, "" if family == "rowwise" else PEAK_OF.get(pairs[0][0].probe.dtype, pairs[0][0].probe.dtype))
-        rows_of, kernels = zip(*pairs, strict=True)
-        yield Group(family, dtype, library, rows_of, kernels, on)
+            found.setdefault(key, []).append((row, kernels))
+    for (name, dtype, library), pairs in found.items():
+        own, kernels_of_rows = zip(*pairs, strict=True)
+        yield Group(families()[name], dtype, library, own, _timed(families()[name], own, kernels_of_rows, gpu))
 
 
-def _key(row: Measured, gpu: Gpu) -> tuple[Family, str, str, Kernel | Experts] | str:
-    """The fit that a row belongs to and its kernel, or why it belongs to none."""
-    probe, kernel = row.probe, kernel_of(row.probe)
+def _timed(family: KernelFamily, rows: tuple[Measured, ...], kernels: tuple[tuple[Shape, ...], ...], gpu: Gpu) -> TimedKernels:
+    dtype = rows[0].probe.dtype
+    on = machine(gpu, "" if family.any_format else PEAK_OF.get(dtype, dtype))
+    seconds, cold = np.array([row.seconds for row in rows]), np.array([row.cold for row in rows])
+    return TimedKernels(kernels, seconds, on, WIDTH[dtype], cold, min(turns_of(row.probe.variant) for row in rows))
+
+
+def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> Key | str:
+    """The fit that a row belongs to, or why it belongs to none."""
+    probe = row.probe
     if not row.may_be_fitted:
         return f"the role {row.role!r}"
-    if kernel is None:
-        told = name_of(probe.op, probe.variant)
-        return f"no model of {probe.op}" + f" {told}" * (told not in probe.op)
-    if isinstance(kernel, Rowwise):
-        fits = kernel.op in LOOKUPS or (work_of(kernel.op) == POINTWISE and not probe.op.endswith("_bwd"))
+    if not kernels:
+        name = name_of(probe.op, probe.variant)
+        return f"no model of {probe.op}" + f" {name}" * (name not in probe.op)
+    family = families()[kernels[0].family]
+    if family.any_format:
         if row.is_eager:
             return f"{probe.op}: several operators, which a run has one by one"
-        return "rowwise", "", "" if fits else RATIO, kernel
+        return Key(family.name, "", "" if family.is_fitted(kernels[0]) else RATIO)
     if PEAK_OF.get(probe.dtype, probe.dtype) not in gpu.peak_flop_per_s:
         return f"{gpu.name} has no peak in {probe.dtype}"
     dtype = FITTED_AS.get(probe.dtype, probe.dtype)
     if WIDTH[dtype] != WIDTH[probe.dtype]:
         return f"{probe.dtype} takes the fit of {dtype}"
-    if isinstance(kernel, Gemm | Experts):
-        return "gemm" if isinstance(kernel, Gemm) else "moe", dtype, ANY, kernel
-    library = library_of(probe.variant)
-    return "attention", dtype, SHORT.get(library, library) or ANY, kernel
-
-
-def ranges_of(group: Group) -> dict[str, tuple[float, float]]:
-    """Between which sizes the rows lie."""
-    columns = {name: group.column(name) for name in SIZES[group.family]}
-    if group.family == "gemm":
-        columns["batch"] = group.column("batch")
-    if group.family == "attention":
-        columns["lines"] = group.column("batch") * group.column("heads")
-    names = {"traffic_bytes": "bytes", "heads": ""}
-    return {names.get(n, n): (float(c.min()), float(c.max())) for n, c in columns.items() if names.get(n, n)}
+    library = library_of(probe.variant) if family.names_libraries else ""
+    return Key(family.name, dtype, SHORT.get(library, library) or ANY)
 
 
 def held_out(group: Group) -> Array | None:
     """The rows to judge a fit by: all that have one of the held-out sizes. None if too few are left on either side."""
-    for names in (HELD[group.family], *((name,) for name in HELD[group.family])):
+    sizes = group.family.held_out
+    for names in (sizes, *((name,) for name in sizes)):
         held, every = np.zeros(len(group.rows), dtype=bool), EVERY * len(names)
         for name in names:
-            column = group.column(name)
+            column = group.timed.first(name)
             held |= np.isin(column, np.unique(column)[every // 2 :: every])
         if held.sum() >= LEAST_HELD and (~held).sum() >= LEAST_KEPT:
             return held

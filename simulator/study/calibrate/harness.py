@@ -1,7 +1,7 @@
-"""Measuring a list of kernels: within a time budget, fairly spread over operators, resumable after every row.
+"""Measuring a list of kernels: within a time budget, spread fairly over operators, resumable after every row.
 
-Kernels wait in queues by operator, dtype and variant; the queue on which the least time was spent is next. A row is written
-as soon as it is measured, and what a table holds already is not measured again.
+Kernels wait in queues by operator, dtype and variant. The next kernel comes from the queue on which the least time was spent. A
+row is written as soon as it is measured, and rows that a table already has are not measured again.
 """
 
 from __future__ import annotations
@@ -10,60 +10,62 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...errors import UserError
-from ...files import atomic
+from ...files import atomic, make_folder
+from . import survey_folder
 from .grid import queues
-from .table import BEFORE_CACHE, COLUMNS, FIT, Measured, Probe, append, content, line, mend, rows_of, text
+from .kernel_words import Probe
+from .table import BEFORE_CACHE, COLUMNS, FIT, Measured, append, content, line, mend, rows_of, text
 from .timers import Sample
 from .torch_operands import Refused
 
 MOST_EFFORT_S, LEAST_EFFORT_S = 0.3, 0.02
-"""Of the runs of one kernel."""
+"""Time of the runs of one kernel."""
 
 
-class Measures(Protocol):
-    """What can time a kernel."""
+class KernelTimer(Protocol):
+    """A machine that times kernels."""
 
     name: str
     source: str
 
     def measure(self, probe: Probe, effort_s: float) -> Sample:
-        """The times of some runs. Raises `Refused`."""
+        """The times of some runs. Raises `Refused` for a kernel that the machine cannot run."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How far a survey came."""
+    """Progress of a survey, in kernels."""
 
     wanted: int
     kept: int
-    """Rows that were there before."""
+    """Rows that the table had before."""
     measured: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    """Why kernels could not run here, and how many."""
+    """Kernels that could not run here, by reason."""
 
     @property
     def left(self) -> int:
-        """Kernels whose turn never came."""
+        """Kernels that wait for more time."""
         return self.wanted - self.kept - self.measured - sum(self.refused.values())
 
 
 Report = Callable[[Outcome, Probe], None]
 
 
-def run(
-    bench: Measures,
+def measure_all(
+    bench: KernelTimer,
     probes: Iterable[Probe],
     path: Path,
     budget_s: float,
     report: Report = lambda outcome, probe: None,
     clock: Callable[[], float] = perf_counter,
 ) -> Outcome:
-    """Measures what a table does not hold yet, until nothing is left or the time is up."""
+    """Measures the kernels that a table lacks, until none is left or the time is up."""
     wanted = list(dict.fromkeys(probes))
-    done = dict.fromkeys(kept(path, bench.name))
+    done = dict.fromkeys(measured_before(path, bench.name))
     waiting = [probe for probe in wanted if probe not in done]
     outcome = Outcome(len(wanted), len(wanted) - len(waiting))
     lines, spent = queues(waiting), dict[int, float]()
@@ -86,15 +88,16 @@ def run(
     return outcome
 
 
-def row_of(bench: Measures, probe: Probe, sample: Sample) -> Measured:
-    """A sample as a row, of a kernel whose operands were not in the cache."""
-    low_s, high_s = sample.span_s
-    seen = (sample.clock_mhz, sample.power_w, sample.throttle, sample.operators, sample.alone_s, True)
-    return Measured(bench.name, probe, sample.median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
+def row_of(bench: KernelTimer, probe: Probe, sample: Sample) -> Measured:
+    """The row of a sample, taken with a cold cache."""
+    median_s, low_s, high_s = sample.spread_s
+    state = sample.reading
+    seen = (state.clock_mhz, state.power_w, state.throttle, sample.operators, sample.alone_s, True)
+    return Measured(bench.name, probe, median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
 
 
-def _with_every_column(path: Path) -> None:
-    """Writes anew a table of before there was a column for the cache; its rows are as they were."""
+def _add_cache_column(path: Path) -> None:
+    """Rewrites a table that was begun before the column `cache` existed; its rows stay as they are."""
     if content(path).startswith(line(BEFORE_CACHE).encode()):
         mend(path)
         rows = rows_of(path)
@@ -102,10 +105,18 @@ def _with_every_column(path: Path) -> None:
             temporary.write_text(text(rows), encoding="utf-8")
 
 
-def kept(path: Path, name: str) -> list[Probe]:
-    """The kernels that a table holds, a last row that was cut short taken off. A file that is none of ours is left alone."""
+def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
+    """Writes the facts of a machine, with all days of measuring. Raises for a folder of another GPU."""
+    measured_before(make_folder(where) / survey_folder.RAW, gpu)
+    before = survey_folder.facts(where).get("measured", [])
+    days = [*before, date] if isinstance(before, list) else [date]
+    survey_folder.write_facts(where, {**facts, "measured": list(dict.fromkeys(days))})
+
+
+def measured_before(path: Path, name: str) -> list[Probe]:
+    """The kernels that a table has, after a last row that was cut short is removed. Raises for a file that is no such table."""
     header = line(COLUMNS).encode()
-    _with_every_column(path)
+    _add_cache_column(path)
     begins = content(path)[: len(header)]
     if not header.startswith(begins):
         raise UserError(f"{path} is not a table that this command began", hint="--out names another folder")

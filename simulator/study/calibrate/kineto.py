@@ -1,67 +1,184 @@
-"""PyTorch's traces (Kineto, in the format of Chrome's trace viewer), read: operators nested by thread, kernels, launches.
+"""Events of PyTorch's traces (Kineto, in the format of Chrome's trace viewer): operators nested by thread, kernels, launches.
 
 A kernel of the GPU names the operator that launched it by `External id`, or by the `correlation` of its launch, which lies
-within an operator on the same thread. Both count within a process; in a trace of several a kernel, which bears the number of
-its device where others bear their process, belongs to the launch of that number that came last before it. Times are
-microseconds, as they stand there; some writers quote them.
+within an operator on the same thread. Both numbers count within a process. In a trace of several processes a kernel has the
+number of its device instead of its process, and belongs to the latest launch of its number before it. Times are microseconds,
+as the trace has them; some writers quote them.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from ...errors import Fault, UserError, shown
 from ...files import check_count, read_unzipped
 from ...units import US_PER_S
 from .. import json_text
-from .trace_ops import Op
+from ..gpus.operator_names import FORMAT_NAMES
 
 MOST_VALUES, MOST_HOLDERS = 15_000_000, 8_000_000
-"""Of a trace: values, by their commas, and lists and objects, of which an empty one takes 70 bytes. """
+"""Values of a trace, by their commas, and its lists and objects, of which an empty one takes 70 bytes."""
 MOST_BYTES = 2**28
-"""Of a trace; what is made of it takes ten times as much memory."""
+"""Bytes of a trace; what is made of it takes ten times as much memory."""
 HOST = ("cpu_op", "operator")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
 KINDS = (*HOST, *DEVICE, *RUNTIME)
 T = TypeVar("T")
+Event = Mapping[str, Any]
 ByProcess = Mapping[str, Mapping[Any, T]]
 """By number, then by process."""
 MOST_NESTED = 200
-"""Operators in one another."""
+"""Depth of operators within one another."""
 LATEST_US = 2.0**62
-"""Later than that is no clock, whatever it counts."""
+"""Times beyond this are of no clock."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
 
 
+MOST_DIMENSIONS, MOST_SIZE = 64, 2**62
+"""Dimensions of a tensor, and the size of a dimension or a stride."""
+DECIMAL = re.compile(r"\d{1,18}")
+TRUTH = {"True": True, "False": False}
+FIRST = -1
+"""Place of a truth value that is the first one among the arguments: versions of flash-attn differ."""
+
+
 @dataclass(slots=True)
+class Op:
+    """An operator of the host; `parent` is the one that called it. Times are microseconds, as the trace has them."""
+
+    name: str
+    start_us: float
+    end_us: float
+    args: Mapping[str, Any]
+    parent: Op | None = None
+    inner: list[Op] = field(default_factory=list)
+    process: Any = None
+    depth: int = 0
+    """How many operators it lies in."""
+
+    def argument(self, kind: str, place: int) -> Any:
+        """One entry of a list that a trace records for all arguments; None if it is not recorded."""
+        found = self.args.get(kind)
+        return found[place] if isinstance(found, Sequence) and place < len(found) else None
+
+    def dims(self, place: int) -> list[int]:
+        """The shape of an argument; empty if it is no tensor."""
+        shape = self.argument("Input Dims", place)
+        return [int(size) for size in shape] if is_shape(shape) else []
+
+    def type_name(self, place: int) -> str:
+        """The dtype of an argument as the trace names it."""
+        return str(self.argument("Input type", place) or "").removeprefix("c10::")
+
+    def dtype(self, place: int) -> str:
+        """The dtype of an argument as tables name it."""
+        name = self.type_name(place).lower()
+        return FORMAT_NAMES.get(name, name)
+
+    @property
+    def values(self) -> list[str]:
+        """The values of all arguments that are no tensors."""
+        found = self.args.get("Concrete Inputs")
+        return list(map(str, found)) if isinstance(found, Sequence) else []
+
+    def flag(self, place: int) -> bool | None:
+        """A truth value among the arguments; None if it is not recorded."""
+        if place == FIRST:
+            return next((TRUTH[value] for value in self.values if value in TRUTH), None)
+        return TRUTH.get(self.values[place]) if place < len(self.values) else None
+
+    @property
+    def first_count(self) -> int | None:
+        """The first whole number among the arguments; None if none is recorded."""
+        return next((int(value) for value in self.values if DECIMAL.fullmatch(value)), None)
+
+    def transposed(self, place: int) -> bool | None:
+        """Whether a matrix is read across its rows; None if that is not recorded."""
+        strides = self.argument("Input Strides", place)
+        return strides[-1] != 1 if is_shape(strides) and len(strides) > 1 else None
+
+    @property
+    def chain(self) -> list[Op]:
+        """The operator, its caller, the caller of that, and so on."""
+        found = [self]
+        while found[-1].parent is not None:
+            found.append(found[-1].parent)
+        return found
+
+    @property
+    def is_backward(self) -> bool:
+        return any("Backward" in op.name for op in self.chain)
+
+
+def is_shape(value: Any) -> TypeGuard[list[int]]:
+    """Whether a value is a list of sizes, as shapes and strides are."""
+    return (
+        isinstance(value, list) and len(value) <= MOST_DIMENSIONS and all(type(n) is int and abs(n) <= MOST_SIZE for n in value)
+    )
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value is a number of elements, bytes or ranks."""
+    return isinstance(value, int) and 0 <= value <= MOST_SIZE
+
+
+@dataclass
 class Events:
-    """What a trace holds, by its kind."""
+    """The events of a trace, by their kind."""
 
     gpu: str = ""
     ops: dict[tuple[Any, Any], list[Op]] = field(default_factory=dict)
-    """By thread, in the order of their starts."""
-    device: list[Mapping[str, Any]] = field(default_factory=list)
-    runtime: list[Mapping[str, Any]] = field(default_factory=list)
+    """Operators by thread, in the order of their starts."""
+    device: list[Event] = field(default_factory=list)
+    runtime: list[Event] = field(default_factory=list)
+
+    @cached_property
+    def _ops_by_id(self) -> ByProcess[Op]:
+        """The operators of the host by their `External id`."""
+        return _by_number((op.args.get("External id"), op.process, op) for line in self.ops.values() for op in line)
+
+    @cached_property
+    def _calls_by_id(self) -> ByProcess[Event]:
+        """The calls of the runtime by their `correlation`."""
+        return _by_number((args_of(event).get("correlation"), event.get("pid"), event) for event in self.runtime)
+
+    def launcher(self, kernel: Event) -> Op | None:
+        """The innermost operator that launched a kernel."""
+        args, own, start_us = args_of(kernel), _process(kernel), span_of(kernel)[0]
+        call = _last(self._calls_by_id.get(str(args.get("correlation")), {}), own, start_us, lambda one: float(one["ts"]))
+        process = own if call is None else call.get("pid")
+        for owner in (args, args_of(call or {})):
+            known = self._ops_by_id.get(str(owner.get("External id")), {})
+            if process in known or call is None:
+                found = _last(known, process, start_us, lambda op: op.start_us)
+                if found is not None:
+                    return found
+        if call is None:
+            return None
+        ops, called_us = self.ops.get((call.get("pid"), call.get("tid")), []), float(call["ts"])
+        at = bisect_right(ops, called_us, key=lambda op: op.start_us) - 1
+        return next((op for op in (ops[at].chain if at >= 0 else []) if op.end_us >= called_us), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """How the host launched kernels, in microseconds; None where it launched fewer than two."""
+    """Launches of kernels by the host; None where there were fewer than two."""
 
     count: int
     per_s: float | None
     call_us: float | None
-    """Median time of the call that launches."""
+    """Median time of the call that launches, in microseconds."""
     apart_us: float | None
-    """Median time from the end of one launch to the end of the next: what a launch costs a host that does little else."""
+    """Median time from the end of one launch to the end of the next: the cost of a launch to a host that does little else."""
 
 
 def read(path: Path) -> Events:
@@ -114,7 +231,7 @@ def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
 
 
 def word(value: Any) -> str:
-    """A word of an event; what is none, as a message shows it."""
+    """A text of an event; another value as messages show it."""
     return value if isinstance(value, str) else shown(value)
 
 
@@ -129,14 +246,14 @@ def _are_times(start: Any, lasts: Any) -> bool:
         return False
 
 
-def span_of(event: Mapping[str, Any]) -> tuple[float, float]:
+def span_of(event: Event) -> tuple[float, float]:
     """Start and end of an event, in microseconds."""
     start = float(event["ts"])
     return start, start + float(event.get("dur", 0))
 
 
 def _nest(ops: list[Op], name: str) -> None:
-    """Sorts the operators of a thread and tells each who called it."""
+    """Sorts the operators of a thread and sets the caller of each."""
     ops.sort(key=lambda op: (op.start_us, -op.end_us))
     open_: list[Op] = []
     for op in ops:
@@ -150,64 +267,35 @@ def _nest(ops: list[Op], name: str) -> None:
         open_.append(op)
 
 
-def operators_by_id(events: Events) -> ByProcess[Op]:
-    """The operators of the host by their `External id`."""
-    found: dict[str, dict[Any, Op]] = {}
-    for op in (op for line in events.ops.values() for op in line if "External id" in op.args):
-        found.setdefault(str(op.args["External id"]), {})[op.process] = op
+def _by_number(entries: Iterable[tuple[Any, Any, T]]) -> ByProcess[T]:
+    """Entries by their number, then by their process; those without a number left out."""
+    found: dict[str, dict[Any, T]] = {}
+    for number, process, entry in entries:
+        if number is not None:
+            found.setdefault(str(number), {})[process] = entry
     return found
 
 
-def launches_by_id(events: Events) -> ByProcess[Mapping[str, Any]]:
-    """The calls of the runtime by their `correlation`."""
-    found: dict[str, dict[Any, Mapping[str, Any]]] = {}
-    for event in (event for event in events.runtime if "correlation" in args_of(event)):
-        found.setdefault(str(args_of(event)["correlation"]), {})[event.get("pid")] = event
-    return found
-
-
-def launcher(event: Mapping[str, Any], by_id: ByProcess[Op], launch: ByProcess[Mapping[str, Any]], events: Events) -> Op | None:
-    """The innermost operator that launched a kernel."""
-    args, own = args_of(event), _process(event)
-    start_us = span_of(event)[0]
-    call = _last(launch.get(str(args.get("correlation")), {}), own, start_us, lambda one: float(one["ts"]))
-    process = own if call is None else call.get("pid")
-    for owner in (args, args_of(call or {})):
-        held = by_id.get(str(owner.get("External id")), {})
-        if process in held or call is None:
-            found = _last(held, process, start_us, lambda op: op.start_us)
-            if found is not None:
-                return found
-    if call is None:
-        return None
-    ops = events.ops.get((call.get("pid"), call.get("tid")), [])
-    at = bisect_right(ops, float(call["ts"]), key=lambda op: op.start_us) - 1
-    op = ops[at] if at >= 0 else None
-    while op is not None and op.end_us < float(call["ts"]):
-        op = op.parent
-    return op
-
-
-def _process(event: Mapping[str, Any]) -> Any:
+def _process(event: Event) -> Any:
     """The process of a kernel, where it says so and not its device."""
     return None if event.get("pid") == args_of(event).get("device", "") else event.get("pid")
 
 
 def _last(held: Mapping[Any, T], process: Any, before_us: float, start_us: Callable[[T], float]) -> T | None:
-    """What belongs to a process; else the only one; else what began last before some time."""
+    """The entry of a process; else the only one; else the one that began last before a time."""
     if process in held or len(held) < 2:
         return held.get(process, next(iter(held.values()), None))
     return max((one for one in held.values() if start_us(one) <= before_us), key=start_us, default=None)
 
 
-def args_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def args_of(event: Event) -> Mapping[str, Any]:
     """The arguments of an event."""
     args = event.get("args")
     return args if isinstance(args, dict) else {}
 
 
 def union(spans: Iterable[tuple[float, float]]) -> float:
-    """How long any of some spans lasts."""
+    """Total time that is covered by any of some spans."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
@@ -215,8 +303,8 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def launches(runtime: Iterable[Mapping[str, Any]]) -> Launches:
-    """What the calls that launch say."""
+def launches(runtime: Iterable[Event]) -> Launches:
+    """How often the host launched kernels, and how long that took it."""
     threads: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
     for event in runtime:
         if LAUNCH.search(word(event.get("name"))):

@@ -1,4 +1,4 @@
-"""The machine that kernels are timed on: what it is, and PyTorch's kernels measured on it."""
+"""The machine that kernels are timed on: its description, and the times of PyTorch's kernels on it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ...files import read_bounded
 from ...kernels import Rowwise
 from ...units import show_bytes
 from ..tables import MOST_BYTES
-from .gauge import NOTHING, PATIENCE_S, Gauge
-from .table import COLD, Probe
+from .gauge import PATIENCE_S, SmiMonitor
+from .kernel_words import Probe, kernel_of
+from .table import COLD
 from .timers import CpuWatch, CudaWatch, Job, Sample, timed
 from .torch_kernels import Kernels
-from .torch_operands import Refused, operators
-from .words import kernel_of
+from .torch_operands import Refused, count_operators
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")
 BROKEN = "CUDA error"
-"""After one of those nothing runs any more."""
+"""After such an error nothing runs any more."""
 
 
-class Bench:
-    """A device that measures kernels with PyTorch; within `with`, what its driver tells meanwhile is recorded."""
+class TorchBench:
+    """A device that times kernels with PyTorch. Within `with`, readings of nvidia-smi are recorded beside them."""
 
     def __init__(self, device: str) -> None:
         torch = torch_or_hint()
@@ -39,16 +39,14 @@ class Bench:
         self.source = f"{COLD}, torch {torch.__version__}"
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
         self.kernels = Kernels(torch, self.device, self.watch)
-        self.gauge = Gauge(_identity(torch)) if self.device == "cuda" else None
+        self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")
 
-    def __enter__(self) -> Bench:
-        if self.gauge:
-            self.gauge.__enter__()
+    def __enter__(self) -> TorchBench:
+        self.monitor.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.gauge:
-            self.gauge.__exit__(*exception)
+        self.monitor.__exit__(*exception)
 
     def measure(self, probe: Probe, effort_s: float) -> Sample:
         """The times of a kernel. Raises `Refused` for what this machine cannot run."""
@@ -58,27 +56,27 @@ class Bench:
                 return self._sample(probe, self.kernels.job(probe), effort_s)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
             if BROKEN in str(error) and "out of memory" not in str(error):
-                raise UserError(f"{probe}: {_words(error)}", hint="the rows so far are kept; --ops can leave this out") from None
-            raise Refused(_words(error)) from None
+                hint = "the rows so far are kept; --ops can leave this out"
+                raise UserError(f"{probe}: {_first_line(error)}", hint=hint) from None
+            raise Refused(_first_line(error)) from None
         finally:
             if self.device == "cuda":
                 self.torch.cuda.empty_cache()
 
     def _sample(self, probe: Probe, job: Job, effort_s: float) -> Sample:
-        """The times of a job, and what was seen meanwhile."""
+        """The times of a job, and the state of the GPU meanwhile."""
         began = perf_counter()
         times_s = timed(self.watch, job, effort_s)
-        seen = self.gauge.during(began, perf_counter()) if self.gauge else NOTHING
-        return Sample(times_s, seen.clock_mhz, seen.power_w, seen.throttle, self._operators(probe, job), job.alone_s)
+        return Sample(times_s, self.monitor.during(began, perf_counter()), self._operators(probe, job), job.alone_s)
 
     def _operators(self, probe: Probe, job: Job) -> int | None:
-        """How many operators of PyTorch a memory-bound kernel is; None where this version does not tell."""
+        """How many operators of PyTorch a memory-bound kernel is made of; None where this version cannot count them."""
         with suppress(ImportError, AttributeError, RuntimeError, TypeError):
-            return operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
+            return count_operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What the machine is."""
+        """A description of the machine."""
         torch, host = self.torch, {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()}
         found = {"gpu": self.name, "python": platform.python_version(), "torch": str(torch.__version__), "host": host}
         if self.device != "cuda":
@@ -86,11 +84,11 @@ class Bench:
         about = torch.cuda.get_device_properties(0)
         size = show_bytes(about.total_memory)
         versions = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-        return {**found, **versions, "sms": about.multi_processor_count, "memory": size, **_told(_identity(torch))}
+        return {**found, **versions, "sms": about.multi_processor_count, "memory": size, **_smi_facts(_identity(torch))}
 
 
 def torch_or_hint() -> Any:
-    """PyTorch, or how to get it."""
+    """PyTorch. Raises with the way to install it."""
     try:
         import torch
     except ImportError:
@@ -99,7 +97,7 @@ def torch_or_hint() -> Any:
 
 
 def _device(torch: Any, asked: str) -> str:
-    """Where to measure: on a CPU only if that was asked for."""
+    """The device to measure on: a CPU only if that was asked for."""
     if asked == "cpu":
         return "cpu"
     if not torch.cuda.is_available():
@@ -108,21 +106,21 @@ def _device(torch: Any, asked: str) -> str:
 
 
 def _identity(torch: Any) -> str:
-    """How nvidia-smi knows the device that PyTorch calls its first."""
+    """The name in nvidia-smi of PyTorch's first device."""
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
     return f"GPU-{uuid}" if uuid else "0"
 
 
-def _words(error: Exception) -> str:
-    """The first line of what PyTorch says."""
+def _first_line(error: Exception) -> str:
+    """The first line of an error of PyTorch."""
     if "out of memory" in str(error):
         return "out of memory"
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return first if len(first) <= 120 else f"{first[:117]}..."
 
 
-def _told(which: str) -> dict[str, str]:
-    """What nvidia-smi tells once."""
+def _smi_facts(which: str) -> dict[str, str]:
+    """The facts that nvidia-smi reports about a device."""
     command = ["nvidia-smi", f"--query-gpu={','.join(FACTS)}", "--format=csv,noheader", "-i", which]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)

@@ -1,11 +1,12 @@
 """A profile from a table: the constants of kernel models fitted to somebody's measurements of one GPU.
 
-Products and attention are fitted per dtype and library, pointwise kernels and look-ups at once; the rest of what is bound by
-memory is told by its ratios to those (ratios.py). Fitting starts from what the shelf
-knows of this GPU, or of the one most like it, and what a few rows do not tell stays there. The error of a fit is that of rows
-that it did not see: every fourth size is held out whole. Where there are too few sizes for that it is the error of the fitted
-rows themselves, and at least what lending from another GPU costs. Where there are too few rows for a fit, what ships is scaled
-to them as a whole (few.py); what no row is of is named.
+GEMMs and attention are fitted per dtype and library, pointwise kernels and look-ups at once; other memory-bound operators are
+known by their ratios to those (ratios.py). A fit starts from what is known of this GPU, or of the one most like it, and what a
+few rows do not tell stays there. The error of a fit is that of rows that it did not see: every fourth size is held out whole.
+Where there are too few sizes for that it is the error of the fitted rows themselves, and at least what borrowing from another
+GPU costs. Where there are too few rows for a fit, what ships is scaled to them: one factor on every time constant is all that a
+row or two can tell (for attention one in each direction), and at other sizes than theirs times are transferred. Kernels that no
+row is of are named.
 """
 
 from __future__ import annotations
@@ -16,37 +17,31 @@ from typing import Any
 
 import numpy as np
 
-from ...costs.attention import AttentionConstants
-from ...costs.gemm import GemmConstants
+from ...costs.family import Fit, KernelFamily
 from ...costs.machine import Array
-from ...costs.moe import LOADED
-from ...costs.rowwise import LOOKUPS, RowwiseConstants
-from ...costs.shelf import FEW_ROWS, LENT_SIGMA, Constants, Fit, Shelf
+from ...costs.shelf import BORROWED_SIGMA, FEW_ROWS, FitLibrary, SelectedFit, best_fit_for
 from ...errors import UserError
 from ...hardware.gpu import Gpu
-from . import few, ratios
-from .deep_gemm import DEEP_TILES, SPILL_START
+from . import ratios
 from .doubt import HINT
-from .groups import RATIO, Group, groups, held_out, ranges_of
-from .kernels import ATTENTION_PRIOR, GEMM_PRIOR, PLAIN_PRIOR, fitted
-from .predict import CAST_START, predicted
+from .groups import RATIO, Group, groups, held_out
+from .least_squares import fit_constants
 from .table import Measured
-from .words import adds
 
 SURE = 0.68
 """The share of rows whose error stays below `sigma`."""
-LEAST_SIGMA = {"gemm": 0.01, "moe": 0.01, "attention": 0.01, "rowwise": 0.05}
-"""What the clock of a GPU varies by itself; and what is bound by memory is not all pointwise."""
 SIGMA_MOST = 0.5
 """What fits no better than that was not measured as the columns say."""
-USUAL: Mapping[str, Constants] = {
-    "gemm": GemmConstants(),
-    "moe": GemmConstants(),
-    "attention": AttentionConstants(),
-    "rowwise": RowwiseConstants(),
-}
-ROWWISE_PRIOR = {"launch_us": 1.0, "stream": 1.0}
-BACKWARD_SIGMA = 0.7
+LEAST_SCALED_SIGMA = 0.15
+"""Of what one factor tells: the sizes of a few rows stand for all (assumed: as between GPUs that run the same kernels)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What was scaled to a few rows, and by how much."""
+
+    of: str
+    times: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +55,13 @@ class Judged:
     """Mean relative error of those rows, or of the fitted ones."""
     ratios: tuple[ratios.Ratio, ...] = ()
     """Of memory-bound operators to the pointwise kernels that the fit is of."""
-    scaled: few.Scaled | None = None
+    scaled: Scaled | None = None
     """What ships and was scaled, where there were too few rows for a fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a table tells about a GPU."""
+    """The fits of a GPU that a table gives."""
 
     gpu: str
     fits: tuple[Judged, ...]
@@ -76,13 +71,13 @@ class Profile:
     """Kernels that no row is of, and whose constants they keep."""
 
 
-def profile(rows: Sequence[Measured], gpu: Gpu, shelf: Shelf) -> Profile:
+def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> Profile:
     """The fits that a table of one GPU's kernels gives."""
     unused: dict[str, int] = {}
     every = list(groups(rows, gpu, unused))
     fits: list[Judged] = []
     for group in (group for group in every if group.library != RATIO):
-        made = _judged(group, gpu, shelf) if len(group.rows) >= FEW_ROWS else _scaled(group, gpu, shelf)
+        made = _fitted(group, gpu, library) if len(group.rows) >= FEW_ROWS else _scaled(group, gpu, library)
         if made.scaled and made.fit.sigma > SIGMA_MOST:
             reason = f"few rows of {_name(made.fit)}, which no one factor explains"
             unused[reason] = unused.get(reason, 0) + len(group.rows)
@@ -91,26 +86,25 @@ def profile(rows: Sequence[Measured], gpu: Gpu, shelf: Shelf) -> Profile:
     doubted = [made.fit for made in fits if made.fit.sigma > SIGMA_MOST]
     fits = [made for made in fits if made.fit.sigma <= SIGMA_MOST]
     for group in (group for group in every if group.library == RATIO):
-        fits = _with_ratios(fits, group, unused, (gpu, shelf))
+        fits = _with_ratios(fits, group, unused, (gpu, library))
     if doubted and not fits:
-        raise UserError("; ".join(map(_doubt, doubted)), hint=HINT)
-    unused |= {_doubt(fit): fit.rows for fit in doubted}
+        raise UserError("; ".join(map(_no_constants, doubted)), hint=HINT)
+    unused |= {_no_constants(fit): fit.rows for fit in doubted}
     if not fits:
-        told = "; ".join(f"{count} rows: {reason}" for reason, count in unused.items())
+        reasons = "; ".join(f"{count} rows: {reason}" for reason, count in unused.items())
         raise UserError(
-            f"nothing to fit in {len(rows)} rows ({told})", hint="a fit takes products, attention or pointwise kernels"
+            f"nothing to fit in {len(rows)} rows ({reasons})", hint="a fit takes GEMMs, attention or pointwise kernels"
         )
     measured = [(one.fit.family, one.fit.dtype) for one in fits if one.fit.rows]
-    return Profile(gpu.name, tuple(fits), unused, few.missing(measured, gpu, shelf))
+    return Profile(gpu.name, tuple(fits), unused, _missing(measured, gpu, library))
 
 
-def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ships: tuple[Gpu, Shelf]) -> list[Judged]:
+def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ships: tuple[Gpu, FitLibrary]) -> list[Judged]:
     """The fits, that to pointwise kernels with the ratios of other operators to those; or to what ships, if none was measured."""
-    own = next((judged for judged in fits if judged.fit.family == "rowwise"), None)
-    judged = own or _as_shipped(*ships)
-    c: Any = judged.fit.constants
-    found = ratios.found(beside.rows, beside.kernels, c, beside.on, beside.cold)
-    ops, told = [kernel.op for kernel in beside.kernels], []
+    own = next((judged for judged in fits if judged.fit.family == beside.family.name), None)
+    judged, timed = own or _as_shipped(beside.family, *ships), beside.timed
+    found = ratios.ratios_of(timed.seconds, timed.kernels, judged.fit.constants, timed.on, timed.cold)
+    ops, sure = [kernel.op for kernel in timed.kernels], []
     for op in dict.fromkeys(ops):
         ratio = next((ratio for ratio in found if ratio.op == op), None)
         if ratio is None:
@@ -118,24 +112,22 @@ def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ship
         elif ratio.error > SIGMA_MOST:
             unused[f"no one ratio comes nearer to {op} than {ratio.error:.0%}"] = ops.count(op)
         else:
-            told.append(ratio)
-    if not told:
+            sure.append(ratio)
+    if not sure:
         return fits
-    pairs = {ratio.op: (ratio.times, ratio.error) for ratio in told}
-    rows = {ratio.op: ratio.told for ratio in told}
-    made = replace(judged, fit=replace(judged.fit, ratios=pairs, ratio_rows=rows), ratios=tuple(told))
+    pairs = {ratio.op: (ratio.times, ratio.error) for ratio in sure}
+    rows = {ratio.op: ratio.large for ratio in sure}
+    made = replace(judged, fit=replace(judged.fit, ratios=pairs, ratio_rows=rows), ratios=tuple(sure))
     return [made if one is own else one for one in fits] if own else [*fits, made]
 
 
-def _as_shipped(gpu: Gpu, shelf: Shelf) -> Judged:
+def _as_shipped(family: KernelFamily, gpu: Gpu, library: FitLibrary) -> Judged:
     """Pointwise kernels of which nobody gave rows: what ships, which is none of this machine's."""
-    chosen = few.shipped(gpu, shelf, "rowwise", "")
-    c = chosen.fit.constants if chosen else RowwiseConstants()
-    sigma, ranges = (chosen.sigma, chosen.fit.ranges) if chosen else (few.UNKNOWN_SIGMA, {})
-    return Judged(Fit("rowwise", "", "", c, sigma, ranges, 0, few.words_of(chosen)), 0, 0.0)
+    chosen = best_fit_for(gpu, library, family.name)
+    return Judged(Fit(family.name, "", "", chosen.fit.constants, chosen.sigma, chosen.fit.ranges, 0, source_of(chosen)), 0, 0.0)
 
 
-def _doubt(fit: Fit) -> str:
+def _no_constants(fit: Fit) -> str:
     """Why a fit tells nothing."""
     return f"{_name(fit)}: no constants come nearer than {fit.sigma:.0%}"
 
@@ -144,71 +136,77 @@ def _name(fit: Fit) -> str:
     return " ".join(filter(None, (fit.family, fit.dtype, fit.library)))
 
 
+def source_of(chosen: SelectedFit) -> str:
+    """Whose constants a GPU has without a profile."""
+    if chosen.provenance == "roofline":
+        return "the usual constants"
+    return " ".join(filter(None, ("that of", chosen.owner, chosen.fit.dtype, chosen.fit.library)))
+
+
+def _missing(measured: Sequence[tuple[str, str]], gpu: Gpu, library: FitLibrary) -> tuple[str, ...]:
+    """What a profile does not speak of and somebody else's fit does: families of kernels in the dtypes of the others."""
+    dtypes = dict.fromkeys(dtype for _, dtype in measured if dtype)
+    wanted = [(family, dtype) for dtype in dtypes for family in ("gemm", "attention")]
+    absent = [pair for pair in (*wanted, ("rowwise", "")) if pair not in measured]
+    found = [(family, dtype, best_fit_for(gpu, library, family, dtype)) for family, dtype in absent]
+    known = [one for one in found if one[2].provenance != "roofline"]
+    return tuple(f"{' '.join(filter(None, (family, dtype)))}: {source_of(chosen)}" for family, dtype, chosen in known)
+
+
 # Fitting --------------------------------------------------------------------------------------------------------------------
 
 
-def _judged(group: Group, gpu: Gpu, shelf: Shelf) -> Judged:
+def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
     """A fit to all rows, judged by one to some of them."""
-    start, prior = _start(group, gpu, shelf)
-    held = held_out(group)
-    constants, cast = _fit(group, start, prior)
+    start, timed, held = _shipped(group, gpu, library).fit.constants, group.timed, held_out(group)
+    free = group.family.free(timed, start)
+
+    def fit(some: Any) -> tuple[Any, Array]:
+        extra = group.family.extra_start(some, start)
+        return fit_constants(start, free, lambda c, beside: group.family.seconds(c, some, beside), some.seconds, extra)
+
+    constants, extra = fit(timed)
     if held is None:
-        errors = np.abs(predicted(constants, group, cast) / group.seconds - 1)
-        sigma = max(float(np.quantile(errors, SURE)), LENT_SIGMA)
+        errors = _errors(group, constants, extra)
+        sigma = max(float(np.quantile(errors, SURE)), BORROWED_SIGMA)
     else:
-        unseen = group.part(held)
-        c, its_cast = _fit(group.part(~held), start, prior)
-        errors = np.abs(predicted(c, unseen, its_cast) / unseen.seconds - 1)
-        sigma = max(float(np.quantile(errors, SURE)), LEAST_SIGMA[group.family])
-    fit = Fit(group.family, group.dtype, group.library, constants, sigma, ranges_of(group), **_about(group, cast))
-    return Judged(fit, 0 if held is None else int(held.sum()), float(errors.mean()))
+        unseen = replace(group, timed=timed.part(held))
+        errors = _errors(unseen, *fit(timed.part(~held)))
+        sigma = max(float(np.quantile(errors, SURE)), group.family.least_sigma)
+    made = Fit(group.family.name, group.dtype, group.library, constants, sigma, _ranges(group), **_about(group, extra))
+    return Judged(made, 0 if held is None else int(held.sum()), float(errors.mean()))
 
 
-def _scaled(group: Group, gpu: Gpu, shelf: Shelf) -> Judged:
-    """What ships, or would be lent, scaled to rows that are too few for a fit."""
-    chosen = few.shipped(gpu, shelf, group.family, group.dtype, group.library)
-    start = chosen.fit.constants if chosen else USUAL[group.family]
-    held = chosen.fit if group.casts and chosen and chosen.fit.cast else None
-    cast = np.array([*(held.cast or ()), *(held.beside[name] for name in SPILL_START if name in held.beside)] if held else [])
-    only_back = group.backward & ~group.forward & (group.family == "attention")
-    made = few.scaled(start, few.words_of(chosen), group.seconds, predicted(start, group, cast), only_back)
-    errors = np.abs(predicted(made.constants, group, cast) / group.seconds - 1)
-    known, lent_ranges = (chosen.sigma, chosen.fit.ranges) if chosen else (few.UNKNOWN_SIGMA, {})
-    sigma = max(few.LEAST_SIGMA, known, float(np.quantile(errors, SURE)))
-    about = _about(group, cast)
-    about["source"] = f"{about['source']}: {made.times:.3g} times {made.of}"
-    fit = Fit(group.family, group.dtype, group.library, made.constants, sigma, ranges_of(group), **about, lent_ranges=lent_ranges)
-    return Judged(fit, 0, float(errors.mean()), scaled=made)
+def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
+    """What ships, or would be borrowed, scaled to rows that are too few for a fit."""
+    chosen = _shipped(group, gpu, library)
+    extra = group.family.extra_of(chosen.fit, group.timed)
+    constants, times = group.family.scaled_to(chosen.fit.constants, group.timed, extra)
+    errors = _errors(group, constants, extra)
+    sigma = max(LEAST_SCALED_SIGMA, chosen.sigma, float(np.quantile(errors, SURE)))
+    about, of = _about(group, extra), source_of(chosen)
+    about |= {"source": f"{about['source']}: {times:.3g} times {of}", "transferred_ranges": chosen.fit.ranges}
+    made = Fit(group.family.name, group.dtype, group.library, constants, sigma, _ranges(group), **about)
+    return Judged(made, 0, float(errors.mean()), scaled=Scaled(of, times))
 
 
-def _about(group: Group, cast: Array) -> dict[str, Any]:
+def _shipped(group: Group, gpu: Gpu, library: FitLibrary) -> SelectedFit:
+    """The fit for a group's kernels without a profile, of its library if anybody measured that."""
+    named = group.library if group.library in library.libraries(group.family.name) else ""
+    return best_fit_for(gpu, library, group.family.name, group.dtype, named)
+
+
+def _errors(group: Group, constants: Any, extra: Array) -> Array:
+    """Relative errors of the rows of a group."""
+    return np.abs(group.family.seconds(constants, group.timed, extra) / group.timed.seconds - 1)
+
+
+def _ranges(group: Group) -> dict[str, tuple[float, float]]:
+    """Between which sizes the rows lie."""
+    return {name: (float(column.min()), float(column.max())) for name, column in group.family.sizes(group.timed).items()}
+
+
+def _about(group: Group, extra: Array) -> dict[str, Any]:
     """What is known of a fit beside its constants."""
     source = ", ".join(sorted({row.source.partition(":")[0] or "not stated" for row in group.rows})).replace('"', "'")
-    with_cast = (float(cast[0]), float(cast[1])) if len(cast) else None
-    beside = dict(zip(SPILL_START, cast[2:].tolist(), strict=False))
-    back = group.backward if group.family == "attention" else [group.family == "gemm" and adds(row.probe) for row in group.rows]
-    return {"rows": len(group.rows), "source": source, "cast": with_cast, "backward_rows": int(sum(back)), "beside": beside}
-
-
-def _start(group: Group, gpu: Gpu, shelf: Shelf) -> tuple[Constants, dict[str, float]]:
-    """Where a fit starts, and what of it is free."""
-    chosen = few.shipped(gpu, shelf, group.family, group.dtype, group.library)
-    start = chosen.fit.constants if chosen else USUAL[group.family]
-    if group.family == "gemm":
-        accumulates = any(adds(row.probe) for row in group.rows)
-        reads_again = isinstance(start, GemmConstants) and start.reread > 0
-        return start, GEMM_PRIOR | ({"accumulate": 1.0} if accumulates else {}) | (PLAIN_PRIOR if reads_again else {})
-    if group.family == "moe":
-        odd = isinstance(start, GemmConstants) and start.odd > 1 and bool((group.column("n") % LOADED).any())
-        return start, GEMM_PRIOR | ({"odd": 1.0} if odd else {})
-    if group.family == "attention":
-        return start, ATTENTION_PRIOR | ({"backward": BACKWARD_SIGMA} if group.backward.any() else {})
-    looks_up = any(kernel.op in LOOKUPS for kernel in group.kernels)
-    return start, ROWWISE_PRIOR | ({"lookup_cycles": 1.0} if looks_up else {})
-
-
-def _fit(group: Group, start: Any, prior: Mapping[str, float]) -> tuple[Any, Array]:
-    """Constants, and those of what the rows were measured with: a cast, and slow steps of DeepGEMM."""
-    slow = SPILL_START.values() if getattr(start, "tiles", "") == DEEP_TILES else ()
-    extra = np.array([*CAST_START, *slow]) if group.casts else None
-    return fitted(start, prior, lambda c, beside: predicted(c, group, beside), group.seconds, extra)
+    return {"rows": len(group.rows), "source": source, **group.family.about(group.timed, extra)}

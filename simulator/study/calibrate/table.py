@@ -1,8 +1,8 @@
 """Tables of measured kernels: one row a kernel, in the columns that `trainsim validate --kind kernels` reads.
 
-The harness appends to such a table row by row, a trace is turned into one, and a profile is fitted to one. What the words of
-a row mean stands in study/validate/kernels.py; beyond those there are the spread of the runs, what the GPU's clock and power
-were and what held the clock down, how many operators of PyTorch the row is made of, and what a kernel beside others takes alone.
+`calibrate gpu` appends to such a table row by row, `calibrate trace` writes one, and `calibrate fit` reads one. What describes a
+kernel stands in `kernel_words`. A row also holds the spread of the runs, clock and power of the GPU and what held the clock down,
+how many operators of PyTorch the kernel is made of, and how long a kernel that ran beside others takes without them.
 """
 
 from __future__ import annotations
@@ -11,72 +11,48 @@ import csv
 import errno
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median, quantiles
 
 from ... import escape
 from ...errors import Fault, UserError, did_you_mean, shown
 from ...files import not_written, read_bounded
 from ...units import US_PER_S
-from ..gpus.kernel import WIDTH
-from ..tables import MOST_BYTES, MOST_COUNT, check_header, number, read, truth
+from ..gpus.operator_names import FORMAT_NAMES, WIDTH, table_name
+from ..tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth
+from .kernel_words import EAGER, SIZES, Probe
 
-SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
-WORDS = ("gpu", "op", "dtype")
-SPREAD = ("p10_us", "p90_us", "runs", "clock_mhz", "power_w")
-SEEN = ("throttle", "operators", "alone_us", "cache")
-COLUMNS = (*WORDS, *SIZES, "causal", "variant", "time_us", "source", "role", *SPREAD, *SEEN)
+COLUMNS = (
+    "gpu", "op", "dtype", *SIZES, "causal", "variant", "time_us", "source", "role", "p10_us", "p90_us", "runs", "clock_mhz",
+    "power_w", "throttle", "operators", "alone_us", "cache",
+)  # fmt: skip
 BEFORE_CACHE = COLUMNS[:-1]
-"""As tables of `calibrate gpu` once were."""
-NEEDED = (*WORDS, "time_us")
+"""The columns that `calibrate gpu` once wrote."""
+NEEDED = ("gpu", "op", "dtype", "time_us")
 FIT = "fit"
-"""The role of rows that may be fitted; a row without a role may be as well."""
+"""The role of rows that may be fitted. A row without a role may be fitted too."""
 COLD = "trainsim calibrate gpu"
-"""How the source begins of rows that were measured with a cold cache, in tables that have no column to say so."""
+"""Start of the source of rows that were measured with a cold cache, in tables without a column for it."""
 CACHES = {"cold": True, "warm": False, "": False}
-"""What the column `cache` says: whether nothing of what a kernel reads was in the last cache."""
-EAGER = "eager"
-"""In the variant of what frameworks write out of several operators where a library may have one kernel."""
+"""Values of the column `cache`: whether the last cache held nothing of what a kernel reads."""
 DIGITS = 7
-DTYPE_WORDS = {"bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32", "float32": "fp32", "e4m3": "fp8"}
-"""What others call a dtype, for a hint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A kernel to measure, in the words of a table; a size of 0 is one that it does not have."""
-
-    op: str
-    dtype: str
-    m: int = 0
-    n: int = 0
-    k: int = 0
-    batch: int = 0
-    seq: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    causal: bool | None = None
-    variant: str = ""
-
-    def __str__(self) -> str:
-        sizes = [f"{name}={getattr(self, name)}" for name in SIZES if getattr(self, name)]
-        causal = [] if self.causal is None else ["causal" if self.causal else "full"]
-        return " ".join(filter(None, [self.op, self.variant, self.dtype, *sizes, *causal]))
+FIRST_LINE = 2
+"""The line of a table's first row, below its header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row: a kernel on a GPU, the median time of its runs, and how they spread (0 where nothing is said)."""
+    """One row: a kernel on a GPU, the median time of its runs, and their spread (0 where it is not known)."""
 
     gpu: str
     probe: Probe
     seconds: float
     low_s: float = 0.0
-    """A tenth of the runs stayed below."""
+    """Time that a tenth of the runs stayed below."""
     high_s: float = 0.0
-    """A tenth of the runs stayed above."""
+    """Time that a tenth of the runs exceeded."""
     runs: int = 0
     source: str = ""
     role: str = FIT
@@ -84,13 +60,13 @@ class Measured:
     power_w: float | None = None
     throttle: str = ""
     operators: int | None = None
-    """Of a framework, that the row is made of; None if nothing is said."""
+    """Operators of a framework that the row is made of; None where they were not counted."""
     alone_s: float | None = None
-    """Of a kernel that ran beside others, without them."""
+    """Time without the others of a kernel that ran beside others."""
     cold: bool = False
     """Whether the last cache held nothing of what the kernel reads."""
     line: int = field(default=0, compare=False)
-    """Of its file; 0 if it comes from none."""
+    """Line of its file; 0 for a row that is in none."""
 
     @property
     def may_be_fitted(self) -> bool:
@@ -98,24 +74,27 @@ class Measured:
 
     @property
     def is_eager(self) -> bool:
-        """Whether it is made of several operators: it says so, or they were counted."""
+        """Whether the row is made of several operators: its variant says so, or they were counted."""
         return EAGER in self.probe.variant.lower().split() or (self.operators or 1) > 1
 
     def cells(self) -> list[str]:
         """The row as it is written, in the order of `COLUMNS`."""
-        probe, causal = self.probe, {None: "", True: "1", False: "0"}[self.probe.causal]
-        sizes = [str(size or "") for size in (getattr(probe, name) for name in SIZES)]
-        spread = [_us(self.low_s), _us(self.high_s), str(self.runs or ""), _cell(self.clock_mhz), _cell(self.power_w)]
-        words = [self.gpu, probe.op, probe.dtype, *sizes, causal, probe.variant, _us(self.seconds), self.source, self.role]
-        seen = [self.throttle, str(self.operators or ""), _us(self.alone_s or 0.0), "cold" * self.cold]
-        return [*words, *spread, *seen]
+        probe = self.probe
+        cells = {name: str(getattr(probe, name) or "") for name in SIZES} | {
+            "gpu": self.gpu, "op": probe.op, "dtype": probe.dtype, "causal": {None: "", True: "1", False: "0"}[probe.causal],
+            "variant": probe.variant, "time_us": _us(self.seconds), "source": self.source, "role": self.role,
+            "p10_us": _us(self.low_s), "p90_us": _us(self.high_s), "runs": str(self.runs or ""),
+            "clock_mhz": _written(self.clock_mhz), "power_w": _written(self.power_w), "throttle": self.throttle,
+            "operators": str(self.operators or ""), "alone_us": _us(self.alone_s or 0.0), "cache": "cold" * self.cold,
+        }  # fmt: skip
+        return [cells[name] for name in COLUMNS]
 
 
 def _us(seconds: float) -> str:
-    return f"{seconds * US_PER_S:.{DIGITS}g}" if seconds else ""
+    return _written(seconds * US_PER_S if seconds else None)
 
 
-def _cell(value: float | None) -> str:
+def _written(value: float | None) -> str:
     return "" if value is None else f"{value:.{DIGITS}g}"
 
 
@@ -167,21 +146,17 @@ def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     makes no sense."""
     rows = completed(read(path), gpu)
     check_header(NEEDED, rows, str(path))
-    faults: list[Fault] = []
-    found: list[Measured] = []
-    for i, row in enumerate(rows):
-        wrong = list(_wrong(row))
-        faults += [Fault(message, hint, f"{path}:{i + 2}") for message, hint in wrong]
-        if not wrong:
-            found.append(_measured(row, i + 2))
+    faults = [
+        Fault(message, hint, f"{path}:{line}") for line, row in enumerate(rows, FIRST_LINE) for message, hint in _wrong(row)
+    ]
     if faults:
         raise UserError(faults=faults)
-    return found
+    return [_measured(row, line) for line, row in enumerate(rows, FIRST_LINE)]
 
 
-def completed(rows: Sequence[Mapping[str, str]], gpu: str) -> list[Mapping[str, str]]:
-    """Rows with the columns that their table leaves out and that can be told: whose they are, and that they were measured with a
-    cold cache, by what measured them."""
+def completed(rows: Sequence[Row], gpu: str) -> list[Row]:
+    """Rows with columns that their table leaves out: `gpu`, where it is known, and `cache`, if the program that measured them
+    always empties it."""
     missing = {"gpu": gpu} if gpu and "gpu" not in rows[0] else {}
     cold = [row.get("source", "").startswith(COLD) for row in rows]
     if "cache" in rows[0] or not any(cold):
@@ -189,86 +164,99 @@ def completed(rows: Sequence[Mapping[str, str]], gpu: str) -> list[Mapping[str, 
     return [{**row, **missing, "cache": "cold" * was} for row, was in zip(rows, cold, strict=True)]
 
 
-def is_cold(row: Mapping[str, str]) -> bool | None:
-    """Whether a row says that the cache was cold; None if that is no word for it."""
-    return CACHES.get(row.get("cache", "").strip().lower())
+def is_cold(row: Row) -> bool:
+    """Whether a row says that the cache was cold."""
+    return CACHES.get(_cell(row, "cache").lower(), False)
 
 
-def _wrong(row: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def probe_of(row: Row) -> Probe:
+    """The kernel that a row names. Raises `UserError` for a cell that makes no sense."""
+    dtype = table_name(row["dtype"])
+    if dtype not in WIDTH:
+        known = FORMAT_NAMES.get(dtype)
+        raise UserError(f"dtype: {shown(row['dtype'])} is not known" + f", here it is {known}" * (known in WIDTH))
+    for message, hint in _wrong_kernel(row):
+        raise UserError(message, hint=hint)
+    return _probe(row)
+
+
+def _wrong(row: Row) -> Iterator[tuple[str, str]]:
     """What is wrong with the cells of a row, and how to write them."""
     for name in ("op", "dtype"):
         if not row[name].strip():
             yield f"{name} is empty", "such as gemm" if name == "op" else "such as bf16"
-    dtype, role = row["dtype"].strip().lower().replace("-", "_"), row.get("role", "").strip()
-    if dtype and dtype not in WIDTH and role in ("", FIT):
-        yield f"dtype: {shown(row['dtype'])} is not known", did_you_mean(DTYPE_WORDS.get(dtype, dtype), WIDTH)
+    dtype = table_name(row["dtype"])
+    if dtype and dtype not in WIDTH and _cell(row, "role") in ("", FIT):
+        yield f"dtype: {shown(row['dtype'])} is not known", did_you_mean(FORMAT_NAMES.get(dtype, dtype), WIDTH)
     if not number(row["time_us"]) > 0:
         yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
-    for name in (*SIZES, "runs", "operators"):
-        cell = row.get(name, "").strip()
-        if cell and not (0 <= number(cell) <= MOST_COUNT and number(cell) == int(number(cell))):
-            yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
+    yield from _wrong_counts(row, "runs", "operators")
     for name in ("p10_us", "p90_us", "clock_mhz", "power_w", "alone_us"):
-        cell = row.get(name, "").strip()
+        cell = _cell(row, name)
         if cell and not number(cell) >= 0:
             yield f"{name}: {shown(cell)} is no number", "a number, or nothing"
-    causal = row.get("causal", "").strip()
+    yield from _wrong_kernel(row)
+
+
+def _wrong_kernel(row: Row) -> Iterator[tuple[str, str]]:
+    """The same of the cells that describe the kernel and its cache."""
+    yield from _wrong_counts(row, *SIZES)
+    causal = _cell(row, "causal")
     if causal and truth(causal) is None:
         yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
-    if is_cold(row) is None:
+    if _cell(row, "cache").lower() not in CACHES:
         yield f"cache: {shown(row['cache'])} is neither cold nor warm", "cold where nothing of what is read was in the cache"
 
 
-def probe_of(row: Mapping[str, str]) -> Probe:
-    """The kernel of a row whose cells make sense."""
+def _wrong_counts(row: Row, *names: str) -> Iterator[tuple[str, str]]:
+    for name in names:
+        cell = _cell(row, name)
+        if cell and not (0 <= number(cell) <= MOST_COUNT and number(cell) == int(number(cell))):
+            yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
+
+
+def _probe(row: Row) -> Probe:
     sizes = {name: _count(row, name) for name in SIZES}
-    op, dtype = (row[name].strip().lower().replace("-", "_") for name in ("op", "dtype"))
-    if op.endswith("_backward"):
-        op = op.removesuffix("_backward") + "_bwd"
-    return Probe(op, dtype, **sizes, causal=truth(row.get("causal", "")), variant=row.get("variant", "").strip())
+    causal, variant = truth(_cell(row, "causal")), _cell(row, "variant")
+    return Probe(table_name(row["op"]), table_name(row["dtype"]), **sizes, causal=causal, variant=variant)
 
 
-def _measured(row: Mapping[str, str], line: int) -> Measured:
-    low_us, high_us, clock_mhz, power_w = (_optional(row, name) for name in SPREAD if name != "runs")
-    spread = ((low_us or 0.0) / US_PER_S, (high_us or 0.0) / US_PER_S, _count(row, "runs"))
-    words = (row.get("source", "").strip(), row.get("role", "").strip())
-    alone_us = _optional(row, "alone_us")
-    made = Measured(row["gpu"].strip(), probe_of(row), number(row["time_us"]) / US_PER_S, *spread, *words, clock_mhz, power_w)
-    held, alone_s = row.get("throttle", "").strip(), alone_us / US_PER_S if alone_us else None
-    operators, cold = _count(row, "operators") or None, bool(is_cold(row))
-    return replace(made, throttle=held, operators=operators, alone_s=alone_s, cold=cold, line=line)
+def _measured(row: Row, line: int) -> Measured:
+    return Measured(
+        gpu=row["gpu"].strip(),
+        probe=_probe(row),
+        seconds=number(row["time_us"]) / US_PER_S,
+        low_s=(_optional(row, "p10_us") or 0.0) / US_PER_S,
+        high_s=(_optional(row, "p90_us") or 0.0) / US_PER_S,
+        runs=_count(row, "runs"),
+        source=_cell(row, "source"),
+        role=_cell(row, "role"),
+        clock_mhz=_optional(row, "clock_mhz"),
+        power_w=_optional(row, "power_w"),
+        throttle=_cell(row, "throttle"),
+        operators=_count(row, "operators") or None,
+        alone_s=(_optional(row, "alone_us") or 0.0) / US_PER_S or None,
+        cold=is_cold(row),
+        line=line,
+    )
 
 
-def _count(row: Mapping[str, str], name: str) -> int:
-    cell = row.get(name, "").strip()
-    return int(number(cell)) if cell else 0
+def _cell(row: Row, name: str) -> str:
+    return row.get(name, "").strip()
 
 
-def _optional(row: Mapping[str, str], name: str) -> float | None:
-    cell = row.get(name, "").strip()
+def _count(row: Row, name: str) -> int:
+    return int(number(_cell(row, name) or "0"))
+
+
+def _optional(row: Row, name: str) -> float | None:
+    cell = _cell(row, name)
     return number(cell) if cell else None
 
 
-def rows_on(rows: Sequence[Measured], gpu: str, named: Callable[[str], str]) -> tuple[str, list[Measured]]:
-    """The GPU that a profile is of, and its rows; `gpu` says which where the table does not, or names several."""
-    owners = {words: _known(words, named) for words in dict.fromkeys(row.gpu for row in rows)}
-    found = list(dict.fromkeys(owner for owner in owners.values() if owner))
-    wanted = gpu or (found[0] if len(found) == 1 else "")
-    if not wanted and len(found) > 1:
-        raise UserError(f"the table holds measurements of {len(found)} GPUs", hint=f"--gpu takes one of {', '.join(found)}")
-    if not wanted:
-        words = next(iter(owners)) or "nothing"
-        raise UserError(f"the table's GPU, {words!r}, is not in the catalog", hint="--gpu names one that is, or a file of yours")
-    if wanted in found:
-        return wanted, [row for row in rows if owners[row.gpu] == wanted]
-    strangers = [words for words, owner in owners.items() if owner is None]
-    if len(strangers) != 1:
-        raise UserError(f"no row is of {wanted!r}", hint=did_you_mean(wanted, found) if found else "")
-    return wanted, [row for row in rows if owners[row.gpu] is None]
-
-
-def _known(words: str, named: Callable[[str], str]) -> str | None:
-    try:
-        return named(words)
-    except UserError:
-        return None
+def spread(times: Sequence[float]) -> tuple[float, float, float]:
+    """The median of some times, and the times between which four fifths of them lie."""
+    if len(times) < 2:
+        return times[0], times[0], times[0]
+    tenths = quantiles(times, n=10, method="inclusive")
+    return median(times), tenths[0], tenths[-1]

@@ -1,21 +1,23 @@
-"""What measured rows tell, as lines of fit.csv: constants with their errors, ratios, launches, and products beside a copy."""
+"""The report of a fit, as lines of fit.csv: constants with their errors, ratios, launches, and GEMMs beside a copy."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+
+import numpy as np
 
 from ...costs.measured import Estimator, Options
 from ...errors import UserError
 from ...hardware.gpu import Gpu
-from ...kernels import Kernel, Rowwise
+from ...kernels import Rowwise, Shape
 from ...units import US_PER_S
 from ..gpus import kernel_fits
 from ..gpus.fit_files import number
+from .kernel_words import Probe, kernel_of, kernels_of
 from .profile import Profile
-from .ratios import against
-from .table import Measured, Probe
-from .words import Experts, kernel_of
+from .table import Measured
 
 COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
 CPU = "cpu"
@@ -35,30 +37,36 @@ def constants(made: Profile) -> Iterable[list[str]]:
 
 
 def ratios(made: Profile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
-    """How every operator stands to the models with these constants; one of several operators to what those would take."""
-    shelf = kernel_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])
+    """Measured over predicted times with these constants, of every operator and dtype: the median, and of how many rows. A row of
+    several operators is compared with those."""
+    library = kernel_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])
     by_dtype: dict[str, list[Measured]] = {}
     for row in rows:
         by_dtype.setdefault(row.probe.dtype, []).append(row)
     for dtype, some in by_dtype.items():
-        by = Estimator(on, dtype, shelf, Options(tensor_cores=dtype != "fp32"))
-
-        def seconds(kernel: Kernel | Experts, row: Measured, by: Estimator = by) -> float:
-            if isinstance(kernel, Experts):
-                return by.moe(kernel.m, kernel.k, kernel.n, (kernel.batch, kernel.top_k)).seconds
-            by = by.with_nothing_cached() if row.cold and isinstance(kernel, Rowwise) else by
-            return replace(by, options=replace(by.options, eager=row.is_eager)).estimate(kernel).seconds
-
+        by = Estimator(on, dtype, library, Options(tensor_cores=dtype != "fp32"))
+        found: dict[str, list[float]] = {}
         try:
-            found = against(some, seconds)
+            for row in some:
+                kernels = kernels_of(row.probe)
+                if kernels and row.may_be_fitted:
+                    name = " ".join(filter(None, (row.probe.op, row.probe.variant, row.probe.dtype)))
+                    found.setdefault(name, []).append(row.seconds / sum(_seconds(kernel, row, by) for kernel in kernels))
         except UserError:
             continue
-        for name, (ratio, count) in found.items():
-            yield ["measured over predicted", dtype, "", name, f"{ratio:.4g}", "", str(count), "0", "median"]
+        for name, ratios in found.items():
+            middle = math.exp(float(np.median(np.log(ratios))))
+            yield ["measured over predicted", dtype, "", name, f"{middle:.4g}", "", str(len(ratios)), "0", "median"]
+
+
+def _seconds(kernel: Shape, row: Measured, by: Estimator) -> float:
+    """The predicted time of a kernel of a row."""
+    by = by.with_nothing_cached() if row.cold and isinstance(kernel, Rowwise) else by
+    return replace(by, options=replace(by.options, eager=row.is_eager)).estimate(kernel).seconds
 
 
 def scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
-    """What is no kernel of the workload: launches, copies to the host, and products beside a copy over the same alone."""
+    """Rows of no kernel of the workload: launches, copies to the host, and GEMMs beside a copy over the same uncontended."""
     for row in rows:
         probe, tail = row.probe, [f"{(row.high_s - row.low_s) / row.seconds / 2:.4f}", "1", "0", "spread of the runs"]
         time_us = f"{row.seconds * US_PER_S:.4g}"
@@ -71,7 +79,7 @@ def scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
 
 
 def slowdowns(rows: Iterable[Measured]) -> dict[str, float]:
-    """How many times as long as alone products take beside a copy."""
+    """How many times as long as uncontended a GEMM takes beside a copy."""
     return {_name(row.probe): row.seconds / row.alone_s for row in rows if row.probe.op == "overlap" and row.alone_s}
 
 

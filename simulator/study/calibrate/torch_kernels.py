@@ -1,8 +1,8 @@
 """The kernels of a table as PyTorch runs them: random operands, and a call that launches the kernel and nothing else.
 
-Random because arithmetic on constants draws less power, and a GPU that draws less runs faster. Operands lie as training has
-them: a weight is outputs x inputs, so that forward, input gradient and weight gradient each read theirs in another order. What
-a device or a version of PyTorch cannot run is refused with its own words.
+Operands are random because arithmetic on constants draws less power, and a GPU that draws less runs faster. They lie in memory as
+in training: a weight is outputs x inputs, so that forward, input gradient and weight gradient each read theirs in another order.
+A kernel that a device or a version of PyTorch cannot run is refused with PyTorch's own message.
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from .table import Probe
-from .timers import Job, Watch, timed
+from .attention_libraries import PYTORCH_ATTENTION, library_of
+from .kernel_words import Probe
+from .timers import CpuWatch, Job, timed
 from .torch_operands import DTYPES, Operands, Refused
-from .words import library_of
 
 TABLE_ROWS = 2**15
-"""Of an embedding whose vocabulary is not said."""
+"""Vocabulary of an embedding that does not state it."""
 ROPE_BASE = 500_000.0  # TOLERANCE: any base takes as long
 HEAD = 128
 COVER = 1.5
-"""Copies beside a product last so many times as long as the product alone: both are slower together."""
+"""How many times as long as the GEMM uncontended the copies beside it last: both are slower together."""
 TRIAL_S = 0.02
-"""Effort of finding that out."""
-BACKENDS = {"flash_attention": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "mem_efficient": "EFFICIENT_ATTENTION"}
+"""Effort of timing both alone."""
 
 
 class Kernels(Operands):
     """Builds the kernels of rows on one device."""
 
-    def __init__(self, torch: Any, device: str, watch: Watch) -> None:
+    def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
         super().__init__(torch, device)
         self.watch = watch
         self.builders: Mapping[str, Callable[[Probe], Job]] = {
-            "gemm": self.product, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
+            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
             "rmsnorm": self.rowwise, "layernorm": self.rowwise, "swiglu": self.rowwise, "rope": self.rowwise,
             "softmax": self.rowwise, "elementwise": self.rowwise, "cross_entropy": self.rowwise, "embedding": self.rowwise,
             "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
@@ -49,9 +48,9 @@ class Kernels(Operands):
             raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
         return build(probe)
 
-    # Products --------------------------------------------------------------------------------------------------------------
+    # GEMMs -----------------------------------------------------------------------------------------------------------------
 
-    def product(self, probe: Probe) -> Job:
+    def gemm(self, probe: Probe) -> Job:
         """Forward x w', input gradient g w, weight gradient g' x."""
         if probe.dtype == "fp8":
             return self.scaled(probe)
@@ -82,10 +81,10 @@ class Kernels(Operands):
     def attention(self, probe: Probe) -> Job:
         """Scaled dot-product attention by one library."""
         library = library_of(probe.variant)
-        if library not in BACKENDS:
+        if library not in PYTORCH_ATTENTION:
             raise Refused(f"PyTorch has no attention called {probe.variant!r}")
         attend = self.torch.nn.attention
-        backend = getattr(attend.SDPBackend, BACKENDS[library])
+        backend = getattr(attend.SDPBackend, PYTORCH_ATTENTION[library])
         back = probe.op.endswith("_bwd")
         heads = (probe.heads, probe.kv_heads, probe.kv_heads)
         q, k, v = (self.tensor(probe, probe.batch, h, probe.seq, probe.head_dim).requires_grad_(back) for h in heads)
@@ -97,7 +96,7 @@ class Kernels(Operands):
 
         return self.backward(forward(), q, k, v) if back else Job(forward)
 
-    # Bound by memory -------------------------------------------------------------------------------------------------------
+    # Memory-bound operators ------------------------------------------------------------------------------------------------
 
     def rowwise(self, probe: Probe) -> Job:
         """An operator on rows, or its backward pass."""
@@ -114,10 +113,10 @@ class Kernels(Operands):
         return self.backward(call(), *inputs)
 
     def _operator(self, name: str, probe: Probe) -> tuple[Callable[[], Any], tuple[Any, ...]] | None:
-        """A call, and what it has gradients for."""
+        """A call, and the tensors that it has gradients for."""
         f, n = self.functional, probe.n
         if name == "embedding":
-            table, words = self.tensor(probe, probe.k or TABLE_ROWS, n), self.whole(probe.k or TABLE_ROWS, probe.m)
+            table, words = self.tensor(probe, probe.k or TABLE_ROWS, n), self.indices(probe.k or TABLE_ROWS, probe.m)
             return lambda: f.embedding(words, table), (table,)
         x = self.tensor(probe, probe.m, n)
         if name in ("rmsnorm", "layernorm"):
@@ -129,7 +128,7 @@ class Kernels(Operands):
             call = {"swiglu": lambda: f.silu(x) * y, "add": lambda: x + y, "mul": lambda: x * y}[name]
             return call, (x, y)
         if name == "cross_entropy":
-            words = self.whole(n, probe.m)
+            words = self.indices(n, probe.m)
             return lambda: f.cross_entropy(x.float(), words), (x,)
         if name == "rope":
             return self._rope(x), (x,)
@@ -137,19 +136,19 @@ class Kernels(Operands):
         return (lambda: plain[name](x), (x,)) if name in plain else None
 
     def _rope(self, x: Any) -> Callable[[], Any]:
-        """Positions turned into x, half of a head against the other, as eager code does it."""
+        """Rotary positions, half of a head against the other, as eager code computes them."""
         rows, columns = x.shape
         width = HEAD if columns % HEAD == 0 else columns
         turns = self.torch.arange(0, width, 2, device=self.device) / width
         angle = self.torch.outer(self.torch.arange(rows, device=self.device), ROPE_BASE**-turns).repeat(1, 2)
         cos, sin = (wave.to(x.dtype)[:, None, :] for wave in (angle.cos(), angle.sin()))
 
-        def turned() -> Any:
+        def rotated() -> Any:
             heads = x.view(rows, -1, width)
             low, high = heads.chunk(2, dim=-1)
             return heads * cos + self.torch.cat((-high, low), dim=-1) * sin
 
-        return turned
+        return rotated
 
     def cast(self, probe: Probe) -> Job:
         """From 16 bits; `quantise` finds the scale first."""
@@ -200,12 +199,12 @@ class Kernels(Operands):
         return Job(graph.replay, repeat=probe.m, ahead=False)
 
     def overlap(self, probe: Probe) -> Job:
-        """A product while another stream copies within the device's memory, for longer than the product alone takes."""
+        """A GEMM while another stream copies within the device's memory, for longer than the GEMM takes uncontended."""
         self.needs_cuda("a second stream")
-        product, cuda = self.product(Probe("gemm", probe.dtype, probe.m, probe.n, probe.k, variant="fwd")), self.torch.cuda
+        gemm, cuda = self.gemm(Probe("gemm", probe.dtype, probe.m, probe.n, probe.k, variant="fwd")), self.torch.cuda
         here = self.tensor(probe, max(probe.m * probe.k, probe.n * probe.k, probe.m * probe.n))
         there, side = self.torch.empty_like(here), cuda.Stream()
-        alone_s = median(timed(self.watch, product, TRIAL_S))
+        alone_s = median(timed(self.watch, gemm, TRIAL_S))
         count = math.ceil(COVER * alone_s / median(timed(self.watch, Job(lambda: there.copy_(here)), TRIAL_S)))
 
         def before() -> None:
@@ -214,4 +213,4 @@ class Kernels(Operands):
                 for _ in range(count):
                     there.copy_(here)
 
-        return Job(product.call, before, lambda: cuda.current_stream().wait_stream(side), alone_s=alone_s)
+        return Job(gemm.call, before, lambda: cuda.current_stream().wait_stream(side), alone_s=alone_s)

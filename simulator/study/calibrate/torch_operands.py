@@ -1,4 +1,4 @@
-"""Operands for PyTorch's kernels: random tensors on a device, and the backward pass of what was computed from them."""
+"""Operands for PyTorch's kernels: random tensors on a device, and backward passes of their results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import UserError
-from .table import Probe
+from .kernel_words import Probe
 from .timers import Job
 
 SEED = 1
@@ -14,7 +14,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "floa
 
 
 class Refused(UserError):
-    """A kernel that this machine cannot run; the message says why."""
+    """A kernel that this machine cannot run, with the reason."""
 
 
 class Operands:
@@ -25,7 +25,7 @@ class Operands:
         self.random = torch.Generator(device=device).manual_seed(SEED)
 
     def tensor(self, probe: Probe, *sizes: int, dtype: str = "") -> Any:
-        """Random numbers; FP8 ones by way of 16 bits."""
+        """Random numbers; those in FP8 are made in 16 bits and cast."""
         name = dtype or probe.dtype
         made = self.torch.randn(
             sizes, generator=self.random, device=self.device, dtype=self.dtype("bf16" if name == "fp8" else name)
@@ -35,23 +35,23 @@ class Operands:
     def dtype(self, name: str) -> Any:
         return getattr(self.torch, DTYPES[name])
 
-    def whole(self, most: int, *sizes: int) -> Any:
+    def indices(self, most: int, *sizes: int) -> Any:
         """Random whole numbers below `most`."""
         return self.torch.randint(most, sizes, generator=self.random, device=self.device)
 
     def backward(self, result: Any, *inputs: Any) -> Job:
-        """The backward pass of what was computed from some inputs."""
+        """The backward pass of a result of some inputs."""
         given = self.torch.randn_like(result)
         return Job(lambda: self.torch.autograd.grad(result, inputs, given, retain_graph=True))
 
     def needs_cuda(self, what: str) -> None:
-        """Refuses what only CUDA has."""
+        """Refuses a kernel that needs CUDA on another device."""
         if self.device != "cuda":
             raise Refused(f"{what} needs CUDA")
 
 
-def operators(torch: Any, call: Callable[[], object]) -> int | None:
-    """How many operators of PyTorch a call runs, those on single numbers and those that move nothing left out; None if none."""
+def count_operators(torch: Any, call: Callable[[], object]) -> int | None:
+    """Number of PyTorch operators that a call runs, without those on single numbers and those that move nothing; None if none."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 

@@ -1,8 +1,8 @@
-"""A table of kernels from a PyTorch trace: which ran, with which shapes, how often and for how long.
+"""A table of kernels from a PyTorch trace: their shapes, how often they ran and for how long.
 
-A kernel belongs to the operator that launched it, and the kernels of one call of an operator are one time. Collectives tell
-their elements, dtype and group in the arguments of the kernel or of `record_param_comms`. In a trace without a GPU the
-operators are the kernels. What matches nothing of ours is listed by its name.
+A kernel belongs to the operator that launched it, and the kernels of one call of an operator make one time. Elements, dtype and
+group of a collective are arguments of its kernel or of `record_param_comms`. In a trace without a GPU the operators are the
+kernels. Kernels that match no operator of a table are listed by their names.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from ...units import NS_PER_S, US_PER_S
 from . import kineto
-from .kineto import Events, Launches, args_of, launcher, launches, launches_by_id, operators_by_id, span_of, union, word
-from .table import COLUMNS, FIT, Measured, Probe, line
-from .timers import Sample
-from .trace_names import COLLECTIVE_KERNEL, collective_of, family_of
-from .trace_ops import DTYPES, MOST_SIZE, Op, found, is_composite, probe_of
-from .words import kernel_of
+from .kernel_words import Probe, kernel_of
+from .kineto import Event, Events, Launches, Op, args_of, is_count, launches, span_of, union, word
+from .table import COLUMNS, FIT, Measured, line, spread
+from .trace_names import COLLECTIVE_KERNEL, collective_of, operator_of
+from .trace_ops import found, is_composite, probe_of
 
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
 ELEMENT_BYTES = {
@@ -28,10 +27,10 @@ ELEMENT_BYTES = {
     "Float8_e4m3fn": 1, "Float8_e5m2": 1,
 }  # fmt: skip
 SYMMETRIC = "symm_mem::"
-"""How the operators begin that reach into the memory of their peers."""
+"""Start of the names of operators that reach into the memory of their peers."""
 MOST_TENSORS = 4
 UNMATCHED = "unmatched"
-"""The role of rows that no kernel of ours explains: they are not fitted."""
+"""The role of rows that are no kernel of a workload: they are not fitted."""
 COLLECTIVE = "collective"
 UNKNOWN = "unknown"
 MORE_COLUMNS = ("total_us", "name")
@@ -39,14 +38,14 @@ MORE_COLUMNS = ("total_us", "name")
 
 @dataclass(slots=True)
 class Entry:
-    """One kernel of the table: all calls of an operator with the same shape, or of a kernel that matches nothing."""
+    """One row of the table: all calls of an operator with the same shape, or of a kernel that matches none."""
 
     name: str
     probe: Probe
     role: str
     times_us: list[float] = field(default_factory=list)
     operators: int = 0
-    """That launched the kernels of a call; 0 where nothing is said."""
+    """Operators that launched the kernels of a call; 0 where that is not known."""
 
     @property
     def total_s(self) -> float:
@@ -54,15 +53,14 @@ class Entry:
 
     def measured(self, gpu: str, source: str) -> Measured:
         """The entry as a row."""
-        sample = Sample(tuple(sorted(time / US_PER_S for time in self.times_us)))
-        low_s, high_s = sample.span_s
-        spread = (max(sample.median_s, 1 / NS_PER_S), low_s, high_s, len(self.times_us))
-        return Measured(gpu, self.probe, *spread, source, self.role, operators=self.operators or None)
+        median_s, low_s, high_s = spread([time / US_PER_S for time in self.times_us])
+        times = (max(median_s, 1 / NS_PER_S), low_s, high_s, len(self.times_us))
+        return Measured(gpu, self.probe, *times, source, self.role, operators=self.operators or None)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a trace tells."""
+    """The kernels of a trace, and how busy the device was."""
 
     gpu: str
     device: str
@@ -72,7 +70,7 @@ class Trace:
     span_s: float
     """From the first kernel to the end of the last."""
     busy_s: float
-    """Of that, while any kernel ran."""
+    """Of that, time while any kernel ran."""
     launches: Launches
 
 
@@ -104,12 +102,11 @@ operator within that launched it."""
 
 
 def _on_device(events: Events) -> Iterator[Pair]:
-    """Every kernel of the GPU with the row that it belongs to."""
-    by_id, launch = operators_by_id(events), launches_by_id(events)
+    """Every kernel of the GPU with its row."""
     calls: dict[int, int] = {}
     for event in events.device:
         name, (start, end) = word(event.get("name")), span_of(event)
-        op = launcher(event, by_id, launch, events)
+        op = events.launcher(event)
         whole = found(op) if op else None
         if COLLECTIVE_KERNEL.search(name) or "Collective name" in args_of(event):
             recorded = next(filter(None, map(_recorded, op.chain if op else [])), {})
@@ -122,7 +119,7 @@ def _on_device(events: Events) -> Iterator[Pair]:
 
 
 def _on_host(events: Events) -> Iterator[Pair]:
-    """Operators of a trace without a GPU: those that are kernels of ours, and of the rest those that call nothing."""
+    """Operators of a trace without a GPU: those that are kernels of a table, and of the rest those that call nothing."""
     for ops in events.ops.values():
         waiting = [op for op in reversed(ops) if op.parent is None]
         while waiting:
@@ -147,17 +144,17 @@ def _row(name: str, probe: Probe) -> tuple[str, Probe, str]:
     return name, probe, FIT if kernel_of(probe) is not None else UNMATCHED
 
 
-def _stray(name: str, event: Mapping[str, Any]) -> tuple[str, Probe, str]:
-    """A kernel without an operator that we know: a copy, or what its name tells."""
+def _stray(name: str, event: Event) -> tuple[str, Probe, str]:
+    """The row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
     way = next((ours for words, ours in COPIES if words in name), "")
     moved = args_of(event).get("bytes")
-    if way and _is_count(moved) and moved >= 2:
+    if way and is_count(moved) and moved >= 2:
         return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=way))
-    return name, Probe(family_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
+    return name, Probe(operator_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
 
 
 def _recorded(op: Op) -> Mapping[str, Any]:
-    """What an operator tells about a collective that it launched; those of symmetric memory have their tensor first."""
+    """The arguments of a collective that an operator launched; those of symmetric memory have their tensor first."""
     if "Collective name" in op.args:
         return op.args
     sizes = [math.prod(dims) for place in range(MOST_TENSORS) if (dims := op.dims(place))]
@@ -165,7 +162,7 @@ def _recorded(op: Op) -> Mapping[str, Any]:
         return {}
     # a sum has as many elements as its result, in a buffer that may be larger
     elements = min(sizes) if collective_of(op.name) == "all_reduce" else max(sizes)
-    dtype = {ours: word for word, ours in DTYPES.items() if word in ELEMENT_BYTES}.get(op.dtype(0), UNKNOWN)
+    dtype = {name.lower(): name for name in ELEMENT_BYTES}.get(op.type_name(0).lower(), UNKNOWN)
     return {"Collective name": op.name, "In msg nelems": elements, "dtype": dtype}
 
 
@@ -173,15 +170,11 @@ def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:
     """A collective: its payload in bytes as nccl-tests counts it (`n`), and its ranks (`batch`)."""
     kind = collective_of(str(args.get("Collective name", ""))) or collective_of(name) or UNKNOWN
     elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
-    most = max((count for count in elements if _is_count(count)), default=0)
+    most = max((count for count in elements if is_count(count)), default=0)
     dtype, ranks = str(args.get("dtype") or UNKNOWN), args.get("Group size")
     payload_bytes = most * ELEMENT_BYTES.get(dtype, 0)
-    size = ranks if _is_count(ranks) else 0
+    size = ranks if is_count(ranks) else 0
     return kind, Probe(kind, dtype, n=payload_bytes, batch=size, variant="n = bytes, batch = ranks"), COLLECTIVE
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and 0 <= value <= MOST_SIZE
 
 
 def _gathered(pairs: Sequence[Pair]) -> list[Entry]:
@@ -212,7 +205,7 @@ def text(trace: Trace, source: str) -> str:
 
 
 def record(trace: Trace) -> dict[str, Any]:
-    """What a trace tells, as JSON has it."""
+    """The JSON of a trace."""
     total_s = sum(entry.total_s for entry in (*trace.entries, *trace.collectives))
     strange_s = sum(entry.total_s for entry in trace.entries if entry.role == UNMATCHED)
     return {
@@ -234,7 +227,6 @@ def record(trace: Trace) -> dict[str, Any]:
 
 
 def _spread(entry: Entry) -> dict[str, float]:
-    sample = Sample(tuple(sorted(entry.times_us)))
-    low, high = sample.span_s
-    times = {"median_us": sample.median_s, "p10_us": low, "p90_us": high, "total_us": sum(entry.times_us)}
+    median_us, low_us, high_us = spread(entry.times_us)
+    times = {"median_us": median_us, "p10_us": low_us, "p90_us": high_us, "total_us": sum(entry.times_us)}
     return {"calls": len(entry.times_us), **times}

@@ -4,7 +4,7 @@ Rows call them `torch2.1 add`, or `gelu fwd` and `gelu bwd(all grads)` where a m
 begins before the framework looks the operator up and launches it: some microseconds that are the host's, the same for every
 operator of a machine; fewer if nothing is launched. They are fitted beside the kernels, and left out of them. Backward passes
 move what autograd writes out of several kernels, counted here kernel by kernel where that is not what workloads count: they then
-stream as pointwise ones do, and how much slower is told per GPU, under names of their own. A ratio speaks for the passes that it
+stream as pointwise ones do, and how much slower is fitted per GPU, under names of their own. A ratio holds for the passes that it
 was fitted with, and for no others. The ids of these look-ups were all the same, and rows hold the mean of a model's tables.
 """
 
@@ -27,7 +27,7 @@ MASK = MASK_BYTES / 4
 AUTOGRAD_PASSES: Mapping[str, float] = {"add": 0, "mul": 2, "where": 2, "tanh": 3, "pow": 2 + 2 + 3, "dropout": 1 + 2 + 3}
 """Passes over the elements of a backward row, where they are not those of workloads. `add` hands its gradient on. Numbers scale,
 so they have no gradient; `where` reads its mask. Tanh reads the gradient and what it kept. Power: x^(p-1), times p, times the
-gradient. Dropout: the mask made numbers, scaled, times the gradient. All others are counted as runs have them, and told by a
+gradient. Dropout: the mask made numbers, scaled, times the gradient. All others are counted as runs have them, and known by a
 ratio: gelu and relu read the gradient and what they kept; a division by a number reads the gradient; softmax multiplies gradient
 and result before its kernel (six passes in all), layer norm reads both operands for its input and again for its weights (seven),
 a look-up zeroes the table's gradient, sorts ids and adds rows."""

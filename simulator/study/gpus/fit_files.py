@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ... import escape
-from ...costs.attention import SIXTEENS, WIDTHS, AttentionConstants
-from ...costs.gemm import TILE_SETS, GemmConstants
-from ...costs.rowwise import RowwiseConstants
-from ...costs.shelf import BESIDE, BESIDE_ATTENTION, BESIDE_ROWWISE, Constants, Fit, RatioRows
+from ...costs.family import ABOVE_ONE, Constant, Constants, Fit, RatioRows, Word, families, kinds
 from ...errors import did_you_mean
 from ...fields import Contradiction, Declared, Length, Limits
 from ...files import read_bounded
@@ -28,31 +25,6 @@ from ..documents.source import read
 FOLDER = "kernels"
 PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")
 """A name that YAML takes for a word as it stands."""
-CONSTANTS: Mapping[str, type[Constants]] = {
-    "gemm": GemmConstants,
-    "moe": GemmConstants,
-    "attention": AttentionConstants,
-    "rowwise": RowwiseConstants,
-}
-SOME = (
-    "compute", "memory", "stream", "exponential", "backward", "walk", "walk_products", "lookup_cycles",
-    "narrow_rows", "rows", "wide_rows",
-)  # fmt: skip
-"""Constants of which nothing is too little: a rate, a size, or work that takes no time."""
-AT_LEAST_ONE = ("norm", "overlap", "cover", "odd")
-NEUTRAL = ("odd", "odd_ramp", "reread", "split_loss", "cold_us")
-"""Constants that a file may leave out, and does where they change nothing."""
-WORDS: Mapping[str, tuple[str, Iterable[str]]] = {
-    "tiles": ("any", TILE_SETS),
-    "widths": (SIXTEENS, WIDTHS),
-}
-"""Constants that are words: the usual one, and all."""
-TIMED_WITH: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "gemm": ("products", BESIDE),
-    "rowwise": ("memory-bound operators", BESIDE_ROWWISE),
-    "attention": ("attention", BESIDE_ATTENTION),
-}
-"""What may have been timed with kernels of a family, and is none of theirs."""
 DIGITS, HASH_DIGITS = 4, 12
 
 Number = Annotated[float, Limits(ge=0)]
@@ -63,7 +35,7 @@ Count = Annotated[int, Limits(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class RatioRowsFile(Declared):
-    """The rows that tell a ratio."""
+    """The rows that a ratio was fitted to."""
 
     bytes: Pair
     rows: Annotated[int, Limits(ge=1)]
@@ -74,7 +46,7 @@ class RatioRowsFile(Declared):
 class FitFile(Declared):
     """One fit."""
 
-    family: Literal["gemm", "moe", "attention", "rowwise"]
+    family: str
     dtype: str = ""
     library: str = ""
     constants: dict[str, Number | bool | str]
@@ -90,36 +62,41 @@ class FitFile(Declared):
     lent_ranges: dict[str, Pair] | None = None
 
     def contradictions(self) -> Iterator[Contradiction]:
-        known = {f.name for f in fields(CONSTANTS[self.family])}
-        for name in sorted((known ^ set(self.constants)) - (known & {*NEUTRAL})):
-            yield (
-                "constants",
-                f": {name} is {'missing' if name in known else 'none of them'}",
-                f"they are {', '.join(sorted(known))}",
-            )
+        family = families().get(self.family)
+        if family is None:
+            yield "family", f": {self.family!r} is no family of kernels", did_you_mean(self.family, families())
+            return
+        known = kinds(family.constants)
+        needed = [name for name, kind in known.items() if not (isinstance(kind, Constant) and kind.optional)]
+        for name in sorted({*needed, *self.constants} - (set(self.constants) & set(known))):
+            is_ = "missing" if name in known else "none of them"
+            yield "constants", f": {name} is {is_}", f"they are {', '.join(sorted(known))}"
         for name, value in self.constants.items():
-            if (name in WORDS) != isinstance(value, str):
-                yield f"constants.{name}", f": {value!r} is no {'word' if name in WORDS else 'number'}", ""
-            elif name in SOME and not value:
-                yield f"constants.{name}", ": nothing is too little", "a number above 0"
-            elif name in AT_LEAST_ONE and isinstance(value, float) and value < 1:
-                yield f"constants.{name}", f": {value:g} is too little", "a number of at least 1"
-        for name, (usual, words) in WORDS.items():
-            value = self.constants.get(name, usual)
-            if isinstance(value, str) and value not in words:
-                yield f"constants.{name}", f": {value!r} is none of its words", did_you_mean(value, words)
-        what, timed_with = TIMED_WITH.get(self.family, ("", ()))
-        for name in sorted(set(self.beside) - set(timed_with)) if what else ():
-            yield f"beside.{name}", f": nothing of this name is timed with {what}", did_you_mean(name, timed_with)
-        if self.beside and not what:
-            yield "beside", f": {self.family} has nothing", "it is of products: family: gemm"
-        if self.ratios and self.family != "rowwise":
+            yield from _wrong_constant(name, value, known.get(name))
+        for name in sorted(set(self.beside) - set(family.beside)) if family.beside else ():
+            yield f"beside.{name}", f": nothing of this name is timed with {family.plural}", did_you_mean(name, family.beside)
+        if self.beside and not family.beside:
+            yield "beside", f": {self.family} has nothing", "it is of GEMMs: family: gemm"
+        if self.ratios and not family.has_ratios:
             yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"
         for name, ratio in self.ratios.items():
             if isinstance(ratio, list) and not ratio[0]:
                 yield f"ratios.{name}", ": nothing takes no time", "how many times as long as a pointwise kernel it takes"
         for name in sorted(set(self.ratio_rows) - set(self.ratios)):
             yield f"ratio_rows.{name}", ": there is no such ratio", did_you_mean(name, self.ratios)
+
+
+def _wrong_constant(name: str, value: float | bool | str, kind: Constant | Word | None) -> Iterator[Contradiction]:
+    """What is wrong with the value of a constant."""
+    where = f"constants.{name}"
+    if isinstance(kind, Word) != isinstance(value, str):
+        yield where, f": {value!r} is no {'word' if isinstance(kind, Word) else 'number'}", ""
+    elif isinstance(kind, Word) and isinstance(value, str) and value not in kind.words:
+        yield where, f": {value!r} is none of its words", did_you_mean(value, kind.words)
+    elif isinstance(kind, Constant) and kind.positive and not value:
+        yield where, ": nothing is too little", "a number above 0"
+    elif isinstance(kind, Constant) and kind.scale is ABOVE_ONE and isinstance(value, float) and value < 1:
+        yield where, f": {value:g} is too little", "a number of at least 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +129,24 @@ def fingerprint(path: Path) -> str:
 
 
 def _fit(entry: FitFile) -> Fit:
-    values: Any = entry.constants
-    constants = CONSTANTS[entry.family](**values)
-    ranges, lent = _ranges(entry.ranges), None if entry.lent_ranges is None else _ranges(entry.lent_ranges)
-    cast = (entry.cast[0], entry.cast[1]) if entry.cast else None
-    ratios = {op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()}
-    rows = {op: RatioRows(one.bytes[0], one.bytes[1], one.rows, one.smaller_sigma) for op, one in entry.ratio_rows.items()}
-    about = (entry.sigma, ranges, entry.rows, entry.source, cast, entry.backward_rows, ratios, dict(entry.beside), rows, lent)
-    return Fit(entry.family, entry.dtype, entry.library, constants, *about)
+    return Fit(
+        entry.family,
+        entry.dtype,
+        entry.library,
+        families()[entry.family].constants(**entry.constants),
+        entry.sigma,
+        _ranges(entry.ranges),
+        rows=entry.rows,
+        source=entry.source,
+        cast=(entry.cast[0], entry.cast[1]) if entry.cast else None,
+        backward_rows=entry.backward_rows,
+        ratios={op: (one[0], one[1]) if isinstance(one, list) else (one, entry.sigma) for op, one in entry.ratios.items()},
+        beside=dict(entry.beside),
+        ratio_rows={
+            op: RatioRows(one.bytes[0], one.bytes[1], one.rows, one.smaller_sigma) for op, one in entry.ratio_rows.items()
+        },
+        transferred_ranges=None if entry.lent_ranges is None else _ranges(entry.lent_ranges),
+    )
 
 
 def _ranges(spans: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
@@ -173,7 +160,7 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
         lines += [f"  - family: {fit.family}"]
         lines += [f"    {key}: {value}" for key, value in (("dtype", fit.dtype), ("library", fit.library)) if value]
         lines += [f"    rows: {fit.rows}", f"    sigma: {number(fit.sigma)}"]
-        spans = (("ranges", fit.ranges or None), ("lent_ranges", fit.lent_ranges))
+        spans = (("ranges", fit.ranges or None), ("lent_ranges", fit.transferred_ranges))
         lines += [f"    {key}: {{{', '.join(map(_span, found.items()))}}}" for key, found in spans if found is not None]
         if fit.cast:
             lines += [f"    cast: [{number(fit.cast[0])}, {number(fit.cast[1])}]"]
@@ -185,9 +172,9 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
             pairs = (f"{op}: [{number(times)}, {number(sigma)}]" for op, (times, sigma) in fit.ratios.items())
             lines += [f"    ratios: {{{', '.join(pairs)}}}"]
         if fit.ratio_rows:
-            lines += ["    ratio_rows:", *(f"      {op}: {{{_told_by(told)}}}" for op, told in fit.ratio_rows.items())]
+            lines += ["    ratio_rows:", *(f"      {op}: {{{_ratio_rows_text(rows)}}}" for op, rows in fit.ratio_rows.items())]
         lines += [f"    source: {escape.yaml(fit.source)}", "    constants:"]
-        lines += [f"      {name}: {number(value)}" for name, value in asdict(fit.constants).items() if not _neutral(fit, name)]
+        lines += [f"      {name}: {number(value)}" for name, value in _written(fit.constants).items()]
     return "\n".join(lines) + "\n"
 
 
@@ -196,14 +183,18 @@ def _span(named_span: tuple[str, tuple[float, float]]) -> str:
     return f"{name}: [{number(low)}, {number(high)}]"
 
 
-def _told_by(told: RatioRows) -> str:
-    smaller = f", smaller_sigma: {number(told.smaller_sigma)}" if told.smaller_sigma else ""
-    return f"{_span(('bytes', (told.least_bytes, told.most_bytes)))}, rows: {told.rows}{smaller}"
+def _ratio_rows_text(found: RatioRows) -> str:
+    smaller = f", smaller_sigma: {number(found.smaller_sigma)}" if found.smaller_sigma else ""
+    return f"{_span(('bytes', (found.least_bytes, found.most_bytes)))}, rows: {found.rows}{smaller}"
 
 
-def _neutral(fit: Fit, name: str) -> bool:
-    """Whether a constant is one of those that a file may leave out, and changes nothing."""
-    return name in NEUTRAL and getattr(fit.constants, name) == getattr(type(fit.constants)(), name)
+def _written(constants: Constants) -> dict[str, Any]:
+    """The constants that a file holds: all but those that may be left out and change nothing."""
+    return {
+        each.name: getattr(constants, each.name)
+        for each in fields(constants)
+        if getattr(constants, each.name) != each.default or not getattr(each.metadata.get("kind"), "optional", False)
+    }
 
 
 def number(value: Any) -> str:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from ...costs.shelf import Fit, Shelf, akin, likeness
+from ...costs.family import Fit
+from ...costs.machine import likeness, same_kernels
+from ...costs.shelf import FitLibrary
 from ...hardware.gpu import AT_PEAK, Gpu
 from .. import catalog
 from .fit_files import folder, load
@@ -19,43 +21,43 @@ AS_IT_SHIPS = "as it ships"
 
 
 @cache
-def shelf() -> Shelf:
+def shelf() -> FitLibrary:
     """Every fit that ships."""
     return shelf_of(dict(load(path) for path in sorted(folder().glob("*.yaml"))))
 
 
-def shelf_for(owner: Gpu) -> Shelf:
-    """Every fit that ships, behind those of a GPU's own profile, which speak for the kernels that they are of."""
+def shelf_for(owner: Gpu) -> FitLibrary:
+    """Every fit that ships, behind those of a GPU's own profile, which go first for the kernels that they are of."""
     if not owner.profile:
         return shelf()
     return overlaid(owner, owner.name, load(Path(owner.profile))[1])
 
 
-def overlaid(owner: Gpu, measured: str, fits: Sequence[Fit]) -> Shelf:
+def overlaid(owner: Gpu, measured: str, fits: Sequence[Fit]) -> FitLibrary:
     """Every fit that ships, behind fits of a GPU of the name `measured`. If that is `owner` itself, what ships for such GPUs
     is that of a sister: it was not measured on this machine."""
     shipped = shelf()
     if measured != owner.name:
         kinds = [(fit.family, fit.dtype) for fit in fits]
         rest = [fit for fit in shipped.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
-        return Shelf({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: gpu(measured)})
+        return FitLibrary({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: gpu(measured)})
     found, gpus = {**shipped.fits, measured: fits}, {**shipped.gpus, measured: owner}
     if measured in shipped.fits:
         sister = f"{measured} {AS_IT_SHIPS}"
         found[sister], gpus[sister] = shipped.fits[measured], shipped.gpus[measured]
-    return Shelf(found, gpus, tuple(fits))
+    return FitLibrary(found, gpus, tuple(fits))
 
 
-def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> Shelf:
+def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> FitLibrary:
     """Fits, with the GPUs of the catalog that they were measured on."""
-    return Shelf(fits, {name: gpu(name) for name in fits})
+    return FitLibrary(fits, {name: gpu(name) for name in fits})
 
 
 def like(one: Gpu) -> Gpu:
     """The measured GPU that is most like one: it runs the same kernels, and its multiprocessors have nearest the same peak."""
 
     def far(other: Gpu) -> tuple[bool, float]:
-        return not akin(one, other), abs(likeness(other) - likeness(one))
+        return not same_kernels(one, other), abs(likeness(other) - likeness(one))
 
     return min(shelf().gpus.values(), key=far)
 

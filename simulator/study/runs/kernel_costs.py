@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...costs.measured import Estimate, Estimator
-from ...kernels import Gemm, Kernel, Rowwise
+from ...costs.family import Estimate
+from ...costs.measured import Estimator
+from ...kernels import Kernel
 from ...program.op import AnyOp, Compute
 from ...units import show_s
 from ..assemble import options_of
@@ -73,18 +74,6 @@ def _kernels(ops: Iterable[AnyOp]) -> Counter[What]:
     return Counter((op.name.partition(".")[2] if op.layer >= 0 else op.name, op.kernel) for op in ops if isinstance(op, Compute))
 
 
-def shape_of(kernel: Kernel) -> str:
-    """The sizes of a kernel in words: m x n x k of a product, rows x columns of a memory-bound operator."""
-    if isinstance(kernel, Gemm):
-        times = f"{kernel.batch} times " if kernel.batch > 1 else ""
-        return f"{times}{kernel.m} x {kernel.n} x {kernel.k}{f' in {kernel.dtype}' if kernel.dtype else ''}"
-    if isinstance(kernel, Rowwise):
-        return f"{kernel.rows} x {kernel.columns}, {kernel.bytes_per_element:g} bytes each"
-    keys = f", {kernel.kv_heads} of keys" if kernel.kv_heads != kernel.heads else ""
-    tokens = f"{kernel.batch} x {kernel.seq} tokens" + (f" after {kernel.prefix}" if kernel.prefix else "")
-    return f"{tokens}, {kernel.heads} heads of {kernel.head_dim}{keys}, {'causal' if kernel.causal else 'full'}"
-
-
 def spans(numbers: Iterable[int]) -> str:
     """Numbers as people list them: 0-2, 5."""
     runs: list[list[int]] = []
@@ -99,7 +88,7 @@ def spans(numbers: Iterable[int]) -> str:
 def _cost(name: str, kernel: Kernel, calls: int, estimate: Estimate, ranks: str) -> OpCost:
     return OpCost(
         name,
-        shape_of(kernel),
+        kernel.shape,
         calls,
         estimate.seconds,
         estimate.seconds * calls,

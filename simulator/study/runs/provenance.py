@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from ...costs.curves import Provenance as OfCollectives
-from ...costs.shelf import Provenance as OfKernels
+from ...costs.family import Provenance as OfKernels
 from .kernel_costs import OpCost
 
 BEST = ("measured", "interpolated")

@@ -1,4 +1,4 @@
-"""What a kind of measurement takes and gives: whose GPU it may be, and a prediction."""
+"""Input and output of every kind of `validate`: a GPU of one's own, and a prediction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A GPU of one's own, by name or file, and the file of its profile: for the rows that are of it."""
+    """A GPU of one's own, by name or file, and the file of its profile: both apply to the rows of that GPU."""
 
     gpu: str = ""
     profile: str = ""
@@ -21,6 +21,6 @@ class Predicted:
     sigma: float = 0.0
     memory_gb: float | None = None
     provenance: str | None = None
-    """Whose word it is: a kernel is measured, transferred or roofline, a collective interpolated, extrapolated or theoretical."""
+    """A kernel is measured, transferred or roofline; a collective interpolated, extrapolated or theoretical."""
     extrapolated: bool = False
-    """Whether nobody measured such a time: the sizes lie beyond those that were measured, or it is physics alone."""
+    """Whether the sizes lie beyond those that were measured, or nothing like it was measured."""

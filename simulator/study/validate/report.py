@@ -1,10 +1,11 @@
 """Predicted beside measured: one file per kind of measurement, all through `validate`.
 
-A kind is a module with `UNIT`, `READS` (the columns that its predictor may see: what describes the machine and the work, and
-nothing that was measured or says where; of those a table must have the ones in `NEEDS`), `completed(rows, own)`, the rows with
-columns that a table may leave out, `measured(row)`, `source_key(row)` and `predictor()`, which gives a function from such a row
-to a prediction. The predictor raises `UserError` for a row that it cannot predict; its message is the reason.
-What was measured may be blank or unusable: the row is predicted all the same and compared with nothing.
+A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `completed(rows, own)`, `measured(row)`, `source_key(row)` and
+`predictor()`; its name is that of its file. `READS` are the columns that its predictor may see: those that describe the machine
+and the work, never what was measured. A table must have the columns in `NEEDS`; `completed` adds others that it leaves out. The
+predictor is a function from a row to a prediction, and raises `UserError` with the reason for a row that it cannot predict. A
+kind with `OWN_GPU` also predicts by a profile of one's own: `predictor(own)`. A row whose measurement is blank or unusable is
+predicted all the same and compared with nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +18,14 @@ from statistics import median, quantiles
 from typing import Any
 
 from ...errors import UserError, did_you_mean
-from .. import effort
+from .. import catalog, effort
 from ..tables import Row, check_header, read
 from .predicted import Own, Predicted
-
-LATER = {"training": "it comes with the published results"}
-"""Kinds of the contract whose time has not come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One row of a table: the keys of the JSON, in order."""
+    """One row of a table with its prediction: the keys of the JSON, in order."""
 
     id: str | int
     source_key: str
@@ -45,7 +43,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows of a table, in its order, and how well each source is predicted."""
+    """All rows of a table, in its order, and the errors of each source."""
 
     rows: tuple[Judged, ...]
 
@@ -61,30 +59,27 @@ class Report:
 
 def kinds() -> dict[str, Any]:
     """Every kind that can be validated, and its module."""
-    from . import collectives, kernels
-
-    return {"collectives": collectives, "kernels": kernels}
+    return {name: module for name, module in catalog.modules(__package__).items() if hasattr(module, "predictor")}
 
 
 def validate(
     kind: str, path: Path | None, own: Own | None = None, *, long: bool = False, expect: effort.Expect = effort.nobody
 ) -> Report:
-    """Predicts every row of a table; without one, of what ships. Tables that take long are refused, unless `long` says that they
-    may."""
-    if kind not in kinds():
-        hint = LATER.get(kind) or did_you_mean(kind, kinds())
-        raise UserError(f"{kind!r} cannot be validated yet" if kind in LATER else f"no kind {kind!r}", hint=hint)
+    """Predicts every row of a table. Tables that take long are refused, unless `long` permits them."""
+    known = kinds()
+    if kind not in known:
+        raise UserError(f"no kind {kind!r}", hint=did_you_mean(kind, known))
     if path is None:
         raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
-    if own and kind != "kernels":
+    if own and not hasattr(known[kind], "OWN_GPU"):
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
     rows = read(path)
     effort.check(effort.of_table(len(rows)), f"a table of {len(rows):,} rows", "cut it into several", long=long, expect=expect)
-    return judged(kinds()[kind], rows, str(path), own)
+    return judged(known[kind], rows, str(path), own)
 
 
 def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
-    """The predictions of a kind for rows, beside what was measured."""
+    """The rows of a table with their predictions by a kind."""
     rows = kind.completed(rows, own)
     check_header(kind.NEEDS, rows, name)
     predict = kind.predictor(own) if own else kind.predictor()
@@ -105,8 +100,8 @@ def _judge(kind: Any, row: Row, name: str | int, predict: Callable[[Row], Predic
 
 
 def scores(rows: Iterable[Judged]) -> dict[str, Any]:
-    """n, median and 90th percentile of |error|, and the median error, of the rows that were predicted and measured; skipped ones
-    counted."""
+    """Median and 90th percentile of |error|, and the median error, of the `n` rows that were both predicted and measured; the
+    number of skipped rows."""
     rows = list(rows)
     errors = [row.error for row in rows if row.error is not None]
     sizes = sorted(map(abs, errors))

@@ -2,12 +2,12 @@
 
 Its rule is published (csrc/jit_kernels/heuristics/sm90.hpp): of the tiles that leave shared memory for enough stages, the one
 whose operands pass the caches of the first and second level in the fewest cycles, in whole waves; two multiprocessors may share
-an operand, but not where one wave is enough. The rows of H100's products with scales for blocks of 128 x 128 were timed with it,
+an operand, but not where one wave is enough. The rows of H100's GEMMs with scales for blocks of 128 x 128 were timed with it,
 in SGLang 0.5.14. In those 15 of 500 for which it takes, in one wave, a tile of at least 24,576 sums without a partner, a step of
 128 along the inner dimension takes up to four times as long as elsewhere, 2.5 to 2.8 us where there are 48 or more (once 3.7), be
 the tile 128 x 192 or 256 x 128: both keep 192 sums a thread. That they find no room in registers is inferred; nobody looked into
-the kernels. Three small products of 4,353 rows are 1.4 to 2 times slow and not among them. It is a fault of those kernels and not
-of the GPU, so it is fitted beside the product, and left out of it.
+the kernels. Three small GEMMs of 4,353 rows are 1.4 to 2 times slow and not among them. It is a fault of those kernels and not
+of the GPU, so it is fitted beside the GEMM, and left out of it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...costs.machine import Array, Machine, columns
-from ...costs.shelf import SPILL_US
-from ...units import US_PER_S
+from ..units import US_PER_S
+from .machine import Array, Machine, columns
 
 DEEP_TILES = "deep_gemm"
-"""Its tiles, among those that products may have."""
+"""Its tiles, among those that GEMMs may have."""
+SPILL_US = "spill_us"
+"""The name, in files of fits, of the microseconds that a step takes longer where no registers are left."""
 SPILL_START: Mapping[str, float] = {SPILL_US: 2.5}
 """Microseconds of a step, where fitting starts."""
 STEP = 128
@@ -39,7 +40,7 @@ WARPGROUP_ROWS = 64
 
 
 def _tiles() -> Iterator[tuple[int, int, int, int, float]]:
-    """Sharers of the second operand, of the first; rows and columns; and the most rows of a product that takes it."""
+    """Sharers of the second operand, of the first; rows and columns; and the most rows of a GEMM that takes it."""
     for along, across in ((1, 1), (1, 2), (2, 1)):
         for rows, most in ((64, np.inf), (128, np.inf), (16, 16), (32, 32), (256, np.inf)):
             for columns_ in (*range(16, 129, 16), 144, 160, 192):
@@ -55,7 +56,7 @@ _ALONG, _ACROSS, _ROWS, _COLUMNS, _MOST = (np.array(column, dtype=np.float64)[:,
 
 
 def widest_alone(sms: int, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-    """Whether products of m x k by k x n take one of the widest tiles, each multiprocessor loading for itself."""
+    """Whether GEMMs of m x k by k x n take one of the widest tiles, each multiprocessor loading for itself."""
     sizes = columns(m, n, k)
     m, n, k = (size.ravel() for size in sizes)
     tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)
@@ -74,6 +75,6 @@ def widest_alone(sms: int, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
 
 
 def spilled_s(spill_us: float, on: Machine, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-    """Seconds that such products take longer."""
+    """Seconds that such GEMMs take longer."""
     steps: Array = np.ceil(np.asarray(k) / STEP) * widest_alone(on.sms, m, n, k)
     return spill_us / US_PER_S * steps

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...costs.machine import Array, Machine
-from ...costs.shelf import UNFILLED_GB, UNFILLED_SAVES
-from ...units import GB
+from simulator.costs.gemm import UNFILLED_GB, UNFILLED_SAVES
+from simulator.costs.machine import Array, Machine
+from simulator.units import GB
 
 UNFILLED_BY = "vllm"
 UNFILLED_START: Mapping[str, float] = {UNFILLED_SAVES: 0.3, UNFILLED_GB: 4.0}
