@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from .figures.trace import trace as trace
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
+    from .study.runnable import load as load
+    from .study.runnable import scenario as scenario
     from .study.runs.run import Run as Run
     from .study.scenarios.api import cluster as cluster
     from .study.scenarios.api import framework as framework
     from .study.scenarios.api import model as model
-    from .study.scenarios.api import scenario as scenario
-    from .study.scenarios.load import load as load
     from .study.scenarios.scenario import Perturb as Perturb
     from .study.simulate import simulate as simulate
     from .workload.job import Job as Job
@@ -46,9 +46,9 @@ _WHERE = {
     "cluster": "study.scenarios.api",
     "framework": "study.scenarios.api",
     "gantt": "figures.gantt",
-    "load": "study.scenarios.load",
+    "load": "study.runnable",
     "model": "study.scenarios.api",
-    "scenario": "study.scenarios.api",
+    "scenario": "study.runnable",
     "simulate": "study.simulate",
     "trace": "figures.trace",
 }

@@ -8,6 +8,7 @@ names stay as they were written.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from html import escape
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
@@ -29,6 +30,12 @@ def _escaped(character: str) -> str:
 def html(text: str) -> str:
     """Text for HTML, between tags and in quoted attributes."""
     return escape(terminal(text), quote=True)
+
+
+def html_table(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values as a table in HTML."""
+    rows = "".join(f"<tr><th>{html(name)}</th><td style='text-align:left'>{html(text)}</td></tr>" for name, text in pairs)
+    return f"<table>{rows}</table>"
 
 
 def figure(text: str) -> str:

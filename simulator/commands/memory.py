@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, as_json: bool) -> None:
     """Bytes of every pipeline rank of SCENARIO by class, and when they peak. Exit code 3 if they do not fit."""
     from ..errors import Infeasible
-    from ..study.scenarios.load import load_one
+    from ..study.runnable import load_one
     from ..units import GIB
 
     with progress("simulating") as expect:

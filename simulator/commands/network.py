@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..engine.task import Array
     from ..study.network.network import LinkUse, Network
     from ..study.network.waiting import Wait, WaitedLink
-    from ..study.scenarios.tenancy import Tenancy
+    from ..study.runnable import RunnableJobs
 
 MOST_WAITS = 3
 """That are told by name."""
@@ -56,13 +56,12 @@ def command(
 
     Of several jobs on one cluster, show the links that more than one of them uses, and what each job sends over them.
     """
-    from ..study.scenarios.load import load
-    from ..study.scenarios.tenancy import Tenancy
+    from ..study.runnable import RunnableJobs, load
 
     patience = {"allow_oom": allow_oom, "long": long}
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
-        if isinstance(found, Tenancy):
+        if isinstance(found, RunnableJobs):
             _tell_jobs(found, top, {"--link": name, "--plot": plot}, patience, as_json=as_json)
             return
         link = found.cluster.link_named(name) if name else None
@@ -78,7 +77,7 @@ def command(
         _tell(network, *shown, link, bins, plot)
 
 
-def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool) -> None:
+def _tell_jobs(jobs: RunnableJobs, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool) -> None:
     """Who shares which link; raises `UserError` for what only one job can be asked."""
     from dataclasses import asdict
 

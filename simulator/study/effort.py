@@ -18,6 +18,10 @@ from math import log2
 from ..errors import UserError
 from ..units import GIB, US_PER_S, show_bytes, show_s
 
+ENGINES = ("auto", "des", "replay", "compiled")
+"""What may be asked to run a graph of tasks."""
+MOST_STEPS = 1000
+"""Training steps in a row that may be asked for."""
 MOST_S = 10
 """Seconds of work that nobody has to ask for twice."""
 MOST_BYTES = 4 * GIB

@@ -88,7 +88,7 @@ def test_what_would_never_end_is_refused_with_its_cost(quick: bool, monkeypatch:
     monkeypatch.setattr(engines, "find_spec", lambda name: name if quick else None)
     monkeypatch.setattr(effort, "MOST_S", 0)
     with pytest.raises(UserError, match=r"\d+ tasks.*would take about .* and .*B") as refused:
-        engines.must_end(1000, "auto")
+        engines.Limits().must_end(1000)
     assert ("extra 'fast'" in refused.value.hint) != quick
 
 

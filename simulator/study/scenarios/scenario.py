@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import escape
 from ...binding.fidelity import Fidelity
@@ -15,9 +15,6 @@ from ...workload.job import Job
 from ...workload.model import Model
 from .. import catalog
 from ..documents.document import Mark, Place
-
-if TYPE_CHECKING:
-    from ..runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +45,6 @@ class Scenario:
 
     def __repr__(self) -> str:
         return f"Scenario({escape.terminal(self.model.name)} on {self.cluster!r}, {self.plan!r})"
-
-    def simulate(self, **options: Any) -> Run:
-        """Runs the scenario; the options are those of `simulator.simulate`."""
-        from ..simulate import simulate_scenario
-
-        return simulate_scenario(self, **options)
 
     def as_dict(self) -> dict[str, Any]:
         """The scenario as plain data, for records of results; its schedule as it was asked for."""
