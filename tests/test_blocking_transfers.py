@@ -26,8 +26,8 @@ from simulator.errors import OutsideDomain, UserError
 from simulator.program.op import COMPUTE
 from simulator.program.slot import Exchange, Layout, Shape, Slot, lay_out
 from simulator.study import catalog, outside
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
-from simulator.study.scenarios.scenario import Scenario
 from simulator.workload.framework import Framework, HostTimes
 
 from .blocking import Pipeline, by_itself, crossing, does, megatron

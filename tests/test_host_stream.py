@@ -32,9 +32,9 @@ from simulator.program.op import COMPUTE, HOST, AnyOp, Collective, Compute, Tran
 from simulator.program.program import END, Body, Communicator, Key, Program, Stage, Step
 from simulator.study.assemble import layout_of, prices_of, program_of, site_of
 from simulator.study.fits import memory_of
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
 from simulator.study.scenarios import feasible
-from simulator.study.scenarios.scenario import Scenario
 
 from .house import both, scenario, small_cluster, small_model
 

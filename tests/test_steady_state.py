@@ -18,8 +18,8 @@ from simulator.lowering.passes.repeat import NORM
 from simulator.metrics.idle import BUSY
 from simulator.program.labels import Labels
 from simulator.program.op import COMPUTE
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
-from simulator.study.scenarios.scenario import Scenario
 from simulator.study.steady_state import LONGEST_PERIOD, between_starts, repeating
 
 from .house import both, bound, bound_twice, scenario, small_cluster

@@ -18,11 +18,11 @@ from simulator.study.runnable import load_one as load
 from simulator.study.runs.kernel_costs import OpCost, shape_of, spans
 from simulator.study.runs.uncertainty import (
     STANDARD_ERRORS,
-    collective_provenance,
-    kernel_provenance,
     provenance_lines,
     step_interval_s,
 )
+from simulator.study.runs.uncertainty import collective_provenance as of_collectives
+from simulator.study.runs.uncertainty import kernel_provenance as of_kernels
 from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
@@ -104,22 +104,18 @@ def cost_of(seconds: float, provenance: str, *, extrapolated: bool = False) -> O
 
 
 def test_shares_are_of_time() -> None:
-    shares = kernel_provenance([cost_of(6, "measured"), cost_of(3, "transferred"), cost_of(1, "roofline", extrapolated=True)])
+    shares = of_kernels([cost_of(6, "measured"), cost_of(3, "transferred"), cost_of(1, "roofline", extrapolated=True)])
     assert shares == {"measured": 0.6, "transferred": 0.3, "roofline": 0.1, "extrapolated": 0.1}
-    assert collective_provenance([cost_of(1, "interpolated"), cost_of(3, "theoretical")])["theoretical"] == 0.75
-    assert sum(collective_provenance([]).values()) == 0
+    assert of_collectives([cost_of(1, "interpolated"), cost_of(3, "theoretical")])["theoretical"] == 0.75
+    assert sum(of_collectives([]).values()) == 0
 
 
 def test_the_line_is_there_only_if_something_is_not_measured() -> None:
-    all_measured, all_known = kernel_provenance([cost_of(1, "measured")]), collective_provenance([cost_of(1, "interpolated")])
-    assert provenance_lines(all_measured, all_known) == provenance_lines(kernel_provenance([]), collective_provenance([])) == []
-    ((_, said),) = provenance_lines(
-        kernel_provenance([cost_of(1, "measured", extrapolated=True), cost_of(999, "measured")]), all_known
-    )
+    all_measured, all_known = of_kernels([cost_of(1, "measured")]), of_collectives([cost_of(1, "interpolated")])
+    assert provenance_lines(all_measured, all_known) == provenance_lines(of_kernels([]), of_collectives([])) == []
+    ((_, said),) = provenance_lines(of_kernels([cost_of(1, "measured", extrapolated=True), cost_of(999, "measured")]), all_known)
     assert said == "kernels 100% measured, <1% extrapolated"
-    ((_, said),) = provenance_lines(
-        all_measured, collective_provenance([cost_of(999, "interpolated"), cost_of(1, "theoretical")])
-    )
+    ((_, said),) = provenance_lines(all_measured, of_collectives([cost_of(999, "interpolated"), cost_of(1, "theoretical")]))
     assert said == "collectives >99% interpolated, <1% theoretical"
 
 

@@ -16,7 +16,7 @@ from simulator.engine.close import close
 from simulator.engine.fold import fold, unfolded
 from simulator.errors import UserError
 from simulator.study import effort, engines
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 
 from ..commandline import trainsim
 from ..house import bound, scenario, small_cluster

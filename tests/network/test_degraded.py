@@ -20,7 +20,7 @@ from simulator.engine.fold import fold, refine, unfolded
 from simulator.engine.task import FULL_SPEED, TaskGraph
 from simulator.errors import UserError
 from simulator.study.assemble import bound_of, program_of
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 
 from ..house import bound, scenario, small_cluster
 

@@ -187,7 +187,7 @@ def test_t3_8_alone_a_job_takes_what_its_scenario_takes(optimizer: str) -> None:
     plan = {"tp": 2, "pp": 2, "dp": 4, "schedule": "zb-h1", "sharding": "zero1", "optimizer": optimizer}
     tenancy = jobs(THIN, 16, plan=plan)
     (job,) = tenancy.simulate().jobs
-    assert job.step_time_s == job.alone_s == tenancy.tenants[0].scenario.simulate().metrics.step_time_s
+    assert job.step_time_s == job.alone_s == simulate_scenario(tenancy.tenants[0].scenario).metrics.step_time_s
 
 
 def test_t3_8_no_step_is_measured_while_another_job_has_not_begun_or_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

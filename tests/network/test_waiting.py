@@ -22,8 +22,8 @@ from simulator.study.network.limiting_links import TOLERANCE, limited
 from simulator.study.network.network import Network
 from simulator.study.network.traffic import mean
 from simulator.study.network.waiting import Wait
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
-from simulator.study.scenarios.scenario import Scenario
 from simulator.study.scenarios.tenancy import Tenancy
 
 from ..commandline import SMALL, trainsim
