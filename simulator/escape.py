@@ -32,6 +32,11 @@ def html(text: str) -> str:
     return escape(terminal(text), quote=True)
 
 
+def block(title: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values under a title, for a terminal."""
+    return "\n".join([title, *(f"  {terminal(name):<11} {terminal(text)}" for name, text in pairs)])
+
+
 def html_table(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and values as a table in HTML."""
     rows = "".join(f"<tr><th>{html(name)}</th><td style='text-align:left'>{html(text)}</td></tr>" for name, text in pairs)

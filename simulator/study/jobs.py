@@ -89,7 +89,10 @@ class SharedRun:
         ]
 
     def __repr__(self) -> str:
-        return "\n".join(["SharedRun", *(f"  {escape.terminal(name):<11} {text}" for name, text in self.summary)])
+        return escape.block("SharedRun", self.summary)
+
+    def _repr_html_(self) -> str:
+        return escape.html_table(self.summary)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -92,7 +92,7 @@ class Run(Result):
         }
 
     def __repr__(self) -> str:
-        return "\n".join(["Run", *(f"  {name:<11} {escape.terminal(text)}" for name, text in self.summary)])
+        return escape.block("Run", self.summary)
 
     def _repr_html_(self) -> str:
         return escape.html_table(self.summary)
