@@ -9,7 +9,9 @@ Everything below is loaded when it is first used: importing the package costs no
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .figures.trace import trace as trace
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
+    from .study.flows import flows as flows
     from .study.runnable import load as load
     from .study.runnable import scenario as scenario
     from .study.runs.run import Run as Run
@@ -28,7 +31,15 @@ if TYPE_CHECKING:
     from .study.scenarios.api import framework as framework
     from .study.scenarios.api import model as model
     from .study.scenarios.scenario import Perturb as Perturb
+    from .study.schedule_verbs import compare_schedules as compare_schedules
+    from .study.schedule_verbs import schedule as schedule
     from .study.simulate import simulate as simulate
+    from .study.validate.report import validate as validate
+    from .study.verbs import collective as collective
+    from .study.verbs import kernel as kernel
+    from .study.verbs import memory as memory
+    from .study.verbs import network as network
+    from .study.verbs import topology as topology
     from .workload.job import Job as Job
 
 __version__ = "0.1.0"
@@ -44,16 +55,37 @@ _WHERE = {
     "Run": "study.runs.run",
     "UserError": "errors",
     "cluster": "study.scenarios.api",
+    "collective": "study.verbs",
+    "compare_schedules": "study.schedule_verbs",
+    "flows": "study.flows",
     "framework": "study.scenarios.api",
     "gantt": "figures.gantt",
+    "kernel": "study.verbs",
     "load": "study.runnable",
+    "memory": "study.verbs",
     "model": "study.scenarios.api",
+    "network": "study.verbs",
     "scenario": "study.runnable",
+    "schedule": "study.schedule_verbs",
     "simulate": "study.simulate",
+    "topology": "study.verbs",
     "trace": "figures.trace",
+    "validate": "study.validate.report",
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605
+
+
+class _Face(ModuleType):
+    """The package as users hold it. Importing `simulator.memory.account`, say, makes Python store the subpackage `memory` here,
+    where a verb of that name stands: the verb stays."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> Any:
