@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .figures.trace import trace as trace
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
+    from .study.collective_table import collective as collective
     from .study.flows import flows as flows
+    from .study.kernel_time import kernel as kernel
     from .study.runnable import load as load
     from .study.runnable import scenario as scenario
     from .study.runs.run import Run as Run
@@ -34,12 +36,10 @@ if TYPE_CHECKING:
     from .study.schedule_verbs import compare_schedules as compare_schedules
     from .study.schedule_verbs import schedule as schedule
     from .study.simulate import simulate as simulate
+    from .study.step_views import memory as memory
+    from .study.step_views import network as network
+    from .study.topology import topology as topology
     from .study.validate.report import validate as validate
-    from .study.verbs import collective as collective
-    from .study.verbs import kernel as kernel
-    from .study.verbs import memory as memory
-    from .study.verbs import network as network
-    from .study.verbs import topology as topology
     from .workload.job import Job as Job
 
 __version__ = "0.1.0"
@@ -55,20 +55,20 @@ _WHERE = {
     "Run": "study.runs.run",
     "UserError": "errors",
     "cluster": "study.scenarios.api",
-    "collective": "study.verbs",
+    "collective": "study.collective_table",
     "compare_schedules": "study.schedule_verbs",
     "flows": "study.flows",
     "framework": "study.scenarios.api",
     "gantt": "figures.gantt",
-    "kernel": "study.verbs",
+    "kernel": "study.kernel_time",
     "load": "study.runnable",
-    "memory": "study.verbs",
+    "memory": "study.step_views",
     "model": "study.scenarios.api",
-    "network": "study.verbs",
+    "network": "study.step_views",
     "scenario": "study.runnable",
     "schedule": "study.schedule_verbs",
     "simulate": "study.simulate",
-    "topology": "study.verbs",
+    "topology": "study.topology",
     "trace": "figures.trace",
     "validate": "study.validate.report",
 }

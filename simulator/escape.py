@@ -43,6 +43,21 @@ def html_table(pairs: Iterable[tuple[str, str]]) -> str:
     return f"<table>{rows}</table>"
 
 
+class Summarised:
+    """A value that shows itself by its summary: names with values."""
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """Names and values, in the order in which people ask for them."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return block(type(self).__name__, self.summary)
+
+    def _repr_html_(self) -> str:
+        return html_table(self.summary)
+
+
 def figure(text: str) -> str:
     """Text for matplotlib, as it stands: a dollar sign begins no formula, and a leading underscore hides no label of a legend."""
     shown = terminal(text).replace("$", r"\$")

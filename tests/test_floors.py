@@ -266,7 +266,7 @@ def test_what_will_be_moved_is_where_it_belongs() -> None:
         ("study/scenarios/scenario.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..runs.run import Run"),
         ("study/documents/x.py", "from ..links import library"),
         ("study/links/library.py", "import simulator.study.assemble"),
-        ("study/runs/result.py", "from ..verbs import memory"),
+        ("study/runs/result.py", "from ..step_views import memory"),
         ("study/flows.py", "from .validate.report import validate"),
     ],
 )
@@ -280,7 +280,7 @@ def test_a_climb_in_study_is_seen(path: str, text: str) -> None:
         ("study/gpus/names.py", "from .. import catalog\nfrom ..documents.source import read"),
         ("study/links/library.py", "from .fabrics import fabric"),
         ("study/runs/result.py", "from ..scenarios.scenario import Scenario"),
-        ("study/verbs.py", "from .simulate import simulate_scenario"),
+        ("study/step_views.py", "from .simulate import simulate_scenario"),
     ],
 )
 def test_a_descent_in_study_is_no_climb(path: str, text: str) -> None:

@@ -77,9 +77,9 @@ def command(
     and column j is how many bytes rank i has for rank j. There are as many GPUs as rows, and one line is printed: its size
     is what a rank holds on average, what it keeps for itself included, rounded up to whole bytes.
     """
+    from ..study.collective_table import collective
     from ..study.links.timing import switch_abilities
     from ..study.scenarios.code import Trust
-    from ..study.verbs import collective
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None

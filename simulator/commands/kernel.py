@@ -42,7 +42,7 @@ def command(
     of two branches. A cast reads 16 bits and writes DTYPE, once; the state of Adam is in fp32 whatever DTYPE is. The answer says
     which measurements it comes from, its relative standard error, and whether it lies beyond what was measured.
     """
-    from ..study.verbs import kernel
+    from ..study.kernel_time import kernel
 
     found = kernel(
         op, gpu, dtype, m=m, n=n, k=k, batch=batch, seq=seq, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,

@@ -9,7 +9,7 @@ import click
 from ._show import json_option, long_option, print_json, print_notes, print_table, progress, set_option, trust_option
 
 if TYPE_CHECKING:
-    from ..study.verbs import MemoryReport
+    from ..study.step_views import MemoryReport
 
 
 @click.command("memory", short_help="What every GPU of a pipeline holds.")
@@ -23,7 +23,7 @@ def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, a
     from ..errors import Infeasible
     from ..study.fits import remedies
     from ..study.runnable import load_one
-    from ..study.verbs import memory
+    from ..study.step_views import memory
 
     with progress("simulating") as expect:
         report = memory(load_one(scenario, settings, trust=trust), long=long, expect=expect)

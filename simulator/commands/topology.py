@@ -12,7 +12,7 @@ from ._show import Count, checked_path, json_option, long_option, print_json, pr
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
     from ..hardware.measure import Way
-    from ..study.verbs import Topology
+    from ..study.topology import Topology
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -31,7 +31,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     shortest ways between two GPUs.
     """
     from ..study.scenarios.api import cluster as find
-    from ..study.verbs import topology
+    from ..study.topology import topology
 
     found = find(cluster, trust=trust, **({"nodes": nodes} if nodes else {}))
     shown = topology(found, listed=as_json, long=long)

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import escape
 from ..engine import des
 from ..engine.stuck import grid
 from ..engine.task import UNCAPPED, Csr, TaskGraph
 from ..engine.timeline import Times
 from ..errors import Deadlock, UserError
+from ..escape import Summarised
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 from . import catalog
 
@@ -31,7 +31,7 @@ MOST_BOXES_WITH_MEMORY = 20_000
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation:
+class Evaluation(Summarised):
     """A schedule with the start and end of every box, in the unit of its durations."""
 
     layout: Layout
@@ -120,12 +120,6 @@ class Evaluation:
             ("bubble", f"{self.bubble_ratio:.4%} of the makespan (ratio), {overhead:.4%} over the work (overhead)"),
             ("transfers", f"{crossings(self.layout):,} between ranks"),
         ]
-
-    def __repr__(self) -> str:
-        return escape.block("Evaluation", self.summary)
-
-    def _repr_html_(self) -> str:
-        return escape.html_table(self.summary)
 
     def _memory(self) -> list[list[list[float]]] | None:
         """[time, chunks held from then on] of each rank; None where that would be longer than anybody reads."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import escape
 from ..binding.bind import Bound, Site, bind
 from ..engine import des
 from ..engine.close import close
@@ -25,6 +24,7 @@ from ..engine.join import join
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import UserError
+from ..escape import Summarised
 from ..lowering.passes.repeat import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
@@ -62,8 +62,8 @@ class JobRun:
         return self.step_time_s / self.alone_s if self.alone_s else 1.0
 
 
-@dataclass(frozen=True)
-class SharedRun:
+@dataclass(frozen=True, repr=False)
+class SharedRun(Summarised):
     """The result of several jobs on one fabric."""
 
     jobs: tuple[JobRun, ...]
@@ -87,12 +87,6 @@ class SharedRun:
             (job.name, f"{show_s(job.step_time_s)} on {job.gpus:,} GPUs, {job.slowdown:.3f}x of {show_s(job.alone_s)} alone")
             for job in self.jobs
         ]
-
-    def __repr__(self) -> str:
-        return escape.block("SharedRun", self.summary)
-
-    def _repr_html_(self) -> str:
-        return escape.html_table(self.summary)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, cast
 
-from .. import escape
 from ..errors import Fault, OutsideDomain, UserError
+from ..escape import Summarised
 from ..program.slot import Durations, Goal, PerStage, Shape, as_taken, lay_out
 from . import catalog, effort
 from .compare_schedules import Entry, Refused, compare, cut, places
@@ -37,8 +37,8 @@ class Options(TypedDict, total=False):
     time_limit_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Summarised):
     """Schedules beside one another, the fastest first, and those that do not take the shape."""
 
     shape: Shape
@@ -62,12 +62,6 @@ class Comparison:
         sizes = {"ranks": self.shape.ranks, "microbatches": self.shape.microbatches}
         refused = [{"schedule": item.name, "refused": item.reason, "nearest": dict(item.nearest)} for item in self.refused]
         return {"shape": sizes, "schedules": rows, "refused": refused}
-
-    def __repr__(self) -> str:
-        return escape.block("Comparison", self.summary)
-
-    def _repr_html_(self) -> str:
-        return escape.html_table(self.summary)
 
 
 def schedule(

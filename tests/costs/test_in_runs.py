@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.costs.measured import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
+from simulator.study import assemble
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.runnable import load_one as load
 from simulator.study.runs.kernel_costs import OpCost, shape_of, spans
@@ -246,3 +250,28 @@ def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> N
     costs = [replace(cost, model="one", sigma=0.05) for cost in run.kernel_costs]
     low, high = step_interval_s(run.metrics.step_time_s, costs, [], {}, run.program.ranks, run.metrics.bubble_fraction)
     assert (high - low) / 2 == pytest.approx(slower.metrics.step_time_s - run.metrics.step_time_s, rel=0.2)
+
+
+def test_whatever_is_asked_of_a_run_it_is_bound_once_and_each_kernel_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, priced = Counter[str](), Counter[Kernel]()
+    binds, estimates = assemble.bind, Estimator.estimate
+
+    def bind(program: Any, *args: Any, **options: Any) -> Any:
+        bound["programs"] += 1
+        return binds(program, *args, **options)
+
+    def estimate(self: Estimator, kernel: Kernel) -> Any:
+        priced[kernel] += 1
+        return estimates(self, kernel)
+
+    monkeypatch.setattr(assemble, "bind", bind)
+    monkeypatch.setattr(Estimator, "estimate", estimate)
+    run = scenario(plan=sim.Plan(tp=2, pp=2, dp=2)).simulate()
+    assert run.as_dict()
+    assert run.summary
+    assert run.network.classes
+    assert run.network.waits is not None
+    assert run.kernel_costs
+    assert run.memory_over_time(0)
+    assert bound["programs"] == 1
+    assert set(priced.values()) == {1}

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from ... import escape
+from ...escape import Summarised
 from ...memory.account import RankMemory
 from ..network.network import Network, network
 from .collective_costs import collective_costs
@@ -19,7 +19,7 @@ from .uncertainty import collective_provenance, kernel_provenance, step_interval
 
 
 @dataclass(frozen=True, repr=False)
-class Run(Result):
+class Run(Summarised, Result):
     """The result of a simulation, and what can be asked of it."""
 
     @property
@@ -90,12 +90,6 @@ class Run(Result):
             "wall_s": self.wall_s,
             "scenario": self.scenario.as_dict(),
         }
-
-    def __repr__(self) -> str:
-        return escape.block("Run", self.summary)
-
-    def _repr_html_(self) -> str:
-        return escape.html_table(self.summary)
 
 
 def memory_record(rank: RankMemory) -> dict[str, Any]:

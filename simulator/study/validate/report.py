@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from ... import escape
 from ...errors import UserError, did_you_mean
+from ...escape import Summarised
 from .. import effort
 from ..tables import Row, check_header, read
 from .predicted import Own, Predicted
@@ -44,8 +44,8 @@ class Judged:
     extrapolated: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Summarised):
     """All rows of a table, in its order, and how well each source is predicted."""
 
     rows: tuple[Judged, ...]
@@ -63,12 +63,6 @@ class Report:
     def summary(self) -> list[tuple[str, str]]:
         """How well each source is predicted, and all together."""
         return [(name, _in_words(of)) for name, of in [*self.sources.items(), ("all", scores(self.rows))]]
-
-    def __repr__(self) -> str:
-        return escape.block("Report", self.summary)
-
-    def _repr_html_(self) -> str:
-        return escape.html_table(self.summary)
 
 
 def _in_words(of: Mapping[str, Any]) -> str:
