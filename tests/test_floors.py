@@ -56,7 +56,13 @@ OPEN_CIRCLES = (
 """Circles for types that are still there."""
 START_UP = ("__init__", "cli", "commands")
 """Places whose functions import what they need when they need it, so that help is there at once."""
-LATE = {("simulator.study.engines", "simulator.engine.compiled"): "numba takes a second to import, and few runs need it"}
+LATE = {
+    ("simulator.study.engines", "simulator.engine.compiled"): "numba takes a second to import, and few runs need it",
+    (
+        "simulator.study.engines",
+        "simulator.engine.des",
+    ): "SimPy takes a while to import, and replay does without",
+}
 """Imports of the package inside functions elsewhere, and why."""
 OPEN_LATE = ("study/catalog", "study/documents", "study/gpus", "study/links", "study/scenarios", "study/validate", "figures")
 """Places whose functions still import from the package."""

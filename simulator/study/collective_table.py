@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from ..binding.conduct import AUTO
@@ -66,7 +65,7 @@ def collective(
     used = spread(cluster, exchange.ranks if exchange else gpus, nodes)
     how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "long": long, "expect": expect}
     rows = time_collective(kind, cluster, sizes_bytes, gpus=used, matrix=exchange.held if exchange else None, **how)
-    on_nodes = len(np.unique(used // cluster.gpus_per_node))
+    on_nodes = len(set((used // cluster.gpus_per_node).tolist()))
     return CollectiveTable(kind, cluster.name, len(used), on_nodes, fidelity, tuple(rows), exchange)
 
 

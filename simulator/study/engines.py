@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from ..binding.stepwise import Counts
-from ..engine import des
 from ..engine.replay import replay, why_not
 from ..engine.task import TaskGraph
 from ..engine.timeline import Times
@@ -28,17 +27,23 @@ def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
     if engine == "compiled":
         return _compiled(graph, "compiled because it was asked for")
     if engine == "des":
-        return des.simulate(graph), "des", "des because it was asked for"
+        return _looped(graph), "des", "des because it was asked for"
     if len(graph) < MANY_TASKS:
-        return des.simulate(graph), "des", f"des because {obstacle}"
+        return _looped(graph), "des", f"des because {obstacle}"
     from ..engine import compiled
 
     slow = compiled.why_not(graph)
     if not slow and len(graph) < MANY_TASKS_ANEW:
         slow = compiled.why_slow_to_begin()
     if slow:
-        return des.simulate(graph), "des", f"des because {obstacle}, and not compiled because {slow}"
+        return _looped(graph), "des", f"des because {obstacle}, and not compiled because {slow}"
     return _compiled(graph, f"compiled because {obstacle}, and {len(graph):,} tasks are many")
+
+
+def _looped(graph: TaskGraph) -> Times:
+    from ..engine import des
+
+    return des.simulate(graph)
 
 
 def _compiled(graph: TaskGraph, reason: str) -> tuple[Times, str, str]:

@@ -116,7 +116,7 @@ def test_auto_says_that_it_would_compile_anew(monkeypatch: pytest.MonkeyPatch) -
     tasks, times = [None] * 5, object()
     monkeypatch.setattr(compiled, "why_not", lambda graph: "")
     monkeypatch.setattr(compiled, "simulate", lambda graph: times)
-    monkeypatch.setattr(engines.des, "simulate", lambda graph: times)
+    monkeypatch.setattr(engines, "_looped", lambda graph: times)
     assert engines.run(tasks)[1:] == ("des", f"des because links are shared, and not compiled because {NO_FOLDER}")  # type: ignore[arg-type]
     monkeypatch.setattr(engines, "MANY_TASKS_ANEW", 5)
     assert engines.run(tasks)[1:] == (  # type: ignore[arg-type]
