@@ -94,7 +94,7 @@ def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
 
 
 def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) -> Durations:
-    """Seconds of every stage's F, I and W and of a crossing: one microbatch simulated alone, undisturbed, forth and back."""
+    """Seconds of every stage's F, I and W and of a crossing: one microbatch by itself, undisturbed, forward and backward."""
     single = replace(shape, microbatches=1, splits=1)
     layout = lay_out(_OneMicrobatch(schedule), single)
     whole = replace(scenario.plan, splits=1, overlap=replace(scenario.plan.overlap, pp=True))

@@ -1,4 +1,4 @@
-"""What several jobs on one cluster take: each alone, and all of them together.
+"""Step times of several jobs that share a cluster: each job by itself, and all of them together.
 
 All start together and step after step, so many steps that there is a time in which every job does at least one whole step while
 all of them run: after each has done its first and before any begins its last. A job's step is the mean of its whole steps within
@@ -50,7 +50,7 @@ SPARE = 1.25
 
 @dataclass(frozen=True)
 class JobRun:
-    """What a job's step takes among the others, and alone."""
+    """The step time of a job beside the others, and with the cluster to itself."""
 
     name: str
     gpus: int
@@ -73,7 +73,7 @@ class SharedRun(Summarised):
     until_ns: int
     """Between these times all of them run, and are measured."""
     notes: Sequence[str] = ()
-    """What somebody should know besides the numbers, in sentences."""
+    """What users should know besides the numbers, in sentences."""
 
     def as_dict(self) -> dict[str, Any]:
         named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")

@@ -77,7 +77,7 @@ def simulate_scenario(
     long: bool = False,
     expect: effort.Expect = effort.nobody,
 ) -> Run:
-    """The same for a scenario that has been put together already; `expect` is told what it will take."""
+    """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
     began = perf_counter()
     _must_be_possible(engine, steps)
     scenario = with_code(scenario)
