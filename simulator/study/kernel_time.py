@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ..escape import Summarised
 from .gpus.kernel import Asked, Software, time_kernel
@@ -44,15 +44,35 @@ class KernelTime(Summarised):
         return record if self.site_scalar != 1 else {name: value for name, value in record.items() if name != "site_scalar"}
 
 
-def kernel(
-    op: str, gpu: str, dtype: str = "bf16", *, m: int | None = None, n: int | None = None, k: int | None = None, batch: int = 1,
-    seq: int | None = None, heads: int | None = None, kv_heads: int | None = None, head_dim: int | None = None,
-    causal: bool | None = None, top_k: int | None = None, library: str = "", eager: bool = False, profile: str = "",
-    site_scalar: float | None = None,
-) -> KernelTime:  # fmt: skip
+class Options(TypedDict, total=False):
+    """The sizes of a kernel, and whose kernels on which machine."""
+
+    m: int | None
+    n: int | None
+    k: int | None
+    batch: int
+    seq: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    causal: bool | None
+    top_k: int | None
+    library: str
+    eager: bool
+    profile: str
+    site_scalar: float | None
+
+
+def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -> KernelTime:
     """Times a kernel on a GPU: a GEMM by `m`, `n` and `k`, attention by `seq` and `heads`, a memory-bound operator by `m`, `n`.
 
     `library` names whose kernels, `eager` splits operators as an eager framework does, `profile` is the file of a calibration.
     """
-    asked = Asked(op, gpu, dtype, (m, n, k), batch, (seq, heads, kv_heads, head_dim), causal, top_k)
-    return KernelTime(**time_kernel(asked, Software(library, eager, profile, site_scalar)))
+    given: dict[str, Any] = {"batch": 1, "library": "", "eager": False, "profile": "", **options}
+    m, n, k = map(given.get, ("m", "n", "k"))
+    seq, heads, kv_heads, head_dim = map(given.get, ("seq", "heads", "kv_heads", "head_dim"))
+    asked = Asked(
+        op, gpu, dtype, (m, n, k), given["batch"], (seq, heads, kv_heads, head_dim), given.get("causal"), given.get("top_k")
+    )
+    software = Software(given["library"], given["eager"], given["profile"], given.get("site_scalar"))
+    return KernelTime(**time_kernel(asked, software))
