@@ -1,4 +1,4 @@
-"""`trainsim schedule`: pipeline schedules by themselves, in unit times; one, or several beside one another."""
+"""`trainsim schedule`: one pipeline schedule in unit times, or a comparison of several."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
+    picture_path,
     print_json,
     print_pairs,
     print_table,
@@ -42,53 +43,76 @@ class Durations(click.types.FloatParamType):
         return numbers if len(numbers) > 1 else numbers[0]
 
 
-@click.command("schedule", short_help="Evaluate a pipeline schedule: order, bubble, memory.")
+@click.command("schedule", short_help="Evaluate pipeline schedules: order, bubble, memory.")
 @click.argument("name", required=False)
-@click.option("--compare", metavar="A,B,...", help="Put these schedules beside one another, on equal terms (see above).")
-@click.option("--ranks", type=Count(1, 4096), help="Pipeline ranks P.  [required unless NAME is a file]")
-@click.option("--microbatches", type=Count(1, 1_000_000), help="Microbatches M.  [required unless NAME is a file]")
-@click.option("--chunks", type=Count(1, 1024), default=1, show_default=True, help="Stages per rank V.")
-@click.option("--group", type=Count(1), help="Microbatches per round of an interleaved schedule, as Megatron counts.")
-@click.option("--splits", type=Count(1, 1024), default=2, show_default=True, help="Parts of every sequence, if it is split.")
-@click.option("--memory-limit", type=Positive(), default=1.0, show_default=True, help="Activations held, in multiples of P.")
-@click.option("--F", "forward", type=Durations(), default=1.0, show_default=True, help="Of a forward slot (one chunk).")
-@click.option("--B", "backward", type=Durations(), help="Of a whole backward slot.  [default: I + W]")
-@click.option("--I", "input_gradient", type=Durations(), default=1.0, show_default=True, help="Of an input-gradient slot.")
-@click.option("--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Of a weight-gradient slot.")
-@click.option("--FB", "pair", type=Duration(), help="Of an overlapped pair.  [default: F + B]")
-@click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Of a crossing between ranks.")
+@click.option("--compare", metavar="A,B,...", help="Compare these schedules at equal work (see above).")
+@click.option("--ranks", type=Count(1, 4096), help="Number of pipeline ranks, P.  [required unless NAME is a CSV file]")
+@click.option("--microbatches", type=Count(1, 1_000_000), help="Number of microbatches, M.  [required unless NAME is a CSV file]")
+@click.option("--chunks", type=Count(1, 1024), default=1, show_default=True, help="Stages per rank, V.")
+@click.option("--group", type=Count(1), help="Microbatches per group of an interleaved schedule, as in Megatron-LM.")
+@click.option("--splits", type=Count(1, 1024), default=2, show_default=True, help="Parts of each sequence, if it is split.")
+@click.option("--memory-limit", type=Positive(), default=1.0, show_default=True, help="Limit of activations, in multiples of P.")
+@click.option("--F", "forward", type=Durations(), default=1.0, show_default=True, help="Duration of a forward slot.")
+@click.option("--B", "backward", type=Durations(), help="Duration of a backward slot.  [default: I + W]")
+@click.option(
+    "--I", "input_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of an input-gradient slot."
+)
+@click.option(
+    "--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of a weight-gradient slot."
+)
+@click.option("--FB", "pair", type=Duration(), help="Duration of an overlapped pair of slots.  [default: F + B]")
+@click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Latency of a transfer between ranks.")
 @click.option(
     "--objective",
     type=click.Choice(["makespan", "span"]),
     default="makespan",
     show_default=True,
-    help="What a search makes short.",
+    help="The time that a search minimises.",
 )
 @click.option(
     "--memory-count",
     type=click.Choice(["fw", "half"]),
     default="fw",
     show_default=True,
-    help="How a search counts activations: held from F to W (fw), or freed by half at I.",
+    help="How a search counts activations: all held from F to W (fw), or half of them freed at I (half).",
 )
-@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Of a search, in seconds.")
-@click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table that torch loads.")
-@click.option("--plot", "plot_file", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw it.")
+@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Seconds for a search.")
+@click.option(
+    "--csv",
+    "csv_file",
+    metavar="FILE",
+    callback=checked_path((".csv",)),
+    help="Write the table for PyTorch.",
+)
+@click.option(
+    "--plot",
+    "plot_file",
+    metavar="FILE",
+    callback=picture_path,
+    help="Draw the schedule as PNG, SVG or PDF.",
+)
 @long_option
 @json_option
 def command(
     name: str | None, compare: str | None, csv_file: str | None, plot_file: str | None, long: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Evaluate schedule NAME (or `module:function`, `file.py:function`, FILE.csv): its order, bubble and memory.
+    """Evaluate the pipeline schedule NAME: the order of its slots, its bubble and its memory.
 
-    Durations have no unit; only their ratios matter. F, B, I and W are one number, or one for each stage, separated by
-    commas. Options that a schedule has no use for are ignored. A FILE.csv is the compute-only table of
-    torch.distributed.pipelining; it knows its own ranks, microbatches and chunks.
+    NAME is a schedule that `trainsim catalog schedules` lists, a function (`module:function` or `file.py:function`), or a CSV
+    file. A CSV file is the compute-only table of torch.distributed.pipelining; it determines the ranks, the microbatches and
+    the chunks.
 
-    With --compare, durations are those of a rank's whole share of a microbatch and are divided by the chunks and the splits
-    of a schedule, so that all do the same work; M counts whole microbatches; several durations are those of P equal parts
-    of the model.
+    Durations have no unit: only their ratios matter. F, B, I and W each take one number, or one number for each stage,
+    separated by commas. Options that do not apply to a schedule are ignored.
+
+    The bubble ratio is the idle fraction of the makespan: 1 - mean busy time / makespan. The bubble overhead compares the
+    makespan with the work of the busiest rank: makespan / busy time - 1.
+
+    With --compare all schedules do the same work. A duration then stands for the whole share of a rank in one microbatch, and
+    is divided by the chunks and the splits of each schedule. M counts whole microbatches. Several durations stand for P equal
+    parts of the model. `#` is the place by makespan, without the latency c of --comm and with it; `activations` the largest
+    number of microbatches whose activations one rank holds; `copies` of the model are kept by schedules of two directions.
     """
     names = [*([name] if name else []), *(part.strip() for part in (compare or "").split(",") if part.strip())]
     if not names:
@@ -102,7 +126,7 @@ def command(
 
 
 def _one(names: list[str], options: dict[str, Any], outputs: tuple[str | None, str | None, bool]) -> None:
-    """Evaluates one schedule and tells, writes and draws the result."""
+    """Evaluates one schedule; prints, writes and draws the result."""
     from ..study import catalog, torch_csv
     from ..study.schedule_verbs import brief, schedule
 
@@ -120,11 +144,11 @@ def _one(names: list[str], options: dict[str, Any], outputs: tuple[str | None, s
     if as_json:
         print_json(result.as_dict())
     else:
-        _tell(result, [("table", csv_file), ("picture", plot_file)])
+        _print_result(result, [("table", csv_file), ("picture", plot_file)])
 
 
-def _tell(result: Evaluation, written: list[tuple[str, str | None]]) -> None:
-    proof = [("bound", _proof(asdict(result.certificate)))] if result.certificate is not None else []
+def _print_result(result: Evaluation, written: list[tuple[str, str | None]]) -> None:
+    proof = [("lower bound", _proof(asdict(result.certificate)))] if result.certificate is not None else []
     print_pairs([*result.summary, *proof, *((what, file) for what, file in written if file)])
     columns = zip(result.busy, result.span_per_rank, result.peaks["peak"], strict=True)
     rows = [[str(rank), f"{busy:.6g}", f"{span:.6g}", str(peak)] for rank, (busy, span, peak) in enumerate(columns)]
@@ -132,14 +156,14 @@ def _tell(result: Evaluation, written: list[tuple[str, str | None]]) -> None:
 
 
 def _proof(certificate: Mapping[str, Any]) -> str:
-    """How near to the best a schedule is known to be."""
-    found = f"{certificate['objective']} {certificate['value']:.6g}, no schedule below {certificate['lower_bound']:.6g}"
-    doubt = "" if certificate["proven"] else f"not proven, gap {certificate['gap']:.2%}; "
-    return f"{found}: {doubt}{certificate['status']}"
+    """The proven distance of a schedule from the best one."""
+    bound = f"{certificate['lower_bound']:.6g}, and the {certificate['objective']} found is {certificate['value']:.6g}"
+    gap = "" if certificate["proven"] else f"not proven, gap {certificate['gap']:.2%}; "
+    return f"{bound}: {gap}{certificate['status']}"
 
 
 def _several(names: list[str], options: dict[str, Any], plot_file: str | None, as_json: bool) -> None:
-    """Puts schedules beside one another."""
+    """Compares several schedules."""
     from ..study import catalog
     from ..study.schedule_verbs import brief, compare_schedules
 
@@ -153,19 +177,19 @@ def _several(names: list[str], options: dict[str, Any], plot_file: str | None, a
     if as_json:
         print_json(found.as_dict())
     else:
-        _tell_several(found.entries, found.places, found.refused)
+        _print_comparison(found.entries, found.places, found.refused)
         if plot_file and found.entries:
             print_pairs([("picture", plot_file)])
 
 
-def _tell_several(entries: Sequence[Entry], at: list[list[int]], refused: Sequence[Refused]) -> None:
+def _print_comparison(entries: Sequence[Entry], at: list[list[int]], refused: Sequence[Refused]) -> None:
     from ..study import catalog
     from ..study.evaluate import crossings
 
     latencies = [result.durations.comm for result in entries[0].results] if entries else []
     headers = ["schedule", "V"]
     for comm in latencies:
-        headers += [f"c = {comm:g}: #", "makespan", "bubble"]
+        headers += [f"c = {comm:g}: #", "makespan", "bubble ratio"]
     rows = []
     for entry, mine in zip(entries, at, strict=True):
         cells = [_called(entry), str(entry.chunks)]
@@ -176,21 +200,21 @@ def _tell_several(entries: Sequence[Entry], at: list[list[int]], refused: Sequen
     if rows:
         places = range(2, len(headers), 3)
         right = [column for column in range(1, len(headers) + 2) if column not in places]
-        print_table([*headers, "peak microbatches", "transfers"], rows, right=right)
+        print_table([*headers, "activations", "transfers"], rows, right=right)
     for item in refused:
         nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
-        say(f"{catalog.called(item.name)} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
+        say(f"{catalog.called(item.name)} does not apply: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
 
 
 def _called(entry: Entry) -> str:
-    """The name, with what makes the comparison uneven."""
+    """The name of a schedule, with its splits or copies of the model."""
     from ..study import catalog
 
-    copies = f" ({entry.copies} copies of the model)" if entry.copies > 1 else ""
+    copies = f" ({entry.copies} copies)" if entry.copies > 1 else ""
     return f"{catalog.called(entry.name)}{f' ({entry.splits} splits)' if entry.splits > 1 else copies}"
 
 
 def _place(mine: list[int], i: int) -> str:
-    """A place among the schedules, with how far the latency moved it."""
+    """The place among the schedules, and by how many places the latency moved it."""
     moved = mine[0] - mine[i]
     return f"{mine[i]} ({'↑' if moved > 0 else '↓'}{abs(moved)})" if moved else str(mine[i])

@@ -115,9 +115,13 @@ class Evaluation(Summarised):
         overhead = self.makespan / max(busy) - 1
         return [
             ("schedule", f"{catalog.called(self.name)}, {sizes}" if self.name else sizes),
-            ("makespan", f"{self.makespan:.6g}"),
-            ("span", f"{max(spans):.6g} at the longest rank, {max(spans) - max(busy):.6g} of it idle"),
-            ("bubble", f"{self.bubble_ratio:.4%} of the makespan (ratio), {overhead:.4%} over the work (overhead)"),
+            ("makespan", f"{self.makespan:.6g} from the first start to the last end"),
+            (
+                "longest span",
+                f"{max(spans):.6g} on one rank, from its first start to its last end, {max(spans) - max(busy):.6g} of it idle",
+            ),
+            ("bubble ratio", f"{self.bubble_ratio:.4%} of the makespan idle, mean over ranks"),
+            ("bubble overhead", f"{overhead:.4%} longer than the work of the busiest rank"),
             ("transfers", f"{crossings(self.layout):,} between ranks"),
         ]
 

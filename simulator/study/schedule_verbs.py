@@ -104,7 +104,7 @@ def compare_schedules(
 def brief(result: Evaluation) -> str:
     """Makespan and bubble in a line."""
     latency = f" with c = {result.durations.comm:g}" if result.durations.comm else ""
-    return f"makespan {result.makespan:.6g}, bubble {result.bubble_ratio:.2%}{latency}"
+    return f"makespan {result.makespan:.6g}, bubble ratio {result.bubble_ratio:.2%}{latency}"
 
 
 def _found(names: Sequence[Any]) -> dict[str, Any]:

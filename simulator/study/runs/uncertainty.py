@@ -46,7 +46,7 @@ def provenance_lines(kernels: Mapping[str, float], collectives: Mapping[str, flo
     for what, shares in (("kernels", kernels), ("collectives", collectives)):
         if any(share for name, share in shares.items() if name not in BEST):
             listed += [f"{what} {', '.join(f'{_percent(share)} {name}' for name, share in shares.items() if share)}"]
-    return [("known by", "; ".join(listed))] if listed else []
+    return [("provenance", "; ".join(listed))] if listed else []
 
 
 def _percent(share: float) -> str:
