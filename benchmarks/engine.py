@@ -25,7 +25,7 @@ from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
 from simulator.engine.task import TaskGraph
 from simulator.study.assemble import bound_of, program_of
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 
 MIB = 2**20
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -25,7 +26,7 @@ def stays(scenario: str) -> list[str]:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event != "call" or code in seen or code.co_name == "<module>" or not code.co_filename.startswith(str(PACKAGE)):
+        if event != "call" or code in seen or not code.co_flags & CO_OPTIMIZED or not code.co_filename.startswith(str(PACKAGE)):
             return
         seen.add(code)
         module = Path(code.co_filename).relative_to(PACKAGE).with_suffix("").as_posix()

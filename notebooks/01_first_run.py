@@ -75,13 +75,8 @@ assert abs(sum(shares.values()) - m.step_time_s) < 1e-9
 # step differs a little, because its first and last stages also do the embedding and the loss.
 
 # %%
-from simulator.program.slot import Shape, lay_out
-from simulator.study import catalog
-from simulator.study.evaluate import evaluate
-
 for microbatches in (8, 16, 32, 64):
-    layout = lay_out(catalog.module("schedules", "1f1b"), Shape(ranks=8, microbatches=microbatches))
-    ratio = evaluate(layout).as_dict()["bubble_ratio"]
+    ratio = sim.schedule("1f1b", ranks=8, microbatches=microbatches).bubble_ratio
     formula = 7 / (microbatches + 7)
     assert abs(ratio - formula) < 1e-9
     print(f"M = {microbatches:2}: simulated {ratio:.4f}, formula {formula:.4f}")

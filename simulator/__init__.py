@@ -9,7 +9,9 @@ Everything below is loaded when it is first used: importing the package costs no
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,14 +23,23 @@ if TYPE_CHECKING:
     from .figures.trace import trace as trace
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
+    from .study.collective_table import collective as collective
+    from .study.flows import flows as flows
+    from .study.kernel_time import kernel as kernel
+    from .study.runnable import load as load
+    from .study.runnable import scenario as scenario
     from .study.runs.run import Run as Run
     from .study.scenarios.api import cluster as cluster
     from .study.scenarios.api import framework as framework
     from .study.scenarios.api import model as model
-    from .study.scenarios.load import load as load
-    from .study.scenarios.load import scenario as scenario
     from .study.scenarios.scenario import Perturb as Perturb
+    from .study.schedule_verbs import compare_schedules as compare_schedules
+    from .study.schedule_verbs import schedule as schedule
     from .study.simulate import simulate as simulate
+    from .study.step_views import memory as memory
+    from .study.step_views import network as network
+    from .study.topology import topology as topology
+    from .study.validate.report import validate as validate
     from .workload.job import Job as Job
 
 __version__ = "0.1.0"
@@ -44,16 +55,37 @@ _WHERE = {
     "Run": "study.runs.run",
     "UserError": "errors",
     "cluster": "study.scenarios.api",
+    "collective": "study.collective_table",
+    "compare_schedules": "study.schedule_verbs",
+    "flows": "study.flows",
     "framework": "study.scenarios.api",
     "gantt": "figures.gantt",
-    "load": "study.scenarios.load",
+    "kernel": "study.kernel_time",
+    "load": "study.runnable",
+    "memory": "study.step_views",
     "model": "study.scenarios.api",
-    "scenario": "study.scenarios.load",
+    "network": "study.step_views",
+    "scenario": "study.runnable",
+    "schedule": "study.schedule_verbs",
     "simulate": "study.simulate",
+    "topology": "study.topology",
     "trace": "figures.trace",
+    "validate": "study.validate.report",
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605
+
+
+class _Face(ModuleType):
+    """The package as users hold it. Importing `simulator.memory.account`, say, makes Python store the subpackage `memory` here,
+    where a verb of that name stands: the verb stays."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> Any:

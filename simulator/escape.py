@@ -8,6 +8,7 @@ names stay as they were written.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from html import escape
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
@@ -29,6 +30,32 @@ def _escaped(character: str) -> str:
 def html(text: str) -> str:
     """Text for HTML, between tags and in quoted attributes."""
     return escape(terminal(text), quote=True)
+
+
+def block(title: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values under a title, for a terminal."""
+    return "\n".join([title, *(f"  {terminal(name):<11} {terminal(text)}" for name, text in pairs)])
+
+
+def html_table(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values as a table in HTML."""
+    rows = "".join(f"<tr><th>{html(name)}</th><td style='text-align:left'>{html(text)}</td></tr>" for name, text in pairs)
+    return f"<table>{rows}</table>"
+
+
+class Summarised:
+    """A value that shows itself by its summary: names with values."""
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """Names and values, in the order in which people ask for them."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return block(type(self).__name__, self.summary)
+
+    def _repr_html_(self) -> str:
+        return html_table(self.summary)
 
 
 def figure(text: str) -> str:

@@ -15,7 +15,7 @@ from simulator.engine.fold import Folded, fold, unfolded
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.timeline import Times
 from simulator.study.assemble import bound_of, program_of
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario
 
 
 def small_model(layers: int = 8, **changes: Any) -> Any:
@@ -32,8 +32,8 @@ def small_cluster(nodes: int = 2, **changes: Any) -> Any:
     return sim.cluster({**shape, **changes})
 
 
-def scenario(model: Any = None, cluster: Any = None, plan: Any = None, job: Any = None, **more: Any) -> Scenario:
-    return Scenario(
+def scenario(model: Any = None, cluster: Any = None, plan: Any = None, job: Any = None, **more: Any) -> RunnableScenario:
+    return RunnableScenario(
         model or small_model(),
         cluster or small_cluster(),
         plan or sim.Plan(),
@@ -66,14 +66,14 @@ class Both:
             np.testing.assert_array_equal(self.whole_times.arrival_ns[mine], self.folded_times.arrival_ns[theirs])
 
 
-def bound(of: Scenario, steps: int | None = 1) -> Bound:
+def bound(of: RunnableScenario, steps: int | None = 1) -> Bound:
     return bound_of(of, program_of(of, steps))
 
 
-def bound_twice(of: Scenario, steps: int | None = 1) -> tuple[Skeleton, Skeleton]:
+def bound_twice(of: RunnableScenario, steps: int | None = 1) -> tuple[Skeleton, Skeleton]:
     """What a scenario is bound to with every link, whether it can ever bind or not; and then as `simulate` binds it."""
-    whole = bound_of(of, program_of(of, steps), every_link=True)
-    return whole.skeleton, bound(of, steps).skeleton
+    both_ways = bound(of, steps)
+    return both_ways.every_link, both_ways.skeleton
 
 
 def both(whole: Skeleton, folded: Skeleton) -> Both:

@@ -26,8 +26,8 @@ from simulator.errors import OutsideDomain, UserError
 from simulator.program.op import COMPUTE
 from simulator.program.slot import Exchange, Layout, Shape, Slot, lay_out
 from simulator.study import catalog, outside
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
-from simulator.study.scenarios.scenario import Scenario
 from simulator.workload.framework import Framework, HostTimes
 
 from .blocking import Pipeline, by_itself, crossing, does, megatron
@@ -321,7 +321,7 @@ def test_t1_12_waiting_for_a_transfer_in_progress_is_exposed_time_of_pp(name: st
     """Of two ranks: whatever moves while one of them idles is what that waits for, a sender until its edge is free."""
     for latency in ("0 us", "3 us"):
         run = run_of(name, Shape(2, 6), latency=latency)
-        rows, exposed = run.timeline.to_pandas(), run.spent.of("pp")[run.engine_timeline.class_of]
+        rows, exposed = run.timeline.to_pandas(), run.time_by_cause.of("pp")[run.engine_timeline.class_of]
         for rank in range(2):
             mine = rows[rows["rank"] == rank]
             sent, received = (mine[mine.kind == kind] for kind in ("send", "receive"))
@@ -344,7 +344,7 @@ def during(rows: Any, until: str, run: Run) -> Any:
 def test_t1_12_blocking_exposes_more_and_adds_up_to_the_step(name: str) -> None:
     shape = grid(name, wide=False)[-1]
     free, held = (run_of(name, shape, blocks=blocks) for blocks in (False, True))
-    assert (held.spent.ns.sum(axis=1) == held.observation.window_ns).all()
+    assert (held.time_by_cause.ns.sum(axis=1) == held.observation.window_ns).all()
     assert held.metrics.exposed_s["pp"] >= free.metrics.exposed_s["pp"] > 0
     assert held.metrics.exposed_s["pp"] > free.metrics.exposed_s["pp"] or name == "naive"
 

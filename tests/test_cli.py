@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_exit_3(scenario: Path) -> None:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_an_interrupt_is_exit_130(as_json: bool, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.study.scenarios.load.load", interrupt)
+    monkeypatch.setattr("simulator.study.runnable.load", interrupt)
     said = trainsim("run", scenario, *["--json"] * as_json)
     assert said.code == 130
     assert said.err.strip() == "interrupted"
@@ -204,7 +204,7 @@ def test_a_bug_of_ours_is_exit_1_and_says_so(error: Exception, scenario: Path, m
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("simulator.study.scenarios.load.load", broken)
+    monkeypatch.setattr("simulator.study.runnable.load", broken)
     said = trainsim("run", scenario, "--json")
     assert said.code == 1
     assert "oops" in said.record["error"]

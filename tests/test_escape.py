@@ -24,7 +24,7 @@ from simulator import escape
 from simulator.commands import _show
 from simulator.errors import UserError
 from simulator.study.calibrate.table import line
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 
 from .commandline import SMALL, Said, trainsim
 from .source import modules

@@ -150,7 +150,7 @@ class TestWriting:
         def worked(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr("simulator.study.scenarios.load.load", worked)
+        monkeypatch.setattr("simulator.study.runnable.load", worked)
         said = trainsim("run", "llama3-70b-64xh100", option.replace("FOLDER", str(tmp_path / "new")))
         assert said.code == 2
         assert f"the folder {str(tmp_path / 'new')!r}"[:40] in said.err

@@ -22,7 +22,7 @@ from simulator.program.program import Program
 from simulator.study import catalog
 from simulator.study.assemble import program_of, site_of
 from simulator.study.documents import source
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.workload.framework import Framework, Fusion, HostTimes
 
 from . import house

@@ -25,16 +25,16 @@ from simulator.engine.timeline import Timeline, Times
 from simulator.figures.gantt import gantt
 from simulator.figures.trace import events_of
 from simulator.kernels import Kernel, KernelCost, Rowwise
-from simulator.metrics import Observation
+from simulator.metrics import Observation, idle
 from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh
 from simulator.program.op import COMPUTE, HOST, AnyOp, Collective, Compute, Transfer, Wait
 from simulator.program.program import END, Body, Communicator, Key, Program, Stage, Step
-from simulator.study.assemble import layout_of, program_of, site_of
+from simulator.study.assemble import layout_of, prices_of, program_of, site_of
 from simulator.study.fits import memory_of
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
 from simulator.study.scenarios import feasible
-from simulator.study.scenarios.scenario import Scenario
 
 from .house import both, scenario, small_cluster, small_model
 
@@ -84,8 +84,9 @@ def timeline_of(bound: Bound, folded: Folded | None = None, *, closed: bool = Fa
 
 
 def run_of(of: Scenario, host: Host | None, *, steps: int = 1, every: bool = False) -> Run:
-    bound, program = bound_with(of, host, steps=steps, every=every), program_of(of, steps)
-    return Run(of, program, timeline_of(bound), bound.labels, memory_of(of, layout_of(of)), "des", "", 0.0)
+    bound, program, prices = bound_with(of, host, steps=steps, every=every), program_of(of, steps), prices_of(of)
+    timeline, memory = timeline_of(bound), memory_of(of, layout_of(of))
+    return Run(of, program, site_of(of, prices), prices, bound, timeline, memory, "des", "", 0.0)
 
 
 def operations(bound: Bound, timeline: Timeline) -> list[Times]:
@@ -109,7 +110,7 @@ def assert_pruning_is_exact(some: Bound, every: Bound) -> None:
     seen = []
     for bound in (some, every):
         timeline = timeline_of(bound)
-        seen.append((bound, timeline, Observation(timeline, bound.labels).spent))
+        seen.append((bound, timeline, idle.measure(Observation(timeline, bound.labels))))
     assert_same_operations(seen[0][:2], seen[1][:2])
     for cause in seen[1][2].causes:
         mine, theirs = (spent.of(cause)[timeline.class_of] for _, timeline, spent in seen)
@@ -320,7 +321,7 @@ def test_t8_4_a_graph_is_one_launch_with_all_that_is_in_it() -> None:
 def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
     of = of_plan({"tp": 1, "pp": 1}, tokens=64, batch=2)
     run, bare = run_of(of, EAGER), run_of(of, None)
-    spent = run.spent
+    spent = run.time_by_cause
     assert spent.ns.sum() == run.observation.window_ns
     assert run.metrics.launch_s > 0.5 * run.metrics.step_time_s
     assert run.metrics.launch_s == pytest.approx(run.metrics.step_time_s - bare.metrics.step_time_s, rel=1e-9)
@@ -334,8 +335,8 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
 @pytest.mark.parametrize("host", [EAGER, GRAPHED, SYNCED], ids=["eager", "graphed", "synced"])
 def test_t4_4_holds_with_a_host(plan: dict[str, Any], host: Host) -> None:
     run = run_of(of_plan(plan, perturb=(SLOW,) if plan else ()), host, steps=2)
-    assert (run.spent.ns >= 0).all()
-    assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
+    assert (run.time_by_cause.ns >= 0).all()
+    assert (run.time_by_cause.ns.sum(axis=1) == run.observation.window_ns).all()
 
 
 @pytest.mark.parametrize("plan", ["blocking", "blocking groups", "blocking zero bubble", "blocking pairs"])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.engine.task import Csr
 from simulator.metrics.idle import BUBBLE, _latest, imbalance
-from simulator.study.runs.run import REPORTED_AXES, Run
+from simulator.study.runs.result import REPORTED_AXES
+from simulator.study.runs.run import Run
 
 from .house import scenario, small_cluster, small_model
 
@@ -34,8 +35,8 @@ def run_of(plan: dict[str, Any], *slow: sim.Perturb, cluster: dict[str, Any] | N
 
 def causes_add_up(run: Run) -> None:
     """On every rank to the nanosecond, and in the printed means."""
-    assert (run.spent.ns >= 0).all()
-    assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
+    assert (run.time_by_cause.ns >= 0).all()
+    assert (run.time_by_cause.ns.sum(axis=1) == run.observation.window_ns).all()
     m = run.metrics
     idle_s = sum(m.exposed_s.values()) + sum(m.imbalance_s.values()) + m.launch_s + m.bubble_fraction * m.step_time_s
     assert m.busy_s + m.optimizer_s + idle_s == pytest.approx(m.step_time_s, rel=1e-9)
@@ -62,7 +63,7 @@ def test_t4_9_without_a_pipeline_there_is_no_bubble(data: st.DataObject) -> None
     run = run_of(plan, *slow, more={"framework": framework}, steps=steps)
     causes_add_up(run)
     if pp == 1:
-        assert not run.spent.of(BUBBLE).any()
+        assert not run.time_by_cause.of(BUBBLE).any()
         assert run.metrics.bubble_fraction == 0
         if slow and framework.name == "none":
             assert sum(run.metrics.imbalance_s.values()) > 0, "where launches are free somebody waits for a straggler"
@@ -72,7 +73,7 @@ def test_t4_3_a_slower_member_of_a_tensor_group_is_imbalance_of_tp() -> None:
     """Two ranks, one at half speed, free links: the other waits as long as it computes."""
     run = run_of({"tp": 2, "pp": 1, "dp": 1}, sim.Perturb(rank=1, speed=0.5), cluster={**FREE, "gpus_per_node": 2})
     fast, slow = (run.engine_timeline.class_of[rank] for rank in (0, 1))
-    waited = run.spent.of(imbalance("tp"))
+    waited = run.time_by_cause.of(imbalance("tp"))
     assert waited[slow] == 0
     assert waited[fast] == pytest.approx(later_ns(run, slow, fast), rel=1e-3)
     causes_add_up(run)
@@ -80,7 +81,7 @@ def test_t4_3_a_slower_member_of_a_tensor_group_is_imbalance_of_tp() -> None:
 
 def later_ns(run: Run, slow: int, fast: int) -> int:
     """How much longer one class of ranks computes than another, optimizer included."""
-    at_work = run.spent.of("busy") + run.spent.of("optimizer")
+    at_work = run.time_by_cause.of("busy") + run.time_by_cause.of("optimizer")
     return int(at_work[slow] - at_work[fast])
 
 
@@ -89,7 +90,7 @@ def test_t4_8_a_slower_replica_is_imbalance_of_dp(optimizer: str) -> None:
     plan = {"tp": 1, "pp": 1, "dp": 4, "optimizer": optimizer}
     run = run_of(plan, sim.Perturb(rank=0, speed=0.5), cluster=FREE)
     fast, slow = (run.engine_timeline.class_of[rank] for rank in (1, 0))
-    waited = run.spent.of(imbalance("dp"))
+    waited = run.time_by_cause.of(imbalance("dp"))
     assert waited[slow] == 0
     assert waited[fast] == pytest.approx(later_ns(run, slow, fast), rel=1e-3)
     assert run.metrics.imbalance_s["dp"] > 0.3 * run.metrics.step_time_s
@@ -109,13 +110,13 @@ def test_t4_8_at_the_norm_another_stage_is_bubble_and_a_replica_imbalance() -> N
     rows = even.timeline.to_pandas()
     ended = rows[(rows["rank"] == 1) & (rows.stream == "compute")].end_ns.max()
     until = rows[(rows["rank"] == 0) & (rows.stream == "compute")].end_ns.max()
-    assert even.spent.of(BUBBLE)[last] >= until - ended > 0
+    assert even.time_by_cause.of(BUBBLE)[last] >= until - ended > 0
     slow = [sim.Perturb(rank=rank, speed=0.5) for rank in (0, 2)]  # one replica of two, both its stages
     plan = {"tp": 1, "pp": 2, "dp": 2, "rank_order": "tp-cp-ep-dp-pp"}
     uneven = run_of(plan, *slow, cluster=FREE)
     causes_add_up(uneven)
     fast = uneven.engine_timeline.class_of[1]
-    assert uneven.spent.of(imbalance("dp"))[fast] > 0.3 * uneven.observation.window_ns[fast]
+    assert uneven.time_by_cause.of(imbalance("dp"))[fast] > 0.3 * uneven.observation.window_ns[fast]
 
 
 def test_t4_3_a_slow_stage_is_bubble_whatever_collectives_its_kernels_are_behind() -> None:
@@ -123,7 +124,7 @@ def test_t4_3_a_slow_stage_is_bubble_whatever_collectives_its_kernels_are_behind
     slow = [sim.Perturb(rank=rank, speed=0.5) for rank in (2, 3)]
     run = run_of({"tp": 2, "pp": 2, "dp": 1}, *slow, cluster=FREE)
     first = run.engine_timeline.class_of[0]
-    assert run.spent.of(BUBBLE)[first] > 0.3 * run.observation.window_ns[first]
+    assert run.time_by_cause.of(BUBBLE)[first] > 0.3 * run.observation.window_ns[first]
     assert sum(run.metrics.imbalance_s.values()) < 0.01 * run.metrics.step_time_s
 
 
@@ -174,7 +175,7 @@ def test_bubble_and_executed_flop_are_means_over_ranks_not_over_classes() -> Non
     for run in (folded, whole):
         m, seen = run.metrics, run.observation
         classes = run.engine_timeline.class_of
-        bubble_ns = [int(run.spent.of(BUBBLE)[which]) for which in classes]
+        bubble_ns = [int(run.time_by_cause.of(BUBBLE)[which]) for which in classes]
         assert m.bubble_fraction == pytest.approx(sum(bubble_ns) / 8 / seen.window_ns[0], rel=1e-12)
         flop = run.timeline.to_pandas().flop.sum()
         assert m.hfu == pytest.approx(flop / 8 / m.step_time_s / seen.peak_flop_per_s, rel=1e-12)

@@ -13,9 +13,9 @@ from simulator.errors import Infeasible, UserError
 from simulator.memory.account import RankMemory, account
 from simulator.study.assemble import layout_of, program_of
 from simulator.study.fits import memory_of, terms_of
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
 from simulator.study.scenarios import feasible
-from simulator.study.scenarios.scenario import Scenario
 from simulator.units import GIB, MIB
 from simulator.workload.framework import Framework, MemoryOverhead
 

@@ -17,13 +17,22 @@ PUBLIC = (
     "Run",
     "UserError",
     "cluster",
+    "collective",
+    "compare_schedules",
+    "flows",
     "framework",
     "gantt",
+    "kernel",
     "load",
+    "memory",
     "model",
+    "network",
     "scenario",
+    "schedule",
     "simulate",
+    "topology",
     "trace",
+    "validate",
 )
 
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from simulator.study import catalog
-from simulator.study.scenarios.load import from_mapping, load
+from simulator.study.runnable import load
+from simulator.study.runnable import scenario as from_mapping
 
 from .readme import README, rendered
 

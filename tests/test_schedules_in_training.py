@@ -118,7 +118,7 @@ def test_t3_4_a_post_validated_optimizer_waits_for_its_own_rank_only() -> None:
     for rank, start_ns in first.items():
         backward = rows[(rows["rank"] == rank) & (rows.phase == "B") & (rows.stream == "compute")]
         assert start_ns == backward.end_ns[backward.end_ns <= start_ns].max()
-    assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
+    assert (run.time_by_cause.ns.sum(axis=1) == run.observation.window_ns).all()
 
 
 @pytest.mark.parametrize("name", ["zb-h2", "zb-h1"])

@@ -18,8 +18,8 @@ from simulator.lowering.passes.repeat import NORM
 from simulator.metrics.idle import BUSY
 from simulator.program.labels import Labels
 from simulator.program.op import COMPUTE
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
-from simulator.study.scenarios.scenario import Scenario
 from simulator.study.steady_state import LONGEST_PERIOD, between_starts, repeating
 
 from .house import both, bound, bound_twice, scenario, small_cluster
@@ -95,15 +95,15 @@ def test_t3_7_nothing_is_lost_and_nothing_counted_twice(plan: dict[str, Any]) ->
         assert [cost.calls for cost in run.kernel_costs] == [cost.calls for cost in steady.kernel_costs]
         assert [cost.calls for cost in run.collective_costs] == [cost.calls for cost in steady.collective_costs]
     for run in (steady, *others):
-        assert (run.spent.ns >= 0).all()
-        assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
+        assert (run.time_by_cause.ns >= 0).all()
+        assert (run.time_by_cause.ns.sum(axis=1) == run.observation.window_ns).all()
         assert run.observation.window_ns.min() == run.observation.window_ns.max()
         shown = run.timeline.to_pandas(ranks=[0])
         kernels = shown[shown.stream == COMPUTE]
         lasted_ns = (kernels.end_ns - kernels.start_ns).sum()
         which = run.engine_timeline.class_of[0]
         optimizer_ns = kernels[kernels.phase == "optimizer"].pipe(lambda rows: (rows.end_ns - rows.start_ns).sum())
-        assert lasted_ns - optimizer_ns == run.spent.of(BUSY)[which]
+        assert lasted_ns - optimizer_ns == run.time_by_cause.of(BUSY)[which]
         assert shown.start_ns.min() >= 0
         assert len(run.timeline) == len(run.timeline.to_pandas())
 

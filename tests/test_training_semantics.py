@@ -191,8 +191,8 @@ PLANS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("steps", [1, 2])
 def test_t4_4_busy_exposed_bubble_and_optimizer_are_the_step(plan: dict[str, Any], steps: int) -> None:
     run = run_of(plan, steps=steps, perturb=(sim.Perturb(rank=1, speed=0.8),))
-    assert (run.spent.ns >= 0).all()
-    assert (run.spent.ns.sum(axis=1) == run.observation.window_ns).all()
+    assert (run.time_by_cause.ns >= 0).all()
+    assert (run.time_by_cause.ns.sum(axis=1) == run.observation.window_ns).all()
 
 
 def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
@@ -200,7 +200,7 @@ def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
     fast = small_cluster(1, intra_node="NVSwitch 10 TB/s", latency={"nvlink": "0.0001 ns"})
     model = small_model(layers=4, vocab=128, hidden=2048, heads=16, kv_heads=16, ffn_hidden=8192)
     run = run_of({"tp": 1, "pp": 4, "dp": 1}, model=model, cluster=fast, job=sim.Job(512, 8, 1))
-    spent = run.spent
+    spent = run.time_by_cause
     assert run.metrics.exposed_s["pp"] < 1e-5
     assert run.metrics.bubble_fraction == pytest.approx(3 / 11, rel=0.1)
     assert (spent.of(BUSY) + spent.of(BUBBLE) + spent.of(OPTIMIZER) + spent.of("pp") == run.observation.window_ns).all()
@@ -247,7 +247,7 @@ def test_t4_3_waiting_for_a_slow_stage_is_bubble() -> None:
         {"tp": 1, "pp": 2, "dp": 1}, cluster=small_cluster(1, gpus_per_node=2), perturb=(sim.Perturb(rank=1, speed=0.5),)
     )
     assert uneven.metrics.bubble_fraction > even.metrics.bubble_fraction
-    assert uneven.spent.of(BUBBLE)[0] > uneven.spent.of(BUBBLE)[1]
+    assert uneven.time_by_cause.of(BUBBLE)[0] > uneven.time_by_cause.of(BUBBLE)[1]
 
 
 @pytest.mark.parametrize(("layers", "pp", "chunks", "shares"), [

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..engine.skeleton import Skeleton
-from ..engine.task import FULL_SPEED, RATE_BITS, Array, Profile
+from ..engine.task import FULL_SPEED, RATE_BITS, Array, Csr, Profile
 from ..errors import InvariantBroken, UserError
 from ..hardware.cluster import Cluster
 from ..hardware.wiring import Wiring
@@ -21,11 +20,9 @@ from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
 from .conduct import Conduct
 from .degraded import Degraded
+from .host import Host, launched
+from .perturb import Perturbation, profile
 from .template import write
-
-if TYPE_CHECKING:
-    from .host import Host
-    from .perturb import Perturbation
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -33,6 +30,9 @@ class Bound:
     """A skeleton and what its templates' rows stand for. Template p is that of pipeline coordinate p."""
 
     skeleton: Skeleton
+    """Its footprints leave out the links that can never bind."""
+    every_link: Skeleton
+    """The same with all links that its footprints cross."""
     labels: tuple[Labels, ...]
     mesh: Mesh
     algorithms: Mapping[tuple[str, int], str]
@@ -68,12 +68,11 @@ def bind(
     site: Site,
     *,
     gpus: Array | None = None,
-    every_link: bool = False,
     every_launch: bool = False,
 ) -> Bound:
     """The skeleton of a program at a site. Rank r is GPU r, or `gpus[r]`; perturbed ranks are GPUs.
 
-    With `every_link` no link is left out of footprints, whether it can ever bind or not; with `every_launch` no launch.
+    With `every_launch` no launch is left out, whether anything can ever wait for it or not.
     """
     cluster, perturbations = site.cluster, site.perturbations
     gpus = np.arange(mesh.ranks) if gpus is None else gpus
@@ -86,8 +85,7 @@ def bind(
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
     of_links = _by_target(perturbations, "link")
     link_profile = _profiled(capacity, of_links, profiles)
-    binds = ~never_binding(cluster.wiring, link_profile, profiles) | every_link
-    ground = Ground(mesh, gpus, cluster, site.conduct, binds, Degraded(of_links, profiles))
+    ground = Ground(mesh, gpus, cluster, site.conduct, Degraded(of_links, profiles))
     groups = lay_groups(written, program.communicators, ground)
     skeleton = Skeleton(
         written.templates,
@@ -102,12 +100,19 @@ def bind(
         groups.foot_weight,
         link_profile,
     )
-    if site.host is None:
-        return Bound(skeleton, written.labels, mesh, groups.algorithms, groups.families)
-    from .host import launched
+    labels, families = written.labels, groups.families
+    if site.host is not None:
+        skeleton, labels = launched(skeleton, labels, site.host, every=every_launch)
+        families = (*families, gpus[:, None])
+    slim = _without(skeleton, never_binding(cluster.wiring, link_profile, profiles))
+    return Bound(slim, skeleton, labels, mesh, groups.algorithms, families)
 
-    skeleton, labels = launched(skeleton, written.labels, site.host, every=every_launch)
-    return Bound(skeleton, labels, mesh, groups.algorithms, (*groups.families, gpus[:, None]))
+
+def _without(skeleton: Skeleton, dropped: Array) -> Skeleton:
+    """The skeleton without some links in its footprints."""
+    feet, kept = skeleton.feet, np.flatnonzero(~dropped[skeleton.feet.idx])
+    slim = Csr.from_pairs(feet.row_of[kept], feet.idx[kept], len(feet))
+    return replace(skeleton, feet=slim, foot_weight=skeleton.foot_weight[kept])
 
 
 def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:
@@ -125,8 +130,6 @@ def _profiled(base: Array, changes: Mapping[int, Sequence[Perturbation]], profil
     index = index + len(profiles)
     profiles += [Profile.constant(value) for value in values.tolist()]
     for target, perturbations in changes.items():
-        from .perturb import profile
-
         changed = profile(int(base[target]), perturbations)
         if changed not in profiles:
             profiles.append(changed)

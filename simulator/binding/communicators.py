@@ -52,14 +52,13 @@ class Groups:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ground:
-    """Where groups are laid: a mesh of ranks on a cluster, how collectives are done there, and the links that can ever bind."""
+    """Where groups are laid: a mesh of ranks on a cluster, and how collectives are done there."""
 
     mesh: Mesh
     gpus: Array
     """Rank -> its GPU."""
     cluster: Cluster
     conduct: Conduct
-    binds: Array
     degraded: Degraded
 
 
@@ -190,10 +189,9 @@ class _Layer:
         return self.bare.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)
 
     def _add(self, rows: Array, pattern: int, routed: Routed) -> None:
-        kept = self.ground.binds[routed.link]
-        weight = np.floor(routed.share[kept] * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
-        group = rows[routed.group[kept]]
-        self.entries.append((group, np.full(len(group), pattern), routed.link[kept], np.maximum(weight, 1)))
+        weight = np.floor(routed.share * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
+        group = rows[routed.group]
+        self.entries.append((group, np.full(len(group), pattern), routed.link, np.maximum(weight, 1)))
 
 
 def _identity(plan: Sequence[Round]) -> tuple[object, ...]:

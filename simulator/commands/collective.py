@@ -77,7 +77,7 @@ def command(
     and column j is how many bytes rank i has for rank j. There are as many GPUs as rows, and one line is printed: its size
     is what a rank holds on average, what it keeps for itself included, rounded up to whole bytes.
     """
-    from ..study.collective import spread, time_collective
+    from ..study.collective_table import collective
     from ..study.links.timing import switch_abilities
     from ..study.scenarios.code import Trust
 
@@ -86,23 +86,18 @@ def command(
     with progress("simulating") as expect:
         gpus = exchange.ranks if exchange else gpus
         found = _large_enough(cluster, gpus, nodes, Trust(trust))
-        chosen, sizes = spread(found, gpus, nodes), [] if exchange else _sizes(first, last, factor)
+        sizes = [] if exchange else _sizes(first, last, factor)
         how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "long": long, "expect": expect}
-        rows = time_collective(kind, found, sizes, gpus=chosen, matrix=exchange.held if exchange else None, **how)
+        table = collective(kind, found, sizes, gpus=gpus, nodes=nodes, matrix=exchange.held if exchange else None, **how)
+    rows = table.rows
     if fidelity == "stepwise" and found.fabric != "ideal":
         say(FACE_VALUE, err=True)
     elif rows[0].algorithm == "sharp" and found.fabric != "ideal" and "sharp" not in switch_abilities(found):
         say(SET_UP, err=True)
-    used = len({gpu // found.gpus_per_node for gpu in chosen.tolist()})
     if as_json:
-        head = {"kind": kind, "cluster": found.name, "gpus": len(chosen), "nodes": used, "fidelity": fidelity}
-        if exchange:
-            (_, most_sent), (_, most_received) = exchange.spans
-            head |= {"most_sent_bytes": most_sent, "most_received_bytes": most_received}
-        print_json({**head, "rows": [row.as_dict() for row in rows]})
+        print_json(table.as_dict())
         return
-    spreading = f"{len(chosen):,} GPUs, {len(chosen) // used} on each of {used:,} node{'s' * (used > 1)} of {found.name}"
-    print_pairs([("collective", kind), ("on", spreading), *_between(exchange)])
+    print_pairs(table.heading)
     cells = []
     for r in rows:
         figures = (r.as_dict()["time_us"], r.algorithm_gb_per_s, r.bus_gb_per_s)
@@ -132,14 +127,6 @@ def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:
     if gpus not in (None, len(held)):
         raise UserError(f"{len(held)} rows, and --gpus {gpus}", where=str(file), hint="leave --gpus out, or give every GPU a row")
     return Exchange.of(held)
-
-
-def _between(exchange: Exchange | None) -> list[tuple[str, str]]:
-    """What ranks send to others, and receive, in words."""
-    if exchange is None:
-        return []
-    spans = [f"{least:,.0f} to {most:,.0f} B" if least < most else f"{most:,.0f} B" for least, most in exchange.spans]
-    return [("each sends", f"{spans[0]} to others"), ("and receives", spans[1])]
 
 
 def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) -> Cluster:

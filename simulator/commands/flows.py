@@ -19,15 +19,12 @@ def command(cases: Path, long: bool, as_json: bool) -> None:
     The file holds {"cases": [{"name", "links": [{"capacity_Bps", "latency_s"}], "flows": [{"start_s", "size_B", "route"}]}]},
     where a route lists links by their index.
     """
-    from ..study import effort
-    from ..study.flows import effort_of, end_times_s, read_cases
+    from ..study.flows import flows
 
     with progress("solving") as expect:
-        read = read_cases(cases)
-        effort.check(effort_of(read), f"{sum(len(case.flows) for case in read):,} flows", "fewer flows", long=long, expect=expect)
-        solved = [(case, end_times_s(case)) for case in read]
+        solved = flows(cases, long=long, expect=expect)
     if as_json:
-        print_json({"cases": [{"name": case.name, "flows": [{"end_s": end} for end in ends]} for case, ends in solved]})
+        print_json({"cases": [{"name": case.name, "flows": [{"end_s": end} for end in case.end_s]} for case in solved]})
         return
-    rows = [[case.name, str(i), f"{end:.9g}"] for case, ends in solved for i, end in enumerate(ends)]
+    rows = [[case.name, str(i), f"{end:.9g}"] for case in solved for i, end in enumerate(case.end_s)]
     print_table(["case", "flow", "end (s)"], rows, right=(1, 2))

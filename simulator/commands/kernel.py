@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from ._show import Count, Positive, json_option, print_json, print_pairs
@@ -44,20 +42,13 @@ def command(
     of two branches. A cast reads 16 bits and writes DTYPE, once; the state of Adam is in fp32 whatever DTYPE is. The answer says
     which measurements it comes from, its relative standard error, and whether it lies beyond what was measured.
     """
-    from ..study.gpus.kernel import Asked, Software, time_kernel
+    from ..study.kernel_time import kernel
 
-    asked = Asked(op, gpu, dtype, (m, n, k), batch, (seq, heads, kv_heads, head_dim), causal, top_k)
-    record: dict[str, Any] = time_kernel(asked, Software(library, eager, profile, site_scalar))
+    found = kernel(
+        op, gpu, dtype, m=m, n=n, k=k, batch=batch, seq=seq, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
+        top_k=top_k, library=library, eager=eager, profile=profile, site_scalar=site_scalar,
+    )  # fmt: skip
     if as_json:
-        print_json(record)
-        return
-    print_pairs(
-        [
-            ("kernel", f"{record['op']} on {record['gpu']} in {record['dtype']}"),
-            ("time", f"{record['time_us']:,.2f} us, give or take {record['sigma']:.0%} (one standard error)"),
-            ("model", record["model"]),
-            ("provenance", record["provenance"] + (", beyond the measured sizes" if record["extrapolated"] else "")),
-            *([("site", f"every kernel takes {record['site_scalar']:g} times as long")] if "site_scalar" in record else []),
-            ("rate", f"{record['tflop_per_s']:,.1f} TFLOP/s, {record['gb_per_s']:,.0f} GB/s"),
-        ]
-    )
+        print_json(found.as_dict())
+    else:
+        print_pairs(found.summary)

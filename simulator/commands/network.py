@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..engine.task import Array
     from ..study.network.network import LinkUse, Network
     from ..study.network.waiting import WaitedLink
-    from ..study.scenarios.tenancy import Tenancy
+    from ..study.runnable import RunnableJobs
 
 MOST_WAITS = 3
 """The limiting links that are listed one by one; the rest is summed."""
@@ -75,13 +75,12 @@ def command(
 
     For several jobs on one cluster, show the links that more than one job uses, and the traffic of each job.
     """
-    from ..study.scenarios.load import load
-    from ..study.scenarios.tenancy import Tenancy
+    from ..study.runnable import RunnableJobs, load
 
     patience = {"allow_oom": allow_oom, "long": long}
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
-        if isinstance(found, Tenancy):
+        if isinstance(found, RunnableJobs):
             _print_jobs(found, top, {"--link": name, "--plot": plot}, patience, as_json=as_json)
             return
         link = found.cluster.link_named(name) if name else None
@@ -97,7 +96,9 @@ def command(
         _print_tables(network, *shown, link, bins, plot)
 
 
-def _print_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool) -> None:
+def _print_jobs(
+    jobs: RunnableJobs, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool
+) -> None:
     """The links that several jobs share; raises `UserError` for options that only one job takes."""
     from dataclasses import asdict
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..study.run_options import ENGINES, MOST_STEPS
+from ..study.effort import ENGINES, MOST_STEPS
 from ._show import (
     Count,
     checked_path,
@@ -68,23 +68,23 @@ def command(
 
     A scenario with `jobs` runs several jobs at once on one cluster, and reports how much each job slows down.
     """
-    from ..study.scenarios.load import load
-    from ..study.scenarios.tenancy import Tenancy
+    from ..study.runnable import RunnableJobs, load
+    from ..study.simulate import simulate_scenario
     from ..units import show_s
 
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
-        if isinstance(found, Tenancy):
+        if isinstance(found, RunnableJobs):
             _refuse_extras({**options, "gantt": gantt, "trace": trace})
             patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
             shared = found.simulate(**patience)
             record, summary, wall_s, notes = shared.as_dict(), shared.summary, shared.wall_s, [*shared.notes]
-            listed = [(t.name, t.scenario.simulate(**patience)) for t in found.tenants if costs]
+            listed = [(t.name, simulate_scenario(t.scenario, **patience)) for t in found.tenants if costs]
         else:
             run = found.simulate(**options, expect=expect)
             record, summary, wall_s, notes = run.as_dict(), run.summary, run.wall_s, run.notes
             listed = [("", run)] if costs else []
-    if not isinstance(found, Tenancy):
+    if not isinstance(found, RunnableJobs):
         with progress("drawing"):
             summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
     print_notes(notes)

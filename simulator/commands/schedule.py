@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .. import escape
-from ..errors import Fault, OutsideDomain, UserError
+from ..errors import UserError
 from ._show import (
     Count,
     Duration,
@@ -26,12 +26,8 @@ from ._show import (
 )
 
 if TYPE_CHECKING:
-    from ..program.slot import Shape
     from ..study.compare_schedules import Entry, Refused
     from ..study.evaluate import Evaluation
-
-MOST_SLOTS = 4_000_000
-NAMES = {"forward": "F", "backward": "B", "input_gradient": "I", "weight_gradient": "W"}
 
 
 class Durations(click.types.FloatParamType):
@@ -118,135 +114,43 @@ def command(
     parts of the model. `#` is the place by makespan, without the latency c of --comm and with it; `activations` the largest
     number of microbatches whose activations one rank holds; `copies` of the model are kept by schedules of two directions.
     """
-    from ..study import catalog
-
     names = [*([name] if name else []), *(part.strip() for part in (compare or "").split(",") if part.strip())]
     if not names:
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
-    schedules = _found(names, catalog.typed)
-    shape = _shape(schedules, options)
-    _must_be_short(schedules, shape, long=long)
     if compare is None:
-        _one(names[0], schedules[names[0]], shape, (csv_file, plot_file, as_json))
+        _one(names, {**options, "long": long}, (csv_file, plot_file, as_json))
     elif csv_file:
         raise UserError("--csv writes one schedule, not several", hint="leave out --compare, or --csv")
     else:
-        _several(schedules, shape, plot_file, as_json)
+        _several(names, {**options, "long": long}, plot_file, as_json)
 
 
-def _found(names: list[str], find: Any) -> dict[str, Any]:
-    """Each name's schedule; names that are not found are reported all at once."""
-    found: dict[str, Any] = {}
-    faults: list[Fault] = []
-    for name in names:
-        try:
-            found[name] = find("schedules", name)
-        except UserError as error:
-            faults += error.faults
-    if faults:
-        raise UserError(faults=faults)
-    return found
-
-
-def _shape(schedules: Mapping[str, Any], options: dict[str, Any]) -> Shape:
-    """The shape that the options give; sizes that they leave open come from the first CSV file."""
-    from ..program.slot import Durations, Goal, Shape
-
-    table = next((schedule.shape for schedule in schedules.values() if hasattr(schedule, "shape")), None)
-    sizes: dict[str, Any] = {size: options[size] or getattr(table, size, None) for size in ("ranks", "microbatches")}
-    if missing := [f"--{size}" for size, value in sizes.items() if value is None]:
-        message = f"{', '.join(schedules)}: {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing"
-        raise UserError(message, hint="for example --ranks 4 --microbatches 8; only a FILE.csv has its own")
-    fields = ("chunks", "group", "splits", "memory_limit")
-    goal = Goal(*(options[field] for field in ("objective", "memory_count", "time_limit_s")))
-    durations = Durations(**{field: options[field] for field in (*NAMES, "pair", "comm")})
-    return Shape(**sizes, **{field: options[field] for field in fields}, durations=durations, goal=goal)
-
-
-def _check_durations(shape: Shape, count: int, what: str) -> None:
-    """Raises `UserError` unless several durations are as many as there are stages (or ranks)."""
-    faults = []
-    for field, letter in NAMES.items():
-        value = getattr(shape.durations, field)
-        if isinstance(value, tuple) and len(value) != count:
-            faults.append(Fault(f"--{letter} has {len(value)} durations for {count} {what}", "give one, or one for each"))
-    if faults:
-        raise UserError(faults=faults)
-
-
-def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) -> None:
-    """Raises `UserError` if the schedules together would take longer than a command may without --long."""
-    from ..program.slot import as_taken
-    from ..study import effort
-
-    takes = effort.Effort()
-    for schedule in schedules.values():
-        taken = as_taken(schedule, shape)
-        _must_be_small(taken)
-        takes += effort.of_schedule(taken.stages, taken.microbatches, searched=hasattr(schedule, "certificate"))
-    effort.check(takes, f"{', '.join(schedules)} of {shape.ranks:,} ranks", "fewer ranks or microbatches", long=long)
-
-
-def _must_be_small(shape: Shape) -> None:
-    """Raises `OutsideDomain` if the shape is too large to evaluate."""
-    slots = shape.stages * shape.microbatches
-    if slots > MOST_SLOTS:
-        reason = f"{slots:,} slots are more than one evaluation takes: at most {MOST_SLOTS:,}"
-        nearest = {"microbatches": max(1, MOST_SLOTS // shape.stages)}
-        raise OutsideDomain(reason, nearest=nearest if shape.stages <= MOST_SLOTS else {"chunks": MOST_SLOTS // shape.ranks})
-
-
-def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str | None, bool]) -> None:
+def _one(names: list[str], options: dict[str, Any], outputs: tuple[str | None, str | None, bool]) -> None:
     """Evaluates one schedule; prints, writes and draws the result."""
-    from ..program.slot import as_taken, lay_out
     from ..study import catalog, torch_csv
-    from ..study.evaluate import evaluate
+    from ..study.schedule_verbs import brief, schedule
 
     csv_file, plot_file, as_json = outputs
-    shape, called = as_taken(schedule, shape), catalog.called(name)
-    _check_durations(shape, shape.stages, "stages")
-    with progress(f"evaluating {called}"):
-        result = evaluate(lay_out(schedule, shape))
-        certificate = schedule.certificate(shape) if hasattr(schedule, "certificate") else None
-    sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
-    record = {"schedule": name, "shape": sizes, **result.as_dict()}
-    if certificate is not None:
-        record["certificate"] = asdict(certificate)
+    with progress(f"evaluating {catalog.called(names[0])}"):
+        result = schedule(names[0], **options)
     if csv_file:
         torch_csv.write(result.layout, csv_file)
     if plot_file:
         from ..figures.gantt import gantt, save
 
-        title = f"{called}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {_brief(result)}"
+        shape = result.layout.shape
+        title = f"{catalog.called(names[0])}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
         save(gantt(result, title=escape.figure(title)), plot_file)
     if as_json:
-        print_json(record)
+        print_json(result.as_dict())
     else:
-        _print_result(called, result, record, [("table", csv_file), ("picture", plot_file)])
+        _print_result(result, [("table", csv_file), ("picture", plot_file)])
 
 
-def _brief(result: Evaluation) -> str:
-    latency = f" with c = {result.durations.comm:g}" if result.durations.comm else ""
-    return f"makespan {result.makespan:.6g}, bubble ratio {result.bubble_ratio:.2%}{latency}"
-
-
-def _print_result(name: str, result: Evaluation, record: dict[str, Any], written: list[tuple[str, str | None]]) -> None:
-    shape, ratio, overhead = result.layout.shape, record["bubble_ratio"], record["bubble_overhead"]
-    pairs = [
-        ("schedule", f"{name}, {shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"),
-        ("makespan", f"{result.makespan:.6g} from the first start to the last end"),
-        (
-            "longest span",
-            f"{record['span']:.6g} on one rank, from its first start to its last end, {record['span_bubble']:.6g} of it idle",
-        ),
-        ("bubble ratio", f"{ratio:.4%} of the makespan idle, mean over ranks"),
-        ("bubble overhead", f"{overhead:.4%} longer than the work of the busiest rank"),
-        ("transfers", f"{record['transfers']:,} between ranks"),
-    ]
-    if "certificate" in record:
-        pairs.append(("lower bound", _proof(record["certificate"])))
-    print_pairs([*pairs, *((what, file) for what, file in written if file)])
-    columns = zip(record["busy_per_rank"], record["span_per_rank"], record["peak"], strict=True)
+def _print_result(result: Evaluation, written: list[tuple[str, str | None]]) -> None:
+    proof = [("lower bound", _proof(asdict(result.certificate)))] if result.certificate is not None else []
+    print_pairs([*result.summary, *proof, *((what, file) for what, file in written if file)])
+    columns = zip(result.busy, result.span_per_rank, result.peaks["peak"], strict=True)
     rows = [[str(rank), f"{busy:.6g}", f"{span:.6g}", str(peak)] for rank, (busy, span, peak) in enumerate(columns)]
     print_table(["rank", "busy", "span", "peak chunks"], rows, right=range(4))
 
@@ -258,35 +162,27 @@ def _proof(certificate: Mapping[str, Any]) -> str:
     return f"{bound}: {gap}{certificate['status']}"
 
 
-def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, as_json: bool) -> None:
+def _several(names: list[str], options: dict[str, Any], plot_file: str | None, as_json: bool) -> None:
     """Compares several schedules."""
     from ..study import catalog
-    from ..study.compare_schedules import compare, cut, places
+    from ..study.schedule_verbs import brief, compare_schedules
 
-    _check_durations(shape, shape.ranks, "ranks")
-    for schedule in schedules.values():
-        _must_be_small(cut(schedule, shape))
-    with progress(f"evaluating {len(schedules)} schedules"):
-        entries, refused = compare(schedules, shape)
-    at = places(entries)
-    if plot_file and entries:
+    with progress(f"evaluating {len(names)} schedules"):
+        found = compare_schedules(names, **options)
+    if plot_file and found.entries:
         from ..figures.gantt import gantts, save
 
-        drawn = {entry.name: entry.results[-1] for entry in entries}
-        titled = {escape.figure(f"{catalog.called(name)}: {_brief(result)}"): result for name, result in drawn.items()}
-        save(gantts(titled), plot_file)
+        drawn = {entry.name: entry.results[-1] for entry in found.entries}
+        save(gantts({escape.figure(f"{catalog.called(name)}: {brief(one)}"): one for name, one in drawn.items()}), plot_file)
     if as_json:
-        rows = [entry.as_dict(place) for entry, place in zip(entries, at, strict=True)]
-        sizes = {"ranks": shape.ranks, "microbatches": shape.microbatches}
-        outside = [{"schedule": item.name, "refused": item.reason, "nearest": dict(item.nearest)} for item in refused]
-        print_json({"shape": sizes, "schedules": rows, "refused": outside})
+        print_json(found.as_dict())
     else:
-        _print_comparison(entries, at, refused)
-        if plot_file and entries:
+        _print_comparison(found.entries, found.places, found.refused)
+        if plot_file and found.entries:
             print_pairs([("picture", plot_file)])
 
 
-def _print_comparison(entries: list[Entry], at: list[list[int]], refused: list[Refused]) -> None:
+def _print_comparison(entries: Sequence[Entry], at: list[list[int]], refused: Sequence[Refused]) -> None:
     from ..study import catalog
     from ..study.evaluate import crossings
 

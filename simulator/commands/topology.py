@@ -12,9 +12,9 @@ from ._show import Count, json_option, long_option, picture_path, print_json, pr
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
     from ..hardware.measure import Way
-    from ..hardware.wiring import Wiring
+    from ..study.topology import Topology
 
-MOST_LINKS = 2_000_000
+PICTURES = (".png", ".svg", ".pdf")
 
 
 @click.command("topology", short_help="Show the vertices and links of a cluster.")
@@ -30,90 +30,27 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     The bisection bandwidth is the largest rate at which one half of the nodes can send to the other half. The diameter is the
     number of links on the longest of all shortest routes between two GPUs.
     """
-    from ..study import effort
     from ..study.scenarios.api import cluster as find
+    from ..study.topology import topology
 
     found = find(cluster, trust=trust, **({"nodes": nodes} if nodes else {}))
-    takes = effort.of_topology(found.gpus, listed=as_json)
-    effort.check(takes, f"a cluster of {found.gpus:,} GPUs", "show fewer nodes: --nodes 64", long=long)
+    shown = topology(found, listed=as_json, long=long)
     if plot is not None:
         from ..figures.gantt import save
         from ..figures.topology import draw
 
         save(draw(found), plot)
-    _print_record(found) if as_json else _print_tables(found, plot)
+    print_json(shown.as_dict()) if as_json else _print_tables(shown, plot)
 
 
-def _print_record(cluster: Cluster) -> None:
-    from ..errors import UserError
-    from ..hardware.measure import bisection, diameter, link_classes, switches, ways
-
-    wiring = cluster.wiring
-    if wiring.links > MOST_LINKS:
-        raise UserError(f"{wiring.links:,} links are too many to print", hint="show fewer nodes: --nodes 64")
-    cut, across = bisection(cluster), diameter(cluster)
-    record = {
-        "name": cluster.name,
-        "shape": cluster.shape_name,
-        "inside": cluster.inside_name,
-        "routing": cluster.options.routing.policy,
-        "gpu": cluster.gpu.name,
-        "gpus": cluster.gpus,
-        "nodes": cluster.nodes,
-        "switches": switches(cluster),
-        "vertices": _vertices(wiring),
-        "bisection_bytes_per_s": cut.bytes_per_s,
-        "bisection_method": cut.method,
-        "diameter_links": across.hops,
-        "diameter_exact": across.exact,
-        "link_classes": [
-            {"name": c.name, "count": c.count, "capacity_bytes_per_s": c.bytes_per_s, "latency_s": c.latency_s}
-            for c in link_classes(wiring)
-        ],
-        "ways": [_way(cluster, way) for way in ways(cluster)],
-        "links": [_link(wiring, link) for link in range(wiring.links)],
-    }
-    print_json(record)
-
-
-def _vertices(wiring: Wiring) -> dict[str, int]:
-    """Vertices by kind, in the order of the wiring."""
-    kinds = dict.fromkeys(run.kind for run in wiring.vertices)
-    return {kind: sum(run.count for run in wiring.vertices if run.kind == kind) for kind in kinds}
-
-
-def _way(cluster: Cluster, way: Way) -> dict[str, Any]:
-    return {
-        "inside_node": way.inside,
-        "classes": list(way.classes),
-        "gpus": way.gpus,
-        "example": [cluster.wiring.vertex_name(0), cluster.wiring.vertex_name(way.example)],
-        "links": list(way.hops),
-        "latency_s": list(way.latency_s),
-        "bytes_per_s": list(way.bytes_per_s),
-    }
-
-
-def _link(wiring: Wiring, link: int) -> dict[str, Any]:
-    source, target = wiring.vertex_name(int(wiring.source[link])), wiring.vertex_name(int(wiring.target[link]))
-    return {
-        "name": f"{source}>{target}",
-        "source": source,
-        "target": target,
-        "class": wiring.link_classes[int(wiring.link_class[link])],
-        "capacity_bytes_per_s": float(wiring.capacity_bytes_per_s[link]),
-        "latency_s": float(wiring.latency_s[link]),
-    }
-
-
-def _print_tables(cluster: Cluster, plot: str | None) -> None:
+def _print_tables(shown: Topology, plot: str | None) -> None:
     from ..hardware.measure import bisection, diameter, link_classes, switches, ways
     from ..units import show_bytes, show_rate, show_s
 
-    gpu, wiring = cluster.gpu, cluster.wiring
+    cluster, gpu, wiring = shown.cluster, shown.cluster.gpu, shown.cluster.wiring
     size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
     cut, across, found = bisection(cluster), diameter(cluster), ways(cluster)
-    bought, vertices = switches(cluster), _vertices(wiring)
+    bought, vertices = switches(cluster), shown.vertices
     pooled = " (equal switches count as one where traffic is spread evenly)" if _pooled(bought, vertices) else ""
     print_pairs(
         [

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import get_args
 
 from ..hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
-from ..kernels import Kernel, KernelCost, Shape
+from ..kernels import Kernel, Shape
 from ..units import ns
 from .family import Constants, Estimate, Provenance, families
 from .machine import Machine, machine, same_kernels
@@ -133,15 +132,26 @@ def together(what: str, parts: Sequence[Estimate]) -> Estimate:
     return Estimate(total_s, what, worst.provenance, sigma, any(part.extrapolated for part in parts))
 
 
-def measured_cost(gpu: Gpu, dtype: str, fits: FitLibrary, options: Options | None = None) -> KernelCost:
-    """The cost of kernels of one dtype on one GPU, in nanoseconds, by what was measured. A dtype it lacks is refused now."""
+@dataclass(frozen=True, eq=False)
+class PricedKernels:
+    """The kernels of a run, each estimated once. Called with a kernel it gives whole nanoseconds."""
+
+    estimator: Estimator
+    estimates: dict[Kernel, Estimate] = field(default_factory=dict)
+    """Filled by `estimate`: a kernel has one estimate, whoever asks first."""
+
+    def estimate(self, kernel: Kernel) -> Estimate:
+        if kernel not in self.estimates:
+            self.estimates[kernel] = self.estimator.estimate(kernel)
+        return self.estimates[kernel]
+
+    def __call__(self, kernel: Kernel) -> int:
+        return ns(self.estimate(kernel).seconds)
+
+
+def measured_cost(gpu: Gpu, dtype: str, fits: FitLibrary, options: Options | None = None) -> PricedKernels:
+    """The cost of kernels of one dtype on one GPU, by what was measured. A dtype it lacks is refused now."""
     options = options or Options()
     options = replace(options, library=known_library(options.library, fits))
-    estimator = Estimator(gpu, dtype, fits, options)
     gpu.matmul_peak(dtype)
-
-    @cache
-    def cost(kernel: Kernel) -> int:
-        return ns(estimator.estimate(kernel).seconds)
-
-    return cost
+    return PricedKernels(Estimator(gpu, dtype, fits, options))

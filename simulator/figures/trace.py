@@ -29,7 +29,7 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
     """Writes the trace of `ranks` (by default the first rank of each class) and returns the number of events."""
     must_be(run, Run, "run", "a run", 'trace(sim.simulate(model, cluster, plan, job), "trace.json.gz")')
     must_be(path, (str, Path), "path", "the path of a file", 'trace(run, "trace.json.gz")')
-    chosen = run.chosen(ranks) if ranks is not None else _representatives(run)
+    chosen = run.existing(ranks) if ranks is not None else _representatives(run)
     arrows = _arrows(run, chosen)
     events = 0
     with atomic(path) as temporary:

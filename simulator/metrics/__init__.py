@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from ..engine.timeline import Timeline
 from ..program.labels import Labels
 from ..program.op import COMPUTE
 from ..units import seconds
-
-if TYPE_CHECKING:
-    from .idle import Spent
 
 Array = NDArray[Any]
 
@@ -104,13 +101,6 @@ class Observation:
         """Whether what belongs to the training steps of these numbers is measured."""
         counted: Array = (iteration >= self.window.iterations.start) & (iteration < self.window.iterations.stop)
         return counted
-
-    @cached_property
-    def spent(self) -> Spent:
-        """Where the time of every class went: what `idle` measures, kept because several metrics need it."""
-        from . import idle
-
-        return idle.measure(self)
 
     @cached_property
     def step_s(self) -> float:

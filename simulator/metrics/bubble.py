@@ -6,12 +6,17 @@ schedule, where nothing else can make a rank wait.
 
 from __future__ import annotations
 
-from . import Observation
-from .idle import BUBBLE
+from . import Observation, idle
+from .idle import BUBBLE, TimeByCause
 
 SCALES = "fraction"
 
 
-def measure(seen: Observation) -> float:
+def measure(observed: Observation) -> float:
     """Mean over all ranks; zero where nothing takes time."""
-    return seen.mean_s(seen.spent.of(BUBBLE)) / seen.step_s if seen.step_s else 0.0
+    return of_causes(observed, idle.measure(observed))
+
+
+def of_causes(observed: Observation, causes: TimeByCause) -> float:
+    """The same where the causes of idle time are known already."""
+    return observed.mean_s(causes.of(BUBBLE)) / observed.step_s if observed.step_s else 0.0

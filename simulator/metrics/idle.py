@@ -38,7 +38,7 @@ def imbalance(axis: str) -> str:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Spent:
+class TimeByCause:
     """Nanoseconds of each class of ranks (rows) by cause (columns)."""
 
     causes: tuple[str, ...]
@@ -65,7 +65,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Told:
+class _TaskFacts:
     """What labels say of each task."""
 
     axis: Array
@@ -81,15 +81,15 @@ class _Told:
     """The place of dp among the axes, or the one behind them."""
 
 
-def measure(seen: Observation) -> Spent:
+def measure(observed: Observation) -> TimeByCause:
     """Every class's time of the window, by cause."""
-    axes = tuple(dict.fromkeys((*seen.axes, DP)))
+    axes = tuple(dict.fromkeys((*observed.axes, DP)))
     causes = (BUSY, BUBBLE, OPTIMIZER, *axes, *map(imbalance, axes))
     busy, bubble, optimizer, first_axis = range(4)
-    told = _told(seen)
-    ns = np.zeros((len(seen.classes), len(causes)), dtype=np.int64)
-    for of, via in _pieces(seen, told):
-        axis, optimizing = np.append(told.axis, -1)[of.task], np.append(told.optimizing, False)[of.task]
+    facts = _facts(observed)
+    ns = np.zeros((len(observed.classes), len(causes)), dtype=np.int64)
+    for of, via in _pieces(observed, facts):
+        axis, optimizing = np.append(facts.axis, -1)[of.task], np.append(facts.optimizing, False)[of.task]
         if via is None:
             cause = np.where(optimizing, optimizer, busy)
         else:
@@ -97,45 +97,45 @@ def measure(seen: Observation) -> Spent:
             cause = np.where((via >= 0) & (of.task >= 0), first_axis + len(axes) + via, waiting)
         cause = np.where(axis >= 0, first_axis + axis, cause)
         np.add.at(ns, (of.which, cause), of.until_ns - of.from_ns)
-    return Spent(causes, ns)
+    return TimeByCause(causes, ns)
 
 
-def exposed(seen: Observation) -> tuple[Pieces, Array]:
+def exposed(observed: Observation) -> tuple[Pieces, Array]:
     """The exposed time of every class, piece by piece, each spent on a transfer or collective, and the axis of each by its
-    place in `seen.axes`. Launches are no communication."""
-    told = _told(seen)
-    axis = told.axis
-    communicates = np.append((axis >= 0) & ~told.launch, False)
+    place in `observed.axes`. Launches are no communication."""
+    facts = _facts(observed)
+    axis = facts.axis
+    communicates = np.append((axis >= 0) & ~facts.launch, False)
     columns = [np.zeros((4, 0), dtype=np.int64)]
-    for of, _ in _pieces(seen, told):
+    for of, _ in _pieces(observed, facts):
         columns.append(np.stack([of.which, of.task, of.from_ns, of.until_ns])[:, communicates[of.task]])
     found = Pieces(*np.concatenate(columns, axis=1))
     return found, axis[found.task]
 
 
-def _pieces(seen: Observation, told: _Told) -> Iterator[tuple[Pieces, Array | None]]:
+def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
     """The window of every class's compute stream in pieces; with each batch, how the walk got there, or None for own tasks."""
-    latest = _latest(seen, told.launch)
+    latest = _latest(observed, facts.launch)
     gaps = []
-    for which in seen.classes:
-        rows, tasks = seen.compute_rows(which), seen.timeline.expansion.tasks_of(which)
+    for which in observed.classes:
+        rows, tasks = observed.compute_rows(which), observed.timeline.expansion.tasks_of(which)
         start, end = (
-            c[tasks[rows]].clip(seen.window.begin_ns[which], seen.window.end_ns[which])
-            for c in (seen.timeline.times.start_ns, seen.timeline.times.end_ns)
+            c[tasks[rows]].clip(observed.window.begin_ns[which], observed.window.end_ns[which])
+            for c in (observed.timeline.times.start_ns, observed.timeline.times.end_ns)
         )
         yield Pieces(np.full(len(rows), which), tasks[rows], start, end), None
-        gaps.append(_gaps(seen, which, latest, rows, start, end))
-    coordinate = seen.timeline.expansion.skeleton.program
-    yield from _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns, told, coordinate)
+        gaps.append(_gaps(observed, which, latest, rows, start, end))
+    coordinate = observed.timeline.expansion.skeleton.program
+    yield from _walk(np.concatenate(gaps), latest, observed.timeline.times.start_ns, facts, coordinate)
 
 
-def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
+def _gaps(observed: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
     """Idle intervals as (class, from, to, the task at whose end the walk begins, how it got there).
 
     When its kernels are done a rank waits for what is left of its own tasks, and then for the last of all.
     """
-    tasks, ends = seen.timeline.expansion.tasks_of(which), seen.timeline.times.arrival_ns
-    begin_ns, end_ns = int(seen.window.begin_ns[which]), int(seen.window.end_ns[which])
+    tasks, ends = observed.timeline.expansion.tasks_of(which), observed.timeline.times.arrival_ns
+    begin_ns, end_ns = int(observed.window.begin_ns[which]), int(observed.window.end_ns[which])
     before = np.concatenate([[begin_ns], np.maximum.accumulate(end)[:-1]]) if len(rows) else np.zeros(0, dtype=np.int64)
     idle = np.flatnonzero(start > before)
     inner = np.stack([np.full(len(idle), which), before[idle], start[idle], latest[tasks[rows[idle]]]], axis=1)
@@ -148,33 +148,33 @@ def _gaps(seen: Observation, which: int, latest: Array, rows: Array, start: Arra
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
 
 
-def _told(seen: Observation) -> _Told:
+def _facts(observed: Observation) -> _TaskFacts:
     """What labels say of each task, by the first rank that takes part in it."""
-    rank_of, row_of = seen.timeline.expansion.origin
+    rank_of, row_of = observed.timeline.expansion.origin
     axis = np.full(len(rank_of), -1)
     optimizing, launch, transfer, norm = (np.zeros(len(rank_of), dtype=bool) for _ in range(4))
     ordered = np.argsort(rank_of, kind="stable")
-    cuts = np.searchsorted(rank_of[ordered], np.arange(len(seen.classes) + 1))
-    for which in seen.classes:
-        labels = seen.labels_of(which)
+    cuts = np.searchsorted(rank_of[ordered], np.arange(len(observed.classes) + 1))
+    for which in observed.classes:
+        labels = observed.labels_of(which)
         tasks = ordered[cuts[which] : cuts[which + 1]]
         rows = row_of[tasks]
         launch[tasks] = labels.is_launch[rows]
         optimizing[tasks] = (labels.phase[rows] == "optimizer") & labels.is_compute[rows]
         transfer[tasks] = labels.is_transfer[rows]
         norm[tasks] = (labels.phase[rows] == "norm") & ~launch[tasks]
-        for place, name in enumerate(seen.axes):
+        for place, name in enumerate(observed.axes):
             axis[tasks[labels.axis[rows] == name]] = place
-    coordinate = seen.timeline.expansion.skeleton.program[rank_of]
-    return _Told(axis, optimizing, launch, transfer, norm, coordinate, (*seen.axes, DP).index(DP))
+    coordinate = observed.timeline.expansion.skeleton.program[rank_of]
+    return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, (*observed.axes, DP).index(DP))
 
 
-def _latest(seen: Observation, is_launch: Array) -> Array:
+def _latest(observed: Observation, is_launch: Array) -> Array:
     """For each task, the predecessor (in its streams too) that it waited for longest, or -1: ends count with their tails.
 
     Communication wins a tie. A launch loses it: whoever ended with it would have been waited for without it too.
     """
-    graph, times = seen.timeline.expansion.graph, seen.timeline.times
+    graph, times = observed.timeline.expansion.graph, observed.timeline.times
     before, tail_ns = graph.all_preds()
     wins = (graph.pace < 0).astype(np.int64) - 2 * is_launch
     order = np.lexsort((before.idx, wins[before.idx], times.end_ns[before.idx] + tail_ns, before.row_of))
@@ -184,25 +184,25 @@ def _latest(seen: Observation, is_launch: Array) -> Array:
     return latest
 
 
-def _walk(gaps: Array, latest: Array, start: Array, told: _Told, coordinate: Array) -> Iterator[tuple[Pieces, Array]]:
+def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> Iterator[tuple[Pieces, Array]]:
     """Every gap piece by piece, from its end back, with how the walk got there; each step of the walk for all gaps at once."""
     which, low, high, task, via = gaps.T
     while len(which):
         nothing = task < 0
-        holds = (via == NORM) & ~nothing & (told.axis[task] < 0)
-        via = np.where(holds, np.where(coordinate[which] == told.coordinate[task], told.dp, STAGE), via)
+        holds = (via == NORM) & ~nothing & (facts.axis[task] < 0)
+        via = np.where(holds, np.where(coordinate[which] == facts.coordinate[task], facts.dp, STAGE), via)
         begins = np.where(nothing, low, np.maximum(low, start[np.maximum(task, 0)]))
-        spent = high > begins
-        yield Pieces(which[spent], task[spent], begins[spent], high[spent]), via[spent]
+        lasts = high > begins
+        yield Pieces(which[lasts], task[lasts], begins[lasts], high[lasts]), via[lasts]
         high = np.minimum(high, begins)
         more = (high > low) & ~nothing
         which, low, high, task, via = which[more], low[more], high[more], task[more], via[more]
-        task, via = latest[task], _through(task, via, told)
+        task, via = latest[task], _through(task, via, facts)
 
 
-def _through(task: Array, via: Array, told: _Told) -> Array:
+def _through(task: Array, via: Array, facts: _TaskFacts) -> Array:
     """How walks that got to some tasks go on behind them."""
-    collective = (told.axis[task] >= 0) & ~told.launch[task] & ~told.transfer[task]
-    first = np.where(told.norm[task], NORM, told.axis[task])
+    collective = (facts.axis[task] >= 0) & ~facts.launch[task] & ~facts.transfer[task]
+    first = np.where(facts.norm[task], NORM, facts.axis[task])
     on = np.where(collective & (via == DIRECTLY), first, via)
-    return np.where(told.transfer[task] & (via != told.dp), STAGE, on)
+    return np.where(facts.transfer[task] & (via != facts.dp), STAGE, on)

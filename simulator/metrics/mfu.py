@@ -24,15 +24,15 @@ class Utilisation:
     model_flop_per_s_per_gpu: float
 
 
-def measure(seen: Observation) -> Utilisation:
+def measure(observed: Observation) -> Utilisation:
     """Zero where nothing takes time."""
-    available = seen.step_s * seen.timeline.ranks * seen.peak_flop_per_s
+    available = observed.step_s * observed.timeline.ranks * observed.peak_flop_per_s
     if not available:
         return Utilisation(0.0, 0.0, 0.0)
     executed = 0.0
-    for which in seen.classes:
-        labels = seen.labels_of(which)
-        executed += int(seen.weight[which]) * int(labels.flop[seen.counts(labels.iteration)].sum())
-    executed /= seen.window.steps
-    per_gpu = seen.model_flop / seen.step_s / seen.timeline.ranks
-    return Utilisation(seen.model_flop / available, executed / available, per_gpu)
+    for which in observed.classes:
+        labels = observed.labels_of(which)
+        executed += int(observed.weight[which]) * int(labels.flop[observed.counts(labels.iteration)].sum())
+    executed /= observed.window.steps
+    per_gpu = observed.model_flop / observed.step_s / observed.timeline.ranks
+    return Utilisation(observed.model_flop / available, executed / available, per_gpu)

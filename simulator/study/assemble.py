@@ -12,7 +12,7 @@ import numpy as np
 from ..binding.bind import Bound, Site, bind
 from ..binding.host import Host
 from ..binding.perturb import Perturbation
-from ..costs.measured import Options, measured_cost
+from ..costs.measured import Options, PricedKernels, measured_cost
 from ..engine import des
 from ..engine.close import close
 from ..engine.fold import fold
@@ -32,11 +32,29 @@ from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
 
 
-def layout_of(scenario: Scenario) -> Layout:
-    """The scenario's schedule with its order of slots."""
+def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
+    """The scenario's cluster with what kernels, collectives and launches take there, and its disturbances."""
+    cluster = scenario.cluster
+    return Site(
+        cluster,
+        prices or prices_of(scenario),
+        conduct_on(cluster),
+        [_perturbation(p, cluster) for p in scenario.perturb],
+        _host(scenario.framework),
+    )
+
+
+def prices_of(scenario: Scenario) -> PricedKernels:
+    """What kernels of the scenario's dtype take on its GPU with its software."""
+    gpu = scenario.cluster.gpu
+    return measured_cost(gpu, scenario.job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(scenario.framework))
+
+
+def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
+    """The scenario's schedule with its order of slots. A schedule that is made for durations gets those of the site."""
     schedule, shape = catalog.module("schedules", scenario.plan.schedule), feasible.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
-        shape = replace(shape, durations=slot_durations(scenario, schedule, shape))
+        shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
     return lay_out(schedule, shape)
 
 
@@ -49,21 +67,9 @@ def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None 
     return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework)
 
 
-def bound_of(scenario: Scenario, program: Program, *, every_link: bool = False) -> Bound:
+def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> Bound:
     """The program on the scenario's cluster."""
-    return bind(program, feasible.mesh_of(scenario), site_of(scenario), every_link=every_link)
-
-
-def site_of(scenario: Scenario) -> Site:
-    """The scenario's cluster with what its dtype costs there, and its disturbances."""
-    cluster, options = scenario.cluster, options_of(scenario.framework)
-    return Site(
-        cluster,
-        measured_cost(cluster.gpu, scenario.job.activation_dtype, kernel_fits.shelf_for(cluster.gpu), options),
-        conduct_on(cluster),
-        [_perturbation(p, cluster) for p in scenario.perturb],
-        _host(scenario.framework),
-    )
+    return bind(program, feasible.mesh_of(scenario), site or site_of(scenario))
 
 
 def options_of(framework: Framework) -> Options:
@@ -87,14 +93,13 @@ def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
     return Perturbation(p.speed or 1.0, rank=p.rank, from_s=p.from_s, until_s=p.until_s)
 
 
-def slot_durations(scenario: Scenario, schedule: Any, shape: Shape) -> Durations:
-    """Seconds of every stage's F, I and W and of a crossing: one microbatch simulated alone, undisturbed, forth and back."""
+def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) -> Durations:
+    """Seconds of every stage's F, I and W and of a crossing: one microbatch by itself, undisturbed, forward and backward."""
     single = replace(shape, microbatches=1, splits=1)
     layout = lay_out(_OneMicrobatch(schedule), single)
-    undisturbed = replace(scenario, perturb=())
     whole = replace(scenario.plan, splits=1, overlap=replace(scenario.plan.overlap, pp=True))
     program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
-    bound = bound_of(undisturbed, program)
+    bound = bound_of(scenario, program, replace(site, perturbations=()))
     folded = fold(bound.skeleton)
     timeline = Timeline(des.simulate(close(folded.expansion.graph)), folded.expansion, folded.class_of)
     found: dict[tuple[str, int], float] = {}

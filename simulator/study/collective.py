@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -139,7 +138,7 @@ def time_collective(
     needed = effort_of(even, cluster, bound_as, nodes, sizes_bytes)
     effort.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
-    timeline = _run(bound, site, fidelity, partial(engines.must_send, long=long, expect=expect)).rank_times(0)
+    timeline = _run(bound, site, fidelity, engines.Limits(long=long, expect=expect).must_send).rank_times(0)
     labels = bound.labels[0]
     charges = bound.skeleton.templates[0].charge
     lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()

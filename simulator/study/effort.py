@@ -1,4 +1,4 @@
-"""What work will take, said before it begins: seconds of one core and bytes of memory, from nothing but sizes.
+"""An estimate of what work takes, made before it begins: seconds of one core and bytes of memory, from nothing but sizes.
 
 Every rate that this rests on stands here. All were measured in one go: processor seconds and resident bytes of single commands
 and calls, on a shared x86-64 virtual machine (two cores of an Intel Xeon), CPython 3.11, over grids of sizes that stay below a
@@ -18,8 +18,12 @@ from math import log2
 from ..errors import UserError
 from ..units import GIB, US_PER_S, show_bytes, show_s
 
+ENGINES = ("auto", "des", "replay", "compiled")
+"""What may be asked to run a graph of tasks."""
+MOST_STEPS = 1000
+"""Training steps in a row that may be asked for."""
 MOST_S = 10
-"""Seconds of work that nobody has to ask for twice."""
+"""Seconds of work up to which nothing is refused."""
 MOST_BYTES = 4 * GIB
 FLAG = "--long (in Python long=True) does it all the same"
 
@@ -48,7 +52,7 @@ US_PER_SEARCHED_SLOT = 320.0
 """The same of a schedule that improves its order step by step, its time limit aside."""
 US_PER_WIRED_GPU, BYTES_PER_WIRED_GPU = 25.0, 1300
 US_PER_LISTED_GPU, BYTES_PER_LISTED_GPU = 35.0, 7000
-"""A GPU of a cluster that is shown with all its links, in tables of classes or link by link."""
+"""A GPU of a cluster that is shown: in tables of link classes, or link by link."""
 US_PER_MEETING, BYTES_PER_MEETING = 0.022, 0.4
 """A bare flow that starts or ends, for each flow that shares one of its links."""
 US_PER_FLOW, BYTES_PER_FLOW = 55.0, 2000
@@ -77,7 +81,7 @@ class Effort:
 
 
 Expect = Callable[[Effort], None]
-"""Is told what work is estimated to take as soon as that is known, so that a bar can show how far it is."""
+"""Called with what work is estimated to take as soon as that is known, so that a progress bar can show how far it is."""
 
 
 def nobody(effort: Effort) -> None:
@@ -85,7 +89,7 @@ def nobody(effort: Effort) -> None:
 
 
 def check(effort: Effort, what: str, hint: str, *, long: bool, expect: Expect = nobody) -> None:
-    """Tells what work will take; raises `UserError` for more than goes without saying, unless it was asked for."""
+    """Reports what work is estimated to take; raises `UserError` for more than the limits, unless `long` allows it."""
     if not long and (effort.seconds > MOST_S or effort.bytes > MOST_BYTES):
         most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
         raise UserError(f"{what} would take {effort}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")
@@ -93,7 +97,7 @@ def check(effort: Effort, what: str, hint: str, *, long: bool, expect: Expect = 
 
 
 def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) -> Effort:
-    """A training step, as far as it is known before GPUs are told apart: with folding at least this."""
+    """A training step, by what is known before folding: with folding it takes at least this."""
     rows = sum(rows_of_rank)
     once = Effort.of(rows, US_PER_ROW, BYTES_PER_ROW) + Effort.of(gpus, US_PER_BOUND_GPU, BYTES_PER_GPU)
     if folding:

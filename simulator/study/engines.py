@@ -1,7 +1,8 @@
-"""Which engine runs a graph: the event loop, and what is quicker where it is proven to give the same."""
+"""Which engine runs a graph, the event loop or what is quicker where it is proven to give the same; and how long it may take."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from ..binding.stepwise import Counts
@@ -17,7 +18,7 @@ MANY_TASKS_ANEW = 2_000_000
 
 
 def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
-    """Times, the engine that made them, and why that one."""
+    """The times of a graph, the engine that computed them, and why that one."""
     if engine == "replay":
         return replay(graph), "replay", "replay because it was asked for, and nothing shares a link"
     obstacle = why_not(graph)
@@ -52,20 +53,30 @@ def _compiled(graph: TaskGraph, reason: str) -> tuple[Times, str, str]:
     return times, "compiled", f"{reason}; it was compiled for this run alone ({slow})" if slow else reason
 
 
-def must_end(tasks: int, engine: str, *, long: bool = False, expect: effort.Expect = effort.nobody) -> None:
-    """Raises `UserError` for more tasks than anybody would wait for unasked."""
-    by = quickest(engine)
-    more = "" if by == "compiled" else "; the compiled engine, with the extra 'fast', takes a third of the time"
-    what, hint = f"{tasks:,} tasks, because too few ranks behave alike,", "fewer GPUs or microbatches, or fewer disturbances"
-    effort.check(effort.of_tasks(tasks, by), what, hint + more, long=long, expect=expect)
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may take: by which engine, and whether that may be long."""
 
+    engine: str = "auto"
+    long: bool = False
+    expect: effort.Expect = effort.nobody
 
-def must_send(counts: Counts, *, long: bool = False, expect: effort.Expect = effort.nobody) -> None:
-    """Raises `UserError` for more messages of stepwise than anybody would wait for unasked."""
-    hint = "fidelity fluid, or fewer GPUs and microbatches"
-    effort.check(effort.of_messages(*counts), f"{counts.messages:,} messages of stepwise", hint, long=long, expect=expect)
+    @property
+    def quickest(self) -> str:
+        """The engine that would run many tasks."""
+        return "compiled" if self.engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
 
+    def must_end(self, tasks: int) -> None:
+        """Raises `UserError` for more tasks than anybody would wait for unasked."""
+        more = "" if self.quickest == "compiled" else "; the compiled engine, with the extra 'fast', takes a third of the time"
+        what, hint = f"{tasks:,} tasks, because too few ranks behave alike,", "fewer GPUs or microbatches, or fewer disturbances"
+        self.check(effort.of_tasks(tasks, self.quickest), what, hint + more)
 
-def quickest(engine: str) -> str:
-    """The engine that many tasks would go through."""
-    return "compiled" if engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
+    def must_send(self, counts: Counts) -> None:
+        """Raises `UserError` for more messages of stepwise than anybody would wait for unasked."""
+        hint = "fidelity fluid, or fewer GPUs and microbatches"
+        self.check(effort.of_messages(*counts), f"{counts.messages:,} messages of stepwise", hint)
+
+    def check(self, takes: effort.Effort, what: str, hint: str) -> None:
+        """Raises `UserError` for work that takes longer than goes without saying, unless it was asked for."""
+        effort.check(takes, what, hint, long=self.long, expect=self.expect)

@@ -7,7 +7,7 @@ free within a rank. The engine that runs training steps runs this too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm
@@ -20,7 +20,9 @@ from ..engine.stuck import grid
 from ..engine.task import UNCAPPED, Csr, TaskGraph
 from ..engine.timeline import Times
 from ..errors import Deadlock, UserError
+from ..escape import Summarised
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
+from . import catalog
 
 SCALE_BITS, TOTAL_BITS = 40, 62
 """The longest duration is at most 2^40 ticks, and all boxes one after the other, each with a crossing, at most 2^62."""
@@ -28,14 +30,18 @@ MOST_BOXES_WITH_MEMORY = 20_000
 """Boxes up to which the record of an evaluation holds the memory over time."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Summarised):
     """A schedule with the start and end of every box, in the unit of its durations."""
 
     layout: Layout
     starts: tuple[tuple[float, ...], ...]
     ends: tuple[tuple[float, ...], ...]
     peaks: dict[str, list[float]] = field(default_factory=dict)
+    name: str = ""
+    """The schedule as it was asked for, if by name."""
+    certificate: Any = None
+    """How near to the best it is known to be, if it was searched for."""
 
     @property
     def durations(self) -> Durations:
@@ -82,8 +88,10 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim schedule --json` prints."""
-        busy, span = self.busy, max(self.span_per_rank)
+        busy, span, shape = self.busy, max(self.span_per_rank), self.layout.shape
+        sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
         return {
+            **({"schedule": self.name, "shape": sizes} if self.name else {}),
             "makespan": self.makespan,
             "span": span,
             "span_per_rank": self.span_per_rank,
@@ -96,7 +104,26 @@ class Evaluation:
             "transfers": crossings(self.layout),
             "placement": list(self.layout.placement),
             "ranks": [[_plain(box) for box in boxes] for boxes in self.layout.orders],
+            **({} if self.certificate is None else {"certificate": asdict(self.certificate)}),
         }
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """The numbers that people ask for first, with names."""
+        shape, busy, spans = self.layout.shape, self.busy, self.span_per_rank
+        sizes = f"{shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"
+        overhead = self.makespan / max(busy) - 1
+        return [
+            ("schedule", f"{catalog.called(self.name)}, {sizes}" if self.name else sizes),
+            ("makespan", f"{self.makespan:.6g} from the first start to the last end"),
+            (
+                "longest span",
+                f"{max(spans):.6g} on one rank, from its first start to its last end, {max(spans) - max(busy):.6g} of it idle",
+            ),
+            ("bubble ratio", f"{self.bubble_ratio:.4%} of the makespan idle, mean over ranks"),
+            ("bubble overhead", f"{overhead:.4%} longer than the work of the busiest rank"),
+            ("transfers", f"{crossings(self.layout):,} between ranks"),
+        ]
 
     def _memory(self) -> list[list[list[float]]] | None:
         """[time, chunks held from then on] of each rank; None where that would be longer than anybody reads."""
@@ -110,7 +137,7 @@ def _plain(box: Box) -> list[Any]:
     return ["FB", list(box.forward), list(box.backward)] if isinstance(box, Pair) else list(box)
 
 
-def evaluate(layout: Layout) -> Evaluation:
+def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluation:
     """Runs a laid-out schedule for its shape's durations. Raises `Deadlock` if its order cannot be carried out."""
     durations = layout.shape.durations
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
@@ -121,7 +148,7 @@ def evaluate(layout: Layout) -> Evaluation:
         times = des.simulate(graph)
     except Deadlock as deadlock:
         raise _explained(deadlock, boxes, graph) from None
-    return Evaluation(layout, *_by_rank(layout, times, per_unit), peaks=peaks(layout))
+    return Evaluation(layout, *_by_rank(layout, times, per_unit), peaks(layout), name, certificate)
 
 
 def _exact(duration: float) -> Fraction:

@@ -1,4 +1,4 @@
-"""A deadlock in words: which rank is stuck on which stream, at what, waiting for what."""
+"""A deadlock in words: which rank is blocked on which stream, at which operation, waiting for which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a scenario fits in memory: asked before anything is lowered for real, since lowering takes most of a refusal's time.
+"""Whether a scenario fits in memory, found before the whole program is lowered: lowering takes most of the time of a refusal.
 
 What a rank holds depends on the order of its slots and on what one microbatch keeps. So a single microbatch is lowered, which
 takes milliseconds, and the slots of all of them are counted.

@@ -22,7 +22,7 @@ from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
 from ..files import check_count, read_bounded
 from . import json_text
-from .effort import Effort, of_flows
+from .effort import Effort, Expect, check, nobody, of_flows
 
 MOST_BYTES = 2**24
 """Of a file."""
@@ -148,6 +148,21 @@ def end_times_s(case: Case) -> list[float]:
 def _power_of_two(least: Fraction) -> Fraction:
     """About 2^PRECISION_BITS times so many, and no fewer."""
     return Fraction(2) ** (least.numerator.bit_length() - least.denominator.bit_length() + 1 + PRECISION_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """When each flow of a case ends, in the order of the case."""
+
+    name: str
+    end_s: tuple[float, ...]
+
+
+def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = nobody) -> list[Ends]:
+    """Solves bare flows over bare graphs, of cases or of a file that holds some: when each ends, sharing links max-min fairly."""
+    known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
+    check(effort_of(known), f"{sum(len(case.flows) for case in known):,} flows", "fewer flows", long=long, expect=expect)
+    return [Ends(case.name, tuple(end_times_s(case))) for case in known]
 
 
 def read_cases(path: Path) -> list[Case]:

@@ -1,4 +1,4 @@
-"""What several jobs on one cluster take: each alone, and all of them together.
+"""Step times of several jobs that share a cluster: each job by itself, and all of them together.
 
 All start together and step after step, so many steps that there is a time in which every job does at least one whole step while
 all of them run: after each has done its first and before any begins its last. A job's step is the mean of its whole steps within
@@ -10,23 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from .. import escape
-from ..binding.bind import Bound, bind
+from ..binding.bind import Bound, Site, bind
 from ..engine import des
 from ..engine.close import close
-from ..engine.fold import Folded, fold
+from ..engine.fold import fold
 from ..engine.join import join
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import UserError
+from ..escape import Summarised
 from ..lowering.passes.repeat import NORM
+from ..program.slot import Layout
 from ..units import seconds, show_s
 from . import engines
 from .assemble import layout_of, program_of, site_of
@@ -50,7 +50,7 @@ SPARE = 1.25
 
 @dataclass(frozen=True)
 class JobRun:
-    """What a job's step takes among the others, and alone."""
+    """The step time of a job beside the others, and with the cluster to itself."""
 
     name: str
     gpus: int
@@ -62,8 +62,8 @@ class JobRun:
         return self.step_time_s / self.alone_s if self.alone_s else 1.0
 
 
-@dataclass(frozen=True)
-class SharedRun:
+@dataclass(frozen=True, repr=False)
+class SharedRun(Summarised):
     """The result of several jobs on one fabric."""
 
     jobs: tuple[JobRun, ...]
@@ -73,7 +73,7 @@ class SharedRun:
     until_ns: int
     """Between these times all of them run, and are measured."""
     notes: Sequence[str] = ()
-    """What somebody should know besides the numbers, in sentences."""
+    """What users should know besides the numbers, in sentences."""
 
     def as_dict(self) -> dict[str, Any]:
         named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")
@@ -88,53 +88,77 @@ class SharedRun:
             for job in self.jobs
         ]
 
-    def __repr__(self) -> str:
-        return "\n".join(["SharedRun", *(f"  {escape.terminal(name):<11} {text}" for name, text in self.summary)])
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Placed:
+    """A job with what is made of it once: its site in the whole cluster, and the order of its slots."""
+
+    tenant: Tenant
+    site: Site
+    layout: Layout
+    passing: bool
+    """Whether a disturbance begins or ends."""
+
+    @property
+    def least_steps(self) -> int:
+        return 1 if self.passing else LEAST_STEPS[self.tenant.scenario.plan.optimizer]
+
+    def bound(self, steps: int) -> Bound:
+        """So many steps of the job on its GPUs."""
+        scenario = self.tenant.scenario
+        program = program_of(scenario, steps, self.layout)
+        return bind(program, feasible.mesh_of(scenario), self.site, gpus=np.array(self.tenant.gpus))
+
+
+def _placed(tenancy: Tenancy) -> list[_Placed]:
+    """The jobs of a cluster, each checked."""
+    placed, begins_or_ends = [], passing(tenancy.perturb)
+    for tenant in tenancy.tenants:
+        feasible.check(tenant.scenario)
+        site = site_of(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
+        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), begins_or_ends))
+    return placed
 
 
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
     """Every job alone, then all of them together."""
-    began = perf_counter()
+    began, limits = perf_counter(), engines.Limits("des", long)
     notes: list[str] = []
-    for tenant in tenancy.tenants:
-        feasible.check(tenant.scenario)
-        memory = memory_of(tenant.scenario, layout_of(tenant.scenario))
+    placed = _placed(tenancy)
+    for job in placed:
+        memory = memory_of(job.tenant.scenario, job.layout)
         if not allow_oom:
-            must_fit(tenant.scenario, memory)
-        notes += [f"{tenant.name}: {sentence}" for sentence in of_memory(tenant.scenario, memory)]
-    alone_s = [_means_s(_run(tenancy, [(tenant, _least(tenancy, tenant))], long=long))[0] for tenant in tenancy.tenants]
-    edges = _together(tenancy, alone_s, long=long)
+            must_fit(job.tenant.scenario, memory)
+        notes += [f"{job.tenant.name}: {sentence}" for sentence in of_memory(job.tenant.scenario, memory)]
+    alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
+    edges = _together(placed, alone_s, limits)
     runs = [
-        JobRun(tenant.name, len(tenant.gpus), step_s, alone)
-        for tenant, step_s, alone in zip(tenancy.tenants, _means_s(edges), alone_s, strict=True)
+        JobRun(job.tenant.name, len(job.tenant.gpus), step_s, alone)
+        for job, step_s, alone in zip(placed, _means_s(edges), alone_s, strict=True)
     ]
-    if passing(tenancy.perturb):
+    if placed[0].passing:
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
 
 
-def _least(tenancy: Tenancy, tenant: Tenant) -> int:
-    return 1 if passing(tenancy.perturb) else LEAST_STEPS[tenant.scenario.plan.optimizer]
-
-
-def _together(tenancy: Tenancy, alone_s: Sequence[float], *, long: bool) -> list[_Edges]:
+def _together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: engines.Limits) -> list[_Edges]:
     """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
-    if passing(tenancy.perturb):
-        return _run(tenancy, [(tenant, 1) for tenant in tenancy.tenants], long=long)
+    if placed[0].passing:
+        return _run([(job, 1) for job in placed], limits)
     lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
     for _ in range(ATTEMPTS):
         steps = [
-            _least(tenancy, tenant) + (ceil(SPARE * enough_s / step_s) if step_s else 0)
-            for tenant, step_s in zip(tenancy.tenants, lasts_s, strict=True)
+            job.least_steps + (ceil(SPARE * enough_s / step_s) if step_s else 0)
+            for job, step_s in zip(placed, lasts_s, strict=True)
         ]
         if max(steps) > MOST_STEPS:
-            many, few = (tenancy.tenants[steps.index(of)].name for of in (max(steps), min(steps)))
+            many, few = (placed[steps.index(of)].tenant.name for of in (max(steps), min(steps)))
             raise UserError(
                 f"while {few} does one step {many} does so many that more than {MOST_STEPS} had to be simulated",
                 hint=f"a larger batch for {many}, or a smaller one for {few}",
             )
-        edges = _run(tenancy, list(zip(tenancy.tenants, steps, strict=True)), long=long)
+        edges = _run(list(zip(placed, steps, strict=True)), limits)
         if all(of.within(*_common_ns(edges)) is not None for of in edges):
             return edges
         lasts_s = [of.mean_s(0, of.at_ns.shape[1] - 1) for of in edges]
@@ -173,30 +197,26 @@ def _means_s(edges: Sequence[_Edges]) -> list[float]:
 
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
-    """The links that several jobs use, those first that are fullest at the pace which jobs have among the others."""
-    traffic = [Traffic(tenancy.cluster, _bound(tenancy, t, 1, every_link=True), range(1), 1) for t in tenancy.tenants]
+    """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
+    bounds = [job.bound(1) for job in _placed(tenancy)]
+    traffic = [Traffic(tenancy.cluster, bound.every_link, bound.labels, range(1), 1) for bound in bounds]
     users = [(job.name, job.step_time_s, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
     return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
 
 
-def _run(tenancy: Tenancy, who: Sequence[tuple[Tenant, int]], *, long: bool) -> list[_Edges]:
+def _run(jobs: Sequence[tuple[_Placed, int]], limits: engines.Limits) -> list[_Edges]:
     """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
-    bounds = [_bound(tenancy, tenant, steps) for tenant, steps in who]
-    folded: Folded = fold(join([bound.skeleton for bound in bounds]), partial(engines.must_end, engine="des", long=long))
-    closed = who[0][0].scenario.fidelity.collectives == "closed"
+    bounds = [job.bound(steps) for job, steps in jobs]
+    first_job, _ = jobs[0]
+    folded = fold(join([bound.skeleton for bound in bounds]), limits.must_end)
+    closed = first_job.tenant.scenario.fidelity.collectives == "closed"
     times = des.simulate(close(folded.expansion.graph, every=closed))
     timeline = Timeline(times, folded.expansion, folded.class_of)
     found, first = [], 0
     for bound in bounds:
-        found.append((_whole if passing(tenancy.perturb) else _edges)(timeline, bound, first))
+        found.append((_whole if first_job.passing else _edges)(timeline, bound, first))
         first += bound.skeleton.ranks
     return found
-
-
-def _bound(tenancy: Tenancy, tenant: Tenant, steps: int, *, every_link: bool = False) -> Bound:
-    of = replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb)
-    program = program_of(tenant.scenario, steps)
-    return bind(program, feasible.mesh_of(tenant.scenario), site_of(of), gpus=np.array(tenant.gpus), every_link=every_link)
 
 
 def _edges(timeline: Timeline, bound: Bound, first: int) -> _Edges:

@@ -5,29 +5,27 @@ One direction: check, schedule, lower, bind, fold, close, run, measure. Names be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 
+from ..binding.bind import Bound, Site
 from ..binding.fidelity import Fidelity
-from ..binding.stepwise import Counts, stepwise
+from ..binding.stepwise import stepwise
 from ..engine.close import close
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan
-from ..program.labels import Labels
 from ..program.program import Program
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import catalog, effort, engines, outside, steady_state
-from .assemble import bound_of, layout_of, program_of, site_of
+from .assemble import bound_of, layout_of, prices_of, program_of, site_of
 from .explain_deadlock import explained
 from .fits import memory_of, must_fit
-from .run_options import ENGINES, MOST_STEPS
 from .runs.run import Run
 from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
@@ -79,57 +77,57 @@ def simulate_scenario(
     long: bool = False,
     expect: effort.Expect = effort.nobody,
 ) -> Run:
-    """The same for a scenario that has been put together already; `expect` is told what it will take."""
+    """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
     began = perf_counter()
-    if engine not in ENGINES:
-        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", ENGINES))
-    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS):
-        raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
+    _must_be_possible(engine, steps)
     scenario = with_code(scenario)
     feasible.check(scenario)
-    layout = layout_of(scenario)
+    prices = prices_of(scenario)
+    site = site_of(scenario, prices)
+    layout = layout_of(scenario, site)
     memory = memory_of(scenario, layout)
     if not allow_oom:
         must_fit(scenario, memory)
     counts = steady_state.to_simulate(scenario, steps)
+    limits = engines.Limits(engine, long, expect)
     for count in counts:
         program = program_of(scenario, count, layout)
-        _must_be_short(scenario, program, engine, folding=folding, long=long, expect=expect)
-        enough = partial(engines.must_end, engine=engine, long=long, expect=expect)
-        may_send = partial(engines.must_send, long=long, expect=expect)
-        timeline, labels, used, reason = _simulated(scenario, program, engine, enough, may_send, folding=folding)
+        _must_be_short(scenario, program, limits, folding=folding)
+        bound = bound_of(scenario, program, site)
+        timeline, used, reason = _simulated(scenario.fidelity, bound, site, limits, folding=folding)
         growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
-        if window := steady_state.measured(timeline, labels, count, **growing):
-            return Run(scenario, program, timeline, labels, memory, used, reason, perf_counter() - began, window)
+        if window := steady_state.measured(timeline, bound.labels, count, **growing):
+            wall_s = perf_counter() - began
+            return Run(scenario, program, site, prices, bound, timeline, memory, used, reason, wall_s, window)
     raise InvariantBroken("no number of steps was enough to measure one")
 
 
-def _simulated(
-    scenario: Scenario,
-    program: Program,
-    engine: str,
-    must_end: Callable[[int], None],
-    must_send: Callable[[Counts], None],
-    *,
-    folding: bool,
-) -> tuple[Timeline, tuple[Labels, ...], str, str]:
-    """The timeline of a program on the scenario's cluster, its labels, the engine, and why that one.
+def _must_be_possible(engine: str, steps: int | None) -> None:
+    """Raises `UserError` for an engine that there is not, or a number of steps that nothing simulates."""
+    if engine not in effort.ENGINES:
+        raise UserError(
+            f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", effort.ENGINES)
+        )
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= effort.MOST_STEPS):
+        raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {effort.MOST_STEPS}")
 
-    `must_end` is told how many tasks it comes to, `must_send` how many messages, and both raise if those are too many.
-    """
-    bound = bound_of(scenario, program)
-    messages = scenario.fidelity.collectives == "stepwise"
+
+def _simulated(
+    fidelity: Fidelity, bound: Bound, site: Site, limits: engines.Limits, *, folding: bool
+) -> tuple[Timeline, str, str]:
+    """The timeline of a program on a cluster, the engine, and why that one."""
+    messages = fidelity.collectives == "stepwise"
     folding = folding and not messages
-    folded = (fold if folding else unfolded)(bound.skeleton, must_end)
-    steps_of = stepwise(bound, site_of(scenario), folded.expansion, must_send) if messages else None
-    graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=scenario.fidelity.collectives == "closed")
+    folded = (fold if folding else unfolded)(bound.skeleton, limits.must_end)
+    steps_of = stepwise(bound, site, folded.expansion, limits.must_send) if messages else None
+    graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=fidelity.collectives == "closed")
     try:
-        times, used, reason = engines.run(graph, engine)
+        times, used, reason = engines.run(graph, limits.engine)
     except Deadlock as deadlock:
         raise explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
     why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
-    return timeline, bound.labels, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
+    return timeline, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
 
 
 def with_code(scenario: Scenario) -> Scenario:
@@ -140,16 +138,14 @@ def with_code(scenario: Scenario) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, schedule=outside.imported(schedule)))
 
 
-def _must_be_short(
-    scenario: Scenario, program: Program, engine: str, *, folding: bool, long: bool, expect: effort.Expect
-) -> None:
+def _must_be_short(scenario: Scenario, program: Program, limits: engines.Limits, *, folding: bool) -> None:
     """Raises `UserError` for a run that would take longer than goes without saying, before anything is bound to GPUs."""
     cluster, rows = scenario.cluster, [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
-    takes = effort.of_run(rows, cluster.gpus, folding=folding, by=engines.quickest(engine))
+    takes = effort.of_run(rows, cluster.gpus, folding=folding, by=limits.quickest)
     if cluster.shape_name == "explicit":
         takes += effort.of_routes(cluster.gpus, sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
     hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
-    effort.check(takes, f"this run on {cluster.gpus:,} GPUs", hint, long=long, expect=expect)
+    limits.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)
 
 
 def _folding_reason(folded: Folded, why_whole: str) -> str:

@@ -1,4 +1,4 @@
-"""Which training steps are simulated, and what of them is measured: the steady state of a long run, unless told otherwise.
+"""Which training steps are simulated, and what of them is measured: the steady state of a long run by default.
 
 Where every rank waits for the gradient norm, a step lasts from one norm to the next. Otherwise steps run into each other, and so
 many are simulated that the intervals between the starts of each rank's first operations repeat: each like the one before and

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.costs.measured import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
+from simulator.study import assemble
 from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.runs.band import SPREADS, band_s
+from simulator.study.runnable import load_one as load
 from simulator.study.runs.kernel_costs import OpCost, spans
-from simulator.study.runs.provenance import known_by, of_collectives, of_kernels
-from simulator.study.scenarios.load import load_one as load
+from simulator.study.runs.uncertainty import (
+    STANDARD_ERRORS,
+    provenance_lines,
+    step_interval_s,
+)
+from simulator.study.runs.uncertainty import collective_provenance as of_collectives
+from simulator.study.runs.uncertainty import kernel_provenance as of_kernels
 from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
@@ -111,10 +120,10 @@ def test_shares_are_of_time() -> None:
 
 def test_the_line_is_there_only_if_something_is_not_measured() -> None:
     all_measured, all_known = of_kernels([cost_of(1, "measured")]), of_collectives([cost_of(1, "interpolated")])
-    assert known_by(all_measured, all_known) == known_by(of_kernels([]), of_collectives([])) == []
-    ((_, said),) = known_by(of_kernels([cost_of(1, "measured", extrapolated=True), cost_of(999, "measured")]), all_known)
+    assert provenance_lines(all_measured, all_known) == provenance_lines(of_kernels([]), of_collectives([])) == []
+    ((_, said),) = provenance_lines(of_kernels([cost_of(1, "measured", extrapolated=True), cost_of(999, "measured")]), all_known)
     assert said == "kernels 100% measured, <1% extrapolated"
-    ((_, said),) = known_by(all_measured, of_collectives([cost_of(999, "interpolated"), cost_of(1, "theoretical")]))
+    ((_, said),) = provenance_lines(all_measured, of_collectives([cost_of(999, "interpolated"), cost_of(1, "theoretical")]))
     assert said == "collectives >99% interpolated, <1% theoretical"
 
 
@@ -209,15 +218,15 @@ def test_the_band_holds_what_is_waited_for_and_nothing_else() -> None:
         return OpCost("one", "", 1, 1.0, 1.0, "model", "measured", sigma, False, axis)
 
     def width_s(sigma: float, exposed_s: float, bubble: float = 0.0, axis: str = "tp") -> float:
-        low, high = band_s(10.0, [cost(0.1)], [cost(sigma, axis)], {axis: exposed_s}, 1, bubble)
+        low, high = step_interval_s(10.0, [cost(0.1)], [cost(sigma, axis)], {axis: exposed_s}, 1, bubble)
         assert (low + high) / 2 == pytest.approx(10.0)
         return high - low
 
-    assert width_s(0.3, 0.0) == pytest.approx(2 * SPREADS * 0.1)
-    assert width_s(0.3, 2.0) == pytest.approx(2 * SPREADS * (0.1**2 + 0.6**2) ** 0.5)
+    assert width_s(0.3, 0.0) == pytest.approx(2 * STANDARD_ERRORS * 0.1)
+    assert width_s(0.3, 2.0) == pytest.approx(2 * STANDARD_ERRORS * (0.1**2 + 0.6**2) ** 0.5)
     assert width_s(0.1, 2.0) < width_s(0.3, 2.0)
     assert width_s(0.3, 2.0, 0.75) == pytest.approx(4 * width_s(0.3, 2.0))
-    assert width_s(0.3, 2.0, 0.75, "dp") == pytest.approx(2 * SPREADS * (0.4**2 + 0.6**2) ** 0.5)
+    assert width_s(0.3, 2.0, 0.75, "dp") == pytest.approx(2 * STANDARD_ERRORS * (0.4**2 + 0.6**2) ** 0.5)
 
 
 def test_t3_5_the_range_of_a_step_is_two_standard_errors_to_each_side() -> None:
@@ -242,5 +251,30 @@ def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> N
         for more in ((), ("cluster.gpu.site_scalar=1.1",))
     )
     costs = [replace(cost, model="one", sigma=0.05) for cost in run.kernel_costs]
-    low, high = band_s(run.metrics.step_time_s, costs, [], {}, run.program.ranks, run.metrics.bubble_fraction)
+    low, high = step_interval_s(run.metrics.step_time_s, costs, [], {}, run.program.ranks, run.metrics.bubble_fraction)
     assert (high - low) / 2 == pytest.approx(slower.metrics.step_time_s - run.metrics.step_time_s, rel=0.2)
+
+
+def test_whatever_is_asked_of_a_run_it_is_bound_once_and_each_kernel_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, priced = Counter[str](), Counter[Kernel]()
+    binds, estimates = assemble.bind, Estimator.estimate
+
+    def bind(program: Any, *args: Any, **options: Any) -> Any:
+        bound["programs"] += 1
+        return binds(program, *args, **options)
+
+    def estimate(self: Estimator, kernel: Kernel) -> Any:
+        priced[kernel] += 1
+        return estimates(self, kernel)
+
+    monkeypatch.setattr(assemble, "bind", bind)
+    monkeypatch.setattr(Estimator, "estimate", estimate)
+    run = scenario(plan=sim.Plan(tp=2, pp=2, dp=2)).simulate()
+    assert run.as_dict()
+    assert run.summary
+    assert run.network.classes
+    assert run.network.waits is not None
+    assert run.kernel_costs
+    assert run.memory_over_time(0)
+    assert bound["programs"] == 1
+    assert set(priced.values()) == {1}

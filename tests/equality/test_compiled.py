@@ -16,7 +16,7 @@ from simulator.engine.close import close
 from simulator.engine.fold import fold, unfolded
 from simulator.errors import UserError
 from simulator.study import effort, engines
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 
 from ..commandline import trainsim
 from ..house import bound, scenario, small_cluster
@@ -88,7 +88,7 @@ def test_what_would_never_end_is_refused_with_its_cost(quick: bool, monkeypatch:
     monkeypatch.setattr(engines, "find_spec", lambda name: name if quick else None)
     monkeypatch.setattr(effort, "MOST_S", 0)
     with pytest.raises(UserError, match=r"\d+ tasks.*would take about .* and .*B") as refused:
-        engines.must_end(1000, "auto")
+        engines.Limits().must_end(1000)
     assert ("extra 'fast'" in refused.value.hint) != quick
 
 

@@ -12,7 +12,7 @@ import pytest
 import simulator as sim
 from simulator.engine.skeleton import Skeleton
 from simulator.errors import UserError
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 
 from ..house import Both, both, bound_twice, scenario, small_cluster, small_model
 

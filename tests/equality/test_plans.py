@@ -16,8 +16,8 @@ from simulator.engine.close import close
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay, why_not
 from simulator.errors import UserError
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.scenarios import feasible
-from simulator.study.scenarios.scenario import Scenario
 
 from ..house import both, bound, bound_twice, scenario, small_cluster, small_model
 

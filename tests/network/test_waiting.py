@@ -24,8 +24,8 @@ from simulator.study.network.limiting_links import TOLERANCE, limited
 from simulator.study.network.network import Network
 from simulator.study.network.traffic import mean
 from simulator.study.network.waiting import Wait
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.runs.run import Run
-from simulator.study.scenarios.scenario import Scenario
 from simulator.study.scenarios.tenancy import Tenancy
 from simulator.units import show_s
 
@@ -75,7 +75,7 @@ def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> Non
         if of not in waiting.axes:
             continue
         along = waiting.axis == place
-        np.testing.assert_array_equal(waiting.ns_of(along), run.spent.of(of))
+        np.testing.assert_array_equal(waiting.ns_of(along), run.time_by_cause.of(of))
         still_ns = np.zeros(len(seen.classes), dtype=np.int64)
         np.add.at(still_ns, pieces.which[axis == place], latency_ns[axis == place])
         np.testing.assert_array_equal(waiting.ns_of(along & (waiting.limit == 0)), still_ns)

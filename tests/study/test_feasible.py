@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.errors import UserError
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.scenarios import feasible, grammar
-from simulator.study.scenarios.scenario import Scenario
 from simulator.workload.model import nearest_divisor
 
 SUGGESTION = re.compile(r"\b(nodes|tp|dp|global_batch|sequence_length): (\d+)(?: or (\d+))?")

@@ -10,7 +10,7 @@ import pytest
 
 import simulator as sim
 from simulator.errors import UserError
-from simulator.study.scenarios.scenario import Scenario
+from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.workload.framework import Framework, Fusion, HostTimes, LowPrecision, MemoryOverhead, Overlaps
 
 

@@ -16,7 +16,7 @@ from simulator.errors import UserError
 from simulator.study.collective import time_collective
 from simulator.study.gpus import fit_files, kernel_fits
 from simulator.study.links.fabrics import Fabric
-from simulator.study.scenarios.load import from_mapping
+from simulator.study.runnable import scenario as from_mapping
 from simulator.study.scenarios.schema import ScenarioFile
 from simulator.study.scenarios.tenancy import KEYS
 

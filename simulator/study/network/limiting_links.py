@@ -121,15 +121,15 @@ class _Replay:
             profile = self.graph.profiles[index]
             steps = list(zip(profile.since_ns, profile.value, strict=True))[1:]
             events += [(since_ns, RECAPS, index, value) for since_ns, value in steps]
-        told: dict[int, Limit] = {}
+        limit_of: dict[int, Limit] = {}
         for now, together in groupby(sorted(events), key=itemgetter(0)):
             stirred = dict.fromkeys(link for _, *event in together for link in self._happens(*event))
             for flow, rate in self.fabric.solve():
                 stirred.update(dict.fromkeys(self._goes(flow, rate)))
             for flow in dict.fromkeys(flow for link in stirred for flow in self.on_link[link] if flow in self.watched):
                 limit = self._limit(flow)
-                if told.get(flow) != limit:
-                    told[flow] = limit
+                if limit_of.get(flow) != limit:
+                    limit_of[flow] = limit
                     yield flow, now, limit
 
     def _happens(self, what: int, who: int, value: int) -> Sequence[int]:

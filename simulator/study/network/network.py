@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...engine.task import RATE_BITS, WEIGHT_BITS, Array
 from ...engine.timeline import Timeline
 from ...units import NS_PER_S, seconds, show_s
-from ..assemble import bound_of
+from ..runs.result import Result
 from .traffic import Traffic, first_of, ratio
 from .waiting import Wait, WaitedLink, Waiting, waited_links, waiting, waits
-
-if TYPE_CHECKING:
-    from ..runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class LinkUse:
 class Network(Traffic):
     """The traffic of the measured training steps of a run, over time.
 
-    Bytes are those of the steps. When they move is told of as long a time, from when the first rank begins: where steps run into
+    Bytes are those of the steps. The time of their moves counts from when the first rank begins: where steps run into
     each other, what reaches beyond it is in the step before as well, at its beginning.
     """
 
@@ -126,11 +123,11 @@ class Network(Traffic):
     @cached_property
     def busy_s(self) -> Array:
         """Of every link: how long anything was on its way over it."""
-        feet, patterns, alike = self.bound.skeleton.feet, self.bound.skeleton.patterns, self.partition
+        feet, patterns, alike = self.skeleton.feet, self.skeleton.patterns, self.partition
         first, spans_ns = first_of(alike.link), self._spans_ns
-        seen = np.flatnonzero(np.isin(feet.idx, first))
-        foot = feet.row_of[seen]
-        same = np.stack([alike.link[feet.idx[seen]], alike.communicator[foot // patterns] * patterns + foot % patterns])
+        looked_at = np.flatnonzero(np.isin(feet.idx, first))
+        foot = feet.row_of[looked_at]
+        same = np.stack([alike.link[feet.idx[looked_at]], alike.communicator[foot // patterns] * patterns + foot % patterns])
         busy = np.zeros(len(first))
         for link, crossing in groupby(np.unique(same, axis=1).T.tolist(), key=itemgetter(0)):
             spans = [spans_ns[foot] for _, foot in crossing if foot in spans_ns]
@@ -143,7 +140,7 @@ class Network(Traffic):
     def _spans_ns(self) -> dict[int, Array]:
         """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when the last is sent, of
         each of its turns."""
-        skeleton, times, alike = self.bound.skeleton, self.timeline.times, self.partition.communicator
+        skeleton, times, alike = self.skeleton, self.timeline.times, self.partition.communicator
         tariff, found = skeleton.tariff, {}
         for communicator, program, rows in self.turns(set(first_of(alike).tolist()), ever=True):
             kind, charge = skeleton.kind[communicator], skeleton.templates[program].charge[rows]
@@ -168,7 +165,7 @@ class Network(Traffic):
 
     def flows(self, link: int) -> Iterator[tuple[int, int, float]]:
         """(when its first byte may move, end, bytes) of every transfer that crosses a link, in nanoseconds."""
-        skeleton = self.bound.skeleton
+        skeleton = self.skeleton
         feet = np.flatnonzero(skeleton.feet.idx == link)
         foot_of = skeleton.feet.row_of[feet]
         weight = dict(zip(foot_of.tolist(), (skeleton.foot_weight[feet] / (1 << WEIGHT_BITS)).tolist(), strict=True))
@@ -192,10 +189,12 @@ def _covered_ns(spans: Array, after: int) -> int:
     return int(np.maximum(end - np.maximum(begin, reached), 0).sum())
 
 
-def network(run: Run) -> Network:
-    """The network's part in a run."""
-    seen = run.observation
-    bound = bound_of(run.scenario, run.program, every_link=True)
-    end_ns = seen.from_ns + round(seen.step_s * seen.window.steps * NS_PER_S)
-    counted = (seen.window.iterations, seen.window.steps)
-    return Network(run.scenario.cluster, bound, *counted, run.engine_timeline, seen.from_ns, end_ns, waiting(run))
+def network(result: Result) -> Network:
+    """What links carried in the measured steps, and which of them ranks waited for."""
+    observed, bound = result.observation, result.bound
+    end_ns = observed.from_ns + round(observed.step_s * observed.window.steps * NS_PER_S)
+    counted = (observed.window.iterations, observed.window.steps)
+    moments = (observed.from_ns, end_ns)
+    return Network(
+        result.scenario.cluster, bound.every_link, bound.labels, *counted, result.engine_timeline, *moments, waiting(result)
+    )

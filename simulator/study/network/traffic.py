@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ...binding.bind import Bound
 from ...engine.fold import Partition, refine, verify
+from ...engine.skeleton import Skeleton
 from ...engine.task import RATE_BITS, WEIGHT_BITS, Array, Profile
 from ...hardware.cluster import Cluster
+from ...program.labels import Labels
 from ...units import NS_PER_S
 
 
@@ -20,8 +21,9 @@ class Traffic:
     """The bytes of a training step on the links of a cluster, whenever they move; of several their mean."""
 
     cluster: Cluster
-    bound: Bound
+    skeleton: Skeleton
     """With every link in its footprints."""
+    labels: tuple[Labels, ...]
     iterations: range
     """The numbers of the training steps that are counted."""
     steps: int
@@ -30,7 +32,7 @@ class Traffic:
     @cached_property
     def bytes(self) -> Array:
         """Of every link, in the order of the cluster's wiring."""
-        skeleton, alike = self.bound.skeleton, self.partition.communicator
+        skeleton, alike = self.skeleton, self.partition.communicator
         carried = np.zeros((len(alike), skeleton.patterns))
         for communicator, program, rows in self.turns(set(first_of(alike).tolist())):
             work = skeleton.tariff.work[skeleton.kind[communicator]][skeleton.templates[program].charge[rows]]
@@ -43,13 +45,13 @@ class Traffic:
     @cached_property
     def partition(self) -> Partition:
         """Communicators that do the same at the same times, and links that carry the same."""
-        partition = refine(self.bound.skeleton)
-        verify(self.bound.skeleton, partition)
+        partition = refine(self.skeleton)
+        verify(self.skeleton, partition)
         return partition
 
     def capacity(self, begin_ns: int, end_ns: int) -> Array:
         """Bytes/s that every link could carry between two moments, on average: its own rate, or what perturbations leave."""
-        skeleton, rate = self.bound.skeleton, self.cluster.wiring.capacity_bytes_per_s
+        skeleton, rate = self.skeleton, self.cluster.wiring.capacity_bytes_per_s
         undisturbed = np.rint(rate / NS_PER_S * (1 << RATE_BITS))
         left = np.array([mean(profile, begin_ns, end_ns) for profile in skeleton.profiles])[skeleton.link_profile]
         capacity: Array = rate * (left / undisturbed)
@@ -73,7 +75,7 @@ class Traffic:
     @cached_property
     def _first(self) -> tuple[Array, Array, Array]:
         """Of every communicator in use: its number, and the slot of it at its first member, and that rank."""
-        communicator, slot, rank = self.bound.skeleton.members
+        communicator, slot, rank = self.skeleton.members
         number, at = np.unique(communicator, return_index=True)
         return number, slot[at], rank[at]
 
@@ -85,7 +87,7 @@ class Traffic:
     def turns(self, wanted: set[int] | None = None, *, ever: bool = False) -> Iterator[tuple[int, int, Array]]:
         """(communicator, its first member's program, the rows of that program that are its turns in the counted steps, or
         in all that were simulated)."""
-        skeleton = self.bound.skeleton
+        skeleton = self.skeleton
         rows_of: dict[tuple[int, int], Array] = {}
         for communicator, slot, rank in zip(*(column.tolist() for column in self._first), strict=True):
             if wanted is not None and communicator not in wanted:
@@ -93,7 +95,7 @@ class Traffic:
             program = int(skeleton.program[rank])
             if (program, slot) not in rows_of:
                 rows = skeleton.templates[program].rows_of(slot)
-                counted = np.isin(self.bound.labels[program].iteration[rows], self.iterations)
+                counted = np.isin(self.labels[program].iteration[rows], self.iterations)
                 rows_of[program, slot] = rows if ever else rows[counted]
             yield communicator, program, rows_of[program, slot]
 

@@ -11,21 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...engine.fold import refine
 from ...engine.task import Array, offsets
+from ...hardware.wiring import Wiring
 from ...metrics import Observation
 from ...metrics.idle import exposed
 from ...program.op import HOST
-from ..assemble import bound_of
+from ..runs.result import Result
 from .limiting_links import Limit, limited
-
-if TYPE_CHECKING:
-    from ...hardware.wiring import Wiring
-    from ..runs.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class WaitedLink:
 class Waiting:
     """The exposed time of the measured steps, in columns: class of ranks, axis, limit, and nanoseconds on each of its ranks."""
 
-    seen: Observation
+    observed: Observation
     which: Array
     axis: Array
     """By its place in the observation's axes."""
@@ -79,18 +75,20 @@ class Waiting:
     @property
     def axes(self) -> list[str]:
         """The axes that anything could be waited for."""
-        return [axis for axis in self.seen.axes if axis != HOST]
+        return [axis for axis in self.observed.axes if axis != HOST]
 
-    def ns_of(self, chosen: Array) -> Array:
-        """Nanoseconds of the chosen entries together, on each rank of every class."""
-        ns = np.zeros(len(self.seen.classes), dtype=np.int64)
-        np.add.at(ns, self.which[chosen], self.ns[chosen])
+    def ns_of(self, entries: Array) -> Array:
+        """Nanoseconds of some entries together, on each rank of every class."""
+        ns = np.zeros(len(self.observed.classes), dtype=np.int64)
+        np.add.at(ns, self.which[entries], self.ns[entries])
         return ns
 
     def mean_s(self, limits: Sequence[int], axis: str | None = None) -> float:
         """What is waited while one of these limits something, along one axis or all: seconds, mean over ranks."""
-        chosen = np.isin(self.limit, limits)
-        return self.seen.mean_s(self.ns_of(chosen if axis is None else chosen & (self.axis == self.seen.axes.index(axis))))
+        entries = np.isin(self.limit, limits)
+        if axis is not None:
+            entries &= self.axis == self.observed.axes.index(axis)
+        return self.observed.mean_s(self.ns_of(entries))
 
     def full_s(self, limits: Sequence[int]) -> float:
         """What is waited while one of these limits something and is full: seconds, mean over ranks."""
@@ -110,14 +108,14 @@ class Waiting:
         return limits_of
 
 
-def waiting(run: Run) -> Waiting:
-    """What a run's measured steps wait for."""
-    seen, timeline = run.observation, run.engine_timeline
+def waiting(result: Result) -> Waiting:
+    """What the measured steps wait for."""
+    observed, timeline = result.observation, result.engine_timeline
     graph, times = timeline.expansion.graph, timeline.times
-    pieces, axis = exposed(seen)
+    pieces, axis = exposed(observed)
     flows = np.unique(pieces.task[graph.foot[pieces.task] >= 0])
-    of = limited(graph, times, flows, alone=run.scenario.fidelity.collectives == "closed")
-    links_of, behaves = _on_the_ground(run)
+    of = limited(graph, times, flows, alone=result.scenario.fidelity.collectives == "closed")
+    links_of, behaves = _links_of_limits(result)
     number: dict[tuple[tuple[int, ...], bool], int] = {((), False): 0}
     limit_of = np.array([number.setdefault((links_of(limit), limit.full), len(number)) for limit in of.limits], dtype=np.int64)
     first, last = (np.searchsorted(of.flow, pieces.task, side=side) for side in ("left", "right"))
@@ -135,7 +133,7 @@ def waiting(run: Run) -> Waiting:
     np.add.at(ns, where.ravel(), np.concatenate([still_ns, moving_ns]))
     which, axis, limit = columns[:, ns > 0]
     limits, full = zip(*number, strict=True)
-    return Waiting(seen, which, axis, limit, ns[ns > 0], limits, full, behaves)
+    return Waiting(observed, which, axis, limit, ns[ns > 0], limits, full, behaves)
 
 
 def waits(of: Waiting, kind: Array, names: Sequence[str]) -> list[Wait]:
@@ -143,8 +141,8 @@ def waits(of: Waiting, kind: Array, names: Sequence[str]) -> list[Wait]:
     found: dict[tuple[int, ...], list[int]] = {}
     for limit, links in enumerate(of.limits):
         found.setdefault(tuple(np.unique(kind[list(links)]).tolist()), []).append(limit)
-    told = [Wait(tuple(names[i] for i in kinds), of.mean_s(by), of.full_s(by), of.by_axis_s(by)) for kinds, by in found.items()]
-    return sorted((wait for wait in told if wait.waited_s), key=lambda wait: -wait.waited_s)
+    listed = [Wait(tuple(names[i] for i in kinds), of.mean_s(by), of.full_s(by), of.by_axis_s(by)) for kinds, by in found.items()]
+    return sorted((wait for wait in listed if wait.waited_s), key=lambda wait: -wait.waited_s)
 
 
 def waited_links(of: Waiting, wiring: Wiring, capacity_bytes_per_s: Array, kind: Array, names: Sequence[str]) -> list[WaitedLink]:
@@ -159,12 +157,12 @@ def waited_links(of: Waiting, wiring: Wiring, capacity_bytes_per_s: Array, kind:
     ]
 
 
-def _on_the_ground(run: Run) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
+def _links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:
     """What gives the cluster's links of a limit, and for each link of the cluster that of the simulated graph."""
-    simulated, links = run.engine_timeline.expansion.skeleton, run.scenario.cluster.wiring.links
+    simulated, links = result.engine_timeline.expansion.skeleton, result.scenario.cluster.wiring.links
     if len(simulated.link_profile) == links:
         return attrgetter("links"), np.arange(links)
-    whole = bound_of(run.scenario, run.program).skeleton
+    whole = result.bound.skeleton
     partition = refine(whole)
     first = np.unique(partition.communicator, return_index=True)[1]
 

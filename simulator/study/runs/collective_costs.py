@@ -1,9 +1,8 @@
-"""What the collectives and transfers of a run cost alone: each distinct one with its time, its source, how far to trust it."""
+"""Uncontended times of the collectives and transfers of a run: each distinct one with its source and how far to trust it."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,28 +10,24 @@ from ...binding.conduct import BARRIER, Conduct
 from ...costs.curves import Alone
 from ...program.op import Collective, Transfer
 from ...units import show_bytes
-from ..links.library import conduct_on
-from ..scenarios import feasible
 from .kernel_costs import OpCost, OpCosts
-
-if TYPE_CHECKING:
-    from .run import Run
+from .result import Result
 
 
-def collective_costs(run: Run) -> list[OpCost]:
-    """Every collective of the measured step, the dearest first. On links taken at face value nothing is known of any."""
-    conduct, mesh, size = conduct_on(run.scenario.cluster), feasible.mesh_of(run.scenario), run.scenario.cluster.gpus_per_node
+def collective_costs(result: Result) -> list[OpCost]:
+    """Every collective of the measured step, the most expensive first. On links taken at face value nothing is known of any."""
+    conduct, mesh, size = result.site.conduct, result.bound.mesh, result.scenario.cluster.gpus_per_node
     calls: Counter[tuple[str, str, int, int, int]] = Counter()
-    for (name, kind, payload_bytes), times in _calls(run).items():
-        communicator = run.program.communicators[name]
+    for (name, kind, payload_bytes), times in _calls(result).items():
+        communicator = result.program.communicators[name]
         nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
         calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += times
-    costs = [(what, times, *_alone(conduct, what)) for what, times in calls.items()]
+    costs = [(what, times, *_uncontended(conduct, what)) for what, times in calls.items()]
     rows = [_cost(what, times, name, known) for what, times, name, known in costs if known is not None]
     return OpCosts(sorted(rows, key=lambda row: -row.seconds))
 
 
-def _alone(conduct: Conduct, what: tuple[str, str, int, int, int]) -> tuple[str, Alone | None]:
+def _uncontended(conduct: Conduct, what: tuple[str, str, int, int, int]) -> tuple[str, Alone | None]:
     """The algorithm that serves it and what that takes, its ranks spread evenly over its nodes, those of a node together."""
     _, kind, payload_bytes, ranks, nodes = what
     if ranks < 2 or kind == BARRIER:
@@ -58,12 +53,12 @@ def _cost(what: tuple[str, str, int, int, int], calls: int, algorithm: str, know
     )
 
 
-def _calls(run: Run) -> Counter[tuple[str, str, int]]:
+def _calls(result: Result) -> Counter[tuple[str, str, int]]:
     """How often the ranks of one replica's pipeline do each: communicator, kind, payload. A transfer counts at its source."""
     calls: dict[tuple[str, str, int], float] = defaultdict(float)
-    for rank in range(run.program.ranks):
-        for body, times in run.calls(rank).items():
-            for op in run.program.bodies[body].ops:
+    for rank in range(result.program.ranks):
+        for body, times in result.calls(rank).items():
+            for op in result.program.bodies[body].ops:
                 if isinstance(op, Collective):
                     calls[op.communicator, op.kind, op.payload_bytes] += times
                 elif isinstance(op, Transfer) and op.sends:

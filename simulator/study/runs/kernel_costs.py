@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...costs.family import Estimate
-from ...costs.measured import Estimator
 from ...kernels import Kernel
 from ...program.op import AnyOp, Compute
 from ...units import show_s
-from ..assemble import options_of
-from ..gpus import kernel_fits
-
-if TYPE_CHECKING:
-    from .run import Run
+from .result import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +35,21 @@ class OpCost:
 
 
 class OpCosts(list[OpCost]):
-    """The costs of a run, the dearest first. Shown in one line; each row shows itself in full."""
+    """The costs of a run, the most expensive first. Shown in one line; each row shows itself in full."""
 
     def __repr__(self) -> str:
-        dearest = f", most in {self[0].name}: {show_s(self[0].seconds)}" if self else ""
-        return f"OpCosts({len(self):,} rows, {show_s(sum(row.seconds for row in self))}{dearest})"
+        most = f", most in {self[0].name}: {show_s(self[0].seconds)}" if self else ""
+        return f"OpCosts({len(self):,} rows, {show_s(sum(row.seconds for row in self))}{most})"
 
 
 What = tuple[str, Kernel]
 """An operator of any layer, and its kernel."""
 
 
-def kernel_costs(run: Run) -> list[OpCost]:
-    """Every kernel of the measured step, the dearest first."""
-    job, gpu = run.scenario.job, run.scenario.cluster.gpu
-    estimator = Estimator(gpu, job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(run.scenario.framework))
-    used = [run.calls(rank) for rank in range(run.program.ranks)]
-    contents = {body: _kernels(run.program.bodies[body].ops) for bodies in used for body in bodies}
+def kernel_costs(result: Result) -> list[OpCost]:
+    """Every kernel of the measured step, the most expensive first."""
+    used = [result.calls(rank) for rank in range(result.program.ranks)]
+    contents = {body: _kernels(result.program.bodies[body].ops) for bodies in used for body in bodies}
     calls: dict[What, float] = {}
     ranks: dict[What, set[int]] = {}
     for rank, bodies in enumerate(used):
@@ -65,7 +57,7 @@ def kernel_costs(run: Run) -> list[OpCost]:
             for what, count in contents[body].items():
                 calls[what] = calls.get(what, 0.0) + times * count
                 ranks.setdefault(what, set()).add(rank)
-    rows = [_cost(*what, round(count), estimator.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
+    rows = [_cost(*what, round(count), result.prices.estimate(what[1]), spans(ranks[what])) for what, count in calls.items()]
     return OpCosts(sorted(rows, key=lambda row: -row.seconds))
 
 

@@ -1,4 +1,4 @@
-"""What somebody should know of a scenario besides its numbers: memory that is nearly full, values without an effect."""
+"""Notes on a run besides its numbers: memory that is nearly full, values without an effect."""
 
 from __future__ import annotations
 

@@ -40,16 +40,6 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
     return _understood(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
 
 
-def load_one(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> Scenario:
-    """The same where several jobs on one cluster have no place."""
-    from .scenario import Scenario
-
-    found = load(path, settings, trust=trust)
-    if not isinstance(found, Scenario):
-        raise UserError(f"{path} holds several jobs", hint="`trainsim run` runs them; this takes one")
-    return found
-
-
 def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
     """The scenario of a mapping such as a YAML file holds; `trust` is for the files that it names."""
     return _understood(_with_settings(_extended(Document.of(data), ()), settings), Trust(trust))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from ... import escape
 from ...binding.fidelity import Fidelity
@@ -17,10 +17,6 @@ from ...workload.job import Job
 from ...workload.model import Model
 from .. import catalog
 from ..documents.document import Mark, Place
-
-if TYPE_CHECKING:
-    from ..runs.run import Run
-
 
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
 
@@ -78,12 +74,6 @@ class Scenario:
 
     def __repr__(self) -> str:
         return f"Scenario({escape.terminal(self.model.name)} on {self.cluster!r}, {self.plan!r})"
-
-    def simulate(self, **options: Any) -> Run:
-        """Runs the scenario; the options are those of `simulator.simulate`."""
-        from ..simulate import simulate_scenario
-
-        return simulate_scenario(self, **options)
 
     def as_dict(self) -> dict[str, Any]:
         """The scenario as plain data, for records of results; its schedule as it was asked for."""

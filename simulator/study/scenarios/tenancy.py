@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import Fault, UserError, shown
 from ...hardware.cluster import Cluster
@@ -16,10 +16,6 @@ from .code import FIELDS, Trust
 from .references import resolved
 from .scenario import Perturb, Scenario
 from .schema import from_document
-
-if TYPE_CHECKING:
-    from ..jobs import SharedRun
-    from ..network.shared_links import SharedLink
 
 KEYS = ("name", "model", "plan", "job", "gpus")
 STEPWISE: Place = ("fidelity", "collectives")
@@ -43,18 +39,6 @@ class Tenancy:
     tenants: tuple[Tenant, ...]
     perturb: tuple[Perturb, ...] = ()
     """Ranks in it are GPUs of the whole cluster."""
-
-    def simulate(self, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
-        """Every job alone, then all of them together."""
-        from ..jobs import simulate
-
-        return simulate(self, allow_oom=allow_oom, long=long)
-
-    def shared(self, run: SharedRun, count: int = 10) -> list[SharedLink]:
-        """The links that several jobs use, those first that are fullest at the pace which jobs have among the others."""
-        from ..jobs import shared
-
-        return shared(self, run, count)
 
 
 def tenancy(document: Document, trust: Trust) -> Tenancy:

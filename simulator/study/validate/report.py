@@ -11,13 +11,14 @@ predicted all the same and compared with nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from ...errors import UserError, did_you_mean
+from ...escape import Summarised
 from .. import catalog, effort
 from ..tables import Row, check_header, read
 from .predicted import Own, Predicted
@@ -41,8 +42,8 @@ class Judged:
     extrapolated: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Summarised):
     """All rows of a table, in its order, and the errors of each source."""
 
     rows: tuple[Judged, ...]
@@ -56,6 +57,18 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         return {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": scores(self.rows)}
 
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """How well each source is predicted, and all together."""
+        return [(name, _in_words(of)) for name, of in [*self.sources.items(), ("all", scores(self.rows))]]
+
+
+def _in_words(of: Mapping[str, Any]) -> str:
+    if of["median"] is None:
+        return f"{of['n']} rows compared, {of['skipped']} skipped"
+    errors = f"median |error| {of['median']:.1%}, 90% below {of['p90']:.1%}, bias {of['bias']:+.1%}"
+    return f"{of['n']} rows compared, {of['skipped']} skipped: {errors}"
+
 
 def kinds() -> dict[str, Any]:
     """Every kind that can be validated, and its module."""
@@ -63,7 +76,7 @@ def kinds() -> dict[str, Any]:
 
 
 def validate(
-    kind: str, path: Path | None, own: Own | None = None, *, long: bool = False, expect: effort.Expect = effort.nobody
+    kind: str, path: str | Path | None, own: Own | None = None, *, long: bool = False, expect: effort.Expect = effort.nobody
 ) -> Report:
     """Predicts every row of a table. Tables that take long are refused, unless `long` permits them."""
     known = kinds()
@@ -73,7 +86,7 @@ def validate(
         raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
     if own and not hasattr(known[kind], "OWN_GPU"):
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
-    rows = read(path)
+    rows = read(Path(path))
     effort.check(effort.of_table(len(rows)), f"a table of {len(rows):,} rows", "cut it into several", long=long, expect=expect)
     return judged(known[kind], rows, str(path), own)
 

@@ -1,0 +1,81 @@
+"""Views of a training step that are asked for by themselves: the memory of its ranks, and the network under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..engine.task import Array
+from ..escape import Summarised
+from ..memory.account import RankMemory
+from ..units import GIB, show_bytes
+from . import effort
+from .network.network import Network
+from .runnable import load_one
+from .runs.run import Run, memory_record
+from .scenarios.scenario import Scenario
+from .simulate import simulate_scenario
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryReport(Summarised):
+    """What a GPU of every pipeline rank holds in a training step, by class and over time."""
+
+    run: Run
+
+    @property
+    def ranks(self) -> tuple[RankMemory, ...]:
+        return self.run.memory
+
+    @property
+    def capacity_bytes(self) -> float:
+        return self.run.scenario.cluster.gpu.memory_bytes
+
+    @property
+    def over_gib(self) -> float:
+        """By how much the fullest GPU holds more than it can."""
+        return max(0.0, (self.run.peak_memory_bytes - self.capacity_bytes) / GIB)
+
+    @cached_property
+    def curves(self) -> tuple[tuple[Array, Array], ...]:
+        """Of every pipeline rank: seconds, and the bytes held from then on."""
+        return tuple(self.run.memory_over_time(rank.rank) for rank in self.ranks)
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        peaks = [
+            (f"rank {rank.rank}", f"{show_bytes(rank.total_bytes)}, {show_bytes(rank.activations_bytes)} of it activations")
+            for rank in self.ranks
+        ]
+        return [*peaks, ("capacity", show_bytes(self.capacity_bytes))]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `trainsim memory --json` prints."""
+        curves = zip(self.ranks, self.curves, strict=True)
+        return {
+            "peak_memory_bytes": self.run.peak_memory_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.run.fits,
+            "over_gib": self.over_gib,
+            "memory_by_stage": [memory_record(rank) for rank in self.ranks],
+            "over_time": [{"rank": rank.rank, "time_s": times, "bytes": held} for rank, (times, held) in curves],
+        }
+
+
+def memory(scenario: Scenario | str | Path, *, long: bool = False, expect: effort.Expect = effort.nobody) -> MemoryReport:
+    """Simulates a training step and shows what every pipeline rank holds, whether it fits or not."""
+    return MemoryReport(_simulated(scenario, allow_oom=True, long=long, expect=expect))
+
+
+def network(
+    scenario: Scenario | str | Path, *, allow_oom: bool = False, long: bool = False, expect: effort.Expect = effort.nobody
+) -> Network:
+    """Simulates a training step and shows which links ranks wait for, and what every link carries."""
+    return _simulated(scenario, allow_oom=allow_oom, long=long, expect=expect).network
+
+
+def _simulated(scenario: Scenario | str | Path, **options: Any) -> Run:
+    """The run of a scenario, or of the file or name of one."""
+    return simulate_scenario(load_one(scenario) if isinstance(scenario, (str, Path)) else scenario, **options)

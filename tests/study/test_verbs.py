@@ -1,0 +1,74 @@
+"""The verbs of `import simulator as sim`: what each gives is what its command prints, and shows itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator as sim
+import simulator.memory.account  # which makes Python store a subpackage where a verb stands
+import simulator.study.validate.report
+from simulator.study.runnable import RunnableScenario
+
+from ..commandline import SMALL, trainsim
+
+
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(record, default=lambda array: array.tolist()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "verb"),
+    [
+        ("kernel gemm --gpu h100 -m 4096 -n 4096 -k 4096", lambda: sim.kernel("gemm", "h100", m=4096, n=4096, k=4096)),
+        (
+            "collective all_reduce --cluster dgx-h100 --gpus 8 -b 1M -e 2M",
+            lambda: sim.collective("all_reduce", sim.cluster("dgx-h100"), [2**20, 2**21], gpus=8),
+        ),
+        ("topology dgx-h100 --nodes 2", lambda: sim.topology(sim.cluster("dgx-h100", nodes=2))),
+        ("schedule zb-h1 --ranks 4 --microbatches 8", lambda: sim.schedule("zb-h1", ranks=4, microbatches=8)),
+        (
+            "schedule --compare 1f1b,zb-h1 --ranks 4 --microbatches 8 --comm 0.5",
+            lambda: sim.compare_schedules(["1f1b", "zb-h1"], ranks=4, microbatches=8, comm=0.5),
+        ),
+    ],
+)
+def test_a_verb_gives_what_its_command_prints(command: str, verb: Any) -> None:
+    found = verb()
+    assert plain(found.as_dict()) == trainsim(*command.split(), "--json").record
+    lines = repr(found).splitlines()
+    assert lines[0] == type(found).__name__
+    assert all(name in repr(found) and name in found._repr_html_() for name, _ in found.summary)
+
+
+def test_memory_and_network_take_a_scenario_or_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL, encoding="utf-8")
+    held = sim.memory(file)
+    assert plain(held.as_dict()) == trainsim("memory", str(file), "--json").record
+    assert "capacity" in repr(held)
+    one = sim.load(file)
+    assert isinstance(one, RunnableScenario)
+    assert sim.network(one).step_s == pytest.approx(sim.network(file).step_s)
+
+
+def test_durations_may_be_lists() -> None:
+    one, other = (sim.schedule("1f1b", ranks=2, microbatches=4, forward=times) for times in ([1, 2], (1, 2)))  # type: ignore[arg-type]
+    assert one.makespan == other.makespan
+
+
+def test_flows_are_solved_from_a_file_or_from_cases(tmp_path: Path) -> None:
+    file = tmp_path / "cases.json"
+    flow = {"start_s": 0, "size_B": 10, "route": [0]}
+    file.write_text(json.dumps({"cases": [{"name": "one", "links": [{"capacity_Bps": 5}], "flows": [flow]}]}), encoding="utf-8")
+    (ends,) = sim.flows(file)
+    assert (ends.name, ends.end_s) == ("one", (2.0,))
+
+
+def test_a_verb_wins_over_the_subpackage_of_its_name() -> None:
+    assert callable(sim.memory)
+    assert callable(sim.validate)
