@@ -25,7 +25,7 @@ import numpy as np
 import published
 
 from simulator.costs import theory
-from simulator.costs.curves import DIRECT_MOST_BYTES, Curve, alone
+from simulator.costs.curves import DIRECT_MOST_BYTES, Curve, uncontended_time
 from simulator.costs.links import LAWS, Across, Inside, Laws
 from simulator.costs.theory import Call
 from simulator.errors import UserError
@@ -248,7 +248,7 @@ class Built:
         """The prediction for a row, from its words alone."""
         c = row.call
         where = machine(row.gpu, row.fabric, c.ranks, c.nodes, self.fabrics.__getitem__)
-        return alone(c, where.inside, where.across, where.curves, laws=self.laws).seconds
+        return uncontended_time(c, where.inside, where.across, where.curves, laws=self.laws).seconds
 
 
 def build(rows: Sequence[Measured], *, laws: bool) -> Built:
@@ -407,7 +407,7 @@ def own_curve_errors(built: Built, rows: Iterable[Measured]) -> Errors:
         ]
         across_links = near[0].across if near else None
         within = built.fabrics[row.inside].inside
-        time = alone(c, near[0].inside if near else within, across_links, near, laws=built.laws).seconds
+        time = uncontended_time(c, near[0].inside if near else within, across_links, near, laws=built.laws).seconds
         found[row.system, place(row)].append(time / row.seconds - 1)
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from collective_sources import READ
 
-from simulator.costs.curves import alone
+from simulator.costs.curves import uncontended_time
 from simulator.costs.links import Laws
 from simulator.costs.theory import Call
 from simulator.study.links.describe import machine
@@ -124,7 +124,7 @@ FACTS = (
 def predicted(fact: Fact, load: Callable[[str], Fabric], laws: Laws) -> float:
     """What the fabrics make of a fact's words, in its unit."""
     where = machine(fact.gpu, fact.fabric, fact.call.ranks, fact.call.nodes, load)
-    return fact.said(alone(fact.call, where.inside, where.across, where.curves, laws=laws).seconds)
+    return fact.said(uncontended_time(fact.call, where.inside, where.across, where.curves, laws=laws).seconds)
 
 
 def table(load: Callable[[str], Fabric], laws: Laws) -> list[str]:

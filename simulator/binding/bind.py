@@ -19,7 +19,7 @@ from ..program.labels import Labels
 from ..program.program import Program
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
-from .conduct import Conduct
+from .conduct import CollectivePolicy
 from .degraded import Degraded
 from .template import write
 
@@ -56,7 +56,7 @@ class Site:
 
     cluster: Cluster
     cost: KernelCost
-    conduct: Conduct
+    policy: CollectivePolicy
     perturbations: Sequence[Perturbation] = ()
     host: Host | None = None
     """What launches cost; None launches for nothing."""
@@ -87,7 +87,7 @@ def bind(
     of_links = _by_target(perturbations, "link")
     link_profile = _profiled(capacity, of_links, profiles)
     binds = ~never_binding(cluster.wiring, link_profile, profiles) | every_link
-    ground = Ground(mesh, gpus, cluster, site.conduct, binds, Degraded(of_links, profiles))
+    ground = Ground(mesh, gpus, cluster, site.policy, binds, Degraded(of_links, profiles))
     groups = lay_groups(written, program.communicators, ground)
     skeleton = Skeleton(
         written.templates,

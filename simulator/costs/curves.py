@@ -69,8 +69,8 @@ class Curve:
 
     def taken(self, size: float) -> str:
         """The algorithm that a library took here for an all-reduce that was left to it."""
-        laid_down = tuner.told(self.choices, self.kind, size, self.nodes)
-        name = laid_down or theory.taken(self._call(size), self.inside, self.across)
+        configured = tuner.configured_algorithm(self.choices, self.kind, size, self.nodes)
+        name = configured or theory.taken(self._call(size), self.inside, self.across)
         return theory.TAKEN_AS.get(name, name)
 
     def _call(self, size: float) -> Call:
@@ -83,7 +83,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class UncontendedTime:
     """What a collective takes when nothing else runs, and how that is known."""
 
     seconds: float
@@ -98,7 +98,7 @@ class Alone:
         return self.provenance != "interpolated"
 
 
-def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS) -> Alone:
+def uncontended_time(call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS) -> UncontendedTime:
     """The time of one collective on its own, on these links, by those of the curves that speak of it.
 
     An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.
@@ -107,7 +107,7 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
     near = _near(call, curves)
     scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     if call.ranks < 2 or not near:
-        return Alone(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
+        return UncontendedTime(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
     low, high, knots = _corrected(call, near, inside, across, laws)
     size = call.payload_bytes
     if knots[0][0] <= size <= knots[-1][0]:
@@ -120,7 +120,7 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
     at_home = all(curve.is_of(call, inside, across) for curve, _ in near)
     within = at_home and say > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
-    return Alone(
+    return UncontendedTime(
         max(time, theory.least(call, inside, across)),
         "interpolated" if within else "extrapolated",
         "; ".join(dict.fromkeys(curve.source for curve, _ in near)),

@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 
 import simulator as sim
-from simulator.costs.curves import alone
+from simulator.costs.curves import uncontended_time
 from simulator.costs.theory import Call
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import ways
@@ -59,7 +59,7 @@ def test_a_system_of_gpu_nics_and_shape_reaches_the_rate_of_its_nics() -> None:
     machine = describe.machine("B300", "NVLink5 NVSwitch + XDR IB 8x800Gb/s", 32, 4)
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast"):
         (row,) = time_collective(kind, cluster, [2**33])
-        known = alone(Call(kind, 2**33, 32, 4), machine.inside, machine.across, machine.curves)
+        known = uncontended_time(Call(kind, 2**33, 32, 4), machine.inside, machine.across, machine.curves)
         assert row.time_s == pytest.approx(known.seconds, rel=1e-3), kind
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.costs import theory, tuner
-from simulator.costs.curves import Curve, alone
+from simulator.costs.curves import Curve, uncontended_time
 from simulator.costs.theory import Call
-from simulator.costs.tuner import Choice, Group, believed_s, chosen, generation, told
+from simulator.costs.tuner import Choice, Group, nccl_estimate_s, chosen, configured_algorithm, generation
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import catalog
@@ -122,7 +122,7 @@ def test_the_least_is_taken_and_all_is_finite(gpu: str, nodes: int, per_node: in
     who = replace(group(gpu, ranks, nodes), link=link)
     names = ("ring", "tree", "nvls", "nvls_tree", "sharp")
     name = chosen(2**octave, who, names)
-    costs = {other: believed_s(other, 2**octave, who) for other in names}
+    costs = {other: nccl_estimate_s(other, 2**octave, who) for other in names}
     assert costs[name] == min(costs.values())
     assert 1 / US_PER_S < costs[name] < 1000
     assert name not in (("nvls_tree", "sharp") if nodes == 1 else ("nvls",))
@@ -178,11 +178,11 @@ def laid_down(folder: Path, *lines: str, start: str = "ndr-ib") -> str:
 
 def test_the_first_line_that_holds_a_call_decides() -> None:
     lines = (Choice("all_reduce", "tree", 64 * KIB, 2), Choice("all_reduce", "ring", 64 * KIB), Choice("all_gather", "bruck", 8))
-    assert told(lines, "all_reduce", 64 * KIB, 2) == "tree"
-    assert told(lines, "all_reduce", 64 * KIB, 3) == "ring"
-    assert told(lines, "all_reduce", 64 * KIB + 1, 2) is None
-    assert told(lines, "all_gather", 8, 100) == "bruck"
-    assert told(lines, "broadcast", 8, 1) is None
+    assert configured_algorithm(lines, "all_reduce", 64 * KIB, 2) == "tree"
+    assert configured_algorithm(lines, "all_reduce", 64 * KIB, 3) == "ring"
+    assert configured_algorithm(lines, "all_reduce", 64 * KIB + 1, 2) is None
+    assert configured_algorithm(lines, "all_gather", 8, 100) == "bruck"
+    assert configured_algorithm(lines, "broadcast", 8, 1) is None
 
 
 def test_switch_sizes_of_a_file_decide_and_time_what_they_take(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_validate_times_what_the_cluster_takes() -> None:
     """A row of a table and the same machine as a cluster: one choice, one time."""
     for nodes, size in ((1, 2**20), (1, 2**28), (16, 2**24), (16, 2**33)):
         machine_words = describe.machine("H100-SXM", "NVLink4 NVSwitch" + " + NDR IB 8x400Gb/s" * (nodes > 1), 8 * nodes, nodes)
-        told_s = alone(
+        told_s = uncontended_time(
             Call("all_reduce", size, 8 * nodes, nodes), machine_words.inside, machine_words.across, machine_words.curves
         ).seconds
         (row,) = time_collective("all_reduce", sim.cluster("dgx-h100", nodes=nodes), [size])
@@ -294,13 +294,13 @@ def test_a_series_in_which_a_library_chose_speaks_of_what_it_took() -> None:
     series = Curve("all_reduce", "auto", 8, 1, times, 0.01, inside)
     for size, name in knots:
         ring, nvls, auto = (
-            alone(Call("all_reduce", size, 8, 1, name), inside, None, [series]) for name in ("ring", "nvls", "auto")
+            uncontended_time(Call("all_reduce", size, 8, 1, name), inside, None, [series]) for name in ("ring", "nvls", "auto")
         )
         assert auto == (ring if name == "ring" else nvls)
         assert ring.seconds == pytest.approx(2 * base_s(size, "ring"), rel=1e-6)
         assert nvls.seconds == pytest.approx(3 * base_s(size, "nvls"), rel=1e-6)
         assert (ring.provenance == "interpolated") == (name == "ring"), "where it was not taken nobody measured it"
-    tree = alone(Call("all_reduce", 2.0**20, 8, 1, "tree"), inside, None, [series])
+    tree = uncontended_time(Call("all_reduce", 2.0**20, 8, 1, "tree"), inside, None, [series])
     assert tree.provenance == "theoretical"
 
 

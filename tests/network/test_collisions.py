@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.costs.curves import alone
+from simulator.costs.curves import uncontended_time
 from simulator.costs.theory import Call
 from simulator.study.collective import time_collective
 from simulator.study.links.describe import machine
@@ -79,6 +79,6 @@ def test_a_pair_has_nobody_to_collide_with() -> None:
 def test_a_table_names_no_topology_and_so_assumes_one() -> None:
     """Four nodes of it share a leaf, and flows beyond are hashed; a cluster tells its own links."""
     found = machine("H100-SXM", "NVLink4 NVSwitch + NDR IB 8x400Gb/s", 64, 8)
-    seconds = alone(Call("sendrecv", GIB, 64, 8), found.inside, found.across, found.curves).seconds
+    seconds = uncontended_time(Call("sendrecv", GIB, 64, 8), found.inside, found.across, found.curves).seconds
     own = rate(8, shape="leaf-spine", nodes_per_pod=8)
     assert own == pytest.approx(GIB / seconds / GB * 2 ** (2 / 3), rel=0.01)

@@ -18,7 +18,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.costs import theory
-from simulator.costs.curves import Curve, alone, read, rising
+from simulator.costs.curves import Curve, uncontended_time, read, rising
 from simulator.costs.links import LAWS, Across, Inside
 from simulator.costs.theory import ALGORITHMS, KINDS, Call
 from simulator.errors import UserError
@@ -72,7 +72,7 @@ def test_more_bytes_never_take_less_time(
     assume(kind != "all_reduce" or algorithm not in CHOSEN)
     for curves in ([], near(inside, across)):
         small, large = (
-            alone(Call(kind, bytes_, *place, algorithm), inside, across, curves) for bytes_ in (size, size * 2**octaves)
+            uncontended_time(Call(kind, bytes_, *place, algorithm), inside, across, curves) for bytes_ in (size, size * 2**octaves)
         )
         assert small.seconds <= large.seconds * (1 + 1e-9)
 
@@ -85,7 +85,7 @@ def test_no_jumps(kind: str, algorithm: str, place: tuple[int, int], inside: Ins
         edges = [s for c in curves for s in (c.knots[0][0], c.knots[-1][0])][:4]
         for at in (size, *edges):
             below, above = (
-                alone(Call(kind, at * f, *place, algorithm), inside, across, curves).seconds for f in (0.9975, 1.0025)
+                uncontended_time(Call(kind, at * f, *place, algorithm), inside, across, curves).seconds for f in (0.9975, 1.0025)
             )
             assert above <= below * 1.03
 
@@ -96,7 +96,7 @@ def test_the_wire_is_never_beaten(
 ) -> None:
     ranks, nodes = place
     call = Call(kind, size, ranks, nodes, algorithm)
-    time = alone(call, inside, across, near(inside, across)).seconds
+    time = uncontended_time(call, inside, across, near(inside, across)).seconds
     assert time >= theory.least(call, inside, across) * (1 - 1e-9)
     if algorithm in ("ring", "plain") and nodes == 1 and kind in ("all_reduce", "all_gather", "reduce_scatter"):
         turns = 2 if kind == "all_reduce" else 1
@@ -118,7 +118,7 @@ def test_where_only_one_neighbour_was_measured_at_a_size_it_has_its_say_all_the_
     curves = [measured(4, both), measured(8, {8.0: 0.7, 64.0: 0.7, **both, 2.0**33: 1.3})]
     for ranks in (4, 5, 6, 7, 8):
         call = Call("all_reduce", size, ranks, 1, "ring")
-        found = alone(call, inside, None, curves)
+        found = uncontended_time(call, inside, None, curves)
         assert found.seconds / theory.seconds(call, inside) == pytest.approx(
             (0.7 if size < 1024 else 1.3) ** math.log2(ranks / 4), rel=1e-6
         )
@@ -135,7 +135,7 @@ def test_eight_gpus_take_no_less_for_a_few_bytes_than_seven(size: int) -> None:
 
 @given(kinds, insides, networks, sizes)
 def test_one_rank_alone_waits_for_nobody(kind: str, inside: Inside, across: Across, size: float) -> None:
-    assert alone(Call(kind, size, 1), inside, across, CURVES).seconds == 0
+    assert uncontended_time(Call(kind, size, 1), inside, across, CURVES).seconds == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -234,7 +234,7 @@ def test_links_of_the_graph_never_slow_an_all_to_all_alone(
     for gpus in counts:
         (row,) = time_collective("alltoall", nodes, [size], gpus=spread(nodes, gpus))
         found = machine(gpu, fabric, gpus, 1)
-        told = alone(Call("alltoall", size, gpus), found.inside, None, found.curves)
+        told = uncontended_time(Call("alltoall", size, gpus), found.inside, None, found.curves)
         assert row.time_s == pytest.approx(told.seconds, rel=1e-4, abs=2e-9), gpus
 
 
@@ -256,7 +256,7 @@ def test_two_on_a_wire_exchange_as_a_sendrecv_does() -> None:
 @pytest.mark.parametrize(("gpu", "fabric", "wire"), [("MI300X", "xGMI", 64), ("GH200", "NVLink4", 150), ("V100", "NVLink2", 25)])
 def test_no_pair_without_a_switch_is_faster_than_its_wire(gpu: str, fabric: str, wire: float) -> None:
     found = machine(gpu, fabric, 4, 1)
-    time = alone(Call("sendrecv", 2.0**33, 4), found.inside, None, found.curves).seconds
+    time = uncontended_time(Call("sendrecv", 2.0**33, 4), found.inside, None, found.curves).seconds
     assert 0.75 * wire < 2.0**33 / time / 1e9 < wire
 
 
@@ -269,7 +269,7 @@ def test_two_nodes_of_cards_are_no_faster_than_one(gpu: str, fabric: str) -> Non
         rates = []
         for nodes in (1, 2):
             found, ranks = machine(gpu, fabric, 8 * nodes, nodes), 8 * nodes
-            time = alone(Call(kind, 2.0**33, ranks, nodes), found.inside, found.across).seconds
+            time = uncontended_time(Call(kind, 2.0**33, ranks, nodes), found.inside, found.across).seconds
             rates.append({"sendrecv": 1.0, "broadcast": 1.0}.get(kind, (ranks - 1) / ranks) * 2.0**33 / time)
         assert rates[1] < 1.01 * rates[0], kind
     two = machine(gpu, fabric, 2, 2)
@@ -354,7 +354,7 @@ def test_where_it_was_measured_it_is_the_measurement() -> None:
     for curve in CURVES:
         for size, seconds in rising(curve.knots):
             call = Call(curve.kind, size, curve.ranks, curve.nodes, curve.algorithm)
-            found = alone(call, curve.inside, curve.across, [curve])
+            found = uncontended_time(call, curve.inside, curve.across, [curve])
             assert found.seconds == pytest.approx(seconds, rel=1e-6)
             assert (found.provenance, found.source) == ("interpolated", curve.source)
 
@@ -362,10 +362,10 @@ def test_where_it_was_measured_it_is_the_measurement() -> None:
 def test_far_from_measurements_the_theory_speaks() -> None:
     curve = next(c for c in CURVES if c.nodes > 1)
     far = Call(curve.kind, 2.0**20, curve.ranks * 16, curve.nodes * 16)
-    found = alone(far, curve.inside, curve.across, [curve])
+    found = uncontended_time(far, curve.inside, curve.across, [curve])
     assert found.provenance == "theoretical"
     assert found.seconds == theory.seconds(far, curve.inside, curve.across)
-    beyond = alone(replace(far, ranks=curve.ranks * 2, nodes=curve.nodes * 2), curve.inside, curve.across, [curve])
+    beyond = uncontended_time(replace(far, ranks=curve.ranks * 2, nodes=curve.nodes * 2), curve.inside, curve.across, [curve])
     assert beyond.provenance == "extrapolated"
     assert beyond.uncertainty > curve.error
 
@@ -375,7 +375,7 @@ def test_beyond_the_ends_the_ratio_to_the_theory_stays() -> None:
     last, seconds = curve.knots[-1]
     call = Call(curve.kind, last * 64, curve.ranks)
     ratio = seconds / theory.seconds(replace(call, payload_bytes=last), curve.inside)
-    found = alone(call, curve.inside, None, [curve])
+    found = uncontended_time(call, curve.inside, None, [curve])
     assert found.seconds == pytest.approx(ratio * theory.seconds(call, curve.inside), rel=1e-6)
     assert found.provenance == "extrapolated"
 
@@ -384,7 +384,7 @@ def test_between_measured_ranks_the_ratio_is_between() -> None:
     inside = INSIDE["nvlink3-nvswitch"]
     assert inside
     four, six, eight = (
-        alone(Call("all_gather", 2.0**24, n), inside, None, [c for c in CURVES if c.nodes == 1 and c.inside == inside]).seconds
+        uncontended_time(Call("all_gather", 2.0**24, n), inside, None, [c for c in CURVES if c.nodes == 1 and c.inside == inside]).seconds
         for n in (4, 6, 8)
     )
     assert min(four, eight) <= six <= max(four, eight)
@@ -512,7 +512,7 @@ def test_calibration_finds_the_links_that_made_the_times(tmp_path: Path) -> None
             call = Call(kind, 2.0**octave, ranks, nodes)
             across = made.across if nodes > 1 else None
             true = theory.seconds(call, TRUE, TRUE_ACROSS if nodes > 1 else None)
-            assert alone(call, made.inside, across, made.curves).seconds == pytest.approx(true, rel=tolerance)
+            assert uncontended_time(call, made.inside, across, made.curves).seconds == pytest.approx(true, rel=tolerance)
 
 
 def test_text_and_json_calibrate_alike(tmp_path: Path) -> None:

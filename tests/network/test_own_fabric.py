@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from simulator.costs import theory
-from simulator.costs.curves import Curve, alone
+from simulator.costs.curves import Curve, uncontended_time
 from simulator.costs.links import LAWS
 from simulator.costs.theory import Call
 from simulator.errors import UserError
@@ -132,8 +132,8 @@ def test_on_links_that_were_not_measured_a_curve_extrapolates(factor: float, pro
     fabric = fabrics.load("nvlink4-nvswitch")
     assert fabric.inside
     call = Call("all_gather", 2.0**24, 8)
-    here = alone(call, fabric.inside, None, fabric.curves)
-    there = alone(call, replace(fabric.inside, bytes_per_s=factor * fabric.inside.bytes_per_s), None, fabric.curves)
+    here = uncontended_time(call, fabric.inside, None, fabric.curves)
+    there = uncontended_time(call, replace(fabric.inside, bytes_per_s=factor * fabric.inside.bytes_per_s), None, fabric.curves)
     assert there.provenance == provenance
     assert (there.uncertainty > here.uncertainty) == (provenance == "extrapolated")
 
@@ -144,7 +144,7 @@ def test_so_it_does_on_another_network(factor: float, provenance: str) -> None:
     call = Call(curve.kind, curve.knots[0][0], curve.ranks, curve.nodes, curve.algorithm)
     assert curve.across
     across = replace(curve.across, nic_bytes_per_s=factor * curve.across.nic_bytes_per_s)
-    assert alone(call, curve.inside, across, [curve]).provenance == provenance
+    assert uncontended_time(call, curve.inside, across, [curve]).provenance == provenance
 
 
 # A switch for a rack --------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_the_error_of_a_curve_is_that_of_its_predictions(own: Path) -> None:
 
 def error(curve: Curve, gb_per_s: float) -> float:
     calls = [Call(curve.kind, size, curve.ranks, curve.nodes) for size in SIZES]
-    times = [alone(call, curve.inside, curve.across, [curve]).seconds for call in calls]
+    times = [uncontended_time(call, curve.inside, curve.across, [curve]).seconds for call in calls]
     return median(abs(t / time_s(size, gb_per_s) - 1) for t, size in zip(times, SIZES, strict=True))
 
 

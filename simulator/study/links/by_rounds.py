@@ -18,7 +18,7 @@ import numpy as np
 
 from ...collectives import Round, is_pipelined, joined, windows
 from ...costs import theory
-from ...costs.curves import THEORY_SIGMA_ACROSS, THEORY_SIGMA_INSIDE, Alone
+from ...costs.curves import THEORY_SIGMA_ACROSS, THEORY_SIGMA_INSIDE, UncontendedTime
 from ...costs.links import LAWS, Across, Inside
 from ...costs.theory import Call
 from ...engine.task import Array
@@ -114,7 +114,7 @@ def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> 
     return float((carried / cluster.wiring.capacity_bytes_per_s).max(initial=0.0)) * cluster.nvlink.bytes_per_s
 
 
-def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone:
+def uncontended_time(call: Call, how: Walk, inside: Inside, across: Across | None) -> UncontendedTime:
     """The time of a call done in such a way; `theoretical` always."""
     latency_s = crossings = 0.0
     for repeats, part, message, more_peers in how.rounds:
@@ -128,11 +128,11 @@ def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
     sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
-    return Alone(seconds, "theoretical", "its rounds on these links", sigma)
+    return UncontendedTime(seconds, "theoretical", "its rounds on these links", sigma)
 
 
-def like(known: Alone, seconds: float, call: Call) -> Alone:
-    """A time that this rule made of one that is known: at best extrapolated."""
+def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTime:
+    """A known time changed by this rule: at best extrapolated."""
     if known.provenance == "theoretical":
         return replace(known, seconds=seconds)
     scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE

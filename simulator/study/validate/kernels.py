@@ -48,7 +48,7 @@ from ..gpus.eager import is_one_by_one
 from ..gpus.kernel import ATTENTION_BOTH, ATTENTIONS, BOTH, PASSES, PRODUCTS, WIDTH, attention_of, plain
 from ..gpus.names import named
 from ..tables import Row, count, time_us, truth
-from .predicted import Own, Predicted
+from .predicted import Own, Predicted, each
 
 UNIT = "us"
 READS = ("gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "variant", "cache")
@@ -88,6 +88,11 @@ def source_key(row: Row) -> str:
 def measured(row: Row) -> float | None:
     """Microseconds."""
     return time_us(row)
+
+
+def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
+    """The prediction of each row, or why there is none."""
+    return each(predictor(own), rows)
 
 
 def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:

@@ -2,15 +2,15 @@
 
 A kind is a module with `UNIT`, `READS` (the columns that its predictor may see: what describes the machine and the work, and
 nothing that was measured or says where; of those a table must have the ones in `NEEDS`), `completed(rows, own)`, the rows with
-columns that a table may leave out, `measured(row)`, `source_key(row)` and `predictor()`, which gives a function from such a row
-to a prediction. The predictor raises `UserError` for a row that it cannot predict; its message is the reason.
+columns that a table may leave out, `measured(row)`, `source_key(row)` and `predictions(rows, own)`, which gives for each of such
+rows a prediction, or the `UserError` whose message is the reason why there is none.
 What was measured may be blank or unusable: the row is predicted all the same and compared with nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -87,16 +87,15 @@ def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) ->
     """The predictions of a kind for rows, beside what was measured."""
     rows = kind.completed(rows, own)
     check_header(kind.NEEDS, rows, name)
-    predict = kind.predictor(own) if own else kind.predictor()
-    return Report(tuple(_judge(kind, row, row.get("id") or i, predict) for i, row in enumerate(rows)))
+    found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], own)
+    pairs = enumerate(zip(rows, found, strict=True))
+    return Report(tuple(_judge(kind, row, row.get("id") or i, made) for i, (row, made) in pairs))
 
 
-def _judge(kind: Any, row: Row, name: str | int, predict: Callable[[Row], Predicted]) -> Judged:
+def _judge(kind: Any, row: Row, name: str | int, made: Predicted | UserError) -> Judged:
     key, measured = kind.source_key(row), kind.measured(row)
-    try:
-        made = predict({column: row.get(column, "") for column in kind.READS})
-    except UserError as error:
-        return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, error.faults[0].message)
+    if isinstance(made, UserError):
+        return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, made.faults[0].message)
     spread = math.exp(2 * made.sigma)
     interval = (made.value / spread, made.value * spread) if made.sigma else None
     off = None if measured is None else made.value / measured - 1
