@@ -98,7 +98,9 @@ class UncontendedTime:
         return self.provenance != "interpolated"
 
 
-def uncontended_time(call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS) -> UncontendedTime:
+def uncontended_time(
+    call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS
+) -> UncontendedTime:
     """The time of one collective on its own, on these links, by those of the curves that speak of it.
 
     An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.

@@ -124,7 +124,8 @@ def time_collective(
     """How long a collective of a cluster's GPUs (of those given, if any) takes without contention, for each size.
 
     `auto` takes what the library would. Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An
-    alltoall takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
+    alltoall takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose
+    size is what a rank holds on average.
     What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
     """
     if kind not in KINDS:
@@ -148,7 +149,8 @@ def time_collective(
     lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()
     served = [bound.algorithms.get((GROUP.name, int(charge)), "") for charge in charges]
     size_of = [labels.ops[op].payload_bytes for op in labels.op.tolist()]
-    known = [site.policy.uncontended_time(kind, name, nodes, size) if name else None for size, name in zip(size_of, served, strict=True)]
+    named = zip(size_of, served, strict=True)
+    known = [policy.uncontended_time(kind, name, nodes, size) if name else None for size, name in named]
     origin = [time.provenance if time and fidelity != "stepwise" else "theoretical" for time in known]
     sigma = [time.uncertainty if time else 0.0 for time in known]
     rows = zip(size_of, lasted_ns, served, origin, sigma, strict=True)

@@ -16,18 +16,18 @@ import simulator as sim
 from simulator.costs import theory, tuner
 from simulator.costs.curves import Curve, uncontended_time
 from simulator.costs.theory import Call
-from simulator.costs.tuner import Choice, Group, nccl_estimate_s, chosen, configured_algorithm, generation
+from simulator.costs.tuner import Choice, Group, chosen, configured_algorithm, generation, nccl_estimate_s
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import catalog
 from simulator.study.calibrate.nccl_tests import PROGRAMS
 from simulator.study.collective import BUS_FACTOR, time_collective
-from simulator.study.links import describe, fabric_text, fabrics
-from simulator.study.links.cluster_links import links_of
-from simulator.study.links.library import LIBRARY
-from simulator.study.links.timing import timing_on
+from simulator.study.links import fabric_text, fabrics
+from simulator.study.links.library import HAS, policy_on
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 from tests.commandline import trainsim
+
+from .described import links_in, links_on
 
 TABLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "collectives.csv.gz"
 SIZES = [2**octave for octave in range(3, 35)]
@@ -37,7 +37,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 def test_every_list_of_collectives_holds_the_same() -> None:
     """Each says something of every kind; an exchange is how a program calls what nccl-tests calls sendrecv."""
     assert set(BUS_FACTOR) == set(theory.KINDS) == set(PROGRAMS.values())
-    assert set(LIBRARY) == {*theory.KINDS, "exchange"}
+    assert set(HAS) == {*theory.KINDS, "exchange"}
     assert {*get_args(get_type_hints(fabrics.ChoiceSchema)["kind"]), "sendrecv"} == set(theory.KINDS)
 
 
@@ -144,7 +144,7 @@ def test_generations_of_constants() -> None:
 def test_whatever_is_taken_the_time_alone_is_that_of_the_fabric(name: str, nodes: int) -> None:
     """No messages of a choice need longer than what is known of the library on these links."""
     cluster = sim.cluster(name, nodes=nodes)
-    timing = timing_on(cluster)
+    timing = policy_on(cluster).timing
     assert timing
     on = np.arange(cluster.gpus) // cluster.gpus_per_node
     for kind in KINDS:
@@ -263,12 +263,11 @@ def test_the_command_times_what_it_prints() -> None:
 def test_validate_times_what_the_cluster_takes() -> None:
     """A row of a table and the same machine as a cluster: one choice, one time."""
     for nodes, size in ((1, 2**20), (1, 2**28), (16, 2**24), (16, 2**33)):
-        machine_words = describe.machine("H100-SXM", "NVLink4 NVSwitch" + " + NDR IB 8x400Gb/s" * (nodes > 1), 8 * nodes, nodes)
-        told_s = uncontended_time(
-            Call("all_reduce", size, 8 * nodes, nodes), machine_words.inside, machine_words.across, machine_words.curves
-        ).seconds
+        links = links_in("H100-SXM", "nvlink4-nvswitch", 8 * nodes, nodes, network="ndr-ib")
+        call = Call("all_reduce", size, 8 * nodes, nodes)
+        known_s = uncontended_time(call, links.inside, links.across, links.curves).seconds
         (row,) = time_collective("all_reduce", sim.cluster("dgx-h100", nodes=nodes), [size])
-        assert row.time_s == pytest.approx(told_s, rel=1e-6, abs=2e-9), (nodes, size, row.algorithm)
+        assert row.time_s == pytest.approx(known_s, rel=1e-6, abs=2e-9), (nodes, size, row.algorithm)
 
 
 def test_costs_of_a_run_name_the_algorithm_that_was_simulated() -> None:
@@ -308,7 +307,8 @@ def test_near_ties_of_ring_and_tree() -> None:
     """Over two nodes a tree, as logs say (nccl-tests issue 196); over more the faster of the two."""
     for name, nodes in (("dgx-a100", 2), ("dgx-a100", 16), ("dgx-a100", 64), ("alps-gh200", 4)):
         cluster = sim.cluster(name, nodes=nodes)
-        inside, across, _ = links_of(cluster, cluster.fabric, curves=False)
+        links = links_on(cluster)
+        inside, across = links.inside, links.across
         for size in SIZES:
             call = Call("all_reduce", size, cluster.gpus, nodes)
             if tuner.is_tie(size, theory.group(call, inside, across)):

@@ -152,5 +152,3 @@ def can_reduce(cluster: Cluster, network: str, ranks: int, nodes: int) -> bool:
         enough = ranks >= theory.FEWEST_AT_A_SWITCH * nodes
         return enough and links.inside.nvls_efficiency > 0 and (nodes == 1 or across is None or across.nvls)
     return across is not None and (across.sharp or cluster.fabric in QUANTUM)
-
-

@@ -18,12 +18,12 @@ from .. import catalog
 from ..collective import MEASURED, Timed, spread, time_collective
 from ..links.library import LIBRARIES, NCCL
 from ..tables import Row, number, time_us
-from .measured_cluster import cluster_of, word
+from .measured_cluster import COLUMNS, cluster_of, word
 from .predicted import Own, Predicted
 
 UNIT = "us"
 NEEDS = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes")
-READS = (*NEEDS, "gpus_per_node", "inside_GBps", "nics_per_node", "nic_gbit", "library", "asked", "sharp")
+READS = (*COLUMNS, "library", "asked", "collective", "bytes")
 MOST_BYTES = 2**60
 
 
@@ -72,9 +72,9 @@ def _size(row: Row) -> int | UserError:
 def _timing(row: Row) -> Callable[[Sequence[int]], dict[int, Predicted | UserError]]:
     """What times the collective of a row for given sizes. Raises `UserError` for a row that describes none."""
     cluster, gpus, nodes = cluster_of(row)
-    library, kind = word(row, "library", LIBRARIES) if row["library"].strip() else NCCL, _kind(row)
-    asked = catalog.written("collectives", row["asked"]) or AUTO
-    algorithm = "nvls_tree" if asked == "nvls" and nodes > 1 else asked
+    kind, library = _kind(row), word(row, "library", LIBRARIES, NCCL)
+    algorithm = word(row, "asked", [AUTO, *map(catalog.plain, catalog.files("collectives"))], AUTO)
+    algorithm = "nvls-tree" if algorithm == "nvls" and nodes > 1 else algorithm
     members = spread(cluster, gpus, nodes)
 
     def timed(sizes: Sequence[int]) -> dict[int, Predicted | UserError]:

@@ -6,12 +6,12 @@
 - `sharp` says `yes` where the switches of the network may reduce.
 - A GPU that the catalog has not is taken for the one that usually sits on such links.
 
-What a row cannot say is taken to be as plain as can be: nodes on one leaf switch, a PCIe box of one root complex.
+What a row cannot say is as in a cluster that does not say it: nodes share their leaf switches, a PCIe box has two sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import isclose
 
@@ -58,7 +58,11 @@ P100_GB_PER_S = 80
 """NVLinks of 20 GB/s, four of them; those of a V100 are six of 25."""
 BRIDGES_GB_PER_S = {"v100": (15.75, 50), "a100": (31.5, 300), "a40": (31.5, 56.25), "h100": (63, 300)}
 """PCIe and an NVLink bridge by the GPU, one way: NVIDIA data sheets."""
-SHARP = ("yes", "no", "")
+COLUMNS = (
+    "gpu", "gpus", "nodes", "gpus_per_node", "inside", "inside_GBps", "network", "nics_per_node", "nic_gbit", "sharp",
+)  # fmt: skip
+"""What describes the machine."""
+SHARP = ("yes", "no")
 
 
 def cluster_of(row: Row) -> tuple[Cluster, int, int]:
@@ -73,17 +77,24 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
     if gpus < 2:
         raise UserError("gpus: 1, which has no other to talk to")
     known = {"gpu": _gpu(row["gpu"], node.gpu), "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
-    found = api.cluster({**known, **_inside(row, node, str(known["gpu"])), **_network(row, nodes, node.gpus // servers_per_node, servers_per_node)})
-    return replace(found, sharp=word(row, "sharp", SHARP) == "yes"), gpus, nodes
+    found = api.cluster(
+        {
+            **known,
+            **_inside(row, node, str(known["gpu"])),
+            **_network(row, nodes, node.gpus // servers_per_node, servers_per_node),
+        }
+    )
+    return replace(found, sharp=word(row, "sharp", SHARP, "no") == "yes"), gpus, nodes
 
 
-def word(row: Row, column: str, known: Iterable[str]) -> str:
-    """The word in a cell, one of those known. Refused with the nearest of them."""
-    written = catalog.plain(row[column])
-    if written in known:
-        return written
-    said = shown(row[column]) if written else "blank"
-    raise UserError(f"{column}: {said} is no word of this column: {did_you_mean(written, filter(None, known))}")
+def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:
+    """The word in a cell, one of those known; the usual one where it is blank, if there is one."""
+    written = catalog.plain(row[column]) or usual
+    if not written:
+        raise UserError(f"{column} is blank")
+    if written not in known:
+        raise UserError(f"{column}: {shown(row[column])} is not known; {did_you_mean(written, known)}")
+    return written
 
 
 def _nodes(row: Row, gpus: int) -> int:
@@ -109,12 +120,12 @@ def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:
     if node.shape != "PCIe":
         return {"intra_node": f"{node.shape} {rate:g} GB/s"}
     if node.gb_per_s:
-        return {"intra_node": f"PCIe {rate:g} GB/s", "box": {"sockets": 1}}
+        return {"intra_node": f"PCIe {rate:g} GB/s"}
     chip = gpu.partition("-")[0]
     if chip not in BRIDGES_GB_PER_S:
         raise UserError(f"inside: no NVLink bridge is known between {gpu}")
     pcie, bridge = BRIDGES_GB_PER_S[chip]
-    return {"intra_node": f"PCIe {pcie:g} GB/s", "box": {"sockets": 1, "bridge": f"{rate or bridge:g} GB/s"}}
+    return {"intra_node": f"PCIe {pcie:g} GB/s", "box": {"bridge": f"{rate or bridge:g} GB/s"}}
 
 
 def _network(row: Row, nodes: int, gpus: int, servers_per_node: int) -> dict[str, object]:
@@ -122,7 +133,7 @@ def _network(row: Row, nodes: int, gpus: int, servers_per_node: int) -> dict[str
     if nodes == 1:
         return {}
     if not row["network"].strip():
-        raise UserError(f"network: blank, and the row is of {nodes} nodes")
+        raise UserError(f"network is blank, and the row is of {nodes} nodes")
     name = word(row, "network", [name for name in catalog.files("fabrics") if outlined(name).across])
     across = outlined(name).across
     usual = (min(across.nics, gpus), across.nic_bytes_per_s * BITS_PER_BYTE / GB) if across else (0.0, 0.0)
