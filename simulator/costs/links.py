@@ -112,6 +112,10 @@ class Across:
     nvls: bool = True
     """Whether the library lets the NVSwitches of the nodes add up on the way."""
 
+    def handshake(self, message_bytes: float) -> float:
+        """Factor on a crossing with a message of so many bytes."""
+        return 1 + (self.rendezvous - 1) * message_bytes / (message_bytes + self.rendezvous_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Laws:

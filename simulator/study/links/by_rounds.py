@@ -120,9 +120,7 @@ def uncontended_time(call: Call, how: Walk, inside: Inside, across: Across | Non
     for repeats, part, message, more_peers in how.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
-            size = call.payload_bytes * message
-            late = 1 + (across.rendezvous - 1) * size / (size + across.rendezvous_bytes)
-            latency_s += repeats * part * across.crossing_s * late
+            latency_s += repeats * part * across.crossing_s * across.handshake(call.payload_bytes * message)
             crossings += repeats * part
     on_wire_s = wire_s(call, how, inside, across)
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
@@ -155,6 +153,4 @@ def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> fl
     nics = min(across.nics, math.ceil(call.per_node))
     most = max(load.over_nic, load.over_nics / nics)
     on_nics = most * call.payload_bytes / (across.nic_bytes_per_s * across.efficiency)
-    slowest = max(on_gpu, on_nics)
-    norm: float = slowest * ((on_gpu / slowest) ** LAWS.norm + (on_nics / slowest) ** LAWS.norm) ** (1 / LAWS.norm)
-    return norm
+    return theory.bottleneck_s(on_gpu, on_nics)
