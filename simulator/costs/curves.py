@@ -1,4 +1,4 @@
-"""The time of a collective that runs alone: measured where somebody measured it, physics where nobody did.
+"""The uncontended time of a collective: measured where somebody measured it, the closed forms of `theory` elsewhere.
 
 A measured curve is kept as a few knots (bytes, seconds) with the links that it was measured on. It is used as a correction
 of the theory: the ratio of the two, which varies slowly with the size, with the number of ranks and of nodes, and from one
@@ -84,7 +84,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class UncontendedTime:
-    """What a collective takes when nothing else runs, and how that is known."""
+    """The time of a collective when nothing else runs, and how it is known."""
 
     seconds: float
     provenance: Provenance
@@ -101,7 +101,7 @@ class UncontendedTime:
 def uncontended_time(
     call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS
 ) -> UncontendedTime:
-    """The time of one collective on its own, on these links, by those of the curves that speak of it.
+    """The uncontended time of one collective on these links, by the curves that were measured of it.
 
     An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.
     """
@@ -208,7 +208,7 @@ def _corrected(
 
 
 def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
-    """The curves that speak of a call, each with its say: at most 1 together."""
+    """The curves that a call is corrected by, each with its weight: at most 1 together."""
     kin = [curve for curve in curves if curve.kind == call.kind and (curve.nodes > 1) == (call.nodes > 1)]
     kin = _of_algorithm(call.algorithm, kin) if call.kind == "all_reduce" else _of_stand_in(call, kin)
     if call.nodes == 1:

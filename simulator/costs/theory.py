@@ -1,4 +1,4 @@
-"""The time of a collective alone, from the description of a machine: latency, bandwidth, and the slow climb between them.
+"""Closed forms of the uncontended time of a collective: latency, bandwidth, and the slow climb between them.
 
 t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y is the time on the wire: the p-norm of what a
 GPU's own links and a node's NICs need. The square root is what a pipeline of pieces costs whose best size grows with the
@@ -108,7 +108,7 @@ def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws
 
 
 def least(call: Call, inside: Inside, across: Across | None = None) -> float:
-    """The time that the wire alone takes, at the rates on the label, by the best algorithm allowed."""
+    """The time on the wire, at the rates on the label, by the best algorithm allowed."""
     if call.ranks < 2:
         return 0.0
     return min(max(_wire(call, way, inside, across)) for way in _ways(call, inside, across, LAWS))

@@ -136,13 +136,13 @@ def generation(architecture: str, link_bytes_per_s: float) -> str:
 
 
 def configured_algorithm(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
-    """The algorithm that the first line lays down which holds the call; None if none does."""
+    """The algorithm of the first line that covers the call; None if none does."""
     lines = (c for c in choices if c.kind == kind and payload_bytes <= c.bytes_up_to and nodes <= c.nodes_up_to)
     return next((line.algorithm for line in lines), None)
 
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
-    """The algorithm that NCCL thinks takes least for an all-reduce, of those that there are."""
+    """The algorithm with the least estimate for an all-reduce, of those that there are."""
     known = [name for name in among if name in WAYS]
     return min(known, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
 
@@ -154,7 +154,7 @@ def is_tie(payload_bytes: float, group: Group) -> bool:
 
 
 def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float:
-    """What NCCL thinks that an algorithm takes, with the protocol that it likes best for it; infinite if it has none."""
+    """NCCL's own estimate of the time of an algorithm, with the protocol that it likes best; infinite if it has none."""
     estimates = (
         latency_us / US_PER_S + payload_bytes / bytes_per_s
         for latency_us, bytes_per_s in WAYS[algorithm](payload_bytes, group)

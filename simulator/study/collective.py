@@ -154,7 +154,7 @@ def time_collective(
     origin = [time.provenance if time and fidelity != "stepwise" else "theoretical" for time in known]
     sigma = [time.uncertainty if time else 0.0 for time in known]
     rows = zip(size_of, lasted_ns, served, origin, sigma, strict=True)
-    return [Timed(size, seconds(ns), len(members), kind, name, *how_known) for size, ns, name, *how_known in rows]
+    return [Timed(size, seconds(ns), len(members), kind, name, how, error) for size, ns, name, how, error in rows]
 
 
 def effort_of(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> effort.Effort:

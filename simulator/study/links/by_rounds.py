@@ -1,4 +1,4 @@
-"""What an algorithm takes on a measured fabric where nobody measured it: its own rounds, at the fabric's constants.
+"""Uncontended times by rounds: what an algorithm that nobody measured takes at the constants of a measured fabric.
 
 t = launch + latencies + y + sqrt(fill x y), the form of costs/theory.py: each round waits for a step of the fabric, or a
 crossing where it leaves a node, and for every further peer that a GPU sends to across at once, as direct all-to-all does; y
@@ -39,10 +39,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Per round: how often it comes, the share of its messages that cross, the largest of these as a part of the payload, and to
-    how many peers beyond the first the busiest GPU sends across at once."""
+    """The rounds of an algorithm on a cluster."""
 
     rounds: tuple[tuple[int, float, float, int], ...]
+    """How often a round comes, the share of its messages that cross between nodes, the largest of these as a part of the payload,
+    and to how many peers beyond the first the busiest GPU sends across at once."""
     loads: tuple[Load, ...]
     """Per window of rounds that are under way together."""
 
@@ -114,15 +115,15 @@ def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> 
     return float((carried / cluster.wiring.capacity_bytes_per_s).max(initial=0.0)) * cluster.nvlink.bytes_per_s
 
 
-def uncontended_time(call: Call, how: Walk, inside: Inside, across: Across | None) -> UncontendedTime:
-    """The time of a call done in such a way; `theoretical` always."""
+def uncontended_time(call: Call, walk: Walk, inside: Inside, across: Across | None) -> UncontendedTime:
+    """The time of a call whose rounds were walked; always `theoretical`."""
     latency_s = crossings = 0.0
-    for repeats, part, message, more_peers in how.rounds:
+    for repeats, part, message, more_peers in walk.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
             latency_s += repeats * part * across.crossing_s * across.handshake(call.payload_bytes * message)
             crossings += repeats * part
-    on_wire_s = wire_s(call, how, inside, across)
+    on_wire_s = wire_s(call, walk, inside, across)
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
     sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
@@ -137,9 +138,9 @@ def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTim
     return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=math.hypot(known.uncertainty, scale / 2))
 
 
-def wire_s(call: Call, how: Walk, inside: Inside, across: Across | None) -> float:
+def wire_s(call: Call, walk: Walk, inside: Inside, across: Across | None) -> float:
     """The time of a call on the wire: of the busiest, window by window."""
-    return sum(_wire_s(call, load, inside, across) for load in how.loads)
+    return sum(_wire_s(call, load, inside, across) for load in walk.loads)
 
 
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:

@@ -1,4 +1,4 @@
-"""An all-to-all that a matrix of bytes tells: how each algorithm goes about it, and what it takes on measured links.
+"""An uneven all-to-all, given by a matrix of bytes: the rounds of each algorithm, and its time on measured links.
 
 People measure even exchanges. An uneven one takes what is known of the even one that keeps the busiest link busy for as long
 (payload times skew), times what the rule of rounds (`by_rounds`) makes of the one over the other: 1 where every rank has
