@@ -315,3 +315,33 @@ def test_near_ties_of_ring_and_tree() -> None:
                 ring_s, tree_s = (theory.seconds(replace(call, algorithm=name), inside, across) for name in ("ring", "tree"))
                 wanted = "tree" if nodes == 2 or tree_s < ring_s else "ring"
                 assert theory.taken(call, inside, across) == wanted
+
+
+# Libraries ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("library", "small", "large"),
+    [("nccl", "ring", "nvls"), ("nccl-plain", "ring", "ring"), ("trtllm", "direct", "nvls"), ("vLLM", "direct", "nvls")],
+)
+def test_auto_is_the_choice_of_the_library(library: str, small: str, large: str) -> None:
+    asked = ("collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", "1", "--library", library, "--json")
+    for size, name in (("64K", small), ("256M", large)):
+        (row,) = trainsim(*asked, "-b", size, "-e", size).record["rows"]
+        assert row["algorithm"] == name
+        assert row["provenance"] == "interpolated"
+
+
+def test_a_library_that_is_not_known_is_refused_with_the_nearest() -> None:
+    said = trainsim("collective", "all_reduce", "--cluster", "dgx-h100", "--library", "trt-llm")
+    assert said.code == 2
+    assert "no library 'trt-llm'\n    hint: did you mean 'trtllm'?" in said.err
+
+
+def test_a_bridge_of_a_box_counts_in_its_measured_times() -> None:
+    """A pair on a bridge is faster than over PCIe, and beyond pairs PCIe sets the rate."""
+    box = {"gpu": "a40", "gpus_per_node": 4, "intra_node": "PCIe 31.5 GB/s"}
+    bare, bridged = sim.cluster(box), sim.cluster({**box, "box": {"bridge": "56.25 GB/s"}})
+    for gpus, least, most in ((2, 1.5, 4.0), (4, 1.0, 2.0)):
+        times = [time_collective("all_reduce", cluster, [GIB], gpus=np.arange(gpus))[0].time_s for cluster in (bare, bridged)]
+        assert least < times[0] / times[1] < most, gpus
