@@ -1,4 +1,4 @@
-"""The command line: one file per command in `commands/`, found by name, and one way to report what went wrong.
+"""The command line: one file per command in `commands/`, found by name, and one way to report errors.
 
 Exit codes: 0 done, 2 bad input, 3 cannot run (does not fit, deadlock), 130 interrupted, 143 terminated, 1 the result could not
 be written, or a bug of ours. With `--json` an error too is one JSON object on stdout.
@@ -26,11 +26,11 @@ from .files import OUT_OF_ROOM, nowhere
 INTERRUPTED, TERMINATED = 130, 143
 COMMANDS = Path(__file__).parent / "commands"
 MOST_NEW_OBJECTS = 100_000
-"""Between two looks for garbage."""
+"""Objects between two garbage collections."""
 
 
 class Commands(click.Group):
-    """The files of `commands/`, imported when they are asked for."""
+    """The files of `commands/`, imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(path.stem for path in COMMANDS.glob("[a-z]*.py"))
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 class _Terminated(BaseException):
-    """Somebody sent SIGTERM. What is unwound removes its temporary files."""
+    """SIGTERM was received. Unwinding the stack removes temporary files."""
 
 
 def _stop_on_signals() -> None:
@@ -100,7 +100,7 @@ def _stop_on_signals() -> None:
 
 
 def run(args: list[str]) -> int:
-    """Runs the command line and returns its exit code; nothing but a bug of ours ever shows a traceback."""
+    """Runs the command line and returns its exit code; only a bug ever shows a traceback."""
     as_json = "--json" in args
     try:
         _check_outputs()
@@ -142,7 +142,7 @@ def _check_outputs() -> None:
 
 
 def _discard_stdout() -> None:
-    """Sends what is still to be written to stdout nowhere, as nobody can read it."""
+    """Discards what is still to be written to stdout, as nobody can read it."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -153,7 +153,7 @@ def _usage_hint(error: click.ClickException, args: list[str]) -> str:
 
 
 def _say(error: SimulatorError, as_json: bool) -> int:
-    """Tells an error as JSON on stdout, and as a panel on a terminal or as plain lines on stderr; returns its exit code."""
+    """Prints an error: JSON on stdout; on stderr a panel on a terminal, else plain lines. Returns the exit code."""
     if as_json:
         try:
             print(escape.json(json.dumps(_record(error))), flush=True)

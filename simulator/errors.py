@@ -1,4 +1,4 @@
-"""What can go wrong, and what to do about it.
+"""The errors of the simulator, each with a hint on what to do.
 
 Every error that a person can cause carries a `hint`, the next thing to try. Exit codes are those of the command
 line: 2 for bad input, 3 for a configuration that cannot run, 1 for a bug of ours.
@@ -16,16 +16,16 @@ from typing import Any
 from . import escape
 
 MOST_LISTED = 32
-"""Names that a hint lists in full, and faults that a message does."""
+"""Most names that a hint lists in full, and most faults that a message lists."""
 ALIKE = 0.7
-"""Words this alike are one and its misspelling."""
+"""Similarity from which a word counts as a misspelling of another one."""
 MOST_SHOWN, MOST_BITS = 60, 128
-"""Characters of a value that a message shows, and bits of an integer that it writes out."""
+"""Most characters of a value that a message shows, and most bits of an integer that it writes out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in an input: where it stands, what is wrong with it, what to do."""
+    """One fault of an input: its place, what is wrong, and what to do."""
 
     message: str
     hint: str = ""
@@ -110,14 +110,14 @@ class OutputFailed(SimulatorError):
 
 
 class InvariantBroken(SimulatorError):
-    """A bug in the simulator: something that must hold does not."""
+    """A bug in the simulator: an invariant does not hold."""
 
     def __init__(self, message: str, *, hint: str = "this is a bug in the simulator: please report the command") -> None:
         super().__init__(message, hint=hint)
 
 
 def in_one_go(*parts: Callable[[], Any]) -> list[Any]:
-    """What each part returns; where some raise `UserError`, one error with the faults of all of them."""
+    """The results of all parts; if some raise `UserError`, one error with all their faults is raised."""
     made: list[Any] = []
     errors: list[UserError] = []
     for part in parts:
@@ -187,6 +187,6 @@ def shown(value: object) -> str:
 
 
 def cut(message: str) -> str:
-    """A message of somebody else's, with no value in it longer than ours show."""
+    """The message of a library, with long values shortened as in our own messages."""
     most = MOST_SHOWN - 4
     return re.sub(rf"('[^']{{{most}}})[^']+'", r"\1...'", re.sub(rf"([^\s']{{{2 * MOST_SHOWN}}})[^\s']+", r"\1...", message))

@@ -1,4 +1,4 @@
-"""Text that others wrote, made safe to show: one function for each medium, used where text leaves the program.
+"""Text from outside, made safe to show: one function per medium, used where text leaves the program.
 
 A name in a file, a trace or a table may hold whatever a string can: sequences that move a terminal's cursor or set its title,
 HTML, mathematical notation that matplotlib would typeset, a formula that a spreadsheet would compute. Inside the program
@@ -12,7 +12,7 @@ from html import escape
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""How a cell begins that a spreadsheet computes; it takes the wide forms of these characters too."""
+"""First characters of a cell that a spreadsheet takes for a formula, their wide forms included."""
 
 
 def terminal(text: str, *, lines: bool = False) -> str:

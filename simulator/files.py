@@ -18,16 +18,16 @@ from typing import TextIO
 from .errors import OutputFailed, UserError
 
 MOST_SILENT_MS = 5000
-"""How long a pipe may stay silent."""
+"""Longest time in which a pipe may send nothing, in seconds."""
 MOST_AT_ONCE_BYTES = 2**20
 OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What is wrong with the machine and not with what somebody asked for."""
+"""Error numbers of a fault of the machine, not of the request."""
 
 
 MOST_NAMED = 240
-"""Characters of a path that a message shows: its end tells more than its beginning."""
+"""Most characters of a path that a message shows: the last ones, which say more than the first."""
 Hint = str | Callable[[Path], str]
-"""What to do about a file that cannot be read; a function is asked only when it comes to that."""
+"""The hint for a file that cannot be read; a function is called only if the hint is needed."""
 
 
 def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") -> bytes:
@@ -50,7 +50,7 @@ def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") 
 
 
 def read_unzipped(path: str | Path, most_bytes: int, what: str) -> bytes:
-    """The same of a file that may be gzipped; its size is that of what it holds."""
+    """The content of a file that may be gzipped; the limit applies to the size after decompression."""
     raw = read_bounded(path, most_bytes, what)
     if raw[:2] != b"\x1f\x8b":
         return raw
@@ -80,7 +80,7 @@ def _too_large(path: str | Path, most_bytes: int, what: str, when: str = "") -> 
 
 
 def _content(file: int, most_bytes: int) -> bytes:
-    """What an open file holds, and no more than one byte beyond the limit."""
+    """The content of an open file, read to at most one byte beyond the limit."""
     mode = os.fstat(file).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder")
@@ -141,13 +141,13 @@ def atomic(path: str | Path) -> Iterator[Path]:
 
 
 def not_written(path: str | Path, error: OSError, hint: str = "") -> UserError | OutputFailed:
-    """What to raise where a file could not be written: the name was wrong, or the machine has no room."""
+    """The error for a file that could not be written: the name was wrong, or the machine has no space left."""
     kind = OutputFailed if error.errno in OUT_OF_ROOM else UserError
     return kind(f"cannot write {named(path)}: {error.strerror or error}", hint=hint)
 
 
 def nowhere() -> TextIO:
-    """A file that keeps nothing, in place of an output that is closed."""
+    """A file that discards what is written, in place of a closed output."""
     return open(os.devnull, "w", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A hash of whole numbers that is the same everywhere: what folding colours ranks with, and routing spreads flows by."""
+"""A hash of integers that is the same on every machine: folding colours ranks with it, and routing spreads flows by it."""
 
 from __future__ import annotations
 

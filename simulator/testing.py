@@ -1,4 +1,4 @@
-"""Batteries for plug-ins: what every schedule must do, ours and yours.
+"""Batteries for plug-ins: the requirements of every schedule, built-in or user-defined.
 
     from simulator.testing import check_schedule
     check_schedule(my_module)
@@ -22,7 +22,7 @@ SHAPES = tuple(
     for chunks in (1, 2, 3, 4)
     for microbatches in (1, 2, 3, 4, 5, 7, 8, 12, 16, 24)
 )
-"""The grid that schedules are tried on; what a schedule refuses is passed over."""
+"""The grid of shapes that schedules are tried on; shapes that a schedule refuses are skipped."""
 SPLITS = (1, 2, 3)
 """Parts of a sequence that schedules are tried with, if they look at them."""
 TOLERANCE = 1e-9

@@ -79,7 +79,7 @@ class Dimension:
 
     @property
     def hint(self) -> str:
-        """How to write one."""
+        """An example of how to write the quantity."""
         return f'write it like "{self.example}"'
 
 
@@ -140,7 +140,7 @@ def _unit_hint(unit: str, dimension: Dimension) -> str:
 
 
 def _bare(unit: str) -> str:
-    """A unit without what stands for "per": GB/s, GBps and GBs are one, and Gb/s is another."""
+    """A unit without the notation of "per": GB/s, GBps and GBs are one, and Gb/s is another."""
     return re.sub("/|p(?=s$)", "", unit)
 
 

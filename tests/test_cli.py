@@ -294,7 +294,7 @@ def test_a_record_holds_a_schedule_as_it_was_asked_for() -> None:
 def test_the_catalog_prints_the_json_that_its_help_speaks_of(kind: str | None) -> None:
     args = ["catalog", *([kind] if kind else [])]
     assert isinstance(trainsim(*args, "--json").record, list if kind == "models" else dict)
-    assert "one object or array" in trainsim("catalog", "--help").out
+    assert "JSON object or array" in trainsim("catalog", "--help").out
 
 
 def test_a_cluster_of_no_nodes_is_refused() -> None:
@@ -305,7 +305,7 @@ def test_a_cluster_of_no_nodes_is_refused() -> None:
 def test_topology_counts_the_links_that_it_lists() -> None:
     text = trainsim("topology", "dgx-h100", "--nodes", 3).out
     record = trainsim("topology", "dgx-h100", "--nodes", 3, "--json").record
-    table = text.partition("count")[2].splitlines()[1:]
+    table = text.partition("class of links")[2].splitlines()[1:]
     assert sum(int(re.split(r"  +", row)[1].replace(",", "")) for row in table) == len(record["links"])
     assert record["gpus"] == record["vertices"]["gpu"] == 24
 

@@ -17,6 +17,8 @@ SENTENCE = re.compile(r"^(\d+)\. ", re.MULTILINE)
 LETTER = {"First": "s", "Second": "t"}
 PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("simulator", "workloads", "topologies", "notebooks", "docs", "tests", "results", "benchmarks")
+WAIST = ("task", "skeleton", "timeline")
+"""The modules of the engine whose classes pass between it and the rest."""
 NAMED = re.compile(r"test_([st])(\d+)_(\d+)(?:_(and|to)_(\d+))?(?![a-z0-9])")
 
 
@@ -77,6 +79,34 @@ def test_docs_name_places_that_exist(page: Path) -> None:
     targets = {page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)}
     places = {ROOT / place for place in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w/.*-]*)`", text)}
     assert not [str(place) for place in targets | places if "*" not in place.name and not place.exists()]
+
+
+def terms() -> dict[str, tuple[str, Path]]:
+    """Every word of the glossary: what is said of it, and the file that defines it."""
+    page = ROOT / "docs" / "glossary.md"
+    entries = re.split(r"^- ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    found = [re.fullmatch(r"\*\*(.+?)\*\*: (.+?)\s+\[\S+\]\((\S+)\)\s*", entry, re.DOTALL) for entry in entries]
+    assert all(found), [entry for entry, parts in zip(entries, found, strict=True) if not parts]
+    return {parts[1]: (parts[2], (page.parent / parts[3]).resolve()) for parts in found if parts}
+
+
+def test_docs_glossary_says_of_each_word_one_sentence_and_where_it_is_defined() -> None:
+    assert list(terms()) == sorted(terms(), key=str.lower)
+    for term, (sentence, file) in terms().items():
+        assert sentence.endswith("."), term
+        assert not re.search(r"[a-z)]\. ", sentence), f"{term}: one sentence"
+        defined = file.read_text(encoding="utf-8")
+        for name in re.findall(r"`([A-Z]\w+)`", sentence):
+            assert re.search(rf"^class {name}\b", defined, re.MULTILINE), f"{term}: {file.name} defines no {name}"
+
+
+def test_docs_glossary_has_every_noun_that_the_floors_pass_to_each_other() -> None:
+    """A class that a program, a task graph or a timeline is made of has an entry."""
+    files = [*(ROOT / "simulator" / "program").glob("*.py"), *(ROOT / "simulator" / "engine" / f"{name}.py" for name in WAIST)]
+    nouns = {name for file in files for name in re.findall(r"^class ([A-Z]\w*)", file.read_text(encoding="utf-8"), re.MULTILINE)}
+    explained = {name for sentence, _ in terms().values() for name in re.findall(r"`([A-Z]\w+)`", sentence)}
+    assert len(nouns) > 15
+    assert not nouns - explained
 
 
 @pytest.mark.parametrize("study", ["collectives", "kernels"])

@@ -75,21 +75,21 @@ def of(family: str) -> Callable[[Row], bool]:
     return lambda row: row.get("family") == family
 
 
-LENT, SUMS = ["One GPU left out"], ["Machines that were not fitted"]
+BORROWED, SUMS = ["One GPU left out"], ["Machines that were not fitted"]
 SIZES, SYSTEMS, SANITY = "Leave one size out", "Leave one system out", "Sanity rows"
 STATED: dict[str, Callable[[], str]] = {
-    "products of training size": lambda: between(kernels("large", HELD_OUT, products)),
+    "GEMMs of training size": lambda: between(kernels("large", HELD_OUT, products)),
     "the same, all sizes |": lambda: between(kernels("all", HELD_OUT, products)),
     "attention forward": lambda: between(kernels("large", HELD_OUT, of("attention"))),
     "attention backward": lambda: "{:.0f}% / {:.0f}%".format(*whole("A100-PCIE-80+attention_bwd", "H100-SXM+attention_bwd")),
     "experts in one": lambda: between(kernels("all", HELD_OUT, of("moe"))),
     "memory-bound": lambda: between(whole(*(f"{gpu}+{op}" for gpu in ("A100-SXM-80", "H100-SXM") for op in MEMORY_BOUND))),
-    "products in fp32": lambda: between(kernels("all", HELD_OUT, single)),
+    "GEMMs in fp32": lambda: between(kernels("all", HELD_OUT, single)),
     "the same on P4": lambda: " / ".join(between(kernels(sizes, HELD_OUT, of_p4)) for sizes in ("all", "large")),
     "sums over": lambda: between(kernels("layer sums", SUMS, lambda row: True)),
-    "constants lent: large products": lambda: between(kernels("large", LENT, products)),
-    "constants lent: attention": lambda: between(kernels("large", LENT, of("attention"))),
-    "constants lent: experts": lambda: between(kernels("large", LENT, of("moe"))),
+    "borrowed constants: large GEMMs": lambda: between(kernels("large", BORROWED, products)),
+    "borrowed constants: attention": lambda: between(kernels("large", BORROWED, of("attention"))),
+    "borrowed constants: experts": lambda: between(kernels("large", BORROWED, of("moe"))),
     "collectives with curves": lambda: " / ".join(between(collectives(SIZES, where)) for where in ("inside", "across")),
     "collectives without": lambda: " / ".join(
         between(collectives(SYSTEMS, where, lambda system: BROKEN not in system)) for where in ("inside", "across")
@@ -97,7 +97,7 @@ STATED: dict[str, Callable[[], str]] = {
     "PCIe servers": lambda: "; ".join(
         between(collectives(SANITY, "inside", lambda system, word=word: word in system)) for word in (SERVERS, PAIRS, A40)
     ),
-    "a cluster whose": lambda: between(collectives(SYSTEMS, "across", lambda system: BROKEN in system)),
+    "a cluster with a faulty": lambda: between(collectives(SYSTEMS, "across", lambda system: BROKEN in system)),
 }  # fmt: skip
 """How a line of the table begins, and what it says first."""
 
@@ -118,10 +118,10 @@ def test_docs_limits_states_what_the_reports_print(line: str) -> None:
     assert f"| {STATED[line]()}" in said
 
 
-def test_docs_limits_summary_states_the_same_of_what_is_lent() -> None:
+def test_docs_limits_summary_states_the_same_of_borrowed_constants() -> None:
     page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
-    large, attention = STATED["constants lent: large products"](), STATED["constants lent: attention"]()
-    assert f"(`transferred`): large products {large} off, attention {attention}." in page
+    large, attention = STATED["borrowed constants: large GEMMs"](), STATED["borrowed constants: attention"]()
+    assert f"(`transferred`): large GEMMs {large} off, attention {attention}." in page
 
 
 def test_docs_limits_states_how_far_off_single_published_numbers_are() -> None:

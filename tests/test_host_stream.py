@@ -326,8 +326,8 @@ def test_t8_6_waiting_for_a_launch_is_time_of_the_host() -> None:
     assert run.metrics.launch_s == pytest.approx(run.metrics.step_time_s - bare.metrics.step_time_s, rel=1e-9)
     assert not spent.of(BUBBLE).any()
     assert bare.metrics.launch_s == 0
-    assert "launches" in dict(run.summary)
-    assert "launches" not in dict(bare.summary)
+    assert "launch overhead" in dict(run.summary)
+    assert "launch overhead" not in dict(bare.summary)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -519,7 +519,7 @@ def test_figures_show_a_host_where_there_is_one() -> None:
     hosted, bare = run_of(of, EAGER), run_of(of, None)
     for run, shown in ((hosted, True), (bare, False)):
         (legend,) = gantt(run).legends
-        assert any("launches" in text.get_text() for text in legend.get_texts()) == shown
+        assert any("launch overhead" in text.get_text() for text in legend.get_texts()) == shown
         threads = [event["args"]["name"] for event in events_of(run, 0, set()) if event["name"] == "thread_name"]
         assert ("host" in threads) == shown
         launched = [event for event in events_of(run, 0, set()) if event.get("cat") == "launch"]

@@ -146,7 +146,7 @@ def test_a_certificate_is_shown(proven: bool, words: str, monkeypatch: pytest.Mo
     searched = SimpleNamespace(order=gpipe.order, CHUNKS=1, certificate=lambda shape: proof)
     monkeypatch.setattr(catalog, "module", lambda kind, name: searched)
     said, record = (schedule("searched", "--ranks", 2, "--microbatches", 4, *json) for json in ((), ("--json",)))
-    assert f"makespan 20, no schedule below 15: {words}" in said.out
+    assert f"lower bound      15, and the makespan found is 20: {words}" in said.out
     assert record.record["certificate"] == asdict(proof)
 
 
@@ -189,7 +189,7 @@ def test_the_table_is_that_of_the_papers() -> None:
     assert "c = 0.1: #" in text[0]
     assert text[1].split()[:6] == ["zb-h2", "1", "2", "103", "6.80%", "1"]
     assert "(↑1)" in text[1]
-    assert "(2 copies of the model)" in text[2]
+    assert "dualpipe (2 copies)" in text[2]
 
 
 def test_without_latency_there_is_one_group_of_columns() -> None:
@@ -215,7 +215,7 @@ def test_refused_ones_are_listed_with_the_reason() -> None:
     args = ("--compare", "1f1b,dualpipe", "--ranks", 4, "--microbatches", 7)
     said, record = schedule(*args), schedule(*args, "--json").record
     assert said.code == 0
-    assert "dualpipe is out: dualpipe needs" in said.out
+    assert "dualpipe does not apply: dualpipe needs" in said.out
     assert "(nearest legal: ranks 4, microbatches 8)" in said.out
     assert [row["schedule"] for row in record["refused"]] == ["dualpipe"]
     assert record["refused"][0]["nearest"] == {"ranks": 4, "microbatches": 8}
@@ -226,7 +226,7 @@ def test_what_deadlocks_is_listed_too(tmp_path: Path) -> None:
     file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
     said = schedule("--compare", f"1f1b,{file}")
     assert said.code == 0
-    assert "is out: deadlock" in said.out
+    assert "does not apply: deadlock" in said.out
 
 
 def test_unknown_ones_are_named_together() -> None:

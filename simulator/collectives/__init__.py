@@ -6,10 +6,10 @@ a round leaves when both its ends are done with their part in the round before; 
 what its source passes on. The payload of a gather or a scatter is the whole tensor; that of an all-to-all is what one rank
 holds before (and after) it; a broadcast starts at the first member. Everything else follows from the rounds:
 
-- alone, each round takes the latency of its slowest message and the time of its busiest link; a round that repeats goes
+- uncontended, each round takes the latency of its slowest message and the time of its busiest link; a round that repeats goes
   round a ring, and takes the mean latency of its messages;
 - with `PIPELINED = True` the payload is cut so fine that all rounds are under way at once: latencies add up, and the busiest
-  link of all rounds together sets the pace. Cut into a number of pieces, it takes the latencies once, and then, tick by tick,
+  link of all rounds together limits the rate. Cut into a number of pieces, it takes the latencies once, and then, tick by tick,
   the time of the busiest link of the rounds that pieces are in (`windows`): one piece takes the sum over the rounds, and ever
   more come ever nearer to the limit;
 - under contention all messages of all rounds are one weighted fluid.

@@ -22,7 +22,7 @@ Sent = tuple[Array, Array, Array]
 
 
 def judged(kind: str, ranks: int, matrix: ArrayLike) -> Array:
-    """A matrix as numbers, if it is one of an exchange among so many ranks."""
+    """A matrix as numbers. Raises `UserError` unless it fits an exchange among this number of ranks."""
     if kind != "alltoall":
         raise UserError(f"{kind} takes no matrix of bytes", hint="only an alltoall can be uneven")
     try:
@@ -43,7 +43,7 @@ def payload(held: Array) -> Fraction:
 
 
 def uneven(held: Array, parts: Iterable[Sent]) -> tuple[Round, ...]:
-    """The rounds in which so many bytes of a matrix go along so many edges."""
+    """Rounds of messages along edges, each with its bytes of a matrix."""
     whole = payload(held)
     rounds = []
     for source, target, sent in parts:

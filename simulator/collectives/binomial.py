@@ -1,6 +1,6 @@
 """Binomial broadcast: in every round all who have the payload send it to one who has not.
 
-Alone on equal links of latency a and bandwidth B it takes ceil(log2 n) (a + S/B), the fewest steps for small payloads.
+Uncontended on equal links of latency a and bandwidth B it takes ceil(log2 n) (a + S/B), the fewest steps for small payloads.
 Reference: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """
 

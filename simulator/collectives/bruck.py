@@ -1,6 +1,6 @@
 """Bruck's algorithms: as many rounds as n has binary digits; blocks hop on by powers of two, several in one message.
 
-Alone on equal links of latency a and bandwidth B and for n a power of two, an all-to-all takes log2(n) (a + S/(2B)): few
+Uncontended on equal links of latency a and bandwidth B and for n a power of two, an all-to-all takes log2(n) (a + S/(2B)): few
 messages, but each byte is sent log2(n)/2 times, so it suits small payloads. The all-gather takes log2(n) a + (n - 1)/n S/B
 and wastes nothing. Reference: Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport
 Message-Passing Systems", 1997.

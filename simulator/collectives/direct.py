@@ -1,6 +1,6 @@
 """Direct exchange: every rank sends to every other at once; one step, and no byte goes through a third rank.
 
-Alone on equal links of latency a and bandwidth B, with S bytes on each rank, an all-to-all takes a + (n - 1)/n S/B, which
+Uncontended on equal links of latency a and bandwidth B, with S bytes on each rank, an all-to-all takes a + (n - 1)/n S/B, which
 nothing can beat; so do a gather and a scatter of S bytes. An all-reduce is one after the other ("two-shot"). What a NIC
 spends on each of many small messages is not counted: `hierarchical` sends fewer.
 """

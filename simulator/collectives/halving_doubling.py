@@ -1,6 +1,6 @@
 """Recursive halving and doubling: a reduce-scatter that swaps half, a quarter, an eighth ..., and a gather that goes back.
 
-Alone on equal links of latency a and bandwidth B and for n a power of two, an all-reduce of S bytes takes
+Uncontended on equal links of latency a and bandwidth B and for n a power of two, an all-reduce of S bytes takes
 2 log2(n) a + 2(n - 1)/n S/B: the bytes of a ring in fewer steps. The largest swaps are with the nearest ranks. A group of
 another size can be all-reduced, at 2(a + S/B) more than the next smaller power of two; gathers and scatters are refused.
 Reference: Rabenseifner, "Optimization of Collective Reduction Operations", 2004.

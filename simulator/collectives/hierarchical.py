@@ -28,7 +28,7 @@ def takes(kind: str, nodes: Array) -> bool:
 
 
 def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Round, ...]:
-    """Inside, across, inside. An all-to-all, which a matrix of bytes may tell, is inside and across only."""
+    """Inside, across, inside. An all-to-all, which may come with a matrix of bytes, is inside and across only."""
     if matrix is not None:
         held = judged(kind, len(nodes), matrix)
         return uneven(held, _handed_over(held, Grid.of(nodes)))

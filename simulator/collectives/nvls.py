@@ -1,7 +1,7 @@
 """NVLink SHARP: the NVSwitch sums what it reads from all GPUs of a node, and copies what it writes to them.
 
 For an all-reduce each rank reads the sum of its part of the payload and writes it to all: (k + 1)/k of the payload leaves
-and reaches each of the k ranks of a node, where a ring takes 2(k - 1)/k. Alone in one node, with latency a and bandwidth B,
+and reaches each of the k ranks of a node, where a ring takes 2(k - 1)/k. Uncontended in one node, with latency a and bandwidth B,
 that is 2a + (k + 1)/k S/B. A scatter only reads, a gather only writes: a + S/B; that one direction of the links is then
 nearly idle is not modelled. Over several nodes, rings along the rails reduce the parts, and everything is pipelined.
 Reference: Ishii and Wells, "The NVLink-Network Switch", Hot Chips 34, 2022.

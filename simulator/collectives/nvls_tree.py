@@ -1,6 +1,6 @@
 """NVLink SHARP inside nodes, double binary trees between them, pipelined: NCCL's NVLSTree.
 
-For m > 3 nodes of k ranks, an all-reduce alone takes two latencies of a node, 2 ceil(log2 m) of the fabric, and the longer
+For m > 3 nodes of k ranks, an uncontended all-reduce takes two latencies of a node, 2 ceil(log2 m) of the fabric, and the longer
 of (k + 1)/k S/B inside nodes and 2S/(kB') on the NICs. Reference: as `nvls` and `tree`.
 """
 

@@ -1,6 +1,6 @@
 """Pairwise all-to-all: n - 1 rounds, in each of which every rank sends to one other and receives from one.
 
-Alone on equal links of latency a and bandwidth B, with S bytes on each rank, it takes (n - 1)(a + S/(nB)): the bytes of the
+Uncontended on equal links of latency a and bandwidth B, with S bytes on each rank, it takes (n - 1)(a + S/(nB)): the bytes of the
 direct exchange, one message at a time. Where n is a power of two the rounds are swaps between disjoint pairs, else turns
 round a circle. Reference: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """

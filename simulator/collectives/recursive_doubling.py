@@ -1,6 +1,6 @@
 """Recursive doubling: ranks swap all that they have summed so far, with partners ever farther away.
 
-Alone on equal links of latency a and bandwidth B and for n a power of two, an all-reduce takes log2(n) (a + S/B): the
+Uncontended on equal links of latency a and bandwidth B and for n a power of two, an all-reduce takes log2(n) (a + S/B): the
 fewest steps that there can be, for small payloads. Another size costs 2(a + S/B) more than the next smaller power of two.
 Reference: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """

@@ -1,6 +1,6 @@
 """Ring collectives: each rank passes pieces to the next; all_reduce is a reduce-scatter and a gather, 2(n - 1) steps.
 
-Alone on equal links of latency a and bandwidth B, an all-reduce of S bytes takes 2(n - 1)(a + S/(nB)), and a broadcast,
+Uncontended on equal links of latency a and bandwidth B, an all-reduce of S bytes takes 2(n - 1)(a + S/(nB)), and a broadcast,
 which passes the payload on in small pieces, (n - 1)a + S/B. Where several ranks of the group sit in each node there is a
 ring per rank of a node, each leaving the node through its own NIC, as NCCL builds them: every NIC carries 1/k of the bytes.
 Reference: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.

@@ -1,6 +1,6 @@
 """Double binary tree, pipelined: two trees with half of the payload each, in which no rank is twice between two others.
 
-Alone on equal links of latency a and bandwidth B and for n > 3, an all-reduce of S bytes takes 2 ceil(log2 n) a + 2 S/B:
+Uncontended on equal links of latency a and bandwidth B and for n > 3, an all-reduce of S bytes takes 2 ceil(log2 n) a + 2 S/B:
 sums go up both trees while results come down. A broadcast feeds both from its root: (ceil(log2(n - 1)) + 1)a + S/B. Over
 several nodes with as many ranks in each, the trees join nodes, one pair per rail with its part of the payload, and ranks of
 a node form chains, as in NCCL. References: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast,
@@ -87,7 +87,7 @@ def _levels(n: int) -> list[Edges]:
 def _tree(n: int) -> tuple[Array, Array]:
     """Parent and depth of every rank in a binary tree in which odd ranks are leaves. The root, 0, has itself for parent.
 
-    The lowest bit set tells how far a rank is above the leaves; its parent has the next bit set instead, if that exists.
+    The lowest bit set is how far a rank is above the leaves; its parent has the next bit set instead, if that exists.
     """
     member = np.arange(n)
     low = member & -member

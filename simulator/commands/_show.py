@@ -1,4 +1,4 @@
-"""What commands share: JSON or tables on stdout, progress on stderr, options that several have."""
+"""Shared parts of commands: JSON or tables on stdout, progress on stderr, common options."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from ..files import check_folder
 if TYPE_CHECKING:
     from ..study.effort import Effort, Expect
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object or array, and nothing else.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object or array, and nothing else.")
 set_option = click.option(
-    "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. Repeat for more."
+    "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. May be repeated."
 )
-trust_option = click.option("--trust", is_flag=True, help="Import and run the code that files name: module:name, file.py:name.")
+trust_option = click.option(
+    "--trust", is_flag=True, help="Allow files to import and run code that they name (module:name, file.py:name)."
+)
 long_option = click.option(
-    "--long", is_flag=True, help="Do what is estimated to take more than 10 s or 4 GiB too; without it such work is refused."
+    "--long", is_flag=True, help="Allow work estimated to take more than 10 s or 4 GiB, which is refused otherwise."
 )
 LONGEST = 2**40
-"""The longest unitless duration."""
+"""The longest duration without a unit."""
 REFRESH_S, NEARLY = 0.2, 0.99
 PATIENCE_S = 1.0
-"""Work that takes longer shows that it is going on."""
+"""Work that takes longer shows a progress bar."""
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Text on stdout or stderr, with nothing in it that a terminal would act on."""
+    """Prints text on stdout or stderr, without anything that a terminal would act on."""
     _echo(escape.terminal(text, lines=True), err=err, nl=nl)
 
 
 def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Text that was escaped; in the encoding of the stream, which click would take another for where it is ASCII."""
+    """Prints escaped text in the encoding of the stream itself; click would replace ASCII with another."""
     click.echo(text, file=sys.stderr if err else sys.stdout, nl=nl)
 
 
@@ -57,7 +59,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Names and values under one another."""
+    """Prints labels and values, one pair per line, in two columns."""
     rows = [(escape.terminal(name), escape.terminal(value)) for name, value in pairs]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -89,15 +91,15 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """What somebody should know besides the result: on stderr."""
+    """Prints notes on the result to stderr."""
     for note in notes:
         say(f"note: {note}", err=True)
 
 
 @contextmanager
 def progress(message: str) -> Iterator[Expect]:
-    """A bar on stderr while work goes on: only on a terminal, and only once it takes long. What it yields is told how long the
-    work is estimated to take; until then the bar only moves."""
+    """A progress bar on stderr, on a terminal only and only after a while. Yields a function that takes the estimate of the work;
+    until it is called the bar shows no percentage."""
     if not sys.stderr.isatty():
         yield lambda effort: None
         return
@@ -130,7 +132,7 @@ def _show_progress(message: str, expected: Sequence[Effort], done: threading.Eve
 
 
 class Count(click.IntRange):
-    """A whole number within limits; outside of them the nearest legal one is told."""
+    """A whole number within limits; the error for one outside of them names the nearest legal one."""
 
     name = "count"
 
@@ -173,7 +175,7 @@ class Positive(click.types.FloatParamType):
 
 
 def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """A callback that refuses a file that we cannot write, by its ending or for want of its folder, before any work is done."""
+    """A callback that refuses, before any work is done, a file whose ending or folder is not one that can be written."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is not None and not value.lower().endswith(suffixes):
@@ -183,3 +185,6 @@ def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Pa
         return value
 
     return check
+
+
+picture_path = checked_path((".png", ".svg", ".pdf"))

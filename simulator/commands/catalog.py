@@ -38,10 +38,10 @@ NO_FILE = {"fabrics": {"ideal": "Links at their face value: nothing that was mea
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of scenario files, for editors.")
 @json_option
 def command(kind: str | None, schema: bool, as_json: bool) -> None:
-    """List what has a name, or of one KIND what each is: models, clusters, gpus, schedules, scenarios ...
+    """List everything that has a name, or describe the entries of one KIND: models, clusters, gpus, schedules, scenarios ...
 
-    `trainsim catalog defaults` lists what a scenario may omit of its plan, its job, its fidelity, its framework and a cluster
-    of its own, and what it is then. A named framework or cluster says most of it itself.
+    `trainsim catalog defaults` lists the fields that a scenario may omit, with their default values: those of the plan, the job,
+    the fidelity, the framework and an inline cluster. A named framework or cluster sets most of its fields itself.
     """
     from ..errors import UserError, did_you_mean
     from ..study import catalog

@@ -113,7 +113,7 @@ def command(
     for r in rows:
         figures = (r.as_dict()["time_us"], r.algorithm_gb_per_s, r.bus_gb_per_s)
         cells.append([f"{r.size_bytes:,}", *(f"{figure:.2f}" for figure in figures), r.algorithm, r.provenance])
-    print_table(["size (B)", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm", "known by"], cells, right=range(4))
+    print_table(["size (B)", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm", "provenance"], cells, right=range(4))
 
 
 def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:

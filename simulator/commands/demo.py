@@ -1,4 +1,4 @@
-"""`trainsim demo`: the first result, with nothing to write first."""
+"""`trainsim demo`: a first result, without a scenario file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ._show import json_option, print_json, print_pairs, progress
 SCENARIO = "llama3-70b-64xh100"
 
 
-@click.command("demo", short_help="See a first result, with nothing to write first.")
+@click.command("demo", short_help="Show a first result, without a scenario file.")
 @click.option(
-    "--out", default="results/_scratch/demo", show_default=True, metavar="FOLDER", help="Where the picture and the trace go."
+    "--out", default="results/_scratch/demo", show_default=True, metavar="FOLDER", help="Folder for the picture and the trace."
 )
 @json_option
 def command(out: str, as_json: bool) -> None:

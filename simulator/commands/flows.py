@@ -1,4 +1,4 @@
-"""`trainsim flows`: bare flows over a bare graph."""
+"""`trainsim flows`: flows over links, without a cluster or a model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 from ._show import json_option, long_option, print_json, print_table, progress
 
 
-@click.command("flows", short_help="Solve bare flows over a bare graph.")
+@click.command("flows", short_help="Compute when flows over shared links end.")
 @click.argument("cases", type=click.Path(path_type=Path))
 @long_option
 @json_option
 def command(cases: Path, long: bool, as_json: bool) -> None:
-    """Solve the fluid cases of a JSON file: when each flow ends, sharing links max-min fairly.
+    """Compute when each flow of CASES, a JSON file, ends. Flows share links max-min fairly.
 
     The file holds {"cases": [{"name", "links": [{"capacity_Bps", "latency_s"}], "flows": [{"start_s", "size_B", "route"}]}]},
     where a route lists links by their index.

@@ -1,4 +1,4 @@
-"""`trainsim memory`: what every pipeline rank holds, by class and over time."""
+"""`trainsim memory`: the memory of every pipeline rank, by class and over time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from ..study.runs.run import Run
 
 
-@click.command("memory", short_help="What every GPU of a pipeline holds.")
+@click.command("memory", short_help="Show the memory of every pipeline rank.")
 @click.argument("scenario")
 @set_option
 @trust_option
 @long_option
 @json_option
 def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, as_json: bool) -> None:
-    """Bytes of every pipeline rank of SCENARIO by class, and when they peak. Exit code 3 if they do not fit."""
+    """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit."""
     from ..errors import Infeasible
     from ..study.scenarios.load import load_one
     from ..units import GIB

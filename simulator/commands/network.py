@@ -1,4 +1,4 @@
-"""`trainsim network`: which links a training step uses, and which it waits for."""
+"""`trainsim network`: the links that limit a training step, and the utilisation of every link."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import click
 
 from ._show import (
     Count,
-    checked_path,
     json_option,
     long_option,
+    picture_path,
     print_json,
     print_notes,
     print_pairs,
@@ -24,21 +24,34 @@ from ._show import (
 if TYPE_CHECKING:
     from ..engine.task import Array
     from ..study.network.network import LinkUse, Network
-    from ..study.network.waiting import Wait, WaitedLink
+    from ..study.network.waiting import WaitedLink
     from ..study.scenarios.tenancy import Tenancy
 
 MOST_WAITS = 3
-"""That are told by name."""
+"""The limiting links that are listed one by one; the rest is summed."""
+MARKED_LINKS = 3
+"""The links that are marked in a picture, at most."""
 
 
-@click.command("network", short_help="Show which links a training step waits for, and what they carry.")
+@click.command("network", short_help="Show the links that limit a training step.")
 @click.argument("scenario")
 @set_option
 @trust_option
-@click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="How many of the links to show.")
-@click.option("--link", "name", metavar="SOURCE>TARGET", help="Show this link over time.")
-@click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Into how many intervals the step is cut.")
-@click.option("--plot", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the links by utilisation.")
+@click.option(
+    "--top",
+    type=Count(1, 100_000),
+    default=10,
+    show_default=True,
+    help="Limiting links, and busiest links, to list.",
+)
+@click.option("--link", "name", metavar="SOURCE>TARGET", help="Show the mean rate of this link over time.")
+@click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Intervals of the step for --link.")
+@click.option(
+    "--plot",
+    metavar="FILE",
+    callback=picture_path,
+    help="Draw the cluster, links coloured by utilisation.",
+)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @long_option
 @json_option
@@ -46,15 +59,21 @@ def command(
     scenario: str, settings: tuple[str, ...], trust: bool, top: int, name: str | None, bins: int, plot: str | None,
     allow_oom: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Simulate a training step of SCENARIO and show which links ranks wait for, and what each class of links carried in it.
+    """Simulate a training step of SCENARIO. Show the links that limit it, and the utilisation of every class of links.
 
-    A rank waits for a collective or transfer that no computation hides: first for its latency, then for the links that limit it.
-    `nic <> leaf` are links both ways, as a ring loads both. Waits are means over all ranks. While such links are full, the wire
-    limits; while they are not, what moves is as fast as it is alone: as the library was measured, or round after round. Of
-    links that carry the same at the same times one is listed, with their number; its wait is for any of them. Use is of what a
-    link could carry in the step, on average, perturbations included.
+    The first table divides the exposed communication of the step: the time in which ranks are idle until a collective or a
+    transfer ends. It counts as latency until the first byte moves, and then for the links that limit the rate. `nic <> leaf`
+    means the links of both directions, because a ring loads both. All times are means over ranks. "At full links" is the part
+    in which the limiting links are saturated. In the rest the rate is the one of an uncontended collective, as measured on the
+    library or modelled round by round.
 
-    Of several jobs on one cluster, show the links that more than one of them uses, and what each job sends over them.
+    The second table sums up each class of links. Mean utilisation is the traffic divided by what the links could carry in the
+    step, with any perturbation taken into account.
+
+    The third table lists single limiting links, and the fourth the links with the highest utilisation. Links that carry the
+    same traffic at the same times are listed once, with their number; the wait is for any of them.
+
+    For several jobs on one cluster, show the links that more than one job uses, and the traffic of each job.
     """
     from ..study.scenarios.load import load
     from ..study.scenarios.tenancy import Tenancy
@@ -63,7 +82,7 @@ def command(
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
         if isinstance(found, Tenancy):
-            _tell_jobs(found, top, {"--link": name, "--plot": plot}, patience, as_json=as_json)
+            _print_jobs(found, top, {"--link": name, "--plot": plot}, patience, as_json=as_json)
             return
         link = found.cluster.link_named(name) if name else None
         run = found.simulate(**patience, expect=expect)
@@ -75,11 +94,11 @@ def command(
     if as_json:
         print_json(_record(network, *shown, link, bins))
     else:
-        _tell(network, *shown, link, bins, plot)
+        _print_tables(network, *shown, link, bins, plot)
 
 
-def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool) -> None:
-    """Who shares which link; raises `UserError` for what only one job can be asked."""
+def _print_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool) -> None:
+    """The links that several jobs share; raises `UserError` for options that only one job takes."""
     from dataclasses import asdict
 
     from ..errors import UserError
@@ -99,7 +118,7 @@ def _tell_jobs(jobs: Tenancy, top: int, refused: dict[str, str | None], patience
         say("no two jobs share a link")
         return
     rows = [[u.name, f"{u.utilisation:.2%}", ", ".join(f"{job.name} {show_bytes(job.bytes)}" for job in u.jobs)] for u in links]
-    print_table(["links of several jobs", "use", "bytes per step"], rows, right=(1,))
+    print_table(["link of several jobs", "utilisation", "traffic per step"], rows, right=(1,))
 
 
 def _record(network: Network, waited: list[WaitedLink], busiest: list[LinkUse], link: int | None, bins: int) -> dict[str, Any]:
@@ -118,59 +137,52 @@ def _record(network: Network, waited: list[WaitedLink], busiest: list[LinkUse], 
     return record
 
 
-def _tell(
+def _print_tables(
     network: Network, waited: list[WaitedLink], busiest: list[LinkUse], link: int | None, bins: int, plot: str | None
 ) -> None:
     from ..units import show_bytes, show_rate, show_s
 
-    waits = [("waits for", _waits_for(network.waits))]
-    print_pairs([("step time", show_s(network.step_s)), *waits, *([("picture", plot)] if plot else [])])
+    print_pairs([("step time", show_s(network.step_s)), *([("picture", plot)] if plot else [])])
+    headers = ["communication waits for", "axes", "mean wait", "of the step", "at full links"]
+    print_table(headers, _wait_rows(network), right=(2, 3, 4))
     rows = [
         [c["kind"], f"{c['links']:,}", show_bytes(c["bytes"]), f"{c['utilisation']:.2%}", f"{c['highest_utilisation']:.2%}",
          show_s(c["busy_s"]), _or_none(c["waited_s"])]
         for c in network.classes
     ]  # fmt: skip
-    print_table(["links", "count", "carried", "mean use", "highest", "mean busy", "mean wait"], rows, right=range(1, 7))
+    headers = ["class of links", "links", "traffic", "mean utilisation", "highest", "mean busy", "mean wait"]
+    print_table(headers, rows, right=range(1, 7))
     if waited:
         rows = [
             [w.name, f"{w.alike:,}", show_rate(w.capacity_bytes_per_s), _or_none(w.waited_s), _or_none(w.full_s)] for w in waited
         ]
-        print_table(["links waited for", "alike", "each", "mean wait", "of it full"], rows, right=range(1, 5))
+        print_table(["limiting link", "links alike", "capacity", "mean wait", "at full links"], rows, right=range(1, 5))
     rows = [[u.name, show_bytes(u.bytes), f"{u.utilisation:.2%}", show_s(u.busy_s)] for u in busiest]
-    print_table(["busiest links", "carried", "use", "busy"], rows, right=range(1, 4))
+    print_table(["busiest link", "traffic", "utilisation", "busy"], rows, right=range(1, 4))
     if link is not None:
         edges_s, bytes_per_s = network.series(link, bins)
         rows = [[show_s(a), show_rate(rate)] for a, rate in zip(edges_s[:-1], bytes_per_s, strict=True)]
         print_table([f"{network.link(link).name} from", "mean rate"], rows, right=(0, 1))
 
 
-def _waits_for(waits: list[Wait]) -> str:
-    """In a line, the longest first."""
-    from ..units import show_s
-
-    said = [f"{_limit(w.links)} {show_s(w.waited_s)} ({_which(w)})" for w in waits[:MOST_WAITS]]
-    more_s = sum(w.waited_s for w in waits[MOST_WAITS:])
-    return ", then ".join([*said, *([f"{show_s(more_s)} for others"] if more_s else [])]) or "no collective and no transfer"
-
-
-def _which(wait: Wait) -> str:
-    """The axes that wait, and how much of it for links that are full: `dp, pp; 12.1 ms of it full`."""
-    from ..units import show_s
-
-    axes = ", ".join(wait.waited_by_axis_s)
-    if not wait.links:
-        return axes
-    if wait.full_s in (0, wait.waited_s):
-        return f"{axes}; {'all' if wait.full_s else 'none'} of it full"
-    return f"{axes}; {show_s(wait.full_s)} of it full"
+def _wait_rows(network: Network) -> list[list[str]]:
+    """What exposed communication waits for, the longest first; the shortest in one row."""
+    listed = [(_limit(w.links), ", ".join(w.waited_by_axis_s), w.waited_s, w.full_s) for w in network.waits[:MOST_WAITS]]
+    if rest := network.waits[MOST_WAITS:]:
+        axes = ", ".join(dict.fromkeys(axis for w in rest for axis in w.waited_by_axis_s))
+        listed.append(("other links", axes, sum(w.waited_s for w in rest), sum(w.full_s for w in rest)))
+    return [
+        [what, axes, _or_none(waited_s), f"{waited_s / network.step_s:.2%}", _or_none(full_s)]
+        for what, axes, waited_s, full_s in listed or [("nothing", "", 0.0, 0.0)]
+    ]
 
 
 def _limit(kinds: tuple[str, ...]) -> str:
-    """Links that limit together: `nic <> leaf links` where they do so both ways."""
+    """Links that limit together: `nic <> leaf` where they do so in both directions."""
     ends = [tuple(kind.split(" > ")) for kind in kinds]
     both = {pair: " <> " if pair[::-1] in ends and pair[0] != pair[1] else " > " for pair in ends}
     said = [way.join(pair) for pair, way in both.items() if way == " > " or ends.index(pair) < ends.index(pair[::-1])]
-    return f"{', '.join(said)} links" if said else "latency"
+    return ", ".join(said) or "latency"
 
 
 def _or_none(waited_s: float) -> str:
@@ -187,10 +199,10 @@ def _draw(network: Network, file: str) -> None:
 
 
 def _longest(network: Network) -> dict[str, Array]:
-    """The links that are waited for at least half as long as any, by what to say of them."""
+    """The links that are waited for at least half as long as any, by their caption."""
     from ..units import show_s
 
-    found = network.waited_links(MOST_WAITS)
+    found = network.waited_links(MARKED_LINKS)
     longest = [one for one in found if 2 * one.waited_s >= found[0].waited_s]
     links = [network.like(network.cluster.link_named(one.name)) for one in longest]
     said = [f"{one.name}{f' and {one.alike - 1:,} alike' if one.alike > 1 else ''}, {show_s(one.waited_s)}" for one in longest]

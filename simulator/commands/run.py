@@ -1,4 +1,4 @@
-"""`trainsim run`: a scenario in, the time of a step and what it is made of out."""
+"""`trainsim run`: the time of a training step, and its parts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
+    picture_path,
     print_json,
     print_notes,
     print_pairs,
     print_table,
     progress,
+    say,
     set_option,
     trust_option,
 )
@@ -26,9 +28,13 @@ from ._show import (
 if TYPE_CHECKING:
     from ..study.runs.run import Run
 
-ENGINE_HELP = "des is the event loop; replay, where nothing shares a link, and compiled (numba) give the same; auto picks."
-COSTS_HELP = "List kernels and collectives (of each job alone): time, model, provenance, standard error."
-STEPS_HELP = "Simulate so many training steps from a standing start, and give their mean.  [default: a step of a long run]"
+COLUMNS = 120
+"""Width of text that is wrapped."""
+ENGINE_HELP = (
+    "des: event loop. replay: longest path, where no link is shared. compiled: numba. All give equal results; auto picks one."
+)
+COSTS_HELP = "List all kernels and collectives (of each job by itself): time, model, provenance, standard error."
+STEPS_HELP = "Simulate this number of steps from time zero and report their mean.  [default: one step of a long run]"
 
 
 @click.command("run", short_help="Simulate a training step.")
@@ -36,10 +42,17 @@ STEPS_HELP = "Simulate so many training steps from a standing start, and give th
 @set_option
 @trust_option
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
-@click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate every rank, alike or not.")
+@click.option(
+    "--no-fold",
+    "folding",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Simulate ranks that behave alike too.",
+)
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
-@click.option("--gantt", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw the timeline.")
+@click.option("--gantt", metavar="FILE", callback=picture_path, help="Draw the timeline.")
 @click.option("--trace", metavar="FILE", callback=checked_path((".json", ".json.gz")), help="Write a trace for ui.perfetto.dev.")
 @click.option("--costs", is_flag=True, help=COSTS_HELP)
 @long_option
@@ -48,11 +61,12 @@ def command(
     scenario: str, settings: tuple[str, ...], trust: bool, gantt: str | None, trace: str | None, costs: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Simulate a training step of SCENARIO: a YAML file, or a name that `trainsim catalog scenarios` lists.
+    """Simulate a training step of SCENARIO, a YAML file or a name that `trainsim catalog scenarios` lists.
 
-    The range of the step time is two standard errors to each side; `--costs` lists single ones.
+    The range printed with the step time extends two standard errors to each side. `--costs` lists the standard error of every
+    kernel and collective.
 
-    A scenario with `jobs` runs them side by side on one cluster, and says how much each slows down.
+    A scenario with `jobs` runs several jobs at once on one cluster, and reports how much each job slows down.
     """
     from ..study.scenarios.load import load
     from ..study.scenarios.tenancy import Tenancy
@@ -83,7 +97,7 @@ def command(
 
 
 def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> dict[str, Any]:
-    """A record with the costs of its run, or of each of its jobs alone."""
+    """A record with the costs of its run, or of each of its jobs run by itself."""
     costs = [{"costs": [asdict(cost) for cost in (*run.kernel_costs, *run.collective_costs)]} for _, run in listed]
     if not costs:
         return record
@@ -93,16 +107,23 @@ def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> di
 
 
 def _list_costs(run: Run, title: str) -> None:
+    """A table of all kernels and collectives; their models are numbered in it and named below it, as a name may be long."""
+    from textwrap import fill
+
     from ..units import US_PER_S
 
+    costs = (*run.kernel_costs, *run.collective_costs)
+    number = {model: i for i, model in enumerate(dict.fromkeys(c.model for c in costs), 1)}
     rows = [
         [c.name, c.shape, c.ranks, f"{c.calls:,}", f"{c.seconds_each * US_PER_S:.2f}",
-         f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", c.model,
+         f"{c.seconds / run.program.ranks * US_PER_S:,.0f}", str(number[c.model]),
          c.provenance + (", extrapolated" if c.extrapolated and not c.axis else ""), f"{c.sigma:.0%}"]
-        for c in (*run.kernel_costs, *run.collective_costs)
+        for c in costs
     ]  # fmt: skip
-    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "known by", "standard error"]
-    print_table(headers, rows, right=(3, 4, 5, 8), title=title)
+    headers = ["op", "shape", "pp ranks", "calls", "us each", "us per rank", "model", "provenance", "standard error"]
+    print_table(headers, rows, right=(3, 4, 5, 6, 8), title=title)
+    for model, i in number.items():
+        say(fill(model, COLUMNS, initial_indent=f"model {i:>2}  ", subsequent_indent=" " * 10, break_on_hyphens=False))
 
 
 def _refuse_extras(options: dict[str, Any]) -> None:
@@ -117,7 +138,7 @@ def _refuse_extras(options: dict[str, Any]) -> None:
 
 
 def _write(run: Run, gantt_file: str | None, trace_file: str | None) -> list[tuple[str, str]]:
-    """Writes the figures that were asked for, and says where."""
+    """Writes the figures that were asked for; returns what was written, and where."""
     written = []
     if gantt_file:
         from ..figures.gantt import gantt, save

@@ -1,4 +1,4 @@
-"""`trainsim schedule`: pipeline schedules by themselves, in unit times; one, or several beside one another."""
+"""`trainsim schedule`: one pipeline schedule in unit times, or a comparison of several."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ._show import (
     checked_path,
     json_option,
     long_option,
+    picture_path,
     print_json,
     print_pairs,
     print_table,
@@ -46,53 +47,76 @@ class Durations(click.types.FloatParamType):
         return numbers if len(numbers) > 1 else numbers[0]
 
 
-@click.command("schedule", short_help="Evaluate a pipeline schedule: order, bubble, memory.")
+@click.command("schedule", short_help="Evaluate pipeline schedules: order, bubble, memory.")
 @click.argument("name", required=False)
-@click.option("--compare", metavar="A,B,...", help="Put these schedules beside one another, on equal terms (see above).")
-@click.option("--ranks", type=Count(1, 4096), help="Pipeline ranks P.  [required unless NAME is a file]")
-@click.option("--microbatches", type=Count(1, 1_000_000), help="Microbatches M.  [required unless NAME is a file]")
-@click.option("--chunks", type=Count(1, 1024), default=1, show_default=True, help="Stages per rank V.")
-@click.option("--group", type=Count(1), help="Microbatches per round of an interleaved schedule, as Megatron counts.")
-@click.option("--splits", type=Count(1, 1024), default=2, show_default=True, help="Parts of every sequence, if it is split.")
-@click.option("--memory-limit", type=Positive(), default=1.0, show_default=True, help="Activations held, in multiples of P.")
-@click.option("--F", "forward", type=Durations(), default=1.0, show_default=True, help="Of a forward slot (one chunk).")
-@click.option("--B", "backward", type=Durations(), help="Of a whole backward slot.  [default: I + W]")
-@click.option("--I", "input_gradient", type=Durations(), default=1.0, show_default=True, help="Of an input-gradient slot.")
-@click.option("--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Of a weight-gradient slot.")
-@click.option("--FB", "pair", type=Duration(), help="Of an overlapped pair.  [default: F + B]")
-@click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Of a crossing between ranks.")
+@click.option("--compare", metavar="A,B,...", help="Compare these schedules at equal work (see above).")
+@click.option("--ranks", type=Count(1, 4096), help="Number of pipeline ranks, P.  [required unless NAME is a CSV file]")
+@click.option("--microbatches", type=Count(1, 1_000_000), help="Number of microbatches, M.  [required unless NAME is a CSV file]")
+@click.option("--chunks", type=Count(1, 1024), default=1, show_default=True, help="Stages per rank, V.")
+@click.option("--group", type=Count(1), help="Microbatches per group of an interleaved schedule, as in Megatron-LM.")
+@click.option("--splits", type=Count(1, 1024), default=2, show_default=True, help="Parts of each sequence, if it is split.")
+@click.option("--memory-limit", type=Positive(), default=1.0, show_default=True, help="Limit of activations, in multiples of P.")
+@click.option("--F", "forward", type=Durations(), default=1.0, show_default=True, help="Duration of a forward slot.")
+@click.option("--B", "backward", type=Durations(), help="Duration of a backward slot.  [default: I + W]")
+@click.option(
+    "--I", "input_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of an input-gradient slot."
+)
+@click.option(
+    "--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of a weight-gradient slot."
+)
+@click.option("--FB", "pair", type=Duration(), help="Duration of an overlapped pair of slots.  [default: F + B]")
+@click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Latency of a transfer between ranks.")
 @click.option(
     "--objective",
     type=click.Choice(["makespan", "span"]),
     default="makespan",
     show_default=True,
-    help="What a search makes short.",
+    help="The time that a search minimises.",
 )
 @click.option(
     "--memory-count",
     type=click.Choice(["fw", "half"]),
     default="fw",
     show_default=True,
-    help="How a search counts activations: held from F to W (fw), or freed by half at I.",
+    help="How a search counts activations: all held from F to W (fw), or half of them freed at I (half).",
 )
-@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Of a search, in seconds.")
-@click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table that torch loads.")
-@click.option("--plot", "plot_file", metavar="FILE", callback=checked_path((".png", ".svg", ".pdf")), help="Draw it.")
+@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Seconds for a search.")
+@click.option(
+    "--csv",
+    "csv_file",
+    metavar="FILE",
+    callback=checked_path((".csv",)),
+    help="Write the table for PyTorch.",
+)
+@click.option(
+    "--plot",
+    "plot_file",
+    metavar="FILE",
+    callback=picture_path,
+    help="Draw the schedule as PNG, SVG or PDF.",
+)
 @long_option
 @json_option
 def command(
     name: str | None, compare: str | None, csv_file: str | None, plot_file: str | None, long: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Evaluate schedule NAME (or `module:function`, `file.py:function`, FILE.csv): its order, bubble and memory.
+    """Evaluate the pipeline schedule NAME: the order of its slots, its bubble and its memory.
 
-    Durations have no unit; only their ratios matter. F, B, I and W are one number, or one for each stage, separated by
-    commas. Options that a schedule has no use for are ignored. A FILE.csv is the compute-only table of
-    torch.distributed.pipelining; it knows its own ranks, microbatches and chunks.
+    NAME is a schedule that `trainsim catalog schedules` lists, a function (`module:function` or `file.py:function`), or a CSV
+    file. A CSV file is the compute-only table of torch.distributed.pipelining; it determines the ranks, the microbatches and
+    the chunks.
 
-    With --compare, durations are those of a rank's whole share of a microbatch and are divided by the chunks and the splits
-    of a schedule, so that all do the same work; M counts whole microbatches; several durations are those of P equal parts
-    of the model.
+    Durations have no unit: only their ratios matter. F, B, I and W each take one number, or one number for each stage,
+    separated by commas. Options that do not apply to a schedule are ignored.
+
+    The bubble ratio is the idle fraction of the makespan: 1 - mean busy time / makespan. The bubble overhead compares the
+    makespan with the work of the busiest rank: makespan / busy time - 1.
+
+    With --compare all schedules do the same work. A duration then stands for the whole share of a rank in one microbatch, and
+    is divided by the chunks and the splits of each schedule. M counts whole microbatches. Several durations stand for P equal
+    parts of the model. `#` is the place by makespan, without the latency c of --comm and with it; `activations` the largest
+    number of microbatches whose activations one rank holds; `copies` of the model are kept by schedules of two directions.
     """
     from ..study import catalog
 
@@ -111,7 +135,7 @@ def command(
 
 
 def _found(names: list[str], find: Any) -> dict[str, Any]:
-    """The schedules of names; all faults at once."""
+    """Each name's schedule; names that are not found are reported all at once."""
     found: dict[str, Any] = {}
     faults: list[Fault] = []
     for name in names:
@@ -125,7 +149,7 @@ def _found(names: list[str], find: Any) -> dict[str, Any]:
 
 
 def _shape(schedules: Mapping[str, Any], options: dict[str, Any]) -> Shape:
-    """What the options ask for; the sizes that they leave open are those of the first file."""
+    """The shape that the options give; sizes that they leave open come from the first CSV file."""
     from ..program.slot import Durations, Goal, Shape
 
     table = next((schedule.shape for schedule in schedules.values() if hasattr(schedule, "shape")), None)
@@ -140,7 +164,7 @@ def _shape(schedules: Mapping[str, Any], options: dict[str, Any]) -> Shape:
 
 
 def _check_durations(shape: Shape, count: int, what: str) -> None:
-    """One for each, where there are several."""
+    """Raises `UserError` unless several durations are as many as there are stages (or ranks)."""
     faults = []
     for field, letter in NAMES.items():
         value = getattr(shape.durations, field)
@@ -151,7 +175,7 @@ def _check_durations(shape: Shape, count: int, what: str) -> None:
 
 
 def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) -> None:
-    """Raises `UserError` if the schedules together would take longer than goes without saying."""
+    """Raises `UserError` if the schedules together would take longer than a command may without --long."""
     from ..program.slot import as_taken
     from ..study import effort
 
@@ -173,7 +197,7 @@ def _must_be_small(shape: Shape) -> None:
 
 
 def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str | None, bool]) -> None:
-    """Evaluates one schedule and tells, writes and draws the result."""
+    """Evaluates one schedule; prints, writes and draws the result."""
     from ..program.slot import as_taken, lay_out
     from ..study import catalog, torch_csv
     from ..study.evaluate import evaluate
@@ -198,25 +222,29 @@ def _one(name: str, schedule: Any, shape: Shape, outputs: tuple[str | None, str 
     if as_json:
         print_json(record)
     else:
-        _tell(called, result, record, [("table", csv_file), ("picture", plot_file)])
+        _print_result(called, result, record, [("table", csv_file), ("picture", plot_file)])
 
 
 def _brief(result: Evaluation) -> str:
     latency = f" with c = {result.durations.comm:g}" if result.durations.comm else ""
-    return f"makespan {result.makespan:.6g}, bubble {result.bubble_ratio:.2%}{latency}"
+    return f"makespan {result.makespan:.6g}, bubble ratio {result.bubble_ratio:.2%}{latency}"
 
 
-def _tell(name: str, result: Evaluation, record: dict[str, Any], written: list[tuple[str, str | None]]) -> None:
+def _print_result(name: str, result: Evaluation, record: dict[str, Any], written: list[tuple[str, str | None]]) -> None:
     shape, ratio, overhead = result.layout.shape, record["bubble_ratio"], record["bubble_overhead"]
     pairs = [
         ("schedule", f"{name}, {shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"),
-        ("makespan", f"{result.makespan:.6g}"),
-        ("span", f"{record['span']:.6g} at the longest rank, {record['span_bubble']:.6g} of it idle"),
-        ("bubble", f"{ratio:.4%} of the makespan (ratio), {overhead:.4%} over the work (overhead)"),
+        ("makespan", f"{result.makespan:.6g} from the first start to the last end"),
+        (
+            "longest span",
+            f"{record['span']:.6g} on one rank, from its first start to its last end, {record['span_bubble']:.6g} of it idle",
+        ),
+        ("bubble ratio", f"{ratio:.4%} of the makespan idle, mean over ranks"),
+        ("bubble overhead", f"{overhead:.4%} longer than the work of the busiest rank"),
         ("transfers", f"{record['transfers']:,} between ranks"),
     ]
     if "certificate" in record:
-        pairs.append(("bound", _proof(record["certificate"])))
+        pairs.append(("lower bound", _proof(record["certificate"])))
     print_pairs([*pairs, *((what, file) for what, file in written if file)])
     columns = zip(record["busy_per_rank"], record["span_per_rank"], record["peak"], strict=True)
     rows = [[str(rank), f"{busy:.6g}", f"{span:.6g}", str(peak)] for rank, (busy, span, peak) in enumerate(columns)]
@@ -224,14 +252,14 @@ def _tell(name: str, result: Evaluation, record: dict[str, Any], written: list[t
 
 
 def _proof(certificate: Mapping[str, Any]) -> str:
-    """How near to the best a schedule is known to be."""
-    found = f"{certificate['objective']} {certificate['value']:.6g}, no schedule below {certificate['lower_bound']:.6g}"
-    doubt = "" if certificate["proven"] else f"not proven, gap {certificate['gap']:.2%}; "
-    return f"{found}: {doubt}{certificate['status']}"
+    """The proven distance of a schedule from the best one."""
+    bound = f"{certificate['lower_bound']:.6g}, and the {certificate['objective']} found is {certificate['value']:.6g}"
+    gap = "" if certificate["proven"] else f"not proven, gap {certificate['gap']:.2%}; "
+    return f"{bound}: {gap}{certificate['status']}"
 
 
 def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, as_json: bool) -> None:
-    """Puts schedules beside one another."""
+    """Compares several schedules."""
     from ..study import catalog
     from ..study.compare_schedules import compare, cut, places
 
@@ -253,19 +281,19 @@ def _several(schedules: Mapping[str, Any], shape: Shape, plot_file: str | None, 
         outside = [{"schedule": item.name, "refused": item.reason, "nearest": dict(item.nearest)} for item in refused]
         print_json({"shape": sizes, "schedules": rows, "refused": outside})
     else:
-        _tell_several(entries, at, refused)
+        _print_comparison(entries, at, refused)
         if plot_file and entries:
             print_pairs([("picture", plot_file)])
 
 
-def _tell_several(entries: list[Entry], at: list[list[int]], refused: list[Refused]) -> None:
+def _print_comparison(entries: list[Entry], at: list[list[int]], refused: list[Refused]) -> None:
     from ..study import catalog
     from ..study.evaluate import crossings
 
     latencies = [result.durations.comm for result in entries[0].results] if entries else []
     headers = ["schedule", "V"]
     for comm in latencies:
-        headers += [f"c = {comm:g}: #", "makespan", "bubble"]
+        headers += [f"c = {comm:g}: #", "makespan", "bubble ratio"]
     rows = []
     for entry, mine in zip(entries, at, strict=True):
         cells = [_called(entry), str(entry.chunks)]
@@ -276,21 +304,21 @@ def _tell_several(entries: list[Entry], at: list[list[int]], refused: list[Refus
     if rows:
         places = range(2, len(headers), 3)
         right = [column for column in range(1, len(headers) + 2) if column not in places]
-        print_table([*headers, "peak microbatches", "transfers"], rows, right=right)
+        print_table([*headers, "activations", "transfers"], rows, right=right)
     for item in refused:
         nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
-        say(f"{catalog.called(item.name)} is out: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
+        say(f"{catalog.called(item.name)} does not apply: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
 
 
 def _called(entry: Entry) -> str:
-    """The name, with what makes the comparison uneven."""
+    """The name of a schedule, with its splits or copies of the model."""
     from ..study import catalog
 
-    copies = f" ({entry.copies} copies of the model)" if entry.copies > 1 else ""
+    copies = f" ({entry.copies} copies)" if entry.copies > 1 else ""
     return f"{catalog.called(entry.name)}{f' ({entry.splits} splits)' if entry.splits > 1 else copies}"
 
 
 def _place(mine: list[int], i: int) -> str:
-    """A place among the schedules, with how far the latency moved it."""
+    """The place among the schedules, and by how many places the latency moved it."""
     moved = mine[0] - mine[i]
     return f"{mine[i]} ({'↑' if moved > 0 else '↓'}{abs(moved)})" if moved else str(mine[i])

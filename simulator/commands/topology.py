@@ -1,4 +1,4 @@
-"""`trainsim topology`: the vertices and links of a cluster, and what they are worth."""
+"""`trainsim topology`: the vertices and links of a cluster, their rates, and what they add up to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._show import Count, checked_path, json_option, long_option, print_json, print_pairs, print_table, trust_option
+from ._show import Count, json_option, long_option, picture_path, print_json, print_pairs, print_table, trust_option
 
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
@@ -15,21 +15,20 @@ if TYPE_CHECKING:
     from ..hardware.wiring import Wiring
 
 MOST_LINKS = 2_000_000
-PICTURES = (".png", ".svg", ".pdf")
 
 
 @click.command("topology", short_help="Show the vertices and links of a cluster.")
 @click.argument("cluster")
-@click.option("--nodes", type=Count(1), help="How many nodes, if not as many as the file says.")
-@click.option("--plot", metavar="FILE", callback=checked_path(PICTURES), help="Draw it as PNG, SVG or PDF.")
+@click.option("--nodes", type=Count(1), help="Number of nodes.  [default: as in the file]")
+@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the cluster as PNG, SVG or PDF.")
 @trust_option
 @long_option
 @json_option
 def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long: bool, as_json: bool) -> None:
-    """Show CLUSTER, a name that `trainsim catalog clusters` lists or a YAML file: its vertices, links and rates.
+    """Show the vertices, links and rates of CLUSTER, a YAML file or a name that `trainsim catalog clusters` lists.
 
-    Bisection is the most that half of the nodes can send to the other half; diameter, the links on the longest of the
-    shortest ways between two GPUs.
+    The bisection bandwidth is the largest rate at which one half of the nodes can send to the other half. The diameter is the
+    number of links on the longest of all shortest routes between two GPUs.
     """
     from ..study import effort
     from ..study.scenarios.api import cluster as find
@@ -115,7 +114,7 @@ def _print_tables(cluster: Cluster, plot: str | None) -> None:
     size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
     cut, across, found = bisection(cluster), diameter(cluster), ways(cluster)
     bought, vertices = switches(cluster), _vertices(wiring)
-    pooled = " (switches that look alike to sprayed traffic are one)" if _pooled(bought, vertices) else ""
+    pooled = " (equal switches count as one where traffic is spread evenly)" if _pooled(bought, vertices) else ""
     print_pairs(
         [
             ("cluster", f"{cluster.name}: {size}"),
@@ -134,9 +133,9 @@ def _print_tables(cluster: Cluster, plot: str | None) -> None:
             [_span(str, w.hops), f"{w.gpus:,}", _span(show_rate, w.bytes_per_s), _span(show_s, w.latency_s), ", ".join(w.classes)]
             for w in found
         ]
-        print_table(["links from gpu0", "to GPUs", "alone", "latency", "by way of"], rows, right=(0, 1, 2, 3))
+        print_table(["links from gpu0", "to GPUs", "uncontended", "latency", "by way of"], rows, right=(0, 1, 2, 3))
     rows = [[c.name, f"{c.count:,}", show_rate(c.bytes_per_s), show_s(c.latency_s)] for c in link_classes(wiring)]
-    print_table(["class of links", "count", "each", "latency"], rows, right=(1, 2, 3))
+    print_table(["class of links", "links", "capacity", "latency"], rows, right=(1, 2, 3))
 
 
 def _counted(counts: Mapping[str, int]) -> str:

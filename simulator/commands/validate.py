@@ -47,7 +47,7 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if with_rows or len(report.rows) <= FEW_ROWS:
         cells = [[str(row.id), row.source_key, *_compared(row), _known(row)] for row in report.rows if not row.skipped]
         unit = report.rows[0].unit
-        headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "known by"]
+        headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "provenance"]
         print_table(headers, cells, right=(2, 3, 4))
         say()
     lines = [*record["sources"].items(), ("all", record["overall"])]
@@ -57,7 +57,7 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if known:
         beyond = sum(BEYOND in _known(row) for row in report.rows)
         said = [f"{count:,} {how}" for how, count in known.most_common()]
-        say(f"known by: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
+        say(f"provenance: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
     alone = [i for i, row in enumerate(report.rows) if row.measured is None]
     if alone:
         say(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")

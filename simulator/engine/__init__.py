@@ -1,1 +1,1 @@
-"""The engine: integers in, integers out. It knows tasks, streams, links and paces, and nothing of what they stand for."""
+"""The engine: integers in, integers out. It knows tasks, streams, links and speeds, and nothing of what they stand for."""

@@ -1,8 +1,8 @@
-"""Closing: a transfer that shares its links with nobody becomes a task of fixed duration.
+"""Fixed durations: an uncontended transfer becomes a task of known length.
 
-Exact, and cheap: the flows of one stream never overlap, so a link that only one stream's flows cross gives each of them
-what it would have alone. What is left for the fluid is what really contends. With `every` all transfers are closed,
-shared or not: that is the fidelity `closed`, where contention is left out on purpose, that of ranks which fold into one too.
+This is exact, and cheap: the flows of one stream never overlap, so a link that only flows of one stream cross gives each of them
+its uncontended rate. Only transfers that may contend remain as flows. With `every` all transfers get fixed durations, contended
+or not: that is the fidelity `closed`, which leaves contention out on purpose, also that of ranks which fold into one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .task import WEIGHT_BITS, Array, TaskGraph
 
 
 def close(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
-    """The same graph with every transfer that runs alone (or every transfer) turned into its fixed duration."""
+    """The same graph with every uncontended transfer (or every transfer) turned into a fixed duration."""
     flowing = (graph.foot >= 0) & (graph.work > 0)
     if not flowing.any():
         return graph
@@ -55,7 +55,7 @@ def shared_links(graph: TaskGraph, flowing: Array) -> Array:
 
 
 def _alone_rate(graph: TaskGraph, weight: Array) -> Array:
-    """For each footprint, the rate that its links give it when nobody else is there."""
+    """For each footprint, the rate that its links allow without contention."""
     capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
     rate = np.full(len(graph.feet), np.iinfo(np.int64).max)
     np.minimum.at(rate, graph.feet.row_of, (capacity[graph.feet.idx] << WEIGHT_BITS) // weight)

@@ -1,4 +1,4 @@
-"""Machine code that numba keeps on disk: made anew where it is damaged, done without where nothing can be written.
+"""Machine code that numba keeps on disk: compiled again where it is damaged, not kept where nothing can be written.
 
 numba itself gives up in both cases: it raises where it finds no folder that it may write to, as in a container with a read-only
 installation, and where a file of its cache is cut short. It also takes whatever code a file holds; here a digest is kept with
@@ -43,7 +43,7 @@ class Files:
 
 
 class CodeCache:
-    """What numba asks of the cache of one function; it never raises."""
+    """The cache of one function, as numba uses it; it never raises."""
 
     def __init__(self, cache: Any, serialize: Any) -> None:
         self.cache, self.files = cache, cache._cache_file

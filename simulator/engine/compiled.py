@@ -1,8 +1,8 @@
 """The engine compiled: the rules of `des.py` and the levels of `fabric.py`, over records of integers, by numba.
 
-Equal to them to the bit, for graphs whose integers fit into 64 bits and whose paces stand still; `why_not` says which do
-not. numba is the extra `fast`, and takes a while to import: import this where it is needed.
-What flows, and how fast, is in `compiled_fluid.py`.
+Equal to them to the bit, for graphs whose integers fit into 64 bits and whose speeds do not change while a task runs; `why_not`
+gives the reason for any other. numba is the extra `fast`, and takes a while to import: import this where it is needed.
+The flows and their rates are in `compiled_fluid.py`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from ..errors import UserError
 from . import des
 from .code_cache import why_not_kept
-from .compiled_fluid import FREE, NEW, NOTHING, SETTLED, Fluid, fluid_of, join, leave, resize, solve
-from .machine import compiled, heap, numba, put, records, take
-from .stuck import stuck
+from .compiled_fluid import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
+from .machine import compiled, heap, numba, push, records, remove
+from .stuck import deadlock
 from .task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph
 from .timeline import Times
 
-MOST = 1 << 61
-"""What rooms, times and products of a rate and a weight stay below."""
+LIMIT = 1 << 61
+"""Rooms, times and products of a rate and a weight stay below this."""
 
 
 def why_not(graph: TaskGraph) -> str:
@@ -38,7 +38,7 @@ def why_not(graph: TaskGraph) -> str:
     cap, work, solo_ns, tail_ns = (int(column.max(initial=0)) for column in columns)
     if (
         max(cap, *changing, 0) > UNCAPPED
-        or max(room * heaviest // lightest, heaviest * len(graph.streams), work, solo_ns, tail_ns) >= MOST
+        or max(room * heaviest // lightest, heaviest * len(graph.streams), work, solo_ns, tail_ns) >= LIMIT
     ):
         return "its integers do not fit into 64 bits"
     return ""
@@ -54,28 +54,29 @@ def simulate(graph: TaskGraph) -> Times:
     if reason := why_not(graph):
         install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
         raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
-    plan = _plan(graph)
+    state = _state_of(graph)
     fluid = fluid_of(graph)
-    if not _run(plan, fluid, _changes(graph)):
+    if not _run(state, fluid, _changes(graph)):
         return des.simulate(graph)
-    start, end = (plan.tasks[name][:-1].copy() for name in ("start", "end"))
+    start, end = (state.tasks[name][:-1].copy() for name in ("start", "end"))
     if (end < 0).any():
-        raise stuck(graph, end.tolist())
+        raise deadlock(graph, end.tolist())
     return Times.with_tails(start, end, graph.tail_ns)
 
 
-class Plan(NamedTuple):
-    """What is to be run, and how far it is. Each row tells where its own rows begin in another table, up to the next one's.
+class State(NamedTuple):
+    """The graph as records, and the state of the run. A row holds where its own rows begin in another table; they end where the
+    next row's begin.
 
-    A task has rows of `after`, the tasks that wait for it, and of `homes`, its streams; a stream of `order`, a footprint of
-    `routes`. The clock is a heap of streams by the time at which their task has waited long enough, or moves its last byte.
-    Caps have what caps that change are now, by the index of their profile.
-    Arrivals are a heap of those tasks that have a tail, by the time at which it has passed: task `sent[i]` is item i of it.
+    A task has rows of `after`, the tasks that wait for it, and of `streams_of`; a stream of `order`, a footprint of `routes`.
+    `clock` is a heap of streams by the time at which their task's latency has passed, or its last byte has moved. `arrivals` is
+    a heap of the tasks that have a tail, by the time at which it has passed: task `sent[i]` is item i of it. `caps` are the
+    present values of the caps that change, by the index of their profile.
     """
 
     tasks: Array
     after: Array
-    homes: Array
+    streams_of: Array
     streams: Array
     order: Array
     feet: Array
@@ -87,9 +88,9 @@ class Plan(NamedTuple):
     caps: Array
 
 
-def _plan(graph: TaskGraph) -> Plan:
+def _state_of(graph: TaskGraph) -> State:
     n, streams = len(graph), len(graph.streams)
-    after, homes = graph.preds.transposed(n), graph.streams.transposed(n)
+    after, streams_of = graph.preds.transposed(n), graph.streams.transposed(n)
     has_tail = graph.tail_ns > 0
     tasks = records(
         n + 1,
@@ -100,16 +101,16 @@ def _plan(graph: TaskGraph) -> Plan:
         work=graph.work,
         cap=graph.cap,
         cap_profile=NOTHING if graph.cap_profile is None else graph.cap_profile,
-        waiting=graph.preds.counts + homes.counts,
+        waiting=graph.preds.counts + streams_of.counts,
         after=after.ptr,
-        homes=homes.ptr,
+        streams_of=streams_of.ptr,
         start=-1,
         end=-1,
     )
-    return Plan(
+    return State(
         tasks,
         after.idx.astype(np.int64),
-        homes.idx.astype(np.int64),
+        streams_of.idx.astype(np.int64),
         records(streams + 1, first=graph.streams.ptr, head=graph.streams.ptr, task=NOTHING),
         graph.streams.idx.astype(np.int64),
         graph.feet.ptr.astype(np.int64),
@@ -123,7 +124,7 @@ def _plan(graph: TaskGraph) -> Plan:
 
 
 def _caps(graph: TaskGraph) -> Array:
-    """What caps that change begin with, by the index of their profile."""
+    """The first value of each cap that changes, by the index of its profile."""
     caps = np.zeros(len(graph.profiles) + 1, dtype=np.int64)
     for index in graph.changing_caps:
         caps[index] = graph.profiles[index].value[0]
@@ -131,7 +132,7 @@ def _caps(graph: TaskGraph) -> Array:
 
 
 def _changes(graph: TaskGraph) -> Array:
-    """From when on which link has what room, or which cap, its index inverted, is what: a row for each change, in order."""
+    """Changes of rooms and caps in order of time: a row of time, link, new room; or of time, index of a cap inverted, new cap."""
     restless = np.array([not profile.steady for profile in graph.profiles], dtype=bool)[graph.link_profile]
     changes = [
         (since, link, value << WEIGHT_BITS)
@@ -146,38 +147,38 @@ def _changes(graph: TaskGraph) -> Array:
 
 
 @compiled
-def _run(plan: Plan, fluid: Fluid, changes: Array) -> bool:
+def _run(state: State, fluid: Fluid, changes: Array) -> bool:
     """Runs to the end, instant by instant. False if times grow too long for 64 bits."""
-    clock, arrivals, ready, changed, now = plan.clock, plan.arrivals, 0, 0, 0
-    for stream in range(len(plan.streams) - 1):
-        ready = _advance(plan, stream, ready)
-    while now < MOST:
+    clock, arrivals, ready, changed, now = state.clock, state.arrivals, 0, 0, 0
+    for stream in range(len(state.streams) - 1):
+        ready = _advance(state, stream, ready)
+    while now < LIMIT:
         while ready:
             ready -= 1
-            task = plan.tasks[plan.ready[ready]]
+            task = state.tasks[state.ready[ready]]
             task.start = now
-            stream = plan.homes[task.homes]
-            plan.streams[stream].task = plan.ready[ready]
+            stream = state.streams_of[task.streams_of]
+            state.streams[stream].task = state.ready[ready]
             if task.solo_ns:
-                put(clock, stream, now + task.solo_ns)
+                push(clock, stream, now + task.solo_ns)
             else:
-                ready = _go_on(plan, fluid, stream, now, ready)
+                ready = _start_or_finish(state, fluid, stream, now, ready)
         while clock[0].item and clock[clock[1].item].key == now:
             stream = clock[1].item
-            take(clock, stream)
-            ready = _go_on(plan, fluid, stream, now, ready)
+            remove(clock, stream)
+            ready = _start_or_finish(state, fluid, stream, now, ready)
         while arrivals[0].item and arrivals[arrivals[1].item].key == now:
             item = arrivals[1].item
-            take(arrivals, item)
-            ready = _arrive(plan, plan.sent[item], ready)
+            remove(arrivals, item)
+            ready = _arrive(state, state.sent[item], ready)
         while changed < len(changes) and changes[changed, 0] == now:
             if changes[changed, 1] < 0:
-                _recap(plan, fluid, ~changes[changed, 1], changes[changed, 2], now)
+                _change_cap(state, fluid, ~changes[changed, 1], changes[changed, 2], now)
             else:
                 resize(fluid, changes[changed, 1], changes[changed, 2])
             changed += 1
         if not ready:
-            _settle(plan, fluid, now)
+            _solve_rates(state, fluid, now)
             if not clock[0].item and not arrivals[0].item and changed == len(changes):
                 return True
             now = min(_next(clock), _next(arrivals))
@@ -193,85 +194,85 @@ def _next(heap: Array) -> int:
 
 
 @compiled
-def _advance(plan: Plan, stream: int, ready: int) -> int:
+def _advance(state: State, stream: int, ready: int) -> int:
     """The next task of a stream comes to its head; returns how many tasks are ready."""
-    head = plan.streams[stream].head
-    return _release(plan, plan.order[head], ready) if head < plan.streams[stream + 1].first else ready
+    head = state.streams[stream].head
+    return _release(state, state.order[head], ready) if head < state.streams[stream + 1].first else ready
 
 
 @compiled
-def _release(plan: Plan, task: int, ready: int) -> int:
+def _release(state: State, task: int, ready: int) -> int:
     """One thing less that a task waits for; returns how many tasks are ready."""
-    plan.tasks[task].waiting -= 1
-    if plan.tasks[task].waiting:
+    state.tasks[task].waiting -= 1
+    if state.tasks[task].waiting:
         return ready
-    plan.ready[ready] = task
+    state.ready[ready] = task
     return ready + 1
 
 
 @compiled
-def _go_on(plan: Plan, fluid: Fluid, stream: int, now: int, ready: int) -> int:
-    """The task of a stream begins to move its bytes, or has done all; returns how many tasks are ready."""
-    number = plan.streams[stream].task
-    task, flow = plan.tasks[number], fluid.flows[stream]
+def _start_or_finish(state: State, fluid: Fluid, stream: int, now: int, ready: int) -> int:
+    """The task of a stream starts to move its bytes, or finishes; returns how many tasks are ready."""
+    number = state.streams[stream].task
+    task, flow = state.tasks[number], fluid.flows[stream]
     if flow.end >= 0:
         leave(fluid, stream)
     elif task.foot >= 0:
         flow.left, flow.since, flow.cap = task.work, now, task.cap
         if task.cap_profile >= 0:
-            flow.cap = plan.caps[task.cap_profile]
-        join(fluid, stream, plan.routes[plan.feet[task.foot] : plan.feet[task.foot + 1]])
+            flow.cap = state.caps[task.cap_profile]
+        join(fluid, stream, state.routes[state.feet[task.foot] : state.feet[task.foot + 1]])
         return ready
     task.end = now
-    following = plan.tasks[number + 1]
-    for i in range(task.homes, following.homes):
-        plan.streams[plan.homes[i]].head += 1
-        ready = _advance(plan, plan.homes[i], ready)
+    following = state.tasks[number + 1]
+    for i in range(task.streams_of, following.streams_of):
+        state.streams[state.streams_of[i]].head += 1
+        ready = _advance(state, state.streams_of[i], ready)
     if task.tail_ns:
-        put(plan.arrivals, task.item, now + task.tail_ns)
+        push(state.arrivals, task.item, now + task.tail_ns)
         return ready
-    return _arrive(plan, number, ready)
+    return _arrive(state, number, ready)
 
 
 @compiled
-def _arrive(plan: Plan, task: int, ready: int) -> int:
+def _arrive(state: State, task: int, ready: int) -> int:
     """The tail of a task has passed, and what depends on it may start; returns how many tasks are ready."""
-    for i in range(plan.tasks[task].after, plan.tasks[task + 1].after):
-        ready = _release(plan, plan.after[i], ready)
+    for i in range(state.tasks[task].after, state.tasks[task + 1].after):
+        ready = _release(state, state.after[i], ready)
     return ready
 
 
 @compiled
-def _recap(plan: Plan, fluid: Fluid, profile: int, cap: int, now: int) -> None:
-    """Gives all tasks whose cap has this profile another one; those under way leave and join with what is left of them."""
-    plan.caps[profile] = cap
+def _change_cap(state: State, fluid: Fluid, profile: int, cap: int, now: int) -> None:
+    """Changes the cap of all tasks that follow this profile; those under way leave and join with the work that is left."""
+    state.caps[profile] = cap
     for stream in range(len(fluid.flows)):
         flow = fluid.flows[stream]
         if flow.end < 0:
             continue
-        task = plan.tasks[plan.streams[stream].task]
+        task = state.tasks[state.streams[stream].task]
         if task.cap_profile == profile:
             flow.left -= flow.rate * (now - flow.since)
             leave(fluid, stream)
             flow.since, flow.cap = now, cap
-            join(fluid, stream, plan.routes[plan.feet[task.foot] : plan.feet[task.foot + 1]])
+            join(fluid, stream, state.routes[state.feet[task.foot] : state.feet[task.foot + 1]])
 
 
 @compiled
-def _settle(plan: Plan, fluid: Fluid, now: int) -> None:
+def _solve_rates(state: State, fluid: Fluid, now: int) -> None:
     """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
     solve(fluid)
     for i in range(1, fluid.scratch[0].changed + 1):
         stream = fluid.scratch[i].changed
         flow = fluid.flows[stream]
-        was, flow.before = flow.before, SETTLED
+        was, flow.before = flow.before, UNCHANGED
         if flow.rate == was:
             continue
         if was != NEW:
             flow.left -= was * (now - flow.since)
         flow.since = now
         if flow.rate:
-            put(plan.clock, stream, now + (flow.left + flow.rate - 1) // flow.rate)
-        elif plan.clock[stream].place:
-            take(plan.clock, stream)
+            push(state.clock, stream, now + (flow.left + flow.rate - 1) // flow.rate)
+        elif state.clock[stream].place:
+            remove(state.clock, stream)
     fluid.scratch[0].changed = 0

@@ -1,7 +1,7 @@
 """The flows of the compiled engine: the levels of `fabric.py` over records of integers.
 
-A flow lives where the first stream of its task is, as that runs nothing else meanwhile. It crosses links; the crossings
-of a link are a list, each with its neighbours.
+A flow has the number of the first stream of its task, which runs nothing else meanwhile. It crosses links; the crossings
+of a link are a doubly linked list.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .machine import compiled, heap, put, records, take
+from .machine import compiled, heap, push, records, remove
 from .task import WEIGHT_BITS, Array, TaskGraph, offsets
 
 FREE = 2**63 - 1
 """The level of a link that slows no flow."""
-NOTHING, NEW, SETTLED = -1, -1, -2
-"""In place of an index; in place of the rate before this instant, of a flow that had none, or still has it."""
+NOTHING, NEW, UNCHANGED = -1, -1, -2
+"""In place of an index: none. In place of the rate before this instant: the flow is new; its rate has not changed."""
 
 
 class Fluid(NamedTuple):
-    """What flows, by the first stream of each task, and over which links.
+    """The flows under way, by the first stream of each task, and the links that they cross.
 
-    A heap of links is due, as their level may be wrong, by the lowest that it can be. Scratch are the flows whose rate
-    changed, their number in front, and the crossings of the link that is looked at, with what each asks for.
+    `due` is a heap of links whose level may be wrong, by the lowest that it can be. `scratch` holds the flows whose rate
+    changed, their number in front, and the crossings of the link in hand, with the rate that each asks for.
     """
 
     flows: Array
@@ -34,19 +34,19 @@ class Fluid(NamedTuple):
 
 
 def fluid_of(graph: TaskGraph) -> Fluid:
-    """Nothing flows yet."""
+    """The links of a graph, before any flow is under way."""
     streams, links = len(graph.streams), len(graph.link_profile)
-    homes = graph.streams.transposed(len(graph))
-    moves = np.flatnonzero((graph.foot >= 0) & (graph.work > 0))
+    streams_of = graph.streams.transposed(len(graph))
+    flowing = np.flatnonzero((graph.foot >= 0) & (graph.work > 0))
     most = np.zeros(streams, dtype=np.int64)
-    np.maximum.at(most, homes.idx[homes.ptr[moves]], graph.feet.counts[graph.foot[moves]])
+    np.maximum.at(most, streams_of.idx[streams_of.ptr[flowing]], graph.feet.counts[graph.foot[flowing]])
     first = offsets(most)
     room = np.zeros(len(graph.profiles), dtype=np.int64)
     for number in np.unique(graph.link_profile).tolist():
         room[number] = graph.profiles[number].value[0] << WEIGHT_BITS
     room = room[graph.link_profile]
     return Fluid(
-        records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=SETTLED, left=0, since=0),
+        records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=UNCHANGED, left=0, since=0),
         records(int(first[-1]), flow=np.repeat(np.arange(streams), most), link=0, weight=0, previous=0, following=0),
         records(links, room=room, spare=room, weight=0, slack=0, level=FREE, first=NOTHING),
         heap(links),
@@ -55,9 +55,9 @@ def fluid_of(graph: TaskGraph) -> Fluid:
 
 
 @compiled
-def note(fluid: Fluid, stream: int, before: int) -> None:
+def note_change(fluid: Fluid, stream: int, before: int) -> None:
     """Notes that the rate of a flow changes in this instant, and from what."""
-    if fluid.flows[stream].before == SETTLED:
+    if fluid.flows[stream].before == UNCHANGED:
         fluid.flows[stream].before = before
         fluid.scratch[0].changed += 1
         fluid.scratch[fluid.scratch[0].changed].changed = stream
@@ -70,7 +70,7 @@ def join(fluid: Fluid, stream: int, route: Array) -> None:
     flow.rate, flow.end = flow.cap, flow.first + len(route)
     for i in range(len(route)):
         flow.rate = min(flow.rate, fluid.links[route[i].link].level)
-    note(fluid, stream, NEW)
+    note_change(fluid, stream, NEW)
     for i in range(len(route)):
         at = flow.first + i
         crossing, link = fluid.crossings[at], fluid.links[route[i].link]
@@ -82,7 +82,7 @@ def join(fluid: Fluid, stream: int, route: Array) -> None:
         link.spare -= crossing.weight * flow.rate
         link.weight += crossing.weight
         link.slack = link.weight if crossing.following >= 0 else 0
-        put(fluid.due, crossing.link, link.room // link.weight)
+        push(fluid.due, crossing.link, link.room // link.weight)
 
 
 @compiled
@@ -103,11 +103,11 @@ def leave(fluid: Fluid, stream: int) -> None:
         if link.first < 0:
             link.level, link.slack = FREE, 0
             if fluid.due[crossing.link].place:
-                take(fluid.due, crossing.link)
+                remove(fluid.due, crossing.link)
             continue
         link.slack = link.weight if fluid.crossings[link.first].following >= 0 else 0
         if link.level != FREE:
-            put(fluid.due, crossing.link, link.room // link.weight)
+            push(fluid.due, crossing.link, link.room // link.weight)
     flow.end = NOTHING
 
 
@@ -117,7 +117,7 @@ def resize(fluid: Fluid, number: int, room: int) -> None:
     link.spare += room - link.room
     link.room = room
     if link.first >= 0:
-        put(fluid.due, number, room // link.weight)
+        push(fluid.due, number, room // link.weight)
 
 
 @compiled
@@ -125,13 +125,13 @@ def solve(fluid: Fluid) -> None:
     """Brings the levels of all links up to date, and the rates of their flows."""
     while fluid.due[0].item:
         link = fluid.due[1].item
-        take(fluid.due, link)
+        remove(fluid.due, link)
         _set_level(fluid, link)
 
 
 @compiled
 def _set_level(fluid: Fluid, number: int) -> None:
-    """Sets the level of a link and the rates of its flows, and marks the other links that this concerns."""
+    """Sets the level of a link and the rates of its flows; other links that this puts out of balance become due."""
     link = fluid.links[number]
     n, at = 0, link.first
     while at >= 0:
@@ -145,19 +145,19 @@ def _set_level(fluid: Fluid, number: int) -> None:
         flow, rate = fluid.flows[stream], min(fluid.scratch[i].asked, level)
         if rate == flow.rate:
             continue
-        note(fluid, stream, flow.rate)
+        note_change(fluid, stream, flow.rate)
         for at in range(flow.first, flow.end):
             other, weight = fluid.crossings[at].link, fluid.crossings[at].weight
             row = fluid.links[other]
             row.spare -= weight * (rate - flow.rate)
             if (row.spare < row.slack or row.level != FREE) and other != number and not fluid.due[other].place:
-                put(fluid.due, other, row.room // row.weight)
+                push(fluid.due, other, row.room // row.weight)
         flow.rate = rate
 
 
 @compiled
 def _level(fluid: Fluid, number: int, n: int) -> int:
-    """The level of a link on which `n` flows ask for rates. Those that it slowed so far are asked again if it rises."""
+    """The level of a link on which `n` flows ask for rates; if it rises, flows that the link slowed so far ask again."""
     link, scratch = fluid.links[number], fluid.scratch
     room, weight, was = link.room, link.weight, link.level
     level: int = room // weight
@@ -167,7 +167,7 @@ def _level(fluid: Fluid, number: int, n: int) -> int:
         while i < rising:
             at, asked = scratch[i].crossing, scratch[i].asked
             if was <= asked < level:
-                asked = _elsewhere(fluid, fluid.crossings[at].flow, number)
+                asked = _limit_elsewhere(fluid, fluid.crossings[at].flow, number)
                 scratch[i].asked = asked
             if asked < level:
                 more = True
@@ -183,8 +183,8 @@ def _level(fluid: Fluid, number: int, n: int) -> int:
 
 
 @compiled
-def _elsewhere(fluid: Fluid, stream: int, here: int) -> int:
-    """The least of a flow's cap and the levels of its links, but for one."""
+def _limit_elsewhere(fluid: Fluid, stream: int, here: int) -> int:
+    """The least of a flow's cap and the levels of its links other than `here`."""
     flow = fluid.flows[stream]
     least: int = flow.cap
     for at in range(flow.first, flow.end):

@@ -14,8 +14,8 @@ from typing import Any
 import simpy
 
 from .fabric import Fabric
-from .paces import Paces
-from .stuck import stuck
+from .paces import SpeedSolver
+from .stuck import deadlock
 from .task import SPEED_BITS, Profile, TaskGraph
 from .timeline import Times
 
@@ -26,7 +26,7 @@ LAST = 2
 
 def simulate(graph: TaskGraph) -> Times:
     """Runs the graph to its end and returns the start and end of every task. Raises `Deadlock` if tasks are left."""
-    return _Run(graph).to_the_end()
+    return _Run(graph).run()
 
 
 class _Run:
@@ -53,12 +53,12 @@ class _Run:
         self.may_start: dict[int, simpy.Event] = {}
         self.has_ended: dict[int, simpy.Event] = {}
 
-    def to_the_end(self) -> Times:
+    def run(self) -> Times:
         for stream in range(len(self.streams)):
             self.env.process(self.stream(stream))
         self.env.run()
         if -1 in self.end:
-            raise stuck(self.graph, self.end)
+            raise deadlock(self.graph, self.end)
         return Times.of(self.start, self.end, self.graph.tail_ns)
 
     def stream(self, stream: int) -> Process:
@@ -92,7 +92,7 @@ class _Run:
             self.arrive(task)
 
     def arrive(self, task: int) -> None:
-        """The tail of a task has passed: tells those that depend on it."""
+        """The tail of a task has passed: its successors wait for one thing less."""
         for successor in self.successors[task]:
             self.release(successor)
 
@@ -115,7 +115,7 @@ class _Drain:
 
 
 class _Fluid:
-    """Gives `Fabric` and `Paces` a clock: work whose rate may change is bytes over links, and compute on a restless pace."""
+    """A clock for `Fabric` and `SpeedSolver`: the work whose rate may change, bytes over links and tasks whose speed changes."""
 
     def __init__(self, env: Any, graph: TaskGraph) -> None:
         self.env = env
@@ -123,15 +123,15 @@ class _Fluid:
         restless = graph.restless_tasks.nonzero()[0].tolist()
         self.paced = {t: (int(graph.pace[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
         self.flows = {t: (int(graph.foot[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
-        link_profiles, pace_profiles = graph.profile_of_link, graph.profile_of_pace
+        link_profiles, speed_profiles = graph.profile_of_link, graph.profile_of_pace
         self.fabric = Fabric(graph.routes(), [profile.value[0] for profile in link_profiles])
-        self.paces = Paces([profile.value[0] for profile in pace_profiles])
+        self.speeds = SpeedSolver([profile.value[0] for profile in speed_profiles])
         self.drains: dict[int, _Drain] = {}
-        self.settling = False
+        self.solve_is_due = False
         self.capped = graph.changing_caps
         followed = (
             *((index, profile, self.fabric.resize) for index, profile in enumerate(link_profiles)),
-            *((index, profile, self.paces.resize) for index, profile in enumerate(pace_profiles)),
+            *((index, profile, self.speeds.resize) for index, profile in enumerate(speed_profiles)),
             *((index, graph.profiles[index], self.recap) for index in self.capped),
         )
         for index, profile, resize in followed:
@@ -139,14 +139,14 @@ class _Fluid:
                 env.process(self.follow(index, profile, resize))
 
     def follow(self, index: int, profile: Profile, resize: Callable[[int, int], None]) -> Process:
-        """Gives a link, a pace or some caps their new value at each change of their profile."""
+        """Gives a link, a speed or some caps their new value at each change of their profile."""
         for since_ns, value in zip(profile.since_ns[1:], profile.value[1:], strict=True):
             yield self.env.timeout(since_ns - self.env.now)
             resize(index, value)
-            self.settle_soon()
+            self.solve_after_instant()
 
     def recap(self, index: int, cap: int) -> None:
-        """Gives all tasks whose cap has this profile another one; those under way go on with it."""
+        """Changes the cap of all tasks that follow this profile; those under way go on with the new one."""
         for task in self.capped[index]:
             foot, work, _ = self.flows[task]
             self.flows[task] = foot, work, cap
@@ -157,27 +157,27 @@ class _Fluid:
     def begin(self, task: int) -> Any:
         """The task's work starts to drain now; the event returned fires when none is left."""
         if task in self.paced:
-            pace, work = self.paced[task]
-            self.paces.join(task, pace)
+            index, work = self.paced[task]
+            self.speeds.join(task, index)
         else:
             foot, work, cap = self.flows[task]
             self.fabric.join(task, foot, cap)
         self.drains[task] = _Drain(work, self.env.now, self.env.event())
-        self.settle_soon()
+        self.solve_after_instant()
         return self.drains[task].empty
 
-    def settle_soon(self) -> None:
-        """Calls `settle` once all other events of the present instant are done."""
-        if not self.settling:
-            self.settling = True
+    def solve_after_instant(self) -> None:
+        """Calls `solve` once all other events of the present instant are done."""
+        if not self.solve_is_due:
+            self.solve_is_due = True
             event = simpy.Event(self.env)
-            event._ok, event._value, event.callbacks = True, None, [self.settle]
+            event._ok, event._value, event.callbacks = True, None, [self.solve]
             self.env.schedule(event, priority=LAST)
 
-    def settle(self, _: simpy.Event) -> None:
+    def solve(self, _: simpy.Event) -> None:
         """Solves the rates for this instant and sets the clock of every task whose rate changed."""
-        self.settling, now = False, self.env.now
-        for task, rate in (*self.fabric.solve(), *self.paces.solve()):
+        self.solve_is_due, now = False, self.env.now
+        for task, rate in (*self.fabric.solve(), *self.speeds.solve()):
             drain = self.drains[task]
             drain.left -= drain.rate * (now - drain.since)
             drain.rate, drain.since, drain.due = rate, now, -1
@@ -192,8 +192,8 @@ class _Fluid:
         if task not in self.drains or self.drains[task].due != self.env.now:
             return
         if task in self.paced:
-            self.paces.leave(task, self.paced[task][0])
+            self.speeds.leave(task, self.paced[task][0])
         else:
             self.fabric.leave(task)
-            self.settle_soon()
+            self.solve_after_instant()
         self.drains.pop(task).empty.succeed()

@@ -1,4 +1,4 @@
-"""Expansion: a skeleton becomes a task graph, column by column, for one rank or for a hundred thousand."""
+"""Expansion: a skeleton becomes a task graph, column by column, for one rank or for a hundred thousand ranks."""
 
 from __future__ import annotations
 
@@ -139,7 +139,14 @@ def _turns(skeleton: Skeleton) -> Array:
 
 
 def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_base: Array) -> tuple[Csr, Array, Array]:
-    """One stream per rank and lane, and one per communicator whose lanes carry nothing else at any of its members."""
+    """One stream per rank and lane, and one per communicator whose lanes carry nothing else at any of its members.
+
+    A lane of a rank often holds nothing but one communicator's tasks. The same tasks stand, in the same order, on such a lane of
+    every member: as many FIFO queues of equal content, which all say the same. Where that is so at each member (the communicator
+    is *private*) one stream replaces them, so that a gang of a thousand ranks occupies one stream and not a thousand. It stands
+    for the lane of the communicator's first member. A lane that holds own work or several communicators' tasks, or a
+    communicator with such a lane at any member, keeps its queues: they order tasks against others.
+    """
     communicator, slot, rank = skeleton.members
     private_slot = np.array([[t.private(s) for s in range(len(skeleton.slots))] for t in skeleton.templates], dtype=bool)
     private = np.ones(skeleton.communicators, dtype=bool)

@@ -5,12 +5,15 @@ is there, go on with the rest. Every link and cap at the minimal level freezes *
 let integer division give twins different rates, and break both folding and incremental solving. `fill` does just that;
 `Fabric` gives the same integers and looks only at what a change reaches.
 
-It keeps the *level* at which filling finds each link full: what flows that get less elsewhere leave, over the weight of
-the others; `FREE` if the link slows none. A flow's rate is the least of its cap and the levels of its links. Levels that
-agree with each other in this are those of `fill`, by induction from the lowest: no level is below the least of room //
-weight over all links, and where that is, all flows ask for as much or more, so this is the level there; freeze them, and
-the next lowest follows. So whoever sets levels one by one, in whatever order, until all agree, has filled. Lowest first,
-hardly any is set twice, and a change goes no further than links that stay free.
+`Fabric` keeps the *level* of each link: the rate at which filling finds the link full, which is the room that flows with a
+lower rate leave, divided by the weight of the others. A link that slows no flow has the level `FREE`. A flow's rate is the
+least of its cap and the levels of its links. Together these are equations, one per link, and the levels that `fill` finds are
+their only solution. The proof goes up from the lowest level: no level is below the least room // weight of all links; on the
+link where that least value stands every flow asks for as much or more, so this is its level; freeze its flows, and the next
+lowest level follows in the same way. It does not matter, then, in which order links are set: once all equations hold, the rates
+are those of `fill`. So a change costs only the links that it reaches: those whose own equation no longer holds are set anew,
+which may put others out of balance, and so on. Taken lowest first, hardly any link is set twice, and a link that stays `FREE`
+passes nothing on.
 """
 
 from __future__ import annotations
@@ -56,8 +59,9 @@ class Fabric:
         self._feet = feet
         self._room = [value << WEIGHT_BITS for value in capacity]
         self._spare = list(self._room)
-        """What of the room no flow uses. While that is `_slack` or more, no flow of a free link is above what would be its
-        level: one quantum more for all its flows, as those that got less elsewhere may leave a remainder; for one, nothing."""
+        """The part of each room that no flow uses. While that is `_slack` or more, no flow of a free link is above the level
+        that the link would have. `_slack` is one quantum for each unit of weight, as integer division may leave a remainder,
+        and 0 for a link with a single flow."""
         self._slack = [0] * len(capacity)
         self._weight = [0] * len(capacity)
         self._level = [FREE] * len(capacity)
@@ -71,7 +75,7 @@ class Fabric:
         """A flow begins to move over a footprint; its rate comes with the next `solve`."""
         route = self._feet[foot]
         self._flows[flow] = route, cap
-        self._rate[flow] = rate = self._elsewhere(flow, -1)
+        self._rate[flow] = rate = self._limit_elsewhere(flow, -1)
         self._before[flow] = -1
         for link, weight in route:
             self._on_link[link][flow] = weight
@@ -127,16 +131,21 @@ class Fabric:
         return changed
 
     def _set_level(self, link: int) -> list[tuple[int, int]]:
-        """Sets the level of a link; returns (flow, rate) of its flows whose rates this changes."""
+        """Sets the level of a link; returns (flow, rate) of its flows whose rates this changes.
+
+        Flows are taken from the lowest rate up: each that gets less than the level leaves room, which raises the level for the
+        rest. The present rate of a flow that this link slowed so far says nothing about its other links: once such a flow comes
+        below the rising level, the rest are sorted again by what their other links allow.
+        """
         rates, weights = self._rate, self._on_link[link]
         room, load, was = self._room[link], self._weight[link], self._level[link]
         asks = sorted([(rates[flow], flow) for flow in weights])
         level = room // load if load else FREE
-        at, again = 0, len(asks)  # those before `at` get less than the level; those from `again` on were slowed here
+        at, again = 0, len(asks)  # flows before `at` are below the level; from `again` on they ask for what other links allow
         while at < len(asks) and asks[at][0] < level:
             asked, flow = asks[at]
             if asked >= was:
-                asks[at:] = sorted([(self._elsewhere(flow, link), flow) for _, flow in asks[at:]])
+                asks[at:] = sorted([(self._limit_elsewhere(flow, link), flow) for _, flow in asks[at:]])
                 again, was = at, FREE
             else:
                 room -= weights[flow] * asked
@@ -149,8 +158,8 @@ class Fabric:
             changed += [(flow, asked) for asked, flow in asks[again:at] if rates[flow] != asked]
         return changed
 
-    def _elsewhere(self, flow: int, here: int) -> int:
-        """The least of a flow's cap and the levels of its links, but for one."""
+    def _limit_elsewhere(self, flow: int, here: int) -> int:
+        """The least of a flow's cap and the levels of its links other than `here`."""
         route, least = self._flows[flow]
         level = self._level
         for link, _ in route:

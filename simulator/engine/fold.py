@@ -24,7 +24,7 @@ from .skeleton import Skeleton
 from .task import Array, Csr, offsets
 
 MOST_KEYS = 1 << 40
-"""Keys of entries stay below this, so that with their owner in front they fit in 63 bits."""
+"""Keys of entries stay below this, so that together with their owner they fit into 63 bits."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,7 +49,7 @@ class Folded:
 
 
 def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
-    """Simulate one rank of each class: refine, prove, take the quotient, expand, if `within` lets so many tasks be made."""
+    """One rank of each class, expanded: refine, prove, take the quotient; `within` may refuse the number of tasks by raising."""
     partition = refine(skeleton)
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
@@ -58,7 +58,7 @@ def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None)
 
 
 def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
-    """Every rank for itself."""
+    """All ranks, expanded without folding."""
     within(task_count(skeleton))
     return Folded(expand(skeleton), np.arange(skeleton.ranks))
 
@@ -73,7 +73,15 @@ def task_count(skeleton: Skeleton) -> int:
 
 
 def refine(skeleton: Skeleton) -> Partition:
-    """The coarsest stable partition, by colour refinement. Trusted only after `verify`."""
+    """The coarsest stable partition, by colour refinement. Trusted only after `verify`.
+
+    Everything starts with the colour of what it is by itself: a rank with its program and speed, a communicator with its kind,
+    a link with its capacity. Then, round by round, each takes up the colours of its neighbours: a communicator those of its
+    members (by slot) and of its links (by pattern and weight), a rank those of its communicators (by slot), a link those of the
+    footprints that cross it. Two things keep one colour only while all their neighbours match. Colours can only split, so when
+    a round leaves the number of classes as it was, the partition is stable. Neighbours are a multiset: their hashes are summed,
+    wrapping at 64 bits, which needs no sorting and does not depend on their order.
+    """
     communicator, slot, member = skeleton.members
     foot, link = skeleton.feet.row_of, skeleton.feet.idx
     weight = (skeleton.foot_weight // max(1, int(np.gcd.reduce(skeleton.foot_weight)))).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Joining: several skeletons on the same links become one, whose parts know nothing of each other but share what they cross."""
+"""Joining: several skeletons on the same links become one, whose parts are independent except for the links that they share."""
 
 from __future__ import annotations
 

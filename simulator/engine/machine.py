@@ -1,4 +1,4 @@
-"""What the compiled engine is made of: functions as machine code, records of integers, and a heap of them.
+"""The parts of the compiled engine: functions as machine code, records of integers, and a heap of them.
 
 Machine code is kept on disk (`code_cache.py`), as making it takes ten seconds. numba makes it anew when the file of a function
 changes, but holds copies of what that calls in other files: so here it looks at all files of the engine.
@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 SOURCES = tuple(sorted((path.name, path.stat().st_mtime, path.stat().st_size) for path in Path(__file__).parent.glob("*.py")))
-"""What machine code is made from."""
+"""The files that machine code is made from, with their times and sizes."""
 
 
 UNCOUNTED = {"_nrt": False} if numba and hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
@@ -50,12 +50,12 @@ def records(n: int, **columns: Any) -> Array:
 
 
 def heap(items: int) -> Array:
-    """Row `i` has the item that stands at i in the heap, from 1 on, and place and key of item i; row 0 has the size."""
+    """An empty heap. Row i holds the item at place i of the heap, from 1 on, and the place and key of item i; row 0 the size."""
     return records(items + 1, item=0, place=0, key=0)
 
 
 @compiled
-def put(heap: Array, item: int, key: int) -> None:
+def push(heap: Array, item: int, key: int) -> None:
     """Puts an item into the heap, or moves it to another key."""
     row = heap[item]
     row.key = key
@@ -67,7 +67,7 @@ def put(heap: Array, item: int, key: int) -> None:
 
 
 @compiled
-def take(heap: Array, item: int) -> None:
+def remove(heap: Array, item: int) -> None:
     """Takes an item out of the heap."""
     at = heap[item].place
     heap[item].place = 0
@@ -79,7 +79,7 @@ def take(heap: Array, item: int) -> None:
 
 @compiled
 def _sift(heap: Array, item: int, at: int) -> None:
-    """Finds an item its place, from `at` up or down."""
+    """Moves an item up or down from place `at` until the heap is in order."""
     key, size = heap[item].key, heap[0].item
     while at > 1 and heap[heap[at >> 1].item].key > key:
         above = heap[at >> 1].item

@@ -1,7 +1,7 @@
-"""How fast the tasks of each pace run, at speeds that change with time. Pure, without a clock.
+"""The speeds of tasks under way, where speeds change with time. Pure, without a clock.
 
-The sister of `fabric.Fabric`: that shares links between flows, but tasks on one pace do not share it. Each runs at its full
-speed.
+The counterpart of `fabric.Fabric`: a link is shared by the flows that cross it, but tasks that follow one speed do not share it.
+Each of them runs at all of it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class Paces:
-    """The paced tasks under way and their speeds. `solve` returns the speeds that changed since last time."""
+class SpeedSolver:
+    """The tasks under way on speeds that change. `solve` returns the tasks whose speed changed since last time."""
 
     def __init__(self, speed: Sequence[int]) -> None:
         self._speed = list(speed)
@@ -18,24 +18,24 @@ class Paces:
         self._rate: dict[int, int] = {}
         self._touched: dict[int, None] = {}
 
-    def join(self, task: int, pace: int) -> None:
-        """A task begins to run at a pace; its speed comes with the next `solve`."""
-        self._tasks.setdefault(pace, {})[task] = None
-        self._touched[pace] = None
+    def join(self, task: int, index: int) -> None:
+        """A task begins to run at the speed of this index, which comes with the next `solve`."""
+        self._tasks.setdefault(index, {})[task] = None
+        self._touched[index] = None
 
-    def leave(self, task: int, pace: int) -> None:
+    def leave(self, task: int, index: int) -> None:
         """A task has done its work."""
-        del self._tasks[pace][task]
+        del self._tasks[index][task]
         self._rate.pop(task, None)
 
-    def resize(self, pace: int, speed: int) -> None:
-        """A pace changes its own speed."""
-        self._speed[pace] = speed
-        self._touched[pace] = None
+    def resize(self, index: int, speed: int) -> None:
+        """A speed takes a new value."""
+        self._speed[index] = speed
+        self._touched[index] = None
 
     def solve(self) -> list[tuple[int, int]]:
         """Brings all speeds up to date; returns (task, speed) for those that changed, by task."""
-        fresh = {task: self._speed[pace] for pace in self._touched for task in self._tasks.get(pace, ())}
+        fresh = {task: self._speed[index] for index in self._touched for task in self._tasks.get(index, ())}
         self._touched = {}
         changed = sorted((task, speed) for task, speed in fresh.items() if self._rate.get(task) != speed)
         self._rate.update(changed)

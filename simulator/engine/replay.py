@@ -1,8 +1,8 @@
 """Replay: start and end of every task by longest path, where nothing shares a link.
 
-Legal only if every duration is fixed before the run: no two flows of different streams on one link, no pace that changes. It
-proves that first and refuses otherwise. Level by level over the columns, so that many duration vectors over
-one graph (a search, a sweep of noise) cost little more than one.
+Legal only if every duration is fixed before the run: no two flows of different streams on one link, no speed that changes. It
+proves that first and refuses otherwise. One vector of durations goes task by task over plain integers; many over one graph
+(a search, a sweep of noise) go level by level over the columns, and cost little more than one.
 """
 
 from __future__ import annotations
@@ -13,28 +13,32 @@ import numpy as np
 
 from ..errors import UserError
 from .close import close
-from .stuck import stuck
+from .stuck import deadlock
 from .task import Array, Csr, TaskGraph, offsets
 from .timeline import Times
 
 
 def why_not(graph: TaskGraph) -> str:
     """The reason why replay may not run this graph, or an empty string if it may."""
-    closed = close(graph)
+    return _refusal(close(graph))
+
+
+def _refusal(closed: TaskGraph) -> str:
+    """Why durations are not fixed, in a graph whose uncontended transfers are; an empty string if all of them are."""
     shared = int(((closed.foot >= 0) & (closed.work > 0)).sum())
     if shared:
         return f"{shared} transfers share links with others that may run at the same time, or cross links that change"
-    if graph.restless_tasks.any():
+    if closed.restless_tasks.any():
         return "the speed of some tasks changes while they run"
     return ""
 
 
 def replay(graph: TaskGraph) -> Times:
     """Start and end of every task. Raises `UserError` where a fixed duration would be an approximation."""
-    reason = why_not(graph)
-    if reason:
+    closed = close(graph)
+    if reason := _refusal(closed):
         raise UserError(f"replay is exact only where durations are fixed: {reason}", hint="use --engine des (or auto)")
-    start, end = longest_path(graph, close(graph).settled_ns()[None, :])
+    start, end = longest_path(graph, closed.settled_ns()[None, :])
     return Times.with_tails(start[0], end[0], graph.tail_ns)
 
 
@@ -43,6 +47,41 @@ def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
 
     A path is as long as its durations and the tails of those of its tasks that the next one depends on.
     """
+    if len(durations_ns) == 1:
+        start, end = _task_by_task(graph, durations_ns[0].tolist())
+        return start[None, :], end[None, :]
+    return _level_by_level(graph, durations_ns)
+
+
+def _task_by_task(graph: TaskGraph, duration_ns: list[int]) -> tuple[Array, Array]:
+    """Starts and ends for one vector of durations: each task, once it has ended, pushes its successors back.
+
+    Plain integers in lists: sorting the tasks by levels takes as long as this, and a numpy call on a level costs as much as
+    some hundred tasks do here, while most levels of a small plan hold only a few.
+    """
+    n = len(graph)
+    before, tails_ns = graph.all_preds()
+    by_predecessor = np.argsort(before.idx, kind="stable")
+    first = offsets(np.bincount(before.idx, minlength=n)).tolist()
+    successor, tail_ns = before.row_of[by_predecessor].tolist(), tails_ns[by_predecessor].tolist()
+    missing = before.counts.tolist()
+    start, end = [0] * n, [-1] * n
+    ready = [task for task, count in enumerate(missing) if not count]
+    for task in ready:  # grows while it is walked
+        ended = end[task] = start[task] + duration_ns[task]
+        for at in range(first[task], first[task + 1]):
+            following = successor[at]
+            start[following] = max(start[following], ended + tail_ns[at])
+            missing[following] -= 1
+            if not missing[following]:
+                ready.append(following)
+    if len(ready) < n:
+        raise deadlock(graph, end)
+    return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
+
+
+def _level_by_level(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
+    """Starts and ends for many vectors of durations: each level of tasks at once, for all vectors."""
     before, tail_ns = graph.all_preds()
     order, cuts = _levels(graph, before)
     counts = before.counts[order]
@@ -82,5 +121,5 @@ def _levels(graph: TaskGraph, before: Csr) -> tuple[Array, list[int]]:
     if len(order) < len(graph):
         reached = np.full(len(graph), -1)
         reached[order] = 0
-        raise stuck(graph, reached.tolist())
+        raise deadlock(graph, reached.tolist())
     return np.array(order, dtype=np.int64), cuts

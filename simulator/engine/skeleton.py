@@ -1,4 +1,4 @@
-"""The skeleton: who runs which program, who shares which communicator, over which links. Small where tasks are many.
+"""The skeleton: which rank runs which program, in which communicators, over which links. Small where tasks are many.
 
 A rank's program (`Template`) names communicators by slot, never by rank; a communicator's tasks are FIFO. So a program is
 written once per role, and the symmetry of a cluster shows in a graph of ranks, communicators and links. `expand` makes
@@ -24,7 +24,7 @@ class Template:
     solo_ns: Array
     """Duration of own work at full speed; unused for communicators."""
     charge: Array
-    """What a communicator's task costs: a column of the tariff; unused for own work."""
+    """The charge of a communicator's task: a column of the tariff; unused for own work."""
     preds: Csr
     """Row -> rows of this template that must end before it."""
     lanes: Csr
@@ -52,20 +52,20 @@ class Template:
         return np.flatnonzero(self.slot == slot)
 
     def private(self, slot: int) -> bool:
-        """Whether the lanes that this slot stands on carry nothing else, so that its own FIFO says all they say."""
+        """Whether the lanes that hold this slot hold nothing else, so that the FIFO order of its communicator implies theirs."""
         lanes = sorted(set(self.lanes.row_of[self.slot[self.lanes.idx] == slot].tolist()))
         return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tariff:
-    """What each charge costs on each kind of communicator (kinds x charges)."""
+    """The cost of each charge on each kind of communicator (kinds x charges)."""
 
     latency_ns: Array
     work: Array
     cap: Array
     pattern: Array
-    """Which of the communicator's footprints the bytes take."""
+    """The one of the communicator's footprints that the bytes take."""
     tail_ns: Array
     """From the end of the task, when its streams are free, until what depends on it may start."""
     cap_profile: Array
@@ -74,7 +74,7 @@ class Tariff:
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """Ranks, communicators and links with all that tells them apart."""
+    """Ranks, communicators and links, with everything that distinguishes them."""
 
     templates: tuple[Template, ...]
     tariff: Tariff
@@ -82,7 +82,7 @@ class Skeleton:
     program: Array
     """Rank -> its template."""
     speed: Array
-    """Rank -> the profile of its pace."""
+    """Rank -> the profile of its speed."""
     slots: Array
     """(slot, rank) -> communicator, or -1."""
     kind: Array
@@ -93,7 +93,7 @@ class Skeleton:
     foot_weight: Array
     link_profile: Array
     alone_weight: Array | None = None
-    """For each entry of `feet`, the weight of a single one of the footprints that it stands for; None if it is itself one."""
+    """For each entry of `feet`, the weight of one of the footprints that it stands for; None if it is itself one."""
 
     @property
     def ranks(self) -> int:

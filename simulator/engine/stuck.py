@@ -1,4 +1,4 @@
-"""What a deadlock looks like: every unfinished stream, the task at its head, and what that task waits for."""
+"""Deadlocks: every unfinished stream, the task at its head, and what that task waits for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..errors import Blocked, Deadlock
 from .task import TaskGraph
 
 SHOWN = 32
-"""How many streams the message draws; the exception holds them all."""
+"""The number of streams that the message draws; the exception holds all of them."""
 
 
-def stuck(graph: TaskGraph, end: Sequence[int]) -> Deadlock:
+def deadlock(graph: TaskGraph, end: Sequence[int]) -> Deadlock:
     """The error for a run that stopped with tasks left (`end` is -1 for those)."""
     blocked: list[Blocked] = []
     streams = graph.streams.lists()

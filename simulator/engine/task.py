@@ -27,7 +27,7 @@ RATE_BITS = 24
 WEIGHT_BITS = 16
 """A link weight counts 2^-16: a footprint of weight 1 << 16 puts each byte of work once on that link."""
 SPEED_BITS = 16
-"""A speed counts 2^-16: at 1 << 16 a paced task takes its solo time."""
+"""A speed counts 2^-16: at 1 << 16 a task takes its solo time."""
 FULL_SPEED = 1 << SPEED_BITS
 UNCAPPED = 1 << 62
 """The rate cap of a task that only its links limit."""
@@ -46,7 +46,7 @@ class Profile:
 
     @classmethod
     def of(cls, since_ns: Sequence[int], value: Sequence[int]) -> Profile:
-        """A profile without the changes that change nothing."""
+        """A profile without changes to an equal value."""
         kept = [i for i in range(len(value)) if i == 0 or value[i] != value[i - 1]]
         return cls(tuple(since_ns[i] for i in kept), tuple(value[i] for i in kept))
 
@@ -116,7 +116,7 @@ class TaskGraph:
     tail_ns: Array
     """Time from the end of a task until what depends on it may start, whatever the speeds: a transfer's propagation."""
     pace: Array
-    """The pace that stretches `solo_ns`, or -1 for the clock on the wall."""
+    """The index of the speed that stretches `solo_ns`, or -1 for a task that takes its nominal duration."""
     foot: Array
     """The footprint over which `work` moves, or -1 for none."""
     work: Array
@@ -134,10 +134,10 @@ class TaskGraph:
     link_profile: Array
     """Link -> the index of its capacity in `profiles`."""
     pace_profile: Array
-    """Pace -> the index of its speed in `profiles`."""
+    """Speed -> its index in `profiles`."""
     profiles: tuple[Profile, ...]
     alone_weight: Array | None = None
-    """For each entry of `feet`, the weight of a single one of the footprints that it stands for; None if it is itself one."""
+    """For each entry of `feet`, the weight of one of the footprints that it stands for; None if it is itself one."""
     cap_profile: Array | None = None
     """Task -> the index in `profiles` of its cap where that changes with time, or -1; None if no cap changes."""
 
@@ -159,14 +159,14 @@ class TaskGraph:
 
     @property
     def restless_pace(self) -> Array:
-        """For each pace, whether its speed may change while a task runs."""
+        """For each speed, whether it may change while a task runs."""
         unsteady = np.array([not profile.steady for profile in self.profiles], dtype=bool)
         restless: Array = unsteady[self.pace_profile] if len(self.pace_profile) else np.zeros(0, dtype=bool)
         return restless
 
     @property
     def restless_tasks(self) -> Array:
-        """For each task, whether its duration is known only once it has run: it has a pace that may change meanwhile."""
+        """For each task, whether its speed may change while it runs, so that its duration is not known before."""
         restless = self.restless_pace
         paced: Array = (self.pace >= 0) & (self.solo_ns > 0)
         if len(restless):
@@ -185,7 +185,7 @@ class TaskGraph:
         return by_profile
 
     def settled_ns(self) -> Array:
-        """`solo_ns` stretched by the constant pace of each task; tasks on a restless pace keep it, still to be paced."""
+        """`solo_ns` stretched by the constant speed of each task; tasks whose speed changes keep it unstretched."""
         result: Array = self.solo_ns.copy()
         if not len(self.pace_profile):
             return result
@@ -217,13 +217,13 @@ def check(graph: TaskGraph) -> TaskGraph:
     faults = [
         ("a task is on no stream", bool((on_stream == 0).any())),
         ("a stream or predecessor names a task that does not exist", len(on_stream) > n or _beyond(graph.preds.idx, n)),
-        ("a task names a pace that does not exist", _beyond(graph.pace, len(graph.pace_profile))),
+        ("a task names a speed that does not exist", _beyond(graph.pace, len(graph.pace_profile))),
         ("a task names a footprint that does not exist", _beyond(graph.foot, len(graph.feet))),
         ("a footprint names a link that does not exist", _beyond(graph.feet.idx, len(graph.link_profile))),
         ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in _sizes(graph))),
         ("a footprint has a weight that is not positive", bool((graph.foot_weight <= 0).any())),
         ("a cap is not what its profile begins with", any(_begins_otherwise(graph, *of) for of in graph.changing_caps.items())),
-        ("a task has both a pace and a footprint", bool(((graph.pace >= 0) & (graph.foot >= 0)).any())),
+        ("a task has both a speed and a footprint", bool(((graph.pace >= 0) & (graph.foot >= 0)).any())),
         (
             "the columns differ in length",
             len({n, len(graph.pace), len(graph.foot), len(graph.preds), *map(len, _sizes(graph))}) > 1,

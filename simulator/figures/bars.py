@@ -61,7 +61,7 @@ class Chart:
     shades: int
     held: Held | None = None
     since: str = ""
-    """What the time axis counts from."""
+    """The instant at which the time axis starts."""
 
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
@@ -73,7 +73,7 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     m, s, seen = run.metrics, run.scenario, run.observation
     title = escape.figure(
         f"{s.model.name} on {run.gpus:,} x {s.cluster.gpu.name}, {catalog.called(s.plan.schedule)}: "
-        f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} bubble, {m.mfu:.1%} MFU"
+        f"{m.step_time_s:.3g} s per step, {m.bubble_fraction:.1%} pipeline bubble, {m.mfu:.1%} MFU"
     )
     rows = tuple(_row_of_rank(run, rank) for rank in chosen)
     shades = 1 + max(stage.chunk for stage in run.program.stages)
@@ -147,7 +147,7 @@ def _held(result: Evaluation) -> Held:
 
 
 def merged(intervals: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
-    """Intervals with those joined that stand closer than `gap`: what an eye could not tell apart anyway."""
+    """Intervals, with those joined that are closer than `gap`, which a reader could not distinguish."""
     joined: list[tuple[float, float]] = []
     for start, end in sorted(intervals):
         if joined and start - joined[-1][1] <= gap:

@@ -29,7 +29,7 @@ MOST_ROWS_IN_ALL = 256
 RASTER_ABOVE = 5_000
 """Bars beyond which a vector file would be slow to open: they are drawn as pixels in it."""
 PIXEL = 1 / 1600
-"""Of the width: communication closer together than this is drawn as one line."""
+"""Fraction of the width below which gaps in communication are not drawn."""
 
 COLOURS = {
     "F": ("#a8c8f0", "#6fa0dd", "#4a7fc4", "#355f99"),
@@ -55,14 +55,14 @@ NAMES = {
     "dp": "data parallel",
     "cp": "context parallel",
     "ep": "expert parallel",
-    "host": "launches waited for",
+    "host": "launch overhead",
 }
 HEIGHT = {"F": 1.0, "B": 1.0, "I": 1.0, "W": 0.66, "optimizer": 1.0}
 """Of a kind of slot, as a part of its row's room for slots; communication lies below that room."""
 DARK = 130
 """Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
-"""Of microbatch numbers, in points; where even the smallest do not fit, a kind of slot has none."""
+"""Font sizes of microbatch numbers, in points; a kind of slot in which the smallest does not fit has no numbers."""
 DIGIT, MARGIN = 0.62, 2.0
 """Width of a digit as a part of its size, and points that stay free beside a number."""
 HATCHED = {"W": ("////", "#d3e3c6"), "optimizer": ("xx", "white")}

@@ -25,7 +25,7 @@ Load = Mapping[int, float] | Mapping[str, float] | Array
 HEAT, PALEST = "YlOrRd", 0.12
 """The colours of utilisation, without the palest part of them."""
 HALO_POINTS = 2.6
-"""By which the line under a marked link is wider than that."""
+"""Points by which the line under a marked link is wider than the link."""
 TICKS, STEPS = 5, (1, 2, 2.5, 5, 10)
 
 
@@ -34,9 +34,9 @@ class Heat:
     """The utilisation of every link, and links to mark."""
 
     load: Array
-    """Not a number where none is given."""
+    """Utilisation of each link; not a number where none is given."""
     marked: Mapping[str, Array] = field(default_factory=dict)
-    """Numbers of links, by what to say of them."""
+    """Captions of marked links, and the numbers of those links."""
 
     @cached_property
     def ticks(self) -> list[float]:
@@ -49,12 +49,12 @@ class Heat:
 
     @property
     def top(self) -> float:
-        """Where the scale ends."""
+        """The upper end of the scale."""
         return self.ticks[-1]
 
     @cached_property
     def is_marked(self) -> Array:
-        """For every link."""
+        """For every link, whether it is marked."""
         marked = np.zeros(len(self.load), dtype=bool)
         for links in self.marked.values():
             marked[links] = True
@@ -62,11 +62,11 @@ class Heat:
 
     @property
     def room_in(self) -> float:
-        """Inches below the picture that its explanation takes."""
+        """Height of the explanation below the picture, in inches."""
         return 0.35 + (0.2 + 0.16 * len(self.marked) if self.marked else 0.0)
 
     def part(self, load: Array) -> Array:
-        """Utilisations as parts of the scale; none where there is no number."""
+        """Utilisations as fractions of the scale; masked where there is none."""
         parts: Array = np.clip(np.nan_to_num(load) / self.top, 0, 1)
         return parts
 
@@ -109,7 +109,7 @@ def _colours() -> Colormap:
 
 
 def heat_of(cluster: Cluster, link_load: Load | None, marked: Mapping[str, Array] | None) -> Heat | None:
-    """The heat that was asked for; nothing without utilisations."""
+    """The heat map of given utilisations; None without any."""
     if link_load is None:
         return None
     if isinstance(link_load, np.ndarray):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 MUCH = 1.25
-"""So many times the mean use is that of the fullest link told too."""
+"""The utilisation of the fullest link is shown if it is more than this multiple of the mean."""
 SPELLED = {"gpu": "GPU", "nic": "NIC", "cpu": "CPU", "pcie": "PCIe switch", "nvswitch": "NVSwitch"}
 
 
@@ -78,7 +78,7 @@ class Outline:
             axes.text(self.WIDTH / 2, y, what, ha="center", va="center_baseline", color="white", fontsize=10, zorder=3)
 
     def _switches(self, kind: str, drawn: int) -> str:
-        """How many one buys, and how many sprayed traffic sees where it takes some that look alike for one."""
+        """The number of switches to buy, and the number in the graph where spraying pools equal ones."""
         count = switches(self.cluster).get(WORDS.get(kind, kind), drawn)
         said = f"{count:,} {plural(kind, count)}"
         return said if count == drawn else f"{said} ({drawn:,} to sprayed traffic)"

@@ -46,10 +46,10 @@ CLASSES = {
     "wan": "#a8302b",
 }
 OTHERS = ("#4a74b4", "#d98b35", "#5c9440", "#7d57a3", "#2f8f88", "#a8302b", "#8d6e00", "#6b7385")
-"""For kinds and classes of shapes that nobody chose colours for."""
+"""Colours for kinds and classes without a chosen colour."""
 UNLOADED = "#dfe2e8"
 MARK = "#1d4ed8"
-"""Beside links that stand out."""
+"""Colour of the mark beside links that stand out."""
 
 
 def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
@@ -76,7 +76,7 @@ def family(name: str) -> str:
 
 
 def families(cluster: Cluster) -> list[tuple[str, str]]:
-    """For each class without its direction: what to say of it, and its colour."""
+    """For each class, without its direction, its caption and its colour."""
     number = {name: i for i, name in enumerate(cluster.wiring.link_classes)}
     rates: dict[str, list[float]] = {}
     colours: dict[str, str] = {}

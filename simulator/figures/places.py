@@ -22,15 +22,15 @@ from ..hardware.wiring import Wiring
 Array = NDArray[np.float64]
 
 GAP = 0.9
-"""Between nodes."""
+"""Gap between nodes."""
 LAYER, STEEP = 2.6, 0.075
-"""Between layers of switches, and that as a part of the width where it is more."""
+"""Distance between layers of switches, at least, and as a fraction of the width."""
 MOST_APART = 4.0
-"""Between switches of a layer."""
+"""Largest distance between switches of a layer."""
 SQUARE, BAR = 0.72, 0.42
 """Sides of a vertex, and the height of one that is as wide as what it joins."""
 TIERS = ("edge", "agg", "core")
-"""Kinds that are called switches."""
+"""Kinds of vertices that captions call switches."""
 CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), (2.5, 0.7), (4.0, 0.7))
 """The GPUs of a cube mesh, a quad behind the other."""
 
@@ -57,7 +57,7 @@ class Places:
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """Left, low, right, high."""
+        """Left, lower, right and upper edge of the picture."""
         low, high = (self.centre - self.size / 2).min(axis=0), (self.centre + self.size / 2).max(axis=0)
         corners = [(b.left, b.low, b.left + b.width, b.low + b.height) for b in self.boxes]
         left, bottom, right, top = zip((*low, *high), *corners, strict=True)
@@ -65,7 +65,7 @@ class Places:
 
 
 def places(cluster: Cluster) -> Places:
-    """Every vertex of a cluster in its place."""
+    """Places of all vertices of a cluster."""
     wiring = cluster.wiring
     assembly = cluster.memo.get("assembly")
     total = sum(run.count for run in wiring.vertices)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 MOST_NODES, MOST_VERTICES = 32, 1600
-"""That are drawn one by one."""
+"""Most nodes, and most vertices, that are drawn one by one."""
 WIDEST_IN, TALLEST_IN = 16.0, 11.0
 TOLERANCE = 1e-9
 PITCH_IN = 0.42
-"""Distance of two GPUs where there is room."""
+"""Distance between two GPUs where there is room, in inches."""
 
 
 def draw(

@@ -1,4 +1,4 @@
-"""A cluster: nodes of GPUs, joined by a fabric of some shape; a read-only graph of vertices and links.
+"""A cluster: nodes of GPUs joined by a network of some shape; a read-only graph of vertices and links.
 
 A *node* here is an NVLink domain or a PCIe box: eight GPUs in a DGX, a whole rack in an NVL72. GPUs are numbered node by
 node. The graph is made from the wiring when somebody asks for it; routes come from the shape, which knows them without a
@@ -52,15 +52,15 @@ class Cluster:
     inside: Any = field(compare=False)
     """The shape of a node's inside: a module with `inside(cluster)`."""
     nvlink: LinkSpec
-    """What one GPU sends inside its node over all its links, per direction; latency of one link."""
+    """Bandwidth of all links of a GPU inside its node, per direction; latency of one link."""
     nvlinks: int | None
-    """Over how many links of a GPU that is, where it matters."""
+    """Number of links of a GPU inside its node, where it matters."""
     pcie: LinkSpec
-    """GPU to NIC."""
+    """Link from GPU to NIC."""
     nic: LinkSpec
-    """NIC to its leaf switch."""
+    """Link from NIC to leaf switch."""
     switch_latency_s: float
-    """Each further hop between switches."""
+    """Link between switches."""
     nics_per_node: int
     nodes_per_pod: int
     """Nodes that share their leaf switches."""
@@ -68,7 +68,7 @@ class Cluster:
     """Bandwidth below a leaf over bandwidth above it: 1 is non-blocking, 4 a quarter of it."""
     options: Options = field(default_factory=Options)
     fabric: str = ""
-    """The measured fabric that joins the nodes; nothing for a usual one, `ideal` for links at their face value."""
+    """The measured fabric that joins the nodes; nothing for a usual one, `ideal` for links at their nominal rate."""
     sharp: bool = False
     """Whether libraries are set up to let the switches between nodes reduce; a fabric of one's own may say so too."""
 
@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def rail_bytes_per_s(self) -> float:
-        """What a NIC vertex carries per direction, in bytes/s."""
+        """Bandwidth of a NIC vertex per direction, in bytes/s."""
         return self.nic.bytes_per_s * self.nics_per_node / self.rails
 
     @cached_property
@@ -102,7 +102,7 @@ class Cluster:
 
     @cached_property
     def memo(self) -> dict[str, Any]:
-        """What a shape has worked out about this cluster and does not want to work out again."""
+        """Values that a shape has computed about this cluster, kept for the next use."""
         return {}
 
     @cached_property
@@ -162,7 +162,7 @@ class Cluster:
         raise UserError(f"no link {name!r} in {self.name}", hint=f"{self._nearest_link(name, ends)}{listed}")
 
     def _links(self, source: str | None, target: str | None) -> Array:
-        """The links with these ends; None is any."""
+        """The links with these ends; None stands for any vertex."""
         matches = np.ones(self.wiring.links, dtype=bool)
         for name, column in ((source, self.wiring.source), (target, self.wiring.target)):
             if name is not None:
@@ -174,7 +174,7 @@ class Cluster:
         return np.concatenate([self._links(vertex, None), self._links(None, vertex)])
 
     def _nearest_link(self, name: str, ends: list[str]) -> str:
-        """What is most like a name that no link has: a link out of the vertex that is meant, or else one into the other."""
+        """The link name most similar to an unknown one: a link out of the most similar source, or else one into the target."""
         if name in self.vertices:
             links = self._of(name)
             return f"{name} is a vertex; {self._such_as(links)}" if len(links) else f"{name} has no link"
@@ -188,11 +188,11 @@ class Cluster:
         return self._such_as(links) if len(links) else "it has none"
 
     def _such_as(self, links: Array) -> str:
-        """How links are written, by the first few of some."""
+        """The names of the first few links, as examples."""
         return f"write a link source>target, such as {either(map(self.wiring.link_name, links[:MOST_NAMED].tolist()))}"
 
 
 MOST_NAMED = 4
-"""Links of a vertex that a hint names."""
+"""Number of links of a vertex that a hint names."""
 MOST_NEAR = 4096
-"""Links that a wrong name is compared with."""
+"""Number of links that an unknown name is compared with."""

@@ -1,4 +1,4 @@
-"""What a topology is worth: its classes of links, the ways between its GPUs, its bisection bandwidth, its diameter.
+"""Properties of a topology: its classes of links, the routes between its GPUs, its bisection bandwidth, its diameter.
 
 The bisection is the maximal flow from the GPUs of the first half of the nodes to those of the other half (of a single
 node: from half of its GPUs to the others), exact by the theorem of maximal flow and minimal cut. A torus is cut across each
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MOST_CUT, MOST_CUT_AMONG_SWITCHES = 3_000, 40_000
-"""Links up to which a maximal flow is looked for in the whole graph, and among switches."""
+"""Numbers of links up to which a maximum flow is computed in the whole graph, and among switches."""
 MOST_SOURCES = 16
 WORDS = {"agg": "aggregation"}
-"""Kinds of switches that vertices have a short name for."""
+"""Kinds of switches, by the short names of their vertices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class LinkClass:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The ways from GPU 0 that cross the same classes of links in the same order: how many GPUs, and least and most of each."""
+    """Routes from GPU 0 over the same classes of links in the same order: number of GPUs, lowest and highest rate and latency."""
 
     classes: tuple[str, ...]
     inside: bool
@@ -52,12 +52,12 @@ class Way:
     hops: tuple[int, int]
     latency_s: tuple[float, float]
     bytes_per_s: tuple[float, float]
-    """Of the narrowest link on the way."""
+    """Bandwidth of the slowest link on the route."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """Bytes/s from one half to the other, None where it was not found, and how it was."""
+    """Bytes/s from one half to the other, or None where it was not found, and the method."""
 
     bytes_per_s: float | None
     method: str
@@ -65,7 +65,7 @@ class Bisection:
 
 @dataclass(frozen=True, slots=True)
 class Diameter:
-    """Links on the longest of the shortest ways between GPUs, and from how many GPUs that was looked for."""
+    """Number of links on the longest of all shortest routes between GPUs, and the number of GPUs that were searched from."""
 
     hops: int
     sources: int
@@ -97,7 +97,7 @@ def switches(cluster: Cluster) -> dict[str, int]:
 
 
 def ways(cluster: Cluster) -> list[Way]:
-    """How GPU 0 reaches the others, the most direct ways first."""
+    """The routes from GPU 0 to the others, the most direct ones first."""
     target = np.arange(1, cluster.gpus)
     if not len(target):
         return []
@@ -136,7 +136,7 @@ def diameter(cluster: Cluster) -> Diameter:
 
 
 def _eccentricity(gpus: int, source: int, target: Array, ends: Array) -> int:
-    """Hops from a GPU to the farthest other."""
+    """Number of hops from a GPU to the farthest other one."""
     begins, hops = np.concatenate([[0], ends[:-1]]), np.full(len(ends), -1)
     hops[source], front, step = 0, np.array([source]), 0
     while len(front):
@@ -184,7 +184,7 @@ def _edges(wiring: Wiring) -> Iterable[tuple[int, int, int]]:
 
 
 def _cut(edges: Iterable[tuple[int, int, int]], sources: Array, targets: Array) -> float:
-    """The maximal flow from some vertices to others."""
+    """The maximum flow from some vertices to others, in bytes/s."""
     graph: nx.DiGraph[int] = _graph(edges)
     graph.add_edges_from((-1, source) for source in sources.tolist())
     graph.add_edges_from((target, -2) for target in targets.tolist())

@@ -1,4 +1,4 @@
-"""The links of a cluster as columns: small enough to make for 100,000 GPUs, complete enough to draw the graph from.
+"""The links of a cluster as columns: small enough for 100,000 GPUs, complete enough to draw the graph.
 
 A vertex is a number; its kind and its name follow from the number. A link is directed and belongs to a class, such as
 `nvlink up`, that tables are made by. `covered` lists, for a link whose flows all cross some other links too, those links:
@@ -37,7 +37,7 @@ class Links:
     capacity_bytes_per_s: Array
     latency_s: Array
     name: str = ""
-    """Of the class; without one, the kinds of the two ends: `gpu>nvswitch`."""
+    """Name of the class; by default the kinds of the two ends: `gpu>nvswitch`."""
 
     @classmethod
     def between(

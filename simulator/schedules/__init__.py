@@ -1,1 +1,1 @@
-"""Pipeline schedules, one file each: pure generators of slots. What a schedule may define is said in `program.slot`."""
+"""Pipeline schedules, one file each: pure generators of slots. `program.slot` lists what a schedule may define."""

@@ -32,9 +32,9 @@ class Part:
     """`NEVER` for a job whose end does not count."""
     lower: int
     upper: int
-    """A value that can be had, or more."""
+    """An upper bound of the best value."""
     starts: Table | None = None
-    """To begin with, if known."""
+    """A first solution, if one is known."""
 
     def jobs(self) -> Iterator[Job]:
         for rank, kinds in enumerate(self.ranges):

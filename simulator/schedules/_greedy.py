@@ -41,9 +41,9 @@ class Wave:
     block: int
     """Microbatches per block."""
     period: float
-    """From one block to the next."""
+    """Time from one block to the next."""
     forward_every: float
-    """From one microbatch of a block to the next, on their way forward."""
+    """Time from one forward microbatch of a block to the next."""
     backward_every: float
     abreast: int = 1
     """Microbatches that set out together."""
@@ -51,7 +51,7 @@ class Wave:
     """Whether a rank prefers any backward pass to any forward pass."""
 
     def urgency(self, slot: Pass, problem: Problem) -> Urgency:
-        """The smaller, the sooner."""
+        """The urgency of a slot: lower values start first."""
         kind, stage, microbatch = slot
         block, place = microbatch // self.block, microbatch % self.block // self.abreast
         if kind == "F":

@@ -73,13 +73,13 @@ def _ticks_in(lengths: list[float]) -> int:
 
 
 class Outcome(NamedTuple):
-    """Orders carried out."""
+    """Orders with the times that result from carrying them out."""
 
     span: int
     """The longest time of a rank from its first start to its last end."""
     makespan: int
     idle: tuple[int, ...]
-    """Of each rank, between its slots."""
+    """Idle time of each rank between its slots."""
     orders: Sequence[Sequence[Job]]
     held: int = 0
     """The most memory of a rank, where it was counted."""

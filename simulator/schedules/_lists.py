@@ -25,13 +25,13 @@ class Manner(NamedTuple):
 
     first: str
     patience: float
-    """In durations of the job that is put off."""
+    """Longest wait for a more urgent job, in durations of the job that is put off."""
     ahead: tuple[int, int] | None
     """(a, b): a rank with n ranks behind it takes in a n + b microbatches at most before their I."""
 
 
 class _State:
-    """How far each rank is."""
+    """The progress of each rank."""
 
     def __init__(self, line: Line) -> None:
         self.line = line

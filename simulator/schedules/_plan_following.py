@@ -188,7 +188,7 @@ class Follower:
         return rank.time
 
     def _pass_on(self, at: int, kind: int, end: int) -> None:
-        """Tells the rank that goes on with a microbatch when it arrives."""
+        """Records, at the rank that continues with a microbatch, when it arrives."""
         microbatch = self.ranks[at].counts[kind] - 1
         to = at + 1 if kind in (0, 2) else at - 1
         arrival = end + self.lengths.crossing

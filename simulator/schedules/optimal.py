@@ -40,18 +40,18 @@ line that this adds up to more than 2^TOTAL_BITS, in so many of them."""
 
 @dataclass(frozen=True)
 class Certificate:
-    """How good an order is, and how good any could be, in the unit of the durations."""
+    """The value of an order, and a lower bound for any order, in the unit of the durations."""
 
     objective: str
     value: float
     lower_bound: float
     gap: float
-    """The part of the value that a better order might save: 1 - lower_bound / value."""
+    """The fraction of the value that a better order might save: 1 - lower_bound / value."""
     proven: bool
     status: str
     seconds: float
     source: str
-    """Where the order comes from."""
+    """The method that found the order."""
 
 
 @dataclass(frozen=True)

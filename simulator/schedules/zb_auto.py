@@ -74,7 +74,7 @@ def in_flight(rank: int, shape: Shape) -> int:
 
 
 class Line(NamedTuple):
-    """What is to be scheduled."""
+    """A line of ranks with durations and a limit of memory."""
 
     ticks: Ticks
     ranks: int

@@ -53,7 +53,7 @@ def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
 
 
 def _work(lengths: Ticks, shape: Shape) -> int:
-    """Of the busiest rank: no span is shorter."""
+    """Work of the busiest rank: no span is shorter."""
     return max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks)) * shape.microbatches
 
 
@@ -86,9 +86,9 @@ class Fills(NamedTuple):
     forth: bool
     """It starts the W before an F if it would else be the most idle."""
     top: bool
-    """Likewise before an I1. Before an I0 it does so in any case."""
+    """It starts the W before an I1 if it would else be the most idle. Before an I0 it always does."""
     ties: tuple[int, ...] = (0,)
-    """By turns: with 1 also if it would be as idle as the most idle."""
+    """Taken in turns: with 1, a rank that would be as idle as the most idle one counts as the most idle."""
 
 
 class Beat:

@@ -252,7 +252,7 @@ def test_rows_say_whose_word_they_are(tmp_path: Path) -> None:
         ("measured", False), ("measured", True), ("transferred", False), ("transferred", True)
     ]  # fmt: skip
     said = trainsim("validate", "--kind", "kernels", path).out
-    assert "known by: 2 measured, 2 transferred; 2 beyond the measured sizes" in said
+    assert "provenance: 2 measured, 2 transferred; 2 beyond the measured sizes" in said
     assert "transferred, beyond the measured sizes" in said
 
 

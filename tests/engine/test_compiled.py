@@ -125,6 +125,6 @@ def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_numba
 def test_machine_code_is_made_anew_when_any_of_its_sources_changes() -> None:
     """numba by itself looks only at the file of a function, and not at those of the functions that it calls."""
-    for function in (compiled._run, compiled_fluid.solve, machine.put):
+    for function in (compiled._run, compiled_fluid.solve, machine.push):
         assert function._cache.files._source_stamp is machine.SOURCES  # type: ignore[attr-defined]
     assert {"compiled.py", "compiled_fluid.py", "machine.py"} <= {name for name, _, _ in machine.SOURCES}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.compiled_fluid import SETTLED, Fluid, fluid_of, join, leave, resize, solve
+from simulator.engine.compiled_fluid import UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
 from simulator.engine.fabric import fill
 from simulator.engine.machine import numba, records
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
@@ -32,7 +32,7 @@ class Network:
 
     def change(self, stream: int, route: Route, cap: int) -> None:
         """The flow of a stream ends, or another one begins there; none ends in the instant in which it began."""
-        if stream in self.flows and self.fluid.flows[stream]["before"] == SETTLED:
+        if stream in self.flows and self.fluid.flows[stream]["before"] == UNCHANGED:
             leave(self.fluid, stream)
             del self.flows[stream]
         elif stream not in self.flows:
@@ -48,7 +48,7 @@ class Network:
     def solve(self) -> dict[int, int]:
         """The rates, and the end of the instant."""
         solve(self.fluid)
-        self.fluid.flows["before"] = SETTLED
+        self.fluid.flows["before"] = UNCHANGED
         self.fluid.scratch[0]["changed"] = 0
         return {stream: int(self.fluid.flows[stream]["rate"]) for stream in self.flows}
 

@@ -159,6 +159,18 @@ def test_many_duration_vectors_at_once_are_each_by_itself(seed: int, vectors: in
         assert (end[i] == alone.end_ns).all()
 
 
+@given(seeds)
+def test_one_duration_vector_goes_the_other_way_to_the_same_integers(seed: int) -> None:
+    graph = graph_of(seed, flows=False)
+    durations = np.random.default_rng(seed).integers(0, 100, (2, len(graph)))
+    level_by_level = longest_path(graph, durations)
+    for i in range(2):
+        task_by_task = longest_path(graph, durations[i : i + 1])
+        for together, single in zip(level_by_level, task_by_task, strict=True):
+            assert (together[i] == single[0]).all()
+            assert together.dtype == single.dtype
+
+
 def test_csr_groups_and_transposes() -> None:
     lists = [[3, 1], [], [1, 1, 0]]
     csr = Csr.from_lists(lists)

@@ -89,7 +89,7 @@ def test_a_class_of_links_is_as_busy_as_its_links_are_on_average(tmp_path: Path)
     classes = trainsim("network", file, "--json").record["classes"]
     assert max(of["busy_s"] for of in classes) > 0
     lines = trainsim("network", file).out.splitlines()
-    title = next(i for i, line in enumerate(lines) if line.startswith("links "))
+    title = next(i for i, line in enumerate(lines) if line.startswith("class of links "))
     assert "  mean busy  mean wait" in lines[title]
     for of, line in zip(classes, lines[title + 1 : title + 1 + len(classes)], strict=True):
         assert line.startswith(of["kind"])

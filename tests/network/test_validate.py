@@ -230,7 +230,7 @@ def test_rows_tell_how_they_are_known(tmp_path: Path) -> None:
     found = ["interpolated", "interpolated", "theoretical", "theoretical", None, "theoretical", None]
     assert [row["provenance"] for row in rows] == found
     assert [row["extrapolated"] for row in rows] == [how and how == "theoretical" for how in found]
-    assert "known by: 3 theoretical, 2 interpolated\n" in trainsim("validate", "--kind", "collectives", path).out
+    assert "provenance: 3 theoretical, 2 interpolated\n" in trainsim("validate", "--kind", "collectives", path).out
 
 
 def test_few_rows_are_listed_and_many_when_asked_for(tmp_path: Path) -> None:

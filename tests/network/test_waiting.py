@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.commands.network import _limit, _which
+from simulator.commands.network import _limit, _wait_rows
 from simulator.engine import des
 from simulator.engine.fabric import fill
 from simulator.engine.task import WEIGHT_BITS, Profile, TaskGraph
@@ -25,6 +27,7 @@ from simulator.study.network.waiting import Wait
 from simulator.study.runs.run import Run
 from simulator.study.scenarios.scenario import Scenario
 from simulator.study.scenarios.tenancy import Tenancy
+from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
 from ..engine.make import random_graph
@@ -299,23 +302,23 @@ def test_jobs_share_what_a_perturbation_leaves() -> None:
     assert shared["leaf0>spine"].utilisation <= 1
 
 
-@pytest.mark.parametrize(
-    ("full_s", "said"),
-    [(0.0, "dp, pp; none of it full"), (0.5, "dp, pp; 500.0 ms of it full"), (2.0, "dp, pp; all of it full")],
-)
-def test_how_much_of_a_wait_is_for_full_links(full_s: float, said: str) -> None:
-    assert _which(Wait(("nic > leaf",), 2.0, full_s, {"dp": 1.5, "pp": 0.5})) == said
-    assert _which(Wait((), 2.0, 0.0, {"tp": 2.0})) == "tp"
+def test_waits_beyond_the_first_three_are_summed() -> None:
+    waits = [Wait((f"{end} > leaf",), 2.0 - i / 4, i / 4, {"dp": 1.0, "pp": 0.5}) for i, end in enumerate("abcde")]
+    rows = _wait_rows(SimpleNamespace(waits=waits, step_s=10.0))  # type: ignore[arg-type]
+    assert rows[1] == ["b > leaf", "dp, pp", "1.750 s", "17.50%", "250.0 ms"]
+    assert [row[0] for row in rows] == ["a > leaf", "b > leaf", "c > leaf", "other links"]
+    assert rows[-1] == ["other links", "dp, pp", "2.250 s", "22.50%", "1.750 s"]
+    assert rows[0][-1] == "-"
 
 
 @pytest.mark.parametrize(
     ("kinds", "said"),
     [
         ((), "latency"),
-        (("nic > leaf",), "nic > leaf links"),
-        (("gpu > gpu",), "gpu > gpu links"),
-        (("nic > leaf", "leaf > nic"), "nic <> leaf links"),
-        (("gpu > nvswitch", "nvswitch > gpu", "nic > leaf"), "gpu <> nvswitch, nic > leaf links"),
+        (("nic > leaf",), "nic > leaf"),
+        (("gpu > gpu",), "gpu > gpu"),
+        (("nic > leaf", "leaf > nic"), "nic <> leaf"),
+        (("gpu > nvswitch", "nvswitch > gpu", "nic > leaf"), "gpu <> nvswitch, nic > leaf"),
     ],
 )
 def test_how_links_are_called(kinds: tuple[str, ...], said: str) -> None:
@@ -339,11 +342,14 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         behind = sum(wait["waited_s"] for wait in record["waits"] if of["kind"] in wait["links"])
         assert of["waited_s"] == pytest.approx(behind, rel=1e-12)
     lines = trainsim("network", file, "--top", 3).out.splitlines()
-    told = next(line for line in lines if line.startswith("waits for"))
-    assert told.split("  ", 1)[1].startswith(_limit(tuple(record["waits"][0]["links"])))
+    title = next(i for i, line in enumerate(lines) if line.startswith("communication waits for"))
+    assert lines[title + 1].startswith(_limit(tuple(record["waits"][0]["links"])))
+    assert show_s(record["waits"][0]["waited_s"]) in lines[title + 1]
+    assert all(len(line) <= 120 for line in lines)
     assert any(line.split()[0] == record["waited_links"][0]["name"] for line in lines)
     file.write_text("model: llama3-8b\ncluster: {name: dgx-h100, nodes: 1, gpus_per_node: 1}\njob: {global_batch: 1}")
-    assert "waits for  no collective and no transfer" in trainsim("network", file, "--allow-oom").out
+    lines = trainsim("network", file, "--allow-oom").out.splitlines()
+    assert re.fullmatch(r"nothing +- +0\.00% +-", next(line for line in lines if line.startswith("nothing")))
 
 
 @pytest.mark.parametrize("command", ["topology", "network"])

@@ -52,7 +52,7 @@ def clos(
 
 
 def _spines(cluster: Cluster, plugged: int) -> int:
-    """One that stands for all where traffic is sprayed; else as many as told, or one for every uplink of a full leaf."""
+    """One that stands for all where traffic is sprayed; else the number given, or one for every uplink of a full leaf."""
     if not cluster.options.routing.hashed:
         return 1
     return cluster.options.spines or max(1, round(plugged / cluster.oversubscription))

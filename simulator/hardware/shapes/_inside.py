@@ -59,7 +59,7 @@ def with_nics(cluster: Cluster, parts: Sequence[Part], runs: Sequence[Links], be
 
 
 def nowhere(gpu: Array) -> Array:
-    """No way: a node that stands alone has no NICs."""
+    """No route: a single node has no NICs."""
     return np.full((len(gpu), 0), -1, dtype=np.int64)
 
 

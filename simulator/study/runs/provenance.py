@@ -40,7 +40,7 @@ def known_by(kernels: Mapping[str, float], collectives: Mapping[str, float]) -> 
     for what, shares in (("kernels", kernels), ("collectives", collectives)):
         if any(share for name, share in shares.items() if name not in BEST):
             said += [f"{what} {', '.join(f'{_percent(share)} {name}' for name, share in shares.items() if share)}"]
-    return [("known by", "; ".join(said))] if said else []
+    return [("provenance", "; ".join(said))] if said else []
 
 
 def _percent(share: float) -> str:

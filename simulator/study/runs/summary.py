@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -70,27 +71,33 @@ def _framework(scenario: Scenario) -> str:
 
 def _found(run: Run) -> list[tuple[str, str]]:
     m = run.metrics
-    exposed = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.exposed_s.items() if value)
-    uneven = ", ".join(f"{axis} {show_s(value)}" for axis, value in m.imbalance_s.items() if value)
+
+    def of_step(seconds: float) -> str:
+        return f"{show_s(seconds)}, {seconds / m.step_time_s:.1%} of the step"
+
+    def by_axis(seconds: Mapping[str, float]) -> str:
+        return "; ".join(f"{axis} {of_step(value)}" for axis, value in seconds.items() if value)
+
+    uneven = by_axis(m.imbalance_s)
     return [
         ("step time", f"{show_s(m.step_time_s)}, {_between(run)} within two standard errors"),
         ("measured", run.observation.window.text),
         *known_by(run.cost_provenance, run.collective_provenance),
         ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
-        ("busy", f"{m.busy_s / m.step_time_s:.1%} of the step computing, on average"),
-        ("bubble", f"{m.bubble_fraction:.1%} of the step waiting for other stages"),
-        ("exposed", exposed or "no communication"),
-        *([("imbalance", f"{uneven} waiting for slower members of a group")] if uneven else []),
-        *([("launches", f"{show_s(m.launch_s)} waiting for the host")] if m.launch_s else []),
-        ("optimizer", show_s(m.optimizer_s)),
+        ("compute", f"{of_step(m.busy_s)}, mean over ranks"),
+        ("pipeline bubble", f"{of_step(m.bubble_fraction * m.step_time_s)}, waiting for other stages"),
+        ("exposed", by_axis(m.exposed_s) or "no communication"),
+        *([("imbalance", f"{uneven}, waiting for slower members of a group")] if uneven else []),
+        *([("launch overhead", f"{of_step(m.launch_s)}, waiting for the host")] if m.launch_s else []),
+        ("optimizer", of_step(m.optimizer_s)),
         *_memory(run),
         *(("no effect", sentence) for sentence in unused(run.scenario)),
     ]
 
 
 def _memory(run: Run) -> list[tuple[str, str]]:
-    """The peak of the fullest GPU beside what it has, and what of it are no tensors."""
+    """The peak of the fullest GPU, its capacity, and the part of the peak that is not tensors."""
     most, have = max(run.memory, key=lambda rank: rank.total_bytes), show_bytes(run.scenario.cluster.gpu.memory_bytes)
     verdict = "" if run.fits else ": DOES NOT FIT"
     if is_nearly_full(run.scenario, run.memory):
