@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .study.scenarios.api import cluster as cluster
     from .study.scenarios.api import framework as framework
     from .study.scenarios.api import model as model
-    from .study.scenarios.api import scenario as scenario
     from .study.scenarios.load import load as load
+    from .study.scenarios.load import scenario as scenario
     from .study.scenarios.scenario import Perturb as Perturb
     from .study.simulate import simulate as simulate
     from .workload.job import Job as Job
@@ -48,7 +48,7 @@ _WHERE = {
     "gantt": "figures.gantt",
     "load": "study.scenarios.load",
     "model": "study.scenarios.api",
-    "scenario": "study.scenarios.api",
+    "scenario": "study.scenarios.load",
     "simulate": "study.simulate",
     "trace": "figures.trace",
 }

@@ -97,7 +97,19 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{
 
 def parse(text: object, dimension: Dimension) -> float:
     """The value of `text` in the dimension's own unit: `parse("400 Gbit/s", BYTES_PER_SECOND)` is 5e10 bytes/s."""
-    value = _exact(text, dimension)
+    return _bounded(text, _exact(text, dimension), dimension)
+
+
+def checked(value: object, dimension: Dimension) -> float:
+    """A number in the dimension's own unit, as Python writes it, if it is one that makes sense."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole and not (isinstance(value, float) and math.isfinite(value)):
+        raise UserError(f"{shown(value)} is no number of {dimension.name}", hint=f"at least {dimension.least}")
+    return _bounded(value, Fraction(value), dimension)  # type: ignore[call-overload]
+
+
+def _bounded(text: object, value: Fraction, dimension: Dimension) -> float:
+    """The value, if it is within the limits of its dimension."""
     least, most = _limits(dimension)
     if value < least:
         wrong = "negative" if value < 0 else "zero" if not value else "too small"

@@ -12,7 +12,7 @@ import pytest
 from .source import ROOT, Module, modules, refuse
 
 FLOORS = (
-    ("units", "errors", "escape", "kernels", "files", "hashing"),
+    ("units", "errors", "escape", "fields", "kernels", "files", "hashing"),
     ("engine", "hardware", "workload", "program"),
     ("plan", "schedules", "collectives", "costs", "metrics"),
     ("lowering", "binding", "memory"),
@@ -24,6 +24,8 @@ FLOORS = (
 WITHIN = {
     ("units", "errors"),
     ("errors", "escape"),
+    ("fields", "errors"),
+    ("fields", "units"),
     ("kernels", "errors"),
     ("files", "errors"),
     ("__main__", "cli"),

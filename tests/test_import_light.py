@@ -9,8 +9,8 @@ import pytest
 
 from simulator.cli import cli
 
-HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "simpy", "pydantic", "pydantic_core", "rich", "yaml"}
-LATER = {"networkx", "pandas", "matplotlib", "rich", "pydantic", "pydantic_core"}
+HEAVY = {"numpy", "pandas", "matplotlib", "networkx", "simpy", "rich", "yaml"}
+LATER = {"networkx", "pandas", "matplotlib", "rich"}
 """What a command does without if nothing is wrong with its input and it draws nothing."""
 OF_STEPS = {"simulator.study.gpus.kernel_fits", "simulator.binding.host", "simulator.plan.plan", "simulator.workload.job"}
 UNUSED = LATER | OF_STEPS | {"simpy", "importlib.metadata", "numpy.ma", "numpy.random"}
@@ -46,11 +46,10 @@ def test_a_collective_loads_no_more_than_it_needs() -> None:
     assert not found & UNUSED
 
 
-def test_a_step_that_is_described_rightly_needs_no_judge() -> None:
+def test_a_step_needs_none_of_what_comes_later() -> None:
     assert not loaded("from simulator.cli import run\nassert run(['run', 'llama3-70b-64xh100', '--json']) == 0") & LATER
 
 
-def test_a_wrong_word_is_judged() -> None:
-    """The two tests above can fail."""
+def test_neither_does_a_fault() -> None:
     args = ["run", "llama3-70b-64xh100", "--set", "plan.tp=none"]
-    assert "pydantic" in loaded(f"from simulator.cli import run\nassert run({args!r}) == 2")
+    assert not loaded(f"from simulator.cli import run\nassert run({args!r}) == 2") & LATER

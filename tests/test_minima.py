@@ -23,7 +23,7 @@ TESTS = (
     "tests/engine/test_code_cache.py",  # numba
     "tests/hardware/test_cluster.py",  # networkx
     "tests/study/test_load.py",  # PyYAML
-    "tests/study/test_schema.py",  # pydantic
+    "tests/study/test_schema.py",
     "tests/test_memory.py",
 )
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:(?P<how>>=|==)\s*(?P<version>[\d.]+))?")

@@ -72,7 +72,7 @@ def test_what_is_imported_is_required() -> None:
     config.read(ROOT / "setup.cfg")
     names = [name for name in config["options.extras_require"] if name != "dev"]
     extra = {_module(item) for name in names for item in setup("options.extras_require", name)}
-    allowed = core | extra | set(sys.stdlib_module_names) | {"simulator", "pydantic_core"}
+    allowed = core | extra | set(sys.stdlib_module_names) | {"simulator"}
     faults = []
     for module in modules():
         for node, name in _imports(module):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from ..fields import Declared, documented
 
 Collectives = Literal["closed", "fluid", "stepwise"]
 Granularity = Literal["op"]
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class Fidelity:
-    """`collectives`: `fluid` shares links fairly, `closed` gives every transfer what it would have alone.
-    `granularity`: `op` simulates every kernel and collective."""
+class Fidelity(Declared):
+    """How finely a run is simulated."""
 
-    collectives: str = "fluid"
-    granularity: str = "op"
+    collectives: Annotated[
+        Collectives, "fluid: transfers share links fairly; closed: none slows another; stepwise: every round is simulated"
+    ] = "fluid"
+    granularity: Annotated[Granularity, "op: every kernel and collective is simulated"] = "op"

@@ -108,48 +108,38 @@ def _about(kind: str) -> dict[str, str]:
 
 
 def _print_defaults(as_json: bool) -> None:
-    from dataclasses import asdict
-
     from ..binding.fidelity import Fidelity
     from ..plan.plan import Plan
+    from ..workload.framework import Framework
     from ..workload.job import Job
 
-    values = {"plan": asdict(Plan()), "job": asdict(Job()), "fidelity": asdict(Fidelity())}
-    values |= {"framework": _framework(), "cluster": _cluster()}
+    sections = {"plan": Plan(), "job": Job(), "fidelity": Fidelity(), "framework": Framework()}
+    values = {name: _plain(section) for name, section in sections.items()} | {"cluster": _cluster()}
     if as_json:
         print_json(values)
     else:
         print_pairs((name, AUTOMATIC.get(name) or _written(value)) for name, value in _flat(values))
 
 
-def _framework() -> dict[str, Any]:
-    """What a framework's fields are where it does not say, times and sizes as a file has them."""
-    from dataclasses import asdict
-
-    from ..units import show_bytes, show_s
-    from ..workload.framework import Framework
-
-    fields, overhead = asdict(Framework()), Framework().memory
-    fields["host"] = {name.removesuffix("_s"): show_s(value) for name, value in fields["host"].items()}
-    fields["memory"] = {
-        "context": show_bytes(overhead.context_bytes),
-        "nccl_buffer": show_bytes(overhead.nccl_buffer_bytes),
-        "nccl_channels": overhead.nccl_channels,
-        "fragmentation": overhead.fragmentation_fraction,
-    }
-    return fields
-
-
 def _cluster() -> dict[str, Any]:
-    """What a cluster's fields are where it does not say, times as a file has them."""
-    from ..study.documents.strict import Strict, fields
-    from ..study.scenarios.clusters import ClusterSchema
-    from ..units import show_s
+    """What a cluster's fields are where it does not say."""
+    from ..fields import keys
+    from ..study.scenarios.clusters import ClusterFile
 
-    told = {name: getattr(ClusterSchema, name) for name in fields(ClusterSchema) if hasattr(ClusterSchema, name)}
-    told = {name: dict(value) if isinstance(value, Strict) else value for name, value in told.items()}
-    told |= {"latency": {name: show_s(value) for name, value in told["latency"].items()}}
-    return {name: value for name, value in told.items() if name not in ("name", *OF_THEIR_SHAPES)}
+    usual = {key: spec.default for key, spec in keys(ClusterFile).items() if not spec.required}
+    return {key: _plain(value) for key, value in usual.items() if key not in ("name", *OF_THEIR_SHAPES)}
+
+
+def _plain(value: Any) -> Any:
+    """A value as a file has it, times and sizes with their units."""
+    from ..fields import Declared, keys
+    from ..units import show_bytes, show_s
+
+    if not isinstance(value, Declared):
+        return value
+    show = {"seconds": show_s, "bytes": show_bytes}
+    fields = {key: (_plain(getattr(value, spec.name)), spec.form.dimension) for key, spec in keys(type(value)).items()}
+    return {key: show[unit.name](inner) if unit and unit.name in show else inner for key, (inner, unit) in fields.items()}
 
 
 def _written(value: Any) -> str:

@@ -6,47 +6,62 @@ same everywhere. results/collectives/make.py fits both to measurements, and tell
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
+from ..fields import (
+    NO_KEY,
+    Bytes,
+    BytesPerSecond,
+    Contradiction,
+    Declared,
+    Key,
+    Latency,
+    Limits,
+    Share,
+    Usual,
+    Whole,
+    Written,
+)  # fmt: skip
 from ..units import KIB, US_PER_S
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(Declared):
     """The links of one node: NVLink, or PCIe. Rates are bytes/s per GPU and direction."""
 
-    name: str
-    bytes_per_s: float
-    launch_s: float
-    """What any collective costs before its first byte moves."""
-    step_s: float
-    """From one GPU to the next."""
-    efficiency: float
-    """Of the rate, in a ring of many large pieces."""
-    fill_s: float
-    """How slowly the rate is reached: t has a term sqrt(fill x time on the wire)."""
-    pair_efficiency: float = 1.0
-    """Further factor where two GPUs are alone: they have fewer ways to each other than a switch has ports."""
-    nvls_efficiency: float = 0.0
-    """Of the rate, when the switch adds up; 0 if it cannot."""
-    island: int = 0
-    """GPUs that have these links to one another, such as the two on a bridge; 0 for all of the node."""
-    beyond_bytes_per_s: float = 0.0
-    """The rate between islands."""
-    beyond_efficiency: float = 1.0
-    """Of that rate, in a ring over all of the node."""
-    mesh: int = 0
-    """GPUs that are wired each to each without a switch, so that fewer of them have fewer links to use; 0 with a switch."""
-    flags: float = 1.0
-    """How much longer a small message is on the wire: every word travels with a flag, for a handshake would take longer still."""
-    flags_bytes: float = 256.0 * KIB
-    """Where half of that is gone."""
-    pair_bytes_per_s: float = 0.0
-    """What the thinnest of the wires of a mesh has; 0 where they are all alike."""
-    to_nics: bool = False
-    """Whether the NICs are reached over these links too, as on PCIe: what leaves the node takes its share of them."""
-    generation: str = ""
-    """Of the GPUs on these links, as NCCL's cost model tells them apart; empty: by the rate of the links."""
+    name: Annotated[str, NO_KEY, Usual(lambda given: "")]
+    bytes_per_s: Annotated[BytesPerSecond, Key("rate"), "of a GPU, per direction"]
+    launch_s: Annotated[Latency, "of any collective, before its first byte moves"]
+    step_s: Annotated[Latency, "from one GPU to the next"]
+    efficiency: Annotated[Share, "of the rate, in a ring of many large pieces"]
+    fill_s: Annotated[Latency, "how slowly the rate is reached: t has a term sqrt(fill x time on the wire)"]
+    pair_efficiency: Annotated[
+        float, Limits(gt=0, le=2), "further factor for two GPUs: they have fewer ways to each other than a switch has ports"
+    ] = 1.0
+    nvls_efficiency: Annotated[float, Limits(ge=0, le=1), "of the rate, when the switch adds up; 0 if it cannot"] = 0.0
+    island: Annotated[
+        int, Limits(ge=0, le=1024), "GPUs with these links to one another, such as the two on a bridge; 0 for all of the node"
+    ] = 0
+    beyond_bytes_per_s: Annotated[BytesPerSecond, "the rate between islands"] = 0.0
+    beyond_efficiency: Annotated[Share, Written(with_field="island"), "of that rate, in a ring over all of the node"] = 1.0
+    mesh: Annotated[
+        int,
+        Limits(ge=0, le=1024),
+        "GPUs that are wired each to each without a switch: fewer of them have fewer links to use; 0 with a switch",
+    ] = 0
+    flags: Annotated[
+        float, Limits(ge=1, le=100), "how much longer a small message is on the wire, where every word travels with a flag"
+    ] = 1.0
+    flags_bytes: Annotated[Bytes, Key("flags_size"), Written(with_field="flags"), "where half of that is gone"] = 256.0 * KIB
+    pair_bytes_per_s: Annotated[BytesPerSecond, "the thinnest of the wires of a mesh; left out where they are alike"] = 0.0
+    to_nics: Annotated[bool, "whether the NICs are reached over these links too, as on PCIe"] = False
+    generation: Annotated[str, NO_KEY, "of the GPUs, as NCCL's cost model tells them apart; empty: by the rate of the links"] = ""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.island and not self.beyond_bytes_per_s:
+            yield "beyond", " is missing: the rate between islands", 'write it like "31.5 GB/s"'
 
     def rate(self, ranks: float) -> float:
         """What a group of so many GPUs of a node has."""
@@ -89,28 +104,26 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
-class Across:
+class Across(Declared):
     """The network between nodes."""
 
-    name: str
-    nic_bytes_per_s: float
-    """One NIC, per direction."""
-    nics: float
-    """NICs of a node."""
-    crossing_s: float
-    """From a GPU of one node to one of the next: NIC, wire, switches and the proxy thread on both sides."""
-    efficiency: float
-    """Of the NIC's rate."""
-    rendezvous: float = 2.0
-    """How much longer a crossing takes when the message is large: a handshake comes first."""
-    rendezvous_bytes: float = 64.0 * KIB
-    """Where that is half the way to be so."""
-    sharp: bool = False
-    """Whether the switches add up."""
-    adaptive: bool = False
-    """Whether packets of one flow take many ways, so that flows do not get into each other's."""
-    nvls: bool = True
-    """Whether the library lets the NVSwitches of the nodes add up on the way."""
+    name: Annotated[str, NO_KEY, Usual(lambda given: "")]
+    nic_bytes_per_s: Annotated[BytesPerSecond, "one NIC, per direction"]
+    nics: Annotated[float, Whole(), Limits(ge=1, le=2**20), "NICs of a node"]
+    crossing_s: Annotated[Latency, "from a GPU to one of the next node: NIC, wire, switches, a proxy thread on both sides"]
+    efficiency: Annotated[Share, "of the NIC's rate"]
+    rendezvous: Annotated[
+        float,
+        Limits(ge=1, le=100),
+        Written(with_field="nics"),
+        "how much longer a crossing takes when the message is large: a handshake comes first",
+    ] = 2.0
+    rendezvous_bytes: Annotated[
+        Bytes, Key("rendezvous_size"), Written(with_field="nics"), "where that is half the way to be so"
+    ] = 64.0 * KIB
+    sharp: Annotated[bool, "whether the switches add up"] = False
+    adaptive: Annotated[bool, "whether packets of one flow take many ways, so that flows do not collide"] = False
+    nvls: Annotated[bool, "whether the library lets the NVSwitches of the nodes add up on the way"] = True
 
     def handshake(self, message_bytes: float) -> float:
         """Factor on a crossing with a message of so many bytes."""

@@ -17,7 +17,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from ..fields import Bytes, Declared, Key, Limits, Text, Whole
 from ..units import GB, US_PER_S
 
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -66,13 +68,13 @@ RATES = (("blackwell", 800 * GB), ("hopper", 400 * GB), ("ampere", 200 * GB), ("
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Declared):
     """One line of what somebody laid down: the algorithm of a kind, for payloads and numbers of nodes up to so many."""
 
-    kind: str
-    algorithm: str
-    bytes_up_to: float = math.inf
-    nodes_up_to: float = math.inf
+    kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall"]
+    algorithm: Annotated[str, Text("collective"), "the algorithm that the library takes"]
+    bytes_up_to: Annotated[Bytes, Key("size_up_to"), "the largest payload; left out, all"] = math.inf
+    nodes_up_to: Annotated[float, Whole(), Limits(ge=1, le=2**20), "the most nodes; left out, all"] = math.inf
 
 
 @dataclass(frozen=True, slots=True)

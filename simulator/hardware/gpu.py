@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from ..errors import UserError, did_you_mean
+from ..fields import (
+    NO_KEY,
+    Bytes,
+    BytesOrNone,
+    BytesPerSecond,
+    Contradiction,
+    Declared,
+    FlopPerSecond,
+    Fraction,
+    Hertz,
+    Key,
+    Limits,
+    Name,
+    Size,
+    Usual,
+    Watts,
+)  # fmt: skip
 
 TENSOR_CORE_DTYPE = {"fp32": "tf32"}
 """What matrix products of a dtype run in, if not in itself: training code asks frameworks for TF32 instead of fp32."""
@@ -16,48 +34,56 @@ BLOCK_SCALED = {"mxfp8": "nvfp4"}
 """Scaling that tensor cores do themselves: those that have a format of four bits."""
 
 
+WIDE_FORMATS = ("fp16", "bf16", "fp32")
+"""One of which every GPU has a peak of."""
+
+
 @dataclass(frozen=True, slots=True)
-class Sustained:
-    """The fractions of its peaks that large kernels sustain on a GPU. What was measured on one GPU is lent to another in the
-    ratio of the two (costs/shelf.py); what was measured on a GPU itself does not depend on them.
+class Sustained(Declared):
+    """The fractions of its peaks that large kernels sustain on a GPU. Kernels that were measured on one GPU are transferred to
+    another in the ratio of the two; what was measured on a GPU itself does not depend on them. (A microbatch of more than a day
+    is refused by it, too.)
     """
 
-    compute_fraction: float
-    memory_fraction: float
-    provenance: str
-    """`measured`: fitted to kernels of this GPU. `transferred`: those of another GPU, times what is known of the two."""
+    compute_fraction: Annotated[Fraction, "of `peak`, by large GEMMs"]
+    memory_fraction: Annotated[Fraction, "of `memory_bandwidth`"]
+    provenance: Annotated[
+        Literal["measured", "transferred"],
+        "measured: fitted to kernels of this GPU; transferred: those of another GPU, times what is known of the two",
+    ]
+
+    comments: ClassVar[Mapping[str, Any]] = {"source": str}
 
 
-AT_PEAK = Sustained(1.0, 1.0, "unknown")
-"""Of nothing but the peaks."""
+AT_PEAK = Sustained(1.0, 1.0, "transferred")
+"""Stands for what nobody says of a GPU, until the measured GPU most like it is found."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Declared):
     """Peak rates are dense, without sparsity; memory is what nvidia-smi shows, `reserved_bytes` of which the driver keeps."""
 
-    name: str
-    memory_bytes: float
-    memory_bytes_per_s: float
-    peak_flop_per_s: Mapping[str, float]
-    sms: int
-    tdp_w: float
-    """0 where it is not known."""
-    kernels: Sustained = AT_PEAK
-    profile: str = ""
-    """A file of kernel fits that go before those of the catalog; none if empty."""
-    profile_hash: str = ""
-    """Of what stands in it."""
-    site_scalar: float = 1.0
-    """How much longer every kernel takes on this machine than its models say."""
-    architecture: str = ""
-    """What kernels are compiled for, such as sm_90; nothing where that is not known."""
-    clock_hz: float = 0.0
-    """The highest; 0 where that is not known."""
-    cache_bytes: float = 0.0
-    """Of the last level; 0 where that is not known."""
-    reserved_bytes: float = 0.0
-    """What of the memory the driver keeps for itself; 0 where that is not known."""
+    name: Annotated[Name, Usual(lambda given: "inline"), "what results call it"]
+    memory_bytes: Bytes
+    memory_bytes_per_s: Annotated[BytesPerSecond, Key("memory_bandwidth")]
+    peak_flop_per_s: Annotated[Mapping[str, FlopPerSecond], Key("peak"), "dense rate of each format, such as {bf16: 989 TFLOP/s}"]
+    sms: Annotated[Size, "multiprocessors, such as 132"]
+    tdp_w: Annotated[Watts, "such as 700 W; 0 where it is not known"] = 0.0
+    kernels: Annotated[Sustained, "what it sustains; left out, as much as the measured GPU most like this one"] = AT_PEAK
+    profile: Annotated[str, "a file that `trainsim calibrate fit` wrote for this GPU"] = ""
+    profile_hash: Annotated[str, NO_KEY, "hash of that file"] = ""
+    site_scalar: Annotated[float, Limits(gt=0, le=1000), "factor on the time of every kernel on this machine"] = 1.0
+    architecture: Annotated[str, "what kernels are compiled for, such as sm_90; empty where it is not known"] = ""
+    clock_hz: Annotated[Hertz, "the highest, such as 1980 MHz; 0 where it is not known"] = 0.0
+    cache_bytes: Annotated[Bytes, "last level, such as 50 MiB; 0 where it is not known"] = 0.0
+    reserved_bytes: Annotated[BytesOrNone, "what of `memory` the driver keeps, such as 0.5 GiB"] = 0.0
+
+    comments: ClassVar[Mapping[str, Any]] = {"sources": dict[str, str]}
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if not any(dtype in self.peak_flop_per_s for dtype in WIDE_FORMATS):
+            message = f": none of {', '.join(self.peak_flop_per_s) or 'them'} is a format of 16 or 32 bits"
+            yield "peak", message, f"at least one of {', '.join(WIDE_FORMATS)}: peak: {{bf16: 989 TFLOP/s}}"
 
     def peak(self, dtype: str) -> float:
         """The dense peak for a dtype, in flop/s."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from ..fields import BytesPerSecond, Declared, Degree, Limits
 
 INLINE = "inline"
 """The name of a cluster that stands in a scenario, or was given as a mapping: no command could take it."""
@@ -30,26 +32,22 @@ class Routing:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Box(Declared):
     """The inside of a server whose GPUs talk over PCIe."""
 
-    sockets: int = 2
-    gpus_per_switch: int | None = None
-    """GPUs below one PCIe switch; None if each GPU hangs on its socket directly."""
-    socket_bytes_per_s: float | None = None
-    """Between two sockets; None for the rate of a GPU's PCIe link."""
-    bridge_bytes_per_s: float | None = None
-    """NVLink bridge between GPUs 2i and 2i + 1; None if there is none."""
+    sockets: Annotated[int, Limits(ge=1, le=16), "CPU sockets of a node"] = 2
+    gpus_per_switch: Annotated[Degree | None, "GPUs below one PCIe switch; None if each hangs on its socket directly"] = None
+    socket_bytes_per_s: Annotated[BytesPerSecond | None, "between two sockets; None for the rate of a GPU's PCIe link"] = None
+    bridge_bytes_per_s: Annotated[BytesPerSecond | None, "NVLink bridge between GPUs 2i and 2i + 1; None if there is none"] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Dragonfly:
+class Dragonfly(Declared):
     """Ports of a router, by default those of a Slingshot switch: 64, of which 16 to NICs, 31 in its group, 17 to others."""
 
-    nics_per_router: int = 16
-    routers_per_group: int = 32
-    global_links: int = 17
-    """Of a router, to other groups."""
+    nics_per_router: Annotated[Degree, "ports to NICs"] = 16
+    routers_per_group: Annotated[Degree, "routers that are joined each to each"] = 32
+    global_links: Annotated[Degree, "ports of a router to other groups"] = 17
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from ..fields import Declared, Degree, Later, Limits, Only, Text, documented, specs
 
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(Declared):
     """Which communication may run beside compute. What may not is exposed; None leaves it to the framework."""
 
-    dp: bool | None = None
-    tp: bool | None = None
-    pp: bool | None = None
-    ep: bool = False
+    dp: Annotated[bool | None, "whether gradients are reduced beside the backward pass"] = None
+    tp: Annotated[bool | None, "whether tensor-parallel collectives run beside the GEMMs that they feed"] = None
+    pp: Annotated[bool | None, "whether transfers between pipeline stages run beside compute"] = None
+    ep: Annotated[bool, Only(False, "expert parallelism"), "whether experts exchange tokens beside compute"] = False
 
     def over(self, usual: Overlaps) -> Overlaps:
         """What the framework does, but for what is said here."""
@@ -24,39 +27,38 @@ class Overlap:
         return replace(usual, **{axis: beside for axis, beside in said.items() if beside is not None})
 
 
-def _usual(of: Field[object]) -> object:
-    return of.default if of.default_factory is MISSING else of.default_factory()
-
-
+@documented
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Degrees and switches. `dp=None` means whatever the cluster has left; `sequence_parallel=None` means tp > 1."""
+class Plan(Declared):
+    """How a job is spread over a cluster: degrees of parallelism, schedule, sharding, overlap."""
 
     def __repr__(self) -> str:
         """Only what is not as usual: `Plan(tp=8, pp=8)`."""
-        told = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if getattr(self, one.name) != _usual(one))
-        return f"Plan({', '.join(told)})"
+        changed = ((spec.name, getattr(self, spec.name)) for spec in specs(Plan) if getattr(self, spec.name) != spec.default)
+        return f"Plan({', '.join(f'{name}={value!r}' for name, value in changed)})"
 
-    tp: int = 1
-    pp: int = 1
-    dp: int | None = None
-    cp: int = 1
-    ep: int = 1
-    sequence_parallel: bool | None = None
-    chunks: int = 1
-    schedule: str = "1f1b"
-    group: int | None = None
-    """Microbatches per round of an interleaved schedule; None for the schedule's own choice."""
-    splits: int = 1
-    """Parts of every sequence, for a schedule that pipelines them."""
-    memory_limit: float = 1.0
-    """Activations per rank in multiples of pp microbatches, for schedules that are built under a limit."""
-    optimizer: str = "synchronised"
-    """Or "post-validated": no rank waits for another's gradient norm."""
-    sharding: str = "none"
-    recompute: str = "none"
-    rank_order: str = "tp-cp-ep-dp-pp"
-    overlap: Overlap = field(default_factory=Overlap)
+    tp: Annotated[Degree, "GPUs that share every layer (tensor parallelism)"] = 1
+    pp: Annotated[Degree, "ranks of the pipeline"] = 1
+    dp: Annotated[Degree | None, "replicas of the model; None takes all GPUs that are left"] = None
+    cp: Annotated[Degree, Only(1, "context parallelism"), "GPUs that share every sequence (context parallelism)"] = 1
+    ep: Annotated[Degree, Only(1, "expert parallelism"), "GPUs that share the experts of a layer (expert parallelism)"] = 1
+    sequence_parallel: Annotated[bool | None, "whether tp ranks share what stands between GEMMs; None: if tp > 1"] = None
+    chunks: Annotated[Degree, "stages per rank (virtual pipeline)"] = 1
+    schedule: Annotated[str, Text("schedule"), "order of the microbatches in the pipeline"] = "1f1b"
+    group: Annotated[Degree | None, "microbatches per round of an interleaved schedule; None: the schedule's own choice"] = None
+    splits: Annotated[Degree, "parts of every sequence, for a schedule that pipelines them"] = 1
+    memory_limit: Annotated[float, Limits(gt=0, le=2**20), "activations of a rank that a schedule may keep, in units of pp"] = 1.0
+    optimizer: Annotated[
+        Literal["synchronised", "post-validated"], "post-validated: no rank waits for the gradient norm of another"
+    ] = "synchronised"
+    sharding: Annotated[
+        Literal["none", "zero1"], Later(("zero2", "zero3", "fsdp", "hsdp")), "what data-parallel ranks share of the model's state"
+    ] = "none"
+    recompute: Annotated[Literal["none"], Later(("selective", "full")), "activations that the backward pass computes again"] = (
+        "none"
+    )
+    rank_order: Annotated[str, Text("rank_order"), "axes of parallelism, the fastest varying first"] = "tp-cp-ep-dp-pp"
+    overlap: Annotated[Overlap, "communication that may run beside compute"] = field(default_factory=Overlap)
 
     @property
     def uses_sequence_parallel(self) -> bool:

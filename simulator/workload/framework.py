@@ -7,39 +7,36 @@ nothing and runs every operator as one kernel. Files in workloads/frameworks des
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from ..kernels import NARROW_BYTES
+from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Noun, Text, documented
 from ..units import GIB, MIB
 
 UNFUSED = "unfused"
-"""Attention as two products with a softmax between them."""
+"""Attention as two GEMMs with a softmax between them."""
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+NarrowFormat = Literal["fp8", "fp8_block", "mxfp8", "nvfp4"]
+Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class Fusion:
+class Fusion(Declared):
     """What runs as one kernel. What is not fused is split into the kernels that PyTorch would launch, with their traffic."""
 
-    norm: bool = True
-    """A norm, forward and backward; else the pointwise kernels and sums that it is written with."""
-    residual_norm: bool = False
-    """A residual sum with the norm that follows it."""
-    rope: bool = True
-    activation: bool = True
-    """The gate with its activation."""
-    bias: bool = True
-    """Biases, and the sums of their gradients, with the products that they belong to."""
-    bias_activation: bool = False
-    """Where they are not: with the activation that follows."""
-    bias_dropout_add: bool = False
-    """Bias, dropout and residual sum in one."""
-    softmax: bool = True
-    """Mask and softmax of unfused attention."""
-    cross_entropy: bool = True
-    accumulation: bool = True
-    """Weight gradients are added to those of earlier microbatches by the product itself."""
-    optimizer: bool = True
+    norm: Annotated[bool, "a norm, forward and backward; else the pointwise kernels and sums that it is written with"] = True
+    residual_norm: Annotated[bool, "a residual sum with the norm that follows it"] = False
+    rope: Annotated[bool, "rotary position embedding"] = True
+    activation: Annotated[bool, "the gate with its activation"] = True
+    bias: Annotated[bool, "biases, and the sums of their gradients, with the GEMMs that they belong to"] = True
+    bias_activation: Annotated[bool, "a bias that no GEMM adds, with the activation that follows"] = False
+    bias_dropout_add: Annotated[bool, "bias, dropout and residual sum"] = False
+    softmax: Annotated[bool, "mask and softmax of unfused attention"] = True
+    cross_entropy: Annotated[bool, "the loss over the vocabulary"] = True
+    accumulation: Annotated[bool, "weight gradients are added to those of earlier microbatches by the GEMM itself"] = True
+    optimizer: Annotated[bool, "the update of all parameters"] = True
 
 
 BY_COMPILER = (
@@ -48,84 +45,93 @@ BY_COMPILER = (
 """What a compiler of pointwise operators and reductions fuses."""
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class HostTimes:
-    """What the thread that drives a GPU takes to launch: seconds for each kernel, collective or captured graph."""
+class HostTimes(Declared):
+    """What the thread that drives a GPU takes to launch."""
 
-    kernel_s: float = 0.0
-    compiled_kernel_s: float = 0.0
-    """The same of a kernel in compiled code."""
-    collective_s: float = 0.0
-    graph_s: float = 0.0
+    kernel_s: Annotated[Latency, "a kernel"] = 0.0
+    compiled_kernel_s: Annotated[Latency, "a kernel in compiled code"] = 0.0
+    collective_s: Annotated[Latency, "a collective"] = 0.0
+    graph_s: Annotated[Latency, "a captured graph"] = 0.0
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class LowPrecision:
-    """How products come to run in eight or four bits, where the job's dtype asks for them."""
+class LowPrecision(Declared):
+    """How GEMMs run in eight or four bits, where the job's dtype asks for them."""
 
-    formats: tuple[str, ...] = tuple(NARROW_BYTES)
-    """Those that the framework has."""
-    scaling: str = "delayed"
-    """Of `fp8`: "delayed" takes the scale from earlier steps, "current" reads the tensor first to find its largest value."""
-    norm_casts: bool = True
-    """Norms write the narrow format themselves, where the scale does not need the result first."""
-    activation_casts: bool = False
-    """So do activations, forward and backward."""
-    cached_weights: bool = True
-    """Weights are cast once per step; else in every forward pass."""
-    weight_gradients: bool = True
-    """Weight gradients are narrow products too."""
-    keeps_narrow: bool = True
-    """The input of a linear layer is kept for the backward pass as it was cast; else in 16 bits, and cast again."""
-    narrow_gathers: bool = True
-    """Sequence parallelism gathers what has been cast already."""
+    formats: Annotated[tuple[Narrow, ...], "formats that the framework has, such as [fp8, mxfp8]"] = get_args(NarrowFormat)
+    scaling: Annotated[
+        Literal["delayed", "current"],
+        "of fp8: from earlier steps, or from the tensor, which is read first to find its largest value",
+    ] = "delayed"
+    norm_casts: Annotated[bool, "norms write the narrow format themselves, where the scale does not need the result first"] = True
+    activation_casts: Annotated[bool, "so do activations, forward and backward"] = False
+    cached_weights: Annotated[bool, "weights are cast once per step; else in every forward pass"] = True
+    weight_gradients: Annotated[bool, "weight gradients are narrow GEMMs too"] = True
+    keeps_narrow: Annotated[
+        bool, "the input of a linear layer is kept for the backward pass as it was cast; else in 16 bits, and cast again"
+    ] = True
+    narrow_gathers: Annotated[bool, "sequence parallelism gathers what has been cast already"] = True
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class Overlaps:
+class Overlaps(Declared):
     """Which communication runs beside compute where the plan does not say."""
 
-    dp: bool = True
-    tp: bool = False
-    pp: bool = True
-    parameter_gather: bool = True
-    """Of the sharded optimizer: a layer's forward pass waits for its own parameters; else the first one waits for all."""
+    dp: Annotated[bool, "gradients"] = True
+    tp: Annotated[bool, "tensor-parallel collectives"] = False
+    pp: Annotated[bool, "transfers between pipeline stages"] = True
+    parameter_gather: Annotated[
+        bool, "of the sharded optimizer: a layer's forward pass waits for its own parameters; else the first one waits for all"
+    ] = True
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class MemoryOverhead:
+class MemoryOverhead(Declared):
     """What software takes of a GPU's memory besides its tensors."""
 
-    context_bytes: float = 0.4 * GIB
-    """The CUDA context: code of kernels, stacks, workspaces of libraries."""
-    nccl_buffer_bytes: float = 4.0 * MIB
-    """NCCL_BUFFSIZE: the buffer of the simple protocol, for each connection and channel."""
-    nccl_channels: int = 16
-    """Channels of each communicator."""
-    fragmentation_fraction: float = 0.0
-    """What the allocator reserves and cannot use, as a share of the activations at their peak."""
+    context_bytes: Annotated[BytesOrNone, "the CUDA context: code of kernels, stacks, workspaces of libraries"] = 0.4 * GIB
+    nccl_buffer_bytes: Annotated[BytesOrNone, "NCCL_BUFFSIZE, for each connection and channel, such as 4 MiB"] = 4.0 * MIB
+    nccl_channels: Annotated[int, Limits(ge=1, le=64), "channels of each NCCL communicator, such as 16"] = 16
+    fragmentation_fraction: Annotated[
+        float, Limits(ge=0, le=1), Key("fragmentation"), "what the allocator cannot use, as a share of activations at their peak"
+    ] = 0.0
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class Framework:
+class Framework(Declared):
     """The software of a run."""
 
-    name: str = "none"
-    attention: str = ""
-    """The library of attention kernels, or `unfused`; nothing for the usual one of the GPU."""
-    dropout: bool = False
-    """Of hidden states and of attention, as GPTs are trained with."""
-    compile: bool = False
-    cuda_graphs: bool = False
-    p2p_sync: bool = False
-    """Where transfers block, the host waits for them too before it launches on."""
-    gradients: str = "fp32"
-    """The format in which gradients are accumulated and reduced."""
-    fusion: Fusion = field(default_factory=Fusion)
-    host: HostTimes = field(default_factory=HostTimes)
-    low_precision: LowPrecision = field(default_factory=LowPrecision)
-    overlap: Overlaps = field(default_factory=Overlaps)
-    memory: MemoryOverhead = field(default_factory=MemoryOverhead)
+    name: Annotated[Name, "what results call it"] = "none"
+    attention: Annotated[str, Text("attention"), "library of attention kernels, or unfused; empty: the usual one of the GPU"] = ""
+    dropout: Annotated[bool, "dropout of hidden states and of attention, as GPTs are trained with"] = False
+    compile: Annotated[bool, "whether a compiler fuses pointwise operators and reductions"] = False
+    cuda_graphs: Annotated[bool, "whether captured graphs are launched instead of kernels"] = False
+    p2p_sync: Annotated[bool, "where transfers block, the host waits for them too before it launches on"] = False
+    gradients: Annotated[Literal["fp32", "bf16", "fp16"], "format in which gradients are accumulated and reduced"] = "fp32"
+    fusion: Annotated[Fusion, "operators that run as one kernel"] = field(default_factory=Fusion)
+    host: Annotated[HostTimes, "times of launching on the host"] = field(default_factory=HostTimes)
+    low_precision: Annotated[LowPrecision, "how GEMMs run in eight or four bits"] = field(default_factory=LowPrecision)
+    overlap: Annotated[Overlaps, "communication beside compute where the plan does not say"] = field(default_factory=Overlaps)
+    memory: Annotated[MemoryOverhead, "memory besides tensors"] = field(default_factory=MemoryOverhead)
+
+    comments: ClassVar[Mapping[str, Any]] = {"sources": dict[str, str]}
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        fusion, host = self.fusion, self.host
+        if fusion.residual_norm and not fusion.norm and not self.compile:
+            yield "fusion", ".residual_norm: a norm of several kernels takes no residual sum in", "norm: true, or leave it out"
+        if not (host.kernel_s or host.compiled_kernel_s or host.collective_s):
+            times = "give host times: {kernel: 10 us"
+            if self.cuda_graphs:
+                yield "cuda_graphs", ": launches take no time that a graph could save", f"{times}, graph: 20 us}}"
+            if self.p2p_sync:
+                yield "p2p_sync", ": launches take no time that could wait for transfers", f"{times}}}"
 
     @property
     def fused(self) -> Fusion:

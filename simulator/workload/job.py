@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
+from ..fields import Declared, Later, Limits, Noun, documented
 from ..kernels import NARROW_BYTES
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an activation or a weight in the dtypes that everything can run in."""
 BESIDE_NARROW = "bf16"
 """What all else runs in where linear layers run in eight or four bits."""
-DTYPES = (*ELEMENT_BYTES, *NARROW_BYTES)
+Dtype = Literal["fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
+"""Number formats to train in. Those of eight or four bits are for the GEMMs of linear layers only."""
+DTYPES: tuple[str, ...] = get_args(Dtype)
+LATER_DTYPES = ("fp4", "mxfp4", "tf32", "fp64", "int8")
 
 
+@documented
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(Declared):
     """One training step: `global_batch` sequences of `sequence_length` tokens, `microbatch_size` sequences at a time."""
 
-    sequence_length: int = 2048
-    global_batch: int = 64
-    microbatch_size: int = 1
-    dtype: str = "bf16"
-    """Of eight or four bits only the products of linear layers are; activations, weights and the rest stay in bf16."""
+    sequence_length: Annotated[int, Limits(ge=1, le=2**27), "tokens of a sequence"] = 2048
+    global_batch: Annotated[int, Limits(ge=1, le=2**24), "sequences of a step, of all replicas together"] = 64
+    microbatch_size: Annotated[int, Limits(ge=1, le=2**16), "sequences that a replica computes at a time"] = 1
+    dtype: Annotated[
+        Dtype,
+        Noun("number format"),
+        Later(LATER_DTYPES, "training in {}"),
+        "number format; with eight or four bits all but GEMMs stays in bf16",
+    ] = "bf16"
 
     @property
     def narrow(self) -> bool:

@@ -38,7 +38,7 @@ def test_every_list_of_collectives_holds_the_same() -> None:
     """Each says something of every kind; an exchange is how a program calls what nccl-tests calls sendrecv."""
     assert set(BUS_FACTOR) == set(theory.KINDS) == set(PROGRAMS.values())
     assert set(HAS) == {*theory.KINDS, "exchange"}
-    assert {*get_args(get_type_hints(fabrics.ChoiceSchema)["kind"]), "sendrecv"} == set(theory.KINDS)
+    assert {*get_args(get_type_hints(Choice)["kind"]), "sendrecv"} == set(theory.KINDS)
 
 
 def taken(cluster: Cluster, sizes: list[int], kind: str = "all_reduce") -> list[str]:

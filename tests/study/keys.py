@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from simulator.study.documents.strict import Strict, fields, said
+from simulator import fields
+from simulator.fields import Declared
 
 GPU = {
     "name": "mine", "memory": "80 GiB", "memory_bandwidth": "3 TB/s", "peak": {"bf16": "900 TFLOP/s", "fp32": "60 TFLOP/s"},
@@ -86,23 +86,15 @@ def _copied(value: Any) -> Any:
     return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
-def keys(schema: type[Strict], prefix: str = "") -> Iterator[str]:
-    """Every key of a schema and of those inside it, dotted; of lists that of the first entry."""
-    for name, hint in fields(schema).items():
-        key, (inner, listed) = prefix + (said(schema, name, "alias") or name), _inside(hint)
+def keys(schema: type[Declared], prefix: str = "") -> Iterator[str]:
+    """Every key of a file that is read as a dataclass and of those inside it, dotted; of lists that of the first entry."""
+    yield from (prefix + key for key in schema.comments)
+    for key, spec in fields.keys(schema).items():
+        inner = spec.form.record
         if inner is None:
-            yield key
+            yield prefix + key
         else:
-            yield from keys(inner, f"{key}.0." if listed else f"{key}.")
-
-
-def _inside(hint: Any) -> tuple[type[Strict] | None, bool]:
-    """The schema in an annotation, and whether it is of a list's entries."""
-    if isinstance(hint, type) and issubclass(hint, Strict):
-        return hint, False
-    found = [_inside(argument) for argument in get_args(hint)]
-    inner = next((schema for schema, _ in found if schema is not None), None)
-    return inner, typing.get_origin(hint) is list or any(listed for _, listed in found)
+            yield from keys(inner, f"{prefix}{key}." if inner is spec.form.kind else f"{prefix}{key}.0.")
 
 
 COMMENTS = {

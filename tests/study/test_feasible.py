@@ -14,6 +14,7 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.study.scenarios import feasible, grammar
 from simulator.study.scenarios.scenario import Scenario
+from simulator.workload.model import nearest_divisor
 
 SUGGESTION = re.compile(r"\b(nodes|tp|dp|global_batch|sequence_length): (\d+)(?: or (\d+))?")
 
@@ -67,7 +68,7 @@ def test_what_is_not_refused_can_be_simulated(scenario: Scenario) -> None:
 
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_the_nearest_divisor_is_one_and_none_is_nearer(whole: int, wanted: int) -> None:
-    found = grammar.nearest_divisor(whole, wanted)
+    found = nearest_divisor(whole, wanted)
     assert whole % found == 0
     assert all(abs(n - wanted) >= abs(found - wanted) for n in range(1, whole + 1) if whole % n == 0)
 

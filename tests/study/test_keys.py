@@ -15,9 +15,9 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.study.collective import time_collective
 from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.links.fabrics import FabricSchema
+from simulator.study.links.fabrics import Fabric
 from simulator.study.scenarios.load import from_mapping
-from simulator.study.scenarios.schema import ScenarioSchema
+from simulator.study.scenarios.schema import ScenarioFile
 from simulator.study.scenarios.tenancy import KEYS
 
 from ..commandline import SMALL, trainsim
@@ -53,10 +53,10 @@ def pair(case: Case, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_every_key_has_a_case_and_every_case_a_key() -> None:
-    known = set(cases.keys(ScenarioSchema))
+    known = set(cases.keys(ScenarioFile))
     assert known - set(CASES) - cases.COMMENTS == {"cluster.gpu.profile"}, "give it a value in keys.py that must show"
     assert set(CASES) <= known
-    known = set(cases.keys(FabricSchema))
+    known = set(cases.keys(Fabric))
     assert known - set(FABRIC_CASES) == cases.FABRIC_COMMENTS
     assert set(FABRIC_CASES) <= known
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, get_args, get_origin
 
 import pytest
 from hypothesis import given
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.errors import UserError
+from simulator.fields import Declared, keys
 from simulator.study import catalog
-from simulator.study.documents.strict import Strict, fields
-from simulator.study.scenarios.schema import ScenarioSchema
+from simulator.study.scenarios.schema import ScenarioFile
 
 from ..commandline import SMALL, trainsim
 
@@ -101,17 +100,17 @@ def test_files_that_extend_each_other_are_refused(folder: Path) -> None:
     assert refused.value.faults[0].where == f"{folder / 'b.yaml'}:1:1"
 
 
-def leaves(schema: type[Strict]) -> Iterator[str]:
+def leaves(schema: type[Declared]) -> Iterator[str]:
     """Every field of a scenario by its dotted name."""
-    for name, hint in fields(schema).items():
-        inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        if isinstance(inner, type) and issubclass(inner, Strict):
-            yield from (f"{name}.{leaf}" for leaf in leaves(inner))
-        elif get_origin(inner) is not dict:
-            yield name
+    for key, spec in keys(schema).items():
+        inner = spec.form.record
+        if inner is not None and inner is spec.form.kind and not spec.form.optional:
+            yield from (f"{key}.{leaf}" for leaf in leaves(inner))
+        elif spec.form.origin is not Mapping:
+            yield key
 
 
-@pytest.mark.parametrize("field", [*leaves(ScenarioSchema)])
+@pytest.mark.parametrize("field", [*leaves(ScenarioFile)])
 def test_a_setting_overrides_any_field_and_is_where_a_fault_is_placed(field: str, folder: Path) -> None:
     wrong = "[[1]]"
     with pytest.raises(UserError) as refused:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import MOST_LISTED, UserError
-from simulator.study.documents import pydantic_faults
+from simulator.study.documents import suggestions
 
 from ..commandline import SMALL, trainsim
 
@@ -36,15 +36,15 @@ def test_many_faults_are_counted_and_the_first_are_shown(unknown: Path) -> None:
 
 def test_the_fields_of_a_schema_are_walked_once_for_all_faults(unknown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walks = 0
-    walked = pydantic_faults._paths
+    walked = suggestions._paths
 
     def counted(model: Any) -> Any:
         nonlocal walks
         walks += 1
         return walked(model)
 
-    pydantic_faults._shortest_paths.cache_clear()
-    monkeypatch.setattr(pydantic_faults, "_paths", counted)
+    suggestions.shortest_paths.cache_clear()
+    monkeypatch.setattr(suggestions, "_paths", counted)
     assert trainsim("run", unknown).code == 2
     assert 0 < walks < MANY / 10
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import pytest
 
 import simulator as sim
 from simulator.commands.catalog import AUTOMATIC, OF_THEIR_SHAPES
+from simulator.fields import keys, required
 from simulator.study import catalog
-from simulator.study.documents import source, strict
-from simulator.study.documents.strict import Strict
-from simulator.study.scenarios.clusters import ClusterSchema
-from simulator.study.scenarios.schema import FidelitySchema, JobSchema, OverlapSchema, PlanSchema, json_schema
-from simulator.study.scenarios.software import FrameworkSchema, FusionSchema, LowPrecisionSchema, OverlapsSchema
-from simulator.workload.framework import Framework, Fusion, LowPrecision, Overlaps
+from simulator.study.documents import source
+from simulator.study.scenarios.clusters import ClusterFile
+from simulator.study.scenarios.schema import json_schema
+from simulator.workload.framework import Framework
 
 from ..commandline import SMALL, trainsim
 from .bad import BAD
@@ -69,26 +67,6 @@ def test_shipped_scenarios_load(path: Path) -> None:
     assert catalog.headline(path)
 
 
-SECTIONS = [
-    (PlanSchema, sim.Plan),
-    (OverlapSchema, sim.Overlap),
-    (JobSchema, sim.Job),
-    (FidelitySchema, sim.Fidelity),
-    (FrameworkSchema, Framework),
-    (FusionSchema, Fusion),
-    (LowPrecisionSchema, LowPrecision),
-    (OverlapsSchema, Overlaps),
-]
-
-
-@pytest.mark.parametrize(("schema", "made"), SECTIONS, ids=lambda kind: kind.__name__)
-def test_a_file_and_python_have_the_same_fields_and_defaults(schema: type[Strict], made: Any) -> None:
-    assert [name for name in strict.fields(schema) if name != "sources"] == [field.name for field in fields(made)]
-    for field in fields(made):
-        if field.default is not MISSING:
-            assert getattr(schema, field.name) == field.default
-
-
 def test_defaults_are_listed_for_every_field_that_may_be_left_out() -> None:
     said = trainsim("catalog", "defaults")
     listed = dict(line.split(maxsplit=1) for line in said.out.splitlines())
@@ -100,8 +78,8 @@ def test_defaults_are_listed_for_every_field_that_may_be_left_out() -> None:
         words = f"[{', '.join(value)}]" if isinstance(value, list) else value
         assert (listed[name] if name in AUTOMATIC else source.scalar(listed[name])) == AUTOMATIC.get(name, words)
     for section, made in (("plan", sim.Plan), ("job", sim.Job), ("fidelity", sim.Fidelity), ("framework", Framework)):
-        assert set(values[section]) == {field.name for field in fields(made)}
-    may_be_omitted = set(strict.fields(ClusterSchema)) - set(strict.required(ClusterSchema)) - {"name", "sources"}
+        assert set(values[section]) == set(keys(made))
+    may_be_omitted = set(keys(ClusterFile)) - set(required(ClusterFile)) - {"name"}
     assert set(values["cluster"]) == may_be_omitted - set(OF_THEIR_SHAPES)
 
 

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 
 import simulator as sim
 from simulator.errors import UserError
-from simulator.study.documents.strict import Strict, fields, said
-from simulator.study.scenarios.schema import ScenarioSchema
+from simulator.fields import Declared, keys
+from simulator.study.scenarios.schema import ScenarioFile
 
 from ..commandline import SMALL, trainsim
 from ..source import modules
@@ -106,26 +106,19 @@ def test_code_in_files_is_refused_before_any_import(case: str, folder: Path) -> 
     assert not ran(folder)
 
 
-def places(schema: type[Strict], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def places(schema: type[Declared], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every field that may stand in a scenario, those of what it names included."""
-    for name, annotation in fields(schema).items():
-        place = (*at, said(schema, name, "alias") or name)
-        yield place
-        inner = [part for part in (annotation, *flat(annotation)) if isinstance(part, type) and issubclass(part, Strict)]
-        for one in inner:
-            yield from places(one, place)
-
-
-def flat(annotation: object) -> Iterator[object]:
-    for part in get_args(annotation):
-        yield part
-        yield from flat(part)
+    for key, spec in keys(schema).items():
+        yield (*at, key)
+        if spec.form.record:
+            yield from places(spec.form.record, (*at, key))
+    yield from ((*at, key) for key in schema.comments)
 
 
 @pytest.mark.parametrize("code", ["mine:order", "mine.py:order", "mine:Shape"])
 def test_no_field_of_a_file_is_imported(code: str, folder: Path) -> None:
     """Whatever a field is for."""
-    every = list(dict.fromkeys(places(ScenarioSchema)))
+    every = list(dict.fromkeys(places(ScenarioFile)))
     assert len(every) > 100
     for above in dict.fromkeys(place[:-1] for place in every):
         data: dict[str, Any] = yaml.safe_load(SMALL)

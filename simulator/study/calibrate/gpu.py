@@ -21,7 +21,7 @@ from ...files import atomic, make_folder, read_bounded
 from ...hardware.gpu import Gpu
 from .. import catalog
 from ..documents import source
-from ..documents.checked import validated
+from ..documents.reader import validated
 from ..gpus import fit_files, kernel_fits
 from ..gpus.names import named
 from ..scenarios import api
@@ -149,7 +149,7 @@ def text(made: Profile, about: str) -> str:
     """A profile as YAML that can be read again; above it, what it does not speak of."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
     content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
-    validated(fit_files.FitsSchema, source.parse(content, f"the profile of {made.gpu}"))
+    validated(fit_files.FitsFile, source.parse(content, f"the profile of {made.gpu}"))
     return content
 
 

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import Fault, UserError, shown
+from ...fields import Declared
 from .. import catalog
 from .document import Document, Mark, Place
 from .hugging_face import refuse_config
+from .reader import BARE, Boundary, examined
 from .source import read
-
-if TYPE_CHECKING:
-    from .strict import Strict
 
 MOST_DIGITS = 18
 """Of a number of a line or a column."""
@@ -45,7 +44,7 @@ def resolved(
     document: Document,
     place: Place,
     kind: str,
-    needed: Callable[[], Iterable[str]] | None = None,
+    needed: Iterable[str] | None = None,
     meant: Callable[[str], str] | None = None,
 ) -> Document:
     """The document with a name, a path or a mapping with a name replaced by the contents of its file.
@@ -64,12 +63,12 @@ def resolved(
     with placed(document.where(at)):
         try:
             path = beside(name, document.mark(at))
-            if catalog.is_path(name) and needed and not catalog.exists(path) and all(key in inner for key in needed()):
+            if catalog.is_path(name) and needed and not catalog.exists(path) and all(key in inner for key in needed):
                 return document
             is_file = catalog.is_path(name) or (catalog.written(kind, name) not in catalog.files(kind) and catalog.is_file(path))
             file = catalog.find(kind, path if is_file else name)
         except UserError:
-            if needed and all(key in inner for key in needed()):
+            if needed and all(key in inner for key in needed):
                 return document
             if not meant:
                 raise
@@ -83,13 +82,16 @@ def resolved(
 
 
 def understood(
-    document: Document, names: Iterable[tuple[Place, Step]], paths: Iterable[Step], schema: type[Strict], at: Place = ()
+    document: Document,
+    names: Iterable[tuple[Place, Step]],
+    paths: Iterable[Step],
+    schema: type[Declared],
+    at: Place = (),
+    boundary: Boundary = BARE,
 ) -> Any:
     """What stands at a place of a document as `schema`, and the document: its names, in this order, and then its paths replaced
     by what they stand for. Raises `UserError` with all that is wrong, in the order of reading.
     """
-    from .checked import examined
-
     faults: list[Fault] = []
     unresolved: list[Place] = []
     for place, resolve in names:
@@ -104,7 +106,7 @@ def understood(
             document = locate(document)
         except UserError as error:
             faults += error.faults
-    value, found = examined(schema, document, at)
+    value, found = examined(schema, document, at, boundary)
     faults += [fault for place, fault in found if place not in unresolved]
     if faults:
         raise UserError(faults=sorted(faults, key=_reading_order))

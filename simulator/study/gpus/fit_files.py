@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,11 +19,11 @@ from ...costs.gemm import TILE_SETS, GemmConstants
 from ...costs.rowwise import RowwiseConstants
 from ...costs.shelf import BESIDE, BESIDE_ATTENTION, BESIDE_ROWWISE, Constants, Fit, RatioRows
 from ...errors import did_you_mean
+from ...fields import Contradiction, Declared, Length, Limits
 from ...files import read_bounded
 from .. import catalog
-from ..documents.checked import validated
+from ..documents.reader import validated
 from ..documents.source import read
-from ..documents.strict import Contradiction, Field, Strict
 
 FOLDER = "kernels"
 PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")
@@ -55,35 +55,38 @@ TIMED_WITH: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """What may have been timed with kernels of a family, and is none of theirs."""
 DIGITS, HASH_DIGITS = 4, 12
 
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
-Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Pair
+Number = Annotated[float, Limits(ge=0)]
+Pair = Annotated[list[Number], Length(2, 2)]
+Ratio = Annotated[float, Limits(gt=0)] | Pair
+Count = Annotated[int, Limits(ge=0)]
 
 
-class RatioRowsSchema(Strict):
+@dataclass(frozen=True, slots=True)
+class RatioRowsFile(Declared):
     """The rows that tell a ratio."""
 
     bytes: Pair
-    rows: Annotated[int, Field(ge=1)]
+    rows: Annotated[int, Limits(ge=1)]
     smaller_sigma: Number = 0.0
 
 
-class FitSchema(Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitFile(Declared):
     """One fit."""
 
     family: Literal["gemm", "moe", "attention", "rowwise"]
     dtype: str = ""
     library: str = ""
     constants: dict[str, Number | bool | str]
-    sigma: Annotated[float, Field(gt=0, le=2)]
-    ranges: Annotated[dict[str, Pair], Field(default_factory=dict)]
-    rows: Annotated[int, Field(ge=0)] = 0
+    sigma: Annotated[float, Limits(gt=0, le=2)]
+    ranges: dict[str, Pair] = field(default_factory=dict)
+    rows: Count = 0
     source: str = ""
     cast: Pair | None = None
-    backward_rows: Annotated[int, Field(ge=0)] = 0
-    ratios: Annotated[dict[str, Ratio], Field(default_factory=dict)]
-    ratio_rows: Annotated[dict[str, RatioRowsSchema], Field(default_factory=dict)]
-    beside: Annotated[dict[str, Number], Field(default_factory=dict)]
+    backward_rows: Count = 0
+    ratios: dict[str, Ratio] = field(default_factory=dict)
+    ratio_rows: dict[str, RatioRowsFile] = field(default_factory=dict)
+    beside: dict[str, Number] = field(default_factory=dict)
     lent_ranges: dict[str, Pair] | None = None
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -119,11 +122,12 @@ class FitSchema(Strict):
             yield f"ratio_rows.{name}", ": there is no such ratio", did_you_mean(name, self.ratios)
 
 
-class FitsSchema(Strict):
+@dataclass(frozen=True, slots=True)
+class FitsFile(Declared):
     """A file of topologies/kernels."""
 
     gpu: str
-    fits: Annotated[list[FitSchema], Field(min_length=1)]
+    fits: Annotated[list[FitFile], Length(1)]
 
 
 def folder() -> Path:
@@ -133,8 +137,8 @@ def folder() -> Path:
 
 def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
     """The GPU of a file, and its fits."""
-    schema: FitsSchema = validated(FitsSchema, read(path))
-    return schema.gpu, tuple(_fit(entry) for entry in schema.fits)
+    found = validated(FitsFile, read(path))
+    return found.gpu, tuple(_fit(entry) for entry in found.fits)
 
 
 def owner_of(path: str) -> str:
@@ -147,7 +151,7 @@ def fingerprint(path: Path) -> str:
     return sha256(read_bounded(path, catalog.MOST_BYTES, "a profile")).hexdigest()[:HASH_DIGITS]
 
 
-def _fit(entry: FitSchema) -> Fit:
+def _fit(entry: FitFile) -> Fit:
     values: Any = entry.constants
     constants = CONSTANTS[entry.family](**values)
     ranges, lent = _ranges(entry.ranges), None if entry.lent_ranges is None else _ranges(entry.lent_ranges)

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import UserError, shown
-from ...hardware.gpu import AT_PEAK, Gpu, Sustained
+from ...fields import required
+from ...hardware.gpu import Gpu
 from .. import catalog
 from ..documents import references
 from ..documents.document import Document, Place
 from ..documents.references import beside, understood
-from ..documents.strict import required
 from .names import meant
-from .schema import GpuSchema, KernelSchema
 
 PLACE: Place = ("cluster", "gpu")
 """Where a GPU stands in a scenario; faults call it so wherever it was named."""
 PROFILE: Place = (*PLACE, "profile")
 
 
-def schema_of(name: str, profile: str = "") -> GpuSchema:
-    """The GPU in a file of the catalog or of one's own; with a profile, it is refused if that is of another."""
+def file_of(name: str, profile: str = "") -> Gpu:
+    """The GPU as a file of the catalog or of one's own describes it; refused with a profile of another GPU."""
     words = {"name": name, "profile": profile} if profile else {"name": name}
-    found: GpuSchema
-    found, _ = understood(Document.of({"cluster": {"gpu": words}}), [(PLACE, resolved)], [profiled], GpuSchema, PLACE)
+    found: Gpu
+    found, _ = understood(Document.of({"cluster": {"gpu": words}}), [(PLACE, resolved)], [profiled], Gpu, PLACE)
     return found
 
 
 def resolved(document: Document, place: Place = PLACE) -> Document:
     """The document with the name of a GPU replaced by the contents of its file."""
-    return references.resolved(document, place, "gpus", lambda: required(GpuSchema), meant)
+    return references.resolved(document, place, "gpus", required(Gpu), meant)
 
 
 def profiled(document: Document) -> Document:
@@ -70,31 +70,10 @@ def _same_gpu(document: Document, path: str) -> None:
         raise UserError(f"{shown(path)} holds kernels of {measured}, not of {whose}", where=document.where(PROFILE), hint=hint)
 
 
-def described(schema: GpuSchema) -> Gpu:
-    """A GPU as its file describes it: at its peaks, where that says nothing of its kernels."""
-    return Gpu(
-        name=schema.name,
-        memory_bytes=schema.memory,
-        memory_bytes_per_s=schema.memory_bandwidth,
-        peak_flop_per_s=schema.peak,
-        sms=schema.sms,
-        tdp_w=schema.tdp,
-        kernels=_sustained(schema.kernels) if schema.kernels else AT_PEAK,
-        profile=schema.profile,
-        profile_hash=_fingerprint(schema.profile) if schema.profile else "",
-        site_scalar=schema.site_scalar,
-        architecture=schema.architecture,
-        clock_hz=schema.clock,
-        cache_bytes=schema.cache,
-        reserved_bytes=schema.reserved,
-    )
-
-
-def _sustained(k: KernelSchema) -> Sustained:
-    return Sustained(k.compute_fraction, k.memory_fraction, k.provenance)
-
-
-def _fingerprint(profile: str) -> str:
+def hashed(described: Gpu) -> Gpu:
+    """A GPU with the hash of its profile, if it has one."""
+    if not described.profile:
+        return described
     from .fit_files import fingerprint
 
-    return fingerprint(Path(profile))
+    return replace(described, profile_hash=fingerprint(Path(described.profile)))

@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from ...costs.shelf import Fit, Shelf, akin, likeness
-from ...hardware.gpu import Gpu
+from ...hardware.gpu import AT_PEAK, Gpu
 from .. import catalog
 from .fit_files import folder, load
-from .gpu_files import described, schema_of
+from .gpu_files import file_of, hashed
 from .names import named
-from .schema import GpuSchema
 
 AS_IT_SHIPS = "as it ships"
 """Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
@@ -64,17 +63,17 @@ def like(one: Gpu) -> Gpu:
 def gpu(name: str, profile: str = "") -> Gpu:
     """A GPU of the catalog by any of its names, or of a file; with a profile, it is refused if that is of another."""
     if profile or catalog.is_path(name):
-        return complete(schema_of(name if catalog.is_path(name) else named(name), profile))
+        return complete(file_of(name if catalog.is_path(name) else named(name), profile))
     return _of_the_catalog(name)
 
 
 @cache
 def _of_the_catalog(words: str) -> Gpu:
     """Files of the catalog do not change while something runs; somebody's own may, and are read each time."""
-    return complete(schema_of(named(words)))
+    return complete(file_of(named(words)))
 
 
-def complete(schema: GpuSchema) -> Gpu:
-    """A GPU; what is not known of its kernels is taken from the measured one that is most like it."""
-    made = described(schema)
-    return made if schema.kernels else replace(made, kernels=replace(like(made).kernels, provenance="transferred"))
+def complete(described: Gpu) -> Gpu:
+    """A GPU of a file; what that does not say of its kernels is taken from the measured GPU that is most like it."""
+    made = hashed(described)
+    return replace(made, kernels=replace(like(made).kernels, provenance="transferred")) if made.kernels is AT_PEAK else made

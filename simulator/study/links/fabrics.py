@@ -6,83 +6,39 @@ that was inside. `results/collectives/make.py` writes those that ship, `trainsim
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ...costs.curves import Curve
 from ...costs.links import Across, Inside
 from ...costs.theory import Algorithm, Kind
 from ...costs.tuner import Choice
-from ...errors import UserError, did_you_mean
+from ...errors import UserError, did_you_mean, shown
+from ...fields import NO_KEY, Bytes, Contradiction, Declared, Key, Length, Limits, Seconds, Text, Usual, Written
 from ...files import read_bounded
-from ...units import BYTES, BYTES_PER_SECOND, KIB, LATENCY, SECONDS
 from .. import catalog
-from ..documents.checked import validated
 from ..documents.document import Document
+from ..documents.reader import Boundary, Grammar, validated
 from ..documents.source import parse, read
-from ..documents.strict import Contradiction, Field, Strict, quantity
 
 MOST_KNOTS = 64
 
-Rate = Annotated[float, quantity(BYTES_PER_SECOND)]
-Latency = Annotated[float, quantity(LATENCY)]
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=2**20)]
 
-
-class InsideSchema(Strict):
-    """Links inside a node."""
-
-    rate: Rate
-    launch: Latency
-    step: Latency
-    efficiency: Share
-    fill: Latency
-    pair_efficiency: Annotated[float, Field(gt=0, le=2)] = 1.0
-    nvls_efficiency: Annotated[float, Field(ge=0, le=1)] = 0.0
-    island: Annotated[int, Field(ge=0, le=1024)] = 0
-    beyond: Rate | None = None
-    beyond_efficiency: Share = 1.0
-    mesh: Annotated[int, Field(ge=0, le=1024)] = 0
-    flags: Annotated[float, Field(ge=1, le=100)] = 1.0
-    flags_size: Annotated[float, quantity(BYTES)] = 256.0 * KIB
-    pair: Rate | None = None
-    to_nics: bool = False
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        if self.island and self.beyond is None:
-            yield "beyond", " is missing: the rate between islands", 'write it like "31.5 GB/s"'
-
-
-class AcrossSchema(Strict):
-    """The network between nodes."""
-
-    nic: Rate
-    nics: Count
-    crossing: Latency
-    efficiency: Share
-    rendezvous: Annotated[float, Field(ge=1, le=100)]
-    rendezvous_size: Annotated[float, quantity(BYTES)]
-    sharp: bool = False
-    adaptive: bool = False
-    nvls: bool = True
-
-
-class CurveSchema(Strict):
-    """One measured series."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series(Declared):
+    """A measured curve as its file has it: the fabric inside the nodes by its name, sizes and times apart."""
 
     kind: Kind
-    algorithm: Algorithm = "auto"
-    ranks: Annotated[int, Field(ge=2, le=2**20)]
-    nodes: Count = 1
-    inside: str | None = None
-    sizes: Annotated[list[Annotated[float, quantity(BYTES)]], Field(min_length=1, max_length=MOST_KNOTS)]
-    times: Annotated[list[Annotated[float, quantity(SECONDS)]], Field(min_length=1, max_length=MOST_KNOTS)]
-    error: Annotated[float, Field(ge=0, le=10)]
-    source: str = ""
+    algorithm: Annotated[Algorithm, Written(with_field="kind"), "auto: as the library chose"] = "auto"
+    ranks: Annotated[int, Limits(ge=2, le=2**20), "GPUs"]
+    nodes: Annotated[int, Limits(ge=1, le=2**20), Written(with_field="kind"), "nodes that they sit on"] = 1
+    inside: Annotated[str | None, Text("fabric_name"), "fabric inside the nodes; left out, this one"] = None
+    error: Annotated[float, Limits(ge=0, le=10), Written(".4f"), "median relative error of the times"]
+    source: Annotated[str, Written(with_field="kind"), "who measured it"] = ""
+    sizes: Annotated[tuple[Bytes, ...], Length(1, MOST_KNOTS), "payloads, smallest first"]
+    times: Annotated[tuple[Seconds, ...], Length(1, MOST_KNOTS), "one for each size"]
 
     def contradictions(self) -> Iterator[Contradiction]:
         if len(self.sizes) != len(self.times):
@@ -95,61 +51,58 @@ class CurveSchema(Strict):
             yield "ranks", f": {self.ranks} do not sit evenly on {self.nodes} nodes", f"{self.nodes} of them, or a multiple"
 
 
-class ChoiceSchema(Strict):
-    """One line of what somebody laid down: up to which sizes the library takes which algorithm."""
+@dataclass(frozen=True, slots=True)
+class Fabric(Declared):
+    """Links inside a node, or across nodes, or both, and what was measured on them."""
 
-    kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall"]
-    algorithm: str
-    size_up_to: Annotated[float, quantity(BYTES)] | None = None
-    nodes_up_to: Count | None = None
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        known, name = catalog.files("collectives"), self.name
-        if name not in known:
-            yield "algorithm", f": there is none called {self.algorithm!r}", did_you_mean(name, list(known))
-        elif self.kind not in catalog.module("collectives", name).KINDS:
-            yield "algorithm", f": {name} does no {self.kind}", "`trainsim catalog collectives` says what each does"
-
-    @property
-    def name(self) -> str:
-        """The algorithm as it is known here."""
-        return catalog.written("collectives", self.algorithm)
-
-
-class FabricSchema(Strict):
-    """A file of topologies/fabrics."""
-
+    name: Annotated[str, NO_KEY, Usual(lambda given: "")]
     about: str
     provenance: Literal["measured", "theoretical"]
     source: str
-    inside: InsideSchema | None = None
-    across: AcrossSchema | None = None
-    choices: Annotated[list[ChoiceSchema], Field(default_factory=list)]
-    curves: Annotated[list[CurveSchema], Field(default_factory=list)]
+    inside: Inside | None = None
+    across: Across | None = None
+    curves: Annotated[tuple[Curve, ...], NO_KEY] = ()
+    choices: Annotated[
+        tuple[Choice, ...], "which algorithm the library takes up to which size, where that is known better than by NCCL's model"
+    ] = ()
+    series: Annotated[tuple[Series, ...], Key("curves")] = ()
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.inside is None and self.across is None:
             yield "", " describes neither links inside a node nor a network across nodes", "give inside:, across: or both"
-        for i, curve in enumerate(self.curves):
+        for i, curve in enumerate(self.series):
             if curve.nodes > 1 and self.across is None:
                 yield f"curves.{i}.nodes", f": {curve.nodes}, and no network across nodes", "describe it under across:"
             if self.inside is None and curve.inside is None:
                 yield f"curves.{i}", " names no fabric inside the nodes", "inside: nvlink4-nvswitch"
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
-    """Links inside a node, or across nodes, or both, and what was measured on them."""
+def _algorithm(name: Any) -> str:
+    """An algorithm of the catalog, as it is written there."""
+    known = catalog.files("collectives")
+    found = catalog.written("collectives", name) if isinstance(name, str) else ""
+    if found not in known:
+        raise UserError(f"there is none called {shown(name)}", hint=did_you_mean(found, list(known)))
+    return found
 
-    name: str
-    about: str
-    provenance: str
-    source: str
-    inside: Inside | None = None
-    across: Across | None = None
-    curves: tuple[Curve, ...] = ()
-    choices: tuple[Choice, ...] = ()
-    """Which algorithm its library takes up to which size, where that is known better than by NCCL's own reckoning."""
+
+def _name(value: Any) -> str:
+    """The name of a fabric, which is looked up when all else of a file is right."""
+    if not isinstance(value, str):
+        raise UserError(f"{shown(value)} is no name of a fabric", hint='write it like "nvlink4-nvswitch"')
+    return value
+
+
+def _served(choice: Choice) -> Iterator[Contradiction]:
+    """An algorithm that does not do the collective that it is chosen for."""
+    if choice.kind not in catalog.module("collectives", choice.algorithm).KINDS:
+        message = f": {choice.algorithm} does no {choice.kind}"
+        yield "algorithm", message, "`trainsim catalog collectives` says what each does"
+
+
+BOUNDARY = Boundary(
+    {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}, {Choice: _served}
+)
 
 
 Loader = Callable[[str], Fabric]
@@ -182,54 +135,25 @@ def outline(name: str) -> Fabric:
 
 
 def _fabric(document: Document, name: str) -> Fabric:
-    schema: FabricSchema = validated(FabricSchema, document)
-    inside = _inside(name, schema.inside) if schema.inside else None
-    across = _across(name, schema.across) if schema.across else None
-    choices = tuple(Choice(c.kind, c.name, c.size_up_to or math.inf, c.nodes_up_to or math.inf) for c in schema.choices)
+    found = validated(Fabric, document, boundary=BOUNDARY)
+    inside = found.inside and replace(found.inside, name=name)
+    across = found.across and replace(found.across, name=name)
     curves = []
-    for curve in schema.curves:
-        within = inside if curve.inside is None else load(curve.inside).inside
+    for series in found.series:
+        within = inside if series.inside is None else load(series.inside).inside
         if within is None:
-            raise UserError(f"{curve.inside!r} describes no links inside a node", where=document.where(("curves",)))
-        knots = tuple(zip(curve.sizes, curve.times, strict=True))
-        over = across if curve.nodes > 1 else None
-        source = f"{name}: {curve.source}" if curve.source else name
-        own = (curve.kind, curve.algorithm, curve.ranks, curve.nodes, knots, curve.error, within, over, source, choices)
-        curves.append(Curve(*own))
-    return Fabric(name, schema.about, schema.provenance, schema.source, inside, across, tuple(curves), choices)
-
-
-def _inside(name: str, schema: InsideSchema) -> Inside:
-    return Inside(
-        name,
-        schema.rate,
-        schema.launch,
-        schema.step,
-        schema.efficiency,
-        schema.fill,
-        schema.pair_efficiency,
-        schema.nvls_efficiency,
-        schema.island,
-        schema.beyond or 0.0,
-        schema.beyond_efficiency,
-        schema.mesh,
-        schema.flags,
-        schema.flags_size,
-        schema.pair or 0.0,
-        schema.to_nics,
-    )
-
-
-def _across(name: str, schema: AcrossSchema) -> Across:
-    return Across(
-        name,
-        schema.nic,
-        schema.nics,
-        schema.crossing,
-        schema.efficiency,
-        schema.rendezvous,
-        schema.rendezvous_size,
-        schema.sharp,
-        schema.adaptive,
-        schema.nvls,
-    )
+            raise UserError(f"{series.inside!r} describes no links inside a node", where=document.where(("curves",)))
+        curve = Curve(
+            series.kind,
+            series.algorithm,
+            series.ranks,
+            series.nodes,
+            knots=tuple(zip(series.sizes, series.times, strict=True)),
+            error=series.error,
+            inside=within,
+            across=across if series.nodes > 1 else None,
+            source=f"{name}: {series.source}" if series.source else name,
+            choices=found.choices,
+        )
+        curves.append(curve)
+    return replace(found, name=name, inside=inside, across=across, curves=tuple(curves), series=())

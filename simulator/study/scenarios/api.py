@@ -1,33 +1,27 @@
-"""The Python front door: models, clusters and scenarios by name, by path or by their values."""
+"""Models, clusters and frameworks for Python: by name, by path or by their values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import UserError, shown
+from ...hardware.cluster import Cluster
+from ...workload.framework import Framework
+from ...workload.model import Model
 from ..documents.document import Document
+from ..documents.reader import validated
+from . import convert_cluster
+from .clusters import ClusterFile
 from .code import Trust
-from .load import from_mapping
+from .grammar import BOUNDARY
 from .references import NAMED, resolved, understood
-
-if TYPE_CHECKING:
-    from ...hardware.cluster import Cluster
-    from ...workload.framework import Framework
-    from ...workload.model import Model
-    from .scenario import Scenario
-    from .tenancy import Tenancy
 
 
 def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
     """A model of the catalog, a YAML file or a mapping; keyword arguments change its fields."""
-    from ..documents.checked import validated
-    from . import convert
-    from .schema import ModelSchema
-
-    document = resolved(_document("model", name, changes), ("model",), "models")
-    return convert.model(validated(ModelSchema, document, ("model",)))
+    return validated(Model, resolved(_document("model", name, changes), ("model",), "models"), ("model",))
 
 
 def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False, **changes: Any) -> Cluster:
@@ -35,38 +29,16 @@ def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False
 
     With `trust` its file may name code as its shape, which is imported.
     """
-    from . import convert_cluster
-    from .clusters import ClusterSchema
-
     names = [(place, kind) for place, kind in NAMED if place[0] == "cluster"]
-    schema, _ = understood(
-        _document("cluster", name, changes),
-        names,
-        ClusterSchema,
-        ("cluster",),
-        trust=trust if isinstance(trust, Trust) else Trust(trust),
-    )
-    return convert_cluster.cluster(schema)
+    trusted = trust if isinstance(trust, Trust) else Trust(trust)
+    found, _ = understood(_document("cluster", name, changes), names, ClusterFile, ("cluster",), trust=trusted)
+    return convert_cluster.cluster(found)
 
 
 def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:
     """A framework of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `cuda_graphs=True`."""
-    from ..documents.checked import validated
-    from . import convert
-    from .software import FrameworkSchema
-
     document = resolved(_document("framework", name, changes), ("framework",), "frameworks")
-    return convert.framework(validated(FrameworkSchema, document, ("framework",)))
-
-
-def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tenancy:
-    """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds.
-
-    With `trust` the files that it names may name code, which is imported.
-    """
-    if not isinstance(data, Mapping):
-        raise UserError(f"a scenario is a mapping, not {shown(data)}", hint='a file is read by load("scenario.yaml")')
-    return from_mapping(data, trust=trust)
+    return validated(Framework, document, ("framework",), BOUNDARY)
 
 
 def _document(kind: str, name: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Document:

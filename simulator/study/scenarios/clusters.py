@@ -1,126 +1,110 @@
-"""What may stand in a YAML file about a cluster. Other parts of the boundary are software.py and schema.py."""
+"""A cluster as its file describes it, and whether that makes sense."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 from ...errors import did_you_mean
-from ...hardware.options import INLINE, Dragonfly
+from ...fields import BytesPerSecond, Contradiction, Declared, Degree, Key, Latency, Length, Limits, Name, Text, specs
+from ...hardware.gpu import Gpu
+from ...hardware.options import INLINE, Box, Dragonfly
 from ...units import US_PER_S
 from .. import catalog
-from ..documents.fields import BytesPerSecond, Degree, Latency, Name
-from ..documents.strict import Contradiction, Field, Strict, Text
-from ..gpus.schema import GpuSchema
 from . import grammar
 
 MOST_GPUS = 2**20
 MOST_DRAWN = 20_000
 SOMETIMES = (
-    "dims",
-    "node_dims",
-    "radix",
-    "spines",
-    "dragonfly",
-    "box",
-    "wan",
-    "vertices",
-    "links",
-    "routing",
-    "oversubscription",
-)
+    "dims", "node_dims", "radix", "spines", "dragonfly", "box", "wan", "vertices", "links", "routing", "oversubscription",
+)  # fmt: skip
 """Fields of a cluster that only some shapes have a use for."""
-SLINGSHOT = Dragonfly()
 
-Dims = Annotated[list[Degree], Field(min_length=1, max_length=8)]
+Dims = Annotated[tuple[Degree, ...], Length(1, 8)]
 
 
-class LatencySchema(Strict):
+@dataclass(frozen=True, slots=True)
+class HopLatency(Declared):
     """Latency of one hop over each kind of link. The defaults are what hardware alone takes, below what any measured collective
     shows for a step: 0.7 us from GPU to GPU through an NVSwitch (0.77 us per step of a ring on H100, the kernel included), and
     1.8 us from GPU to GPU of two nodes through one switch, as InfiniBand's ping-pong takes 1 to 2 us. A further switch takes
     130 ns (NVIDIA Quantum) to 600 ns (Ethernet).
     """
 
-    nvlink: Latency = 0.35 / US_PER_S
-    pcie: Latency = 0.3 / US_PER_S
-    nic: Latency = 0.6 / US_PER_S
-    switch: Latency = 0.3 / US_PER_S
+    nvlink_s: Annotated[Latency, "a link of a GPU inside its node"] = 0.35 / US_PER_S
+    pcie_s: Annotated[Latency, "between a GPU and its NIC"] = 0.3 / US_PER_S
+    nic_s: Annotated[Latency, "between a NIC and its leaf switch"] = 0.6 / US_PER_S
+    switch_s: Annotated[Latency, "each further hop between switches"] = 0.3 / US_PER_S
 
 
-class BoxSchema(Strict):
-    """The inside of a server whose GPUs talk over PCIe."""
-
-    sockets: Annotated[int, Field(ge=1, le=16)] = 2
-    gpus_per_switch: Degree | None = None
-    socket: BytesPerSecond | None = None
-    bridge: BytesPerSecond | None = None
-
-
-class DragonflySchema(Strict):
-    """Ports of a router of a dragonfly."""
-
-    nics_per_router: Degree = SLINGSHOT.nics_per_router
-    routers_per_group: Degree = SLINGSHOT.routers_per_group
-    global_links: Degree = SLINGSHOT.global_links
-
-
-class WanSchema(Strict):
+@dataclass(frozen=True, slots=True)
+class WanSites(Declared):
     """Sites, and the link between any two of them."""
 
-    sites: Annotated[tuple[str, ...], Text(grammar.sites, "how many, or the shape of each", "[rail-optimized, leaf-spine]")]
-    bandwidth: Annotated[BytesPerSecond, Field(description="between two sites, each way, such as 400 Gbit/s")]
-    latency: Annotated[Latency, Field(description="between two sites, one way, such as 20 ms")]
+    sites: Annotated[tuple[str, ...], Text("sites"), "how many, or the shape of each"]
+    bytes_per_s: Annotated[BytesPerSecond, Key("bandwidth"), "between two sites, each way, such as 400 Gbit/s"]
+    latency_s: Annotated[Latency, "between two sites, one way, such as 20 ms"]
 
 
-class VertexSchema(Strict):
+@dataclass(frozen=True, slots=True)
+class Vertex(Declared):
     """A vertex of a graph given by hand."""
 
-    name: Annotated[str, Field(min_length=1, max_length=100, pattern="^[^>]*$", description="any name without >, such as gpu0")]
-    kind: Annotated[str, Field(min_length=1, max_length=100, description="gpu, or any other word, such as switch")]
+    name: Annotated[str, Length(1, 100), "any name without >, such as gpu0"]
+    kind: Annotated[str, Length(1, 100), "gpu, or any other word, such as switch"]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if ">" in self.name:
+            yield "name", f": {self.name!r} has a >, which stands between the ends of a link", "a name without >, such as gpu0"
 
 
-class EdgeSchema(Strict):
+@dataclass(frozen=True, slots=True)
+class Edge(Declared):
     """A link of a graph given by hand, the same both ways unless it is one_way."""
 
-    from_: Annotated[Name, Field(alias="from", description="the name of a vertex")]
-    to: Annotated[Name, Field(description="the name of a vertex")]
-    capacity: Annotated[BytesPerSecond, Field(description="per direction, such as 50 GB/s")]
-    latency: Annotated[Latency, Field(description="such as 1 us")]
-    one_way: bool = False
+    source: Annotated[Name, Key("from"), "the name of a vertex"]
+    target: Annotated[Name, Key("to"), "the name of a vertex"]
+    bytes_per_s: Annotated[BytesPerSecond, Key("capacity"), "per direction, such as 50 GB/s"]
+    latency_s: Annotated[Latency, "such as 1 us"]
+    one_way: Annotated[bool, "whether nothing goes back over it"] = False
 
 
-class ClusterSchema(Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile(Declared):
     """A cluster; inline, or a file in topologies."""
 
-    name: Name = INLINE
-    gpu: Annotated[GpuSchema, Field(description="the name of a GPU, such as h100, a path or a mapping")]
-    gpus_per_node: Annotated[Degree, Field(description="GPUs in one NVLink domain, such as 8")]
-    nodes: Degree = 1
-    intra_node: Annotated[grammar.Inside, Text(grammar.intra_node, "per GPU and direction", "NVSwitch 450 GB/s")] | None
-    inter_node: Annotated[grammar.Nics, Text(grammar.inter_node, "the NICs of a node", "8x400 Gbit/s")] | None = None
-    shape: Annotated[str, Text(grammar.shape, "how the nodes are joined", "rail-optimized")] | None = None
-    nodes_per_pod: Degree = 32
-    oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
-    pcie: Annotated[
+    name: Annotated[Name, "what results call it"] = INLINE
+    gpu: Annotated[Gpu, "the name of a GPU, such as h100, a path or a mapping"]
+    gpus_per_node: Annotated[Degree, "GPUs in one NVLink domain, such as 8"]
+    nodes: Annotated[Degree, "NVLink domains or servers"] = 1
+    intra_node: Annotated[grammar.Inside | None, Text("intra_node"), "links of a GPU inside its node, per direction"]
+    inter_node: Annotated[grammar.Nics | None, Text("inter_node"), "the NICs of a node"] = None
+    shape: Annotated[str | None, Text("shape"), "how the nodes are joined"] = None
+    nodes_per_pod: Annotated[Degree, "nodes that share their leaf switches"] = 32
+    oversubscription: Annotated[float, Limits(ge=1, le=1000), "bandwidth below a leaf switch over that above it"] = 1.0
+    pcie_bytes_per_s: Annotated[
         BytesPerSecond | None,
-        Field(description="from a GPU to its NICs; left out, 63 GB/s (PCIe 5.0 x16), or the rate of its NICs if that is more"),
+        "from a GPU to its NICs; left out, 63 GB/s (PCIe 5.0 x16), or the rate of its NICs if that is more",
     ] = None
-    latency: LatencySchema = LatencySchema()
-    fabric: Annotated[str, Text(grammar.fabric, "how its links were measured", "ndr-ib")] = ""
-    routing: Literal["spray", "ecmp"] = "spray"
-    routing_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    dims: Dims | None = None
-    node_dims: Dims | None = None
-    radix: Degree | None = None
-    spines: Degree | None = None
-    dragonfly: DragonflySchema = DragonflySchema()
-    box: BoxSchema = BoxSchema()
-    wan: WanSchema | None = None
-    vertices: Annotated[list[VertexSchema], Field(max_length=MOST_DRAWN)] | None = None
-    links: Annotated[list[EdgeSchema], Field(max_length=MOST_DRAWN)] | None = None
-    sources: Annotated[dict[str, str], Field(default_factory=dict)]
+    latency: Annotated[HopLatency, "of one hop over each kind of link"] = field(default_factory=HopLatency)
+    fabric: Annotated[str, Text("fabric"), "measured links like these; ideal for none; left out, the most alike"] = ""
+    routing: Annotated[Literal["spray", "ecmp"], "spray: a flow takes all equal ways evenly; ecmp: one of them, by its hash"] = (
+        "spray"
+    )
+    routing_seed: Annotated[int, Limits(ge=0, lt=2**63), "of the hashes of ecmp"] = 0
+    dims: Annotated[Dims | None, "sides of a torus of nodes"] = None
+    node_dims: Annotated[Dims | None, "sides of a torus of the GPUs of a node"] = None
+    radix: Annotated[Degree | None, "ports of a switch of a fat tree"] = None
+    spines: Annotated[Degree | None, "spine switches of hashed routing"] = None
+    dragonfly: Annotated[Dragonfly, "ports of a router of a dragonfly"] = field(default_factory=Dragonfly)
+    box: Annotated[Box, "inside of a server whose GPUs talk over PCIe"] = field(default_factory=Box)
+    wan: Annotated[WanSites | None, "sites far apart"] = None
+    vertices: Annotated[tuple[Vertex, ...] | None, Length(0, MOST_DRAWN), "of a graph given by hand"] = None
+    links: Annotated[tuple[Edge, ...] | None, Length(0, MOST_DRAWN), "of a graph given by hand"] = None
+
+    comments: ClassVar[Mapping[str, Any]] = {"sources": dict[str, str]}
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
@@ -167,8 +151,9 @@ class ClusterSchema(Strict):
         useful = {*shape.OPTIONS, *getattr(inside, "OPTIONS_INSIDE", ())}
         for site in self.wan.sites if self.wan and "wan" in shape.OPTIONS else ():
             useful |= {*catalog.module("shapes", site).OPTIONS}
+        usual = {spec.name: spec.default for spec in specs(ClusterFile)}
         for name in SOMETIMES:
-            if name not in useful and _flat(getattr(self, name)) != _flat(getattr(type(self), name)):
+            if name not in useful and getattr(self, name) != usual[name]:
                 who = grammar.shapes_with(name)
                 yield name, f": a cluster of shape {self.shape_name} has none", f"leave it out; {', '.join(who)} has one"
         if self.spines and self.routing != "ecmp":
@@ -206,13 +191,13 @@ class ClusterSchema(Strict):
         from ...hardware.shapes import _limits
 
         inside = self.inside_name, self.gpus_per_node, "gpus_per_node", "node_dims"
-        for name, points, field, sides in (inside, *((name, nodes, "nodes", "dims") for name, nodes in self._fabrics())):
+        for name, points, count, sides in (inside, *((name, nodes, "nodes", "dims") for name, nodes in self._fabrics())):
             wrong = _limits.of_points(name, points, getattr(self, sides))
             if wrong:
-                yield sides if getattr(self, sides) else field, f": {wrong[0]}", wrong[1]
+                yield sides if getattr(self, sides) else count, f": {wrong[0]}", wrong[1]
         rails, ports = min(self.inter_node.per_node if self.inter_node else 0, self.gpus_per_node), self.dragonfly
         for name, nodes in self._fabrics() if rails else ():
-            found = _limits.of_switches(name, nodes * rails, self.radix, Dragonfly(**dict(ports)))
+            found = _limits.of_switches(name, nodes * rails, self.radix, ports)
             if found:
                 yield found[0], f": {found[1]}", found[2]
 
@@ -239,16 +224,16 @@ class ClusterSchema(Strict):
             yield "vertices", message, "nodes times gpus_per_node is the number of GPUs"
         joined: set[tuple[str, str]] = set()
         for i, link in enumerate(self.links or ()):
-            for key, end in (("from", link.from_), ("to", link.to)):
+            for key, end in (("from", link.source), ("to", link.target)):
                 if self.vertices and end not in known:
                     yield f"links.{i}.{key}", f": no vertex {end!r}", did_you_mean(end, known)
-            if link.from_ == link.to:
-                yield f"links.{i}", f": {link.to!r} is joined with itself", "leave it out"
-            ways = [(link.from_, link.to)] if link.one_way else [(link.from_, link.to), (link.to, link.from_)]
+            if link.source == link.target:
+                yield f"links.{i}", f": {link.target!r} is joined with itself", "leave it out"
+            ways = [(link.source, link.target)] if link.one_way else [(link.source, link.target), (link.target, link.source)]
             if joined & {*ways}:
                 yield (
                     f"links.{i}",
-                    f": {link.from_!r} and {link.to!r} are joined already",
+                    f": {link.source!r} and {link.target!r} are joined already",
                     "give the link the sum of the capacities",
                 )
             joined |= {*ways}
@@ -259,11 +244,7 @@ class ClusterSchema(Strict):
 
         places = {vertex.name: i for i, vertex in enumerate(self.vertices or ()) if vertex.kind == "gpu"}
         links = self.links or ()
-        ways = [(link.from_, link.to) for link in links] + [(link.to, link.from_) for link in links if not link.one_way]
+        ways = [(link.source, link.target) for link in links] + [(link.target, link.source) for link in links if not link.one_way]
         names = list(places)
         for gpu, (source, target) in _limits.unjoined(names, ways):
             yield f"vertices.{places[names[gpu]]}", f": no way leads from {source!r} to {target!r}", "join them by links"
-
-
-def _flat(value: Any) -> Any:
-    return dict(value) if isinstance(value, Strict) else value

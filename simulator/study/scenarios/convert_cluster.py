@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...hardware.cluster import Cluster
-from ...hardware.gpu import Gpu
-from ...hardware.options import Box, Dragonfly, Drawn, LinkSpec, Options, Routing, Wan
+from ...hardware.gpu import AT_PEAK, Gpu
+from ...hardware.options import Drawn, LinkSpec, Options, Routing, Wan
 from ...units import GB
 from .. import catalog
-from ..gpus.gpu_files import described
+from ..gpus.gpu_files import hashed
 from .grammar import Inside, Nics
 
 if TYPE_CHECKING:
-    from ..gpus.schema import GpuSchema
-    from .clusters import ClusterSchema
+    from .clusters import ClusterFile
 
 PCIE_BYTES_PER_S = 63.0 * GB
 """GPU to NIC where a cluster does not say, PCIe 5.0 x16, unless a GPU's NICs are faster: what leads to them is built for them."""
 
 
-def cluster(schema: ClusterSchema) -> Cluster:
+def cluster(schema: ClusterFile) -> Cluster:
     """A cluster, the modules of its shape and of its nodes' inside found."""
     nics, latency = schema.inter_node or Nics(0, 0.0), schema.latency
     inside = schema.intra_node or Inside("explicit", None, 0.0)
@@ -35,11 +34,11 @@ def cluster(schema: ClusterSchema) -> Cluster:
         shape=catalog.module("shapes", schema.shape or schema.shape_name),
         inside_name=schema.inside_name,
         inside=catalog.module("shapes", schema.inside_name),
-        nvlink=LinkSpec(inside.bytes_per_s, latency.nvlink),
+        nvlink=LinkSpec(inside.bytes_per_s, latency.nvlink_s),
         nvlinks=inside.links,
-        pcie=LinkSpec(schema.pcie or usual, latency.pcie),
-        nic=LinkSpec(nics.bytes_per_s, latency.nic),
-        switch_latency_s=latency.switch,
+        pcie=LinkSpec(schema.pcie_bytes_per_s or usual, latency.pcie_s),
+        nic=LinkSpec(nics.bytes_per_s, latency.nic_s),
+        switch_latency_s=latency.switch_s,
         nics_per_node=nics.per_node,
         nodes_per_pod=schema.nodes_per_pod,
         oversubscription=schema.oversubscription,
@@ -48,44 +47,43 @@ def cluster(schema: ClusterSchema) -> Cluster:
     )
 
 
-def _gpu(schema: GpuSchema) -> Gpu:
+def _gpu(described: Gpu) -> Gpu:
     """The fits of what was measured are only read for a GPU that borrows from them."""
-    if schema.kernels is not None:
-        return described(schema)
+    if described.kernels is not AT_PEAK:
+        return hashed(described)
     from ..gpus.kernel_fits import complete
 
-    return complete(schema)
+    return complete(described)
 
 
-def _options(schema: ClusterSchema) -> Options:
-    box, dragonfly = schema.box, schema.dragonfly
+def _options(schema: ClusterFile) -> Options:
     return Options(
         routing=Routing(schema.routing, schema.routing_seed),
-        dims=tuple(schema.dims or ()),
-        node_dims=tuple(schema.node_dims or ()),
+        dims=schema.dims or (),
+        node_dims=schema.node_dims or (),
         radix=schema.radix,
         spines=schema.spines,
-        dragonfly=Dragonfly(dragonfly.nics_per_router, dragonfly.routers_per_group, dragonfly.global_links),
-        box=Box(box.sockets, box.gpus_per_switch, box.socket, box.bridge),
+        dragonfly=schema.dragonfly,
+        box=schema.box,
         wan=_wan(schema),
         drawn=_drawn(schema),
     )
 
 
-def _wan(schema: ClusterSchema) -> Wan | None:
+def _wan(schema: ClusterFile) -> Wan | None:
     wan = schema.wan
     if wan is None:
         return None
     shapes = tuple(catalog.module("shapes", name) for name in wan.sites)
-    return Wan(tuple(map(catalog.plain, wan.sites)), shapes, LinkSpec(wan.bandwidth, wan.latency))
+    return Wan(tuple(map(catalog.plain, wan.sites)), shapes, LinkSpec(wan.bytes_per_s, wan.latency_s))
 
 
-def _drawn(schema: ClusterSchema) -> Drawn | None:
+def _drawn(schema: ClusterFile) -> Drawn | None:
     if schema.vertices is None or schema.links is None:
         return None
     number = {vertex.name: i for i, vertex in enumerate(schema.vertices)}
     links = []
     for link in schema.links:
-        a, b, spec = number[link.from_], number[link.to], LinkSpec(link.capacity, link.latency)
+        a, b, spec = number[link.source], number[link.target], LinkSpec(link.bytes_per_s, link.latency_s)
         links += [(a, b, spec)] if link.one_way else [(a, b, spec), (b, a, spec)]
     return Drawn(tuple((vertex.name, vertex.kind) for vertex in schema.vertices), tuple(links))

@@ -6,7 +6,6 @@ Every fault names the field that a person would change. All are found in one go.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields, is_dataclass
 from math import gcd, inf
 from typing import Any
 
@@ -14,13 +13,16 @@ from ...binding.fidelity import Fidelity
 from ...errors import Fault, OutsideDomain, UserError, shown
 from ...hardware.cluster import Cluster
 from ...plan.mesh import Mesh
-from ...plan.plan import Overlap, Plan
+from ...plan.plan import Plan
 from ...program.slot import Shape, as_taken, lay_out
-from ...workload.framework import Framework, MemoryOverhead
+from ...workload.framework import Framework
 from ...workload.job import DTYPES, ELEMENT_BYTES, Job
 from ...workload.model import Model
 from .. import catalog, outside
 from ..documents.document import Document
+from ..documents.reader import Boundary, Grammar, faults_in
+from . import grammar
+from .grammar import BOUNDARY
 from .scenario import Perturb, Scenario
 
 MOST_LAYER_SLOTS = 400_000
@@ -79,66 +81,40 @@ def _where(scenario: Scenario, field: str, message: str) -> str:
 
 
 def _well_formed(scenario: Scenario) -> None:
-    """Fields of the right type, each legal by itself: what a file's schema has found out already, and Python's has not."""
-    from ..documents.checked import validated
-    from .schema import SettingsSchema
-
-    parts: list[tuple[str, Any, type[Any]]] = [
-        ("model", scenario.model, Model),
-        ("cluster", scenario.cluster, Cluster),
-        ("plan", scenario.plan, Plan),
-        ("plan.overlap", getattr(scenario.plan, "overlap", None), Overlap),
-        ("job", scenario.job, Job),
-        ("framework", scenario.framework, Framework),
-        ("fidelity", scenario.fidelity, Fidelity),
-        *((f"perturb.{i}", p, Perturb) for i, p in enumerate(scenario.perturb)),
-    ]
-    for name, value, kind in parts:
-        if not isinstance(value, kind):
-            make = name if kind in (Model, Cluster, Framework) else kind.__name__
-            raise UserError(
-                f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=f"sim.{make}(...) makes one"
-            )
-    schedule = scenario.plan.schedule
-    data = {
-        "plan": _plain(scenario.plan) | ({} if isinstance(schedule, str) else {"schedule": "1f1b"}),
-        "job": _plain(scenario.job),
-        "framework": _framework(scenario.framework),
-        "fidelity": _plain(scenario.fidelity),
-        "perturb": [_perturb(p) for p in scenario.perturb],
+    """Whether what was made in Python is of the right type, each field legal by itself; what a file says was checked there."""
+    plan, marks = scenario.plan, Document({}, scenario.marks)
+    sections: dict[str, tuple[Any, type[Any], str]] = {
+        "model": (scenario.model, Model, "sim.model"),
+        "cluster": (scenario.cluster, Cluster, "sim.cluster"),
+        "plan": (plan, Plan, "sim.Plan"),
+        "job": (scenario.job, Job, "sim.Job"),
+        "framework": (scenario.framework, Framework, "sim.framework"),
+        "fidelity": (scenario.fidelity, Fidelity, "sim.Fidelity"),
+        **{f"perturb.{i}": (p, Perturb, "sim.Perturb") for i, p in enumerate(scenario.perturb)},
     }
-    validated(SettingsSchema, Document(data, scenario.marks))
-    if not isinstance(schedule, str) and not any(
-        callable(getattr(schedule, name, None)) for name in ("order", "orders", "__call__")
-    ):
-        raise UserError(f"plan.schedule: {shown(schedule)} is no schedule", hint=outside.SCHEDULE)
+    faults: list[Fault] = []
+    for name, (value, kind, maker) in sections.items():
+        if not isinstance(value, kind):
+            raise UserError(f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=f"{maker}(...) makes one")
+    for name, (value, kind, _) in sections.items():
+        if kind not in (Model, Cluster) and not any(value is one for one in scenario.read):
+            place = tuple(int(part) if part.isdecimal() else part for part in name.split("."))
+            faults += faults_in(value, marks, place, OF_PYTHON)
+    if faults:
+        raise UserError(faults=faults)
 
 
-def _plain(value: Any) -> dict[str, Any]:
-    inner = {field.name: getattr(value, field.name) for field in fields(value)}
-    return {name: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for name, v in inner.items()}
+def _schedule(value: Any) -> Any:
+    """A schedule by name, or an object that is one."""
+    if isinstance(value, str):
+        return grammar.schedule(value)
+    if not any(callable(getattr(value, name, None)) for name in ("order", "orders", "__call__")):
+        raise UserError(f"{shown(value)} is no schedule", hint=outside.SCHEDULE)
+    return value
 
 
-def _framework(framework: Framework) -> dict[str, Any]:
-    data = _plain(framework)
-    times = data["host"] if isinstance(data["host"], dict) else {}
-    written: dict[str, Any] = {}
-    if times:
-        written["host"] = {name.removesuffix("_s"): f"{shown(time)} s" for name, time in times.items()}
-    if isinstance(framework.memory, MemoryOverhead):
-        taken = framework.memory
-        written["memory"] = {
-            "context": f"{taken.context_bytes} B",
-            "nccl_buffer": f"{taken.nccl_buffer_bytes} B",
-            "nccl_channels": taken.nccl_channels,
-            "fragmentation": taken.fragmentation_fraction,
-        }
-    return {**data, **written}
-
-
-def _perturb(p: Perturb) -> dict[str, Any]:
-    times = {"from": f"{shown(p.from_s)} s", "until": None if p.until_s is None else f"{shown(p.until_s)} s"}
-    return {"rank": p.rank, "speed": p.speed, "link": p.link, "capacity": p.capacity, **times}
+OF_PYTHON = Boundary({**BOUNDARY.grammars, "schedule": Grammar(_schedule, "1f1b")})
+"""What Python may say: there a schedule may also be an object."""
 
 
 def _degrees(scenario: Scenario) -> Found:

@@ -6,15 +6,14 @@ import re
 from typing import Any, NamedTuple
 
 from ...errors import UserError, did_you_mean, either, nearest, shown
-from ...kernels import NARROW_BYTES
 from ...plan.mesh import Mesh
 from ...units import BYTES_PER_SECOND, parse
 from .. import catalog
+from ..documents.reader import Boundary, Grammar
 
 MOST_NICS = 1024
 MOST_SITES = 64
 DRAWN = "vertices: [{name: gpu0, kind: gpu}, ...], links: [{from: gpu0, to: gpu1, capacity: 50 GB/s, latency: 1 us}, ...]"
-LATER_DTYPES = ("fp4", "mxfp4", "tf32", "fp64", "int8")
 _NICS = re.compile(r"\s*(?:([0-9]{1,9})\s*[x×]\s*)?(.+)", re.DOTALL)
 
 
@@ -135,27 +134,6 @@ def rank_order(text: Any) -> str:
     return str(text)
 
 
-def dtype(name: Any) -> str:
-    """A number format that weights and activations can have."""
-    from ...workload.job import DTYPES
-
-    if _text(name, "bf16").lower() in LATER_DTYPES:
-        raise UserError(f"training in {name} is not modelled yet", hint=f"use {either(DTYPES)}")
-    if name not in DTYPES:
-        raise UserError(f"{shown(name)} is no number format", hint=did_you_mean(name, DTYPES))
-    return str(name)
-
-
-def formats(value: Any) -> tuple[str, ...]:
-    """The narrow formats that a framework has."""
-    if not isinstance(value, (list, tuple)):
-        raise UserError(f"{shown(value)} is no list of formats", hint="[fp8, mxfp8], or [] for none")
-    for name in value:
-        if not isinstance(name, str) or name not in NARROW_BYTES:
-            raise UserError(f"{shown(name)} is no format of eight or four bits", hint=did_you_mean(str(name), NARROW_BYTES))
-    return tuple(value)
-
-
 def attention(text: Any) -> str:
     """A library of attention kernels of which some were measured, `unfused`, or nothing for the usual one of a GPU."""
     if isinstance(text, str) and not text:
@@ -164,13 +142,6 @@ def attention(text: Any) -> str:
     from ..gpus.kernel_fits import shelf
 
     return known_library(_text(text, "flash_attention"), shelf())
-
-
-def nearest_divisor(whole: int, wanted: int) -> int:
-    """The divisor of `whole` that is nearest to `wanted`; of two the smaller."""
-    below = next(n for n in range(min(wanted, whole), 0, -1) if whole % n == 0)
-    above = next((n for n in range(wanted, min(whole, 2 * wanted) + 1) if whole % n == 0), below)
-    return min(below, above, key=lambda n: (abs(n - wanted), n))
 
 
 def fabric(text: Any) -> str:
@@ -196,3 +167,16 @@ def _fabric_file(path: str) -> str:
         hint = next((fault.hint for fault in error.faults if fault.hint), "`trainsim calibrate links` writes one")
         raise UserError("\n    ".join(told), hint=hint) from None
     return path
+
+
+BOUNDARY = Boundary({
+    "attention": Grammar(attention, "flash_attention"),
+    "fabric": Grammar(fabric, "ndr-ib"),
+    "inter_node": Grammar(inter_node, "8x400 Gbit/s"),
+    "intra_node": Grammar(intra_node, "NVSwitch 450 GB/s"),
+    "rank_order": Grammar(rank_order, "tp-cp-ep-dp-pp"),
+    "schedule": Grammar(schedule, "1f1b"),
+    "shape": Grammar(shape, "rail-optimized"),
+    "sites": Grammar(sites, "[rail-optimized, leaf-spine]", ("integer", "array")),
+})  # fmt: skip
+"""The kinds of text in a scenario."""

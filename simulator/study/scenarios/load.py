@@ -19,7 +19,7 @@ from ..documents.hugging_face import refuse_config
 from ..documents.references import beside, placed
 from ..documents.source import parse, read, scalar
 from .code import Trust
-from .references import from_document
+from .schema import from_document
 
 if TYPE_CHECKING:
     from .scenario import Scenario
@@ -53,6 +53,16 @@ def load_one(path: str | Path, settings: Iterable[str] = (), *, trust: bool = Fa
 def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
     """The scenario of a mapping such as a YAML file holds; `trust` is for the files that it names."""
     return _understood(_with_settings(_extended(Document.of(data), ()), settings), Trust(trust))
+
+
+def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tenancy:
+    """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds.
+
+    With `trust` the files that it names may name code, which is imported.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(f"a scenario is a mapping, not {shown(data)}", hint='a file is read by load("scenario.yaml")')
+    return from_mapping(data, trust=trust)
 
 
 def _understood(document: Document, trust: Trust) -> Scenario | Tenancy:

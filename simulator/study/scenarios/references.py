@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from ...fields import Declared, required
+from ...workload.model import Model
 from .. import catalog
 from ..documents import references
 from ..documents.document import Document, Place
 from ..documents.references import Step, beside
-from ..documents.strict import required
 from ..gpus import gpu_files
+from .clusters import ClusterFile
 from .code import Trust
-
-if TYPE_CHECKING:
-    from ..documents.strict import Strict
-    from .scenario import Scenario
+from .grammar import BOUNDARY
 
 NAMED: tuple[tuple[Place, str], ...] = (
     (("model",), "models"),
@@ -28,23 +27,16 @@ FABRIC: Place = ("cluster", "fabric")
 SCHEDULE: Place = ("plan", "schedule")
 
 
-def from_document(document: Document, trust: Trust) -> Scenario:
-    """The scenario of a document, or the faults of all its sections together."""
-    from .convert import scenario
-    from .schema import ScenarioSchema
-
-    return scenario(*understood(document, NAMED, ScenarioSchema, trust=trust))
-
-
 def understood(
-    document: Document, named: Iterable[tuple[Place, str]], schema: type[Strict], at: Place = (), *, trust: Trust
+    document: Document, named: Iterable[tuple[Place, str]], schema: type[Declared], at: Place = (), *, trust: Trust
 ) -> Any:
     """What stands at a place of a document as `schema`, its names resolved, and the document with what they stand for.
 
     Raises `UserError` with all that is wrong, in the order of reading.
     """
     names = ((place, _resolves(place, kind)) for place, kind in named)
-    return references.understood(document, names, (_located, gpu_files.profiled, trust.refuse, trust.admit), schema, at)
+    paths = (_located, gpu_files.profiled, trust.refuse, trust.admit)
+    return references.understood(document, names, paths, schema, at, BOUNDARY)
 
 
 def _resolves(place: Place, kind: str) -> Step:
@@ -55,23 +47,11 @@ def resolved(document: Document, place: Place, kind: str) -> Document:
     """The document with a name, a path or a mapping with a name replaced by the contents of its file."""
     if kind == "gpus":
         return gpu_files.resolved(document, place)
-    return references.resolved(document, place, kind, NEEDED.get(kind))
+    return references.resolved(document, place, kind, required(DESCRIBED_BY[kind]) if kind in DESCRIBED_BY else None)
 
 
-def _of_a_model() -> Iterator[str]:
-    from .schema import ModelSchema
-
-    return required(ModelSchema)
-
-
-def _of_a_cluster() -> Iterator[str]:
-    from .clusters import ClusterSchema
-
-    return required(ClusterSchema)
-
-
-NEEDED = {"models": _of_a_model, "clusters": _of_a_cluster}
-"""The keys with which a mapping needs no file to start from: its name is then only a name."""
+DESCRIBED_BY: Mapping[str, type[Declared]] = {"models": Model, "clusters": ClusterFile}
+"""What a mapping describes that needs no file to start from if it has all required keys: its name is then only a name."""
 
 
 def _located(document: Document) -> Document:

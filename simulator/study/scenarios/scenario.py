@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ... import escape
 from ...binding.fidelity import Fidelity
+from ...fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ...hardware.cluster import Cluster
 from ...plan.plan import Plan
+from ...units import show_s
 from ...workload.framework import Framework
 from ...workload.job import Job
 from ...workload.model import Model
@@ -20,16 +22,42 @@ if TYPE_CHECKING:
     from ..runs.run import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Perturb:
-    """A disturbance by name: `speed` of a rank or `capacity` of a link as a factor, from a time until another."""
+EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
 
-    rank: int | None = None
-    speed: float | None = None
-    link: str | None = None
-    capacity: float | None = None
-    from_s: float = 0.0
-    until_s: float | None = None
+
+@documented
+@dataclass(frozen=True, slots=True)
+class Perturb(Declared):
+    """A rank that computes slower or a link that carries less, from one time until another."""
+
+    rank: Annotated[int | None, Limits(ge=0), "the rank that is slower"] = None
+    speed: Annotated[
+        float | None, Limits(ge=LEAST_FACTOR, le=100), "of the rank, a constant factor; random ones are not modelled yet"
+    ] = None
+    link: Annotated[Name | None, "the link that carries less, as source>target"] = None
+    capacity: Annotated[
+        float | None, Limits(ge=0, le=100), "of the link, a constant factor; random ones are not modelled yet"
+    ] = None
+    from_s: Annotated[Seconds, "when it starts"] = 0.0
+    until_s: Annotated[Seconds | None, "when it ends; None for never"] = None
+
+    not_yet: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("random", "seed", "distribution", "probability", "jitter"), "random perturbations are not modelled yet"
+    )
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        of_rank, of_link = self.rank is not None, self.link is not None
+        if of_rank == of_link:
+            yield "", f" names {'both a rank and a link' if of_rank else 'neither a rank nor a link'}", EXAMPLE
+        elif (self.speed is not None, self.capacity is not None) != (of_rank, of_link):
+            yield "", " gives a rank a speed, or a link a capacity, and nothing else", EXAMPLE
+        if self.until_s is not None and self.until_s <= self.from_s:
+            message = f": {show_s(self.until_s)} is not after {show_s(self.from_s)}, where it starts"
+            yield "until", message, "leave it out for no end"
+        if self.capacity == 0 and self.until_s is None:
+            yield "capacity", ": a link that carries nothing for ever stops the step", "give until, or a small capacity"
+        if self.capacity and self.capacity < LEAST_FACTOR:
+            yield "capacity", f": {self.capacity} is too small", f"at least {LEAST_FACTOR}, or 0 with an until"
 
 
 @dataclass(frozen=True)
@@ -45,6 +73,8 @@ class Scenario:
     framework: Framework = field(default_factory=Framework)
     marks: Mapping[Place, Mark] = field(default_factory=dict, compare=False, repr=False)
     """Where the values came from, for messages."""
+    read: tuple[object, ...] = field(default=(), compare=False, repr=False)
+    """Sections that the reader of files made, and has checked."""
 
     def __repr__(self) -> str:
         return f"Scenario({escape.terminal(self.model.name)} on {self.cluster!r}, {self.plan!r})"

@@ -13,8 +13,9 @@ from ...hardware.cluster import Cluster
 from ..documents.document import Document, Place
 from .clusters import MOST_GPUS
 from .code import FIELDS, Trust
-from .references import from_document, resolved
+from .references import resolved
 from .scenario import Perturb, Scenario
+from .schema import from_document
 
 if TYPE_CHECKING:
     from ..jobs import SharedRun

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ...fields import keys
 from ...hardware.cluster import Cluster
 from ...hardware.gpu import Gpu
 from .. import catalog
-from ..gpus.gpu_files import schema_of
-from .clusters import ClusterSchema
+from ..gpus.gpu_files import file_of
+from .clusters import ClusterFile
 from .scenario import Scenario
 
 
@@ -16,7 +17,7 @@ def unused(scenario: Scenario) -> list[str]:
 
 
 def _power(gpu: Gpu) -> list[str]:
-    usual_w = schema_of(gpu.name).tdp if gpu.name in catalog.files("gpus") else 0.0
+    usual_w = file_of(gpu.name).tdp_w if gpu.name in catalog.files("gpus") else 0.0
     if gpu.tdp_w == usual_w:
         return []
     return [f"cluster.gpu.tdp: {gpu.tdp_w:g} W has no effect, power is not modelled yet"]
@@ -26,6 +27,6 @@ def _pods(cluster: Cluster) -> list[str]:
     """Nodes per pod, which shapes without pods do not look at: those of a WAN's sites count too."""
     shapes = [cluster.shape, *(cluster.options.wan.shapes if cluster.options.wan else ())]
     has_pods = any("nodes_per_pod" in getattr(shape, "OPTIONS", ("nodes_per_pod",)) for shape in shapes)
-    if has_pods or cluster.nodes == 1 or cluster.nodes_per_pod == ClusterSchema.nodes_per_pod:
+    if has_pods or cluster.nodes == 1 or cluster.nodes_per_pod == keys(ClusterFile)["nodes_per_pod"].default:
         return []
     return [f"cluster.nodes_per_pod: {cluster.nodes_per_pod} has no effect, the shape {cluster.shape_name} has no pods"]

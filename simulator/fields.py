@@ -1,0 +1,369 @@
+"""Annotations of the fields of a dataclass: limits, units, choices and meaning, declared once for files and Python alike.
+
+A field is one line, such as `tp: Annotated[Degree, "GPUs that share every layer"] = 1`. The reader of files, the JSON Schema, the
+messages of faults and `help()` all take it from there. A plain string is the meaning. A `Dimension` says that files write the
+value with a unit, and the suffix of that unit is left out of the key: `kernel_s` is `kernel: 5 us` in a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import MISSING, dataclass
+from functools import cache, cached_property
+from inspect import Parameter, Signature
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from .errors import shown
+from .units import BYTES, BYTES_OR_NONE, BYTES_PER_SECOND, FLOP_PER_SECOND, HERTZ, LATENCY, SECONDS, WATTS, Dimension
+
+Contradiction = tuple[str, str, str]
+"""(field, what is wrong, hint): fields that are right one by one and do not go together."""
+T = TypeVar("T")
+R = TypeVar("R")
+SUFFIX = {
+    "bytes": "_bytes",
+    "bytes per second": "_bytes_per_s",
+    "seconds": "_s",
+    "flop per second": "_flop_per_s",
+    "watts": "_w",
+    "hertz": "_hz",
+}
+"""How the name of a field ends that holds a quantity of a dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a number."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    @property
+    def words(self) -> Iterator[str]:
+        """The bounds as a hint says them."""
+        named = (("at least", self.ge), ("above", self.gt), ("at most", self.le), ("below", self.lt))
+        return (f"{side} {bound}" for side, bound in named if bound is not None)
+
+    def broken_by(self, value: float) -> tuple[str, str] | None:
+        """How a number breaks them, and what would keep to them."""
+        if self.ge is not None and value < self.ge:
+            return "too small", f"at least {self.ge:.12g}"
+        if self.gt is not None and value <= self.gt:
+            return "too small", f"more than {self.gt:.12g}"
+        if self.le is not None and value > self.le:
+            return "too large", f"at most {self.le:.12g}"
+        if self.lt is not None and value >= self.lt:
+            return "too large", f"less than {self.lt:.12g}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Bounds of the length of a text or a list."""
+
+    least: int = 0
+    most: int | None = None
+
+    def broken_by(self, value: Sized) -> tuple[str, str] | None:
+        """How a text or a list breaks them, and what would keep to them."""
+        of = "characters" if isinstance(value, str) else "entries"
+        if len(value) < self.least:
+            return "too short" if value else "empty", f"at least {self.least} {of}"
+        if self.most is not None and len(value) > self.most:
+            return "too long", f"at most {self.most} {of}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A count that the simulator calculates with as a float: files hold whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a field in files, where that is not its name without the unit; none for a field that files do not have."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text with a grammar of its own, which the boundary knows by this name: a schedule, a fabric, a bandwidth of links."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The one value of a field that is modelled so far."""
+
+    value: int | bool
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Words that a field will take and that are not modelled yet."""
+
+    words: tuple[str, ...]
+    what: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """What the choices of a field are, for the fault of a word that is none of them."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a field is written to a file: in which format, and also at its default where another field is written."""
+
+    format: str = ".4g"
+    with_field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The default of a field that follows from the other values of a file."""
+
+    of: Callable[[Mapping[str, Any]], Any]
+
+
+def once(find: Callable[[T], R]) -> Callable[[T], R]:
+    """Finds what follows from a class only once."""
+    return cache(find)
+
+
+NO_KEY = Key()
+LEAST_FACTOR = 0.001
+Degree = Annotated[int, Limits(ge=1, le=2**20)]
+Size = Annotated[int, Limits(ge=1, le=2**24)]
+Name = Annotated[str, Length(1, 1000)]
+Fraction = Annotated[float, Limits(ge=LEAST_FACTOR, le=1)]
+Share = Annotated[float, Limits(gt=0, le=1)]
+Bytes = Annotated[float, BYTES]
+BytesOrNone = Annotated[float, BYTES_OR_NONE]
+BytesPerSecond = Annotated[float, BYTES_PER_SECOND]
+Latency = Annotated[float, LATENCY]
+FlopPerSecond = Annotated[float, FLOP_PER_SECOND]
+Watts = Annotated[float, WATTS]
+Hertz = Annotated[float, HERTZ]
+Seconds = Annotated[float, SECONDS]
+
+
+class Declared:
+    """A frozen dataclass whose annotations are its schema."""
+
+    __slots__ = ()
+
+    comments: ClassVar[Mapping[str, Any]] = {}
+    """Keys of a file that only people read, with their types."""
+    not_yet: ClassVar[Mapping[str, str]] = {}
+    """Keys of the contract that are not modelled yet: refused with a reason instead of a guess at a typo."""
+    instead: ClassVar[str] = "leave it out"
+    """What to do about such a key."""
+    before: ClassVar[tuple[str, ...]] = ()
+    """Keys of the format that are taken out before the rest is checked."""
+
+    @classmethod
+    def prepared(cls, data: Any) -> Any:
+        """The data of a file as it is checked."""
+        return data
+
+    @classmethod
+    def gaps(cls, given: Mapping[str, Any]) -> Iterator[Contradiction]:
+        """What is wrong with leaving fields out beside the values that are given."""
+        return iter(())
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """What is wrong with the fields together."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Form:
+    """An annotation taken apart: the type itself, what is noted beside it, and whether it may be None."""
+
+    kind: Any
+    notes: tuple[Any, ...]
+    optional: bool
+
+    def note(self, of: type[T]) -> T | None:
+        """The note of a kind, the outermost if there are several."""
+        return next((note for note in reversed(self.notes) if isinstance(note, of)), None)
+
+    @cached_property
+    def text(self) -> Text | None:
+        return self.note(Text)
+
+    @cached_property
+    def dimension(self) -> Dimension | None:
+        return self.note(Dimension)
+
+    @cached_property
+    def usual(self) -> Usual | None:
+        return self.note(Usual)
+
+    @cached_property
+    def only(self) -> Only | None:
+        return self.note(Only)
+
+    @cached_property
+    def whole(self) -> bool:
+        return self.note(Whole) is not None
+
+    @cached_property
+    def written(self) -> Written:
+        return self.note(Written) or Written()
+
+    @cached_property
+    def limits(self) -> tuple[Limits | Length, ...]:
+        """The bounds of a number, or of the length of a text or a list."""
+        return tuple(note for note in self.notes if isinstance(note, (Limits, Length)))
+
+    @cached_property
+    def origin(self) -> Any:
+        """The type without its parameters."""
+        return get_origin(self.kind) or self.kind
+
+    @cached_property
+    def members(self) -> tuple[Form, ...]:
+        """What a container holds, of a mapping its keys and its values; or the alternatives of a union."""
+        return tuple(form(inner) for inner in get_args(self.kind) if inner is not Ellipsis) if not self.choices else ()
+
+    @cached_property
+    def meaning(self) -> str:
+        return self.note(str) or ""
+
+    @cached_property
+    def choices(self) -> tuple[str, ...]:
+        """The words that are legal, if only some are."""
+        return get_args(self.kind) if self.origin is Literal else ()
+
+    @cached_property
+    def record(self) -> type[Declared] | None:
+        """The dataclass that the field holds, or a list of."""
+        if isinstance(self.kind, type) and issubclass(self.kind, Declared):
+            return self.kind
+        return self.members[0].record if self.origin in (list, tuple) and self.members else None
+
+    @property
+    def is_record(self) -> bool:
+        """Whether the field holds one dataclass."""
+        return self.record is not None and self.record is self.kind
+
+
+@once
+def form(hint: Any) -> Form:
+    """An annotation taken apart."""
+    notes: tuple[Any, ...] = ()
+    optional = False
+    while True:
+        members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        if get_origin(hint) is Annotated:
+            notes, hint = (*hint.__metadata__, *notes), hint.__origin__
+        elif len(members) == 2 and members[1] is type(None):
+            hint, optional = members[0], True
+        else:
+            return Form(hint, notes, optional)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """A field of a dataclass as it was declared."""
+
+    name: str
+    key: str
+    """In a file; none if files do not have the field."""
+    form: Form
+    default: Any
+    """`MISSING` if there is none."""
+
+    @property
+    def required(self) -> bool:
+        """Whether a file has to say it."""
+        return self.default is MISSING and not self.form.usual and bool(self.key)
+
+
+@once
+def specs(of: type[Declared]) -> tuple[FieldSpec, ...]:
+    """The fields of a dataclass as they were declared."""
+    hints = get_type_hints(of, include_extras=True)
+    every: Iterable[dataclasses.Field[Any]] = dataclasses.fields(of)  # type: ignore[arg-type]
+    forms = {one.name: form(hints[one.name]) for one in every}
+    return tuple(FieldSpec(one.name, _key(one.name, forms[one.name]), forms[one.name], _default(one)) for one in every)
+
+
+@once
+def keys(of: type[Declared]) -> Mapping[str, FieldSpec]:
+    """The fields that files have, by their keys."""
+    return {spec.key: spec for spec in specs(of) if spec.key}
+
+
+def required(of: type[Declared]) -> list[str]:
+    """The keys without a default."""
+    return [key for key, spec in keys(of).items() if spec.required]
+
+
+def _key(name: str, of: Form) -> str:
+    key, dimension = of.note(Key), of.dimension
+    return key.name if key else name.removesuffix(SUFFIX[dimension.name]) if dimension else name
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def limits_words(of: Form) -> str:
+    """The bounds of a number, in words."""
+    return ", ".join(words for limits in of.limits if isinstance(limits, Limits) for words in limits.words)
+
+
+def type_words(of: Form) -> str:
+    """The type of a field, in words: its choices, its unit or its bounds."""
+    dimension, only = of.dimension, of.only
+    if of.choices:
+        kind = f"one of {', '.join(of.choices)}"
+    elif dimension:
+        kind = f"in {dimension.name}"
+    else:
+        names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+        kind = names.get(of.kind, getattr(of.kind, "__name__", str(of.origin)))
+    parts = [kind, f"only {shown(only.value)} so far" if only else limits_words(of), "or None" if of.optional else ""]
+    return ", ".join(filter(None, parts))
+
+
+class _Documentation:
+    """The docstring of a class with what its fields are, put together only when somebody asks."""
+
+    def __init__(self, about: str | None) -> None:
+        self.about = about or ""
+
+    def __get__(self, instance: object, owner: type[Declared]) -> str:
+        lines = [self.about, "", "Fields:"]
+        for spec in specs(owner):
+            default = "" if spec.default is MISSING else f"; default {spec.default!r}"
+            lines += [f"    {spec.name} ({type_words(spec.form)}{default})"]
+            lines += [f"        {spec.form.meaning}"] if spec.form.meaning else []
+        return "\n".join(lines)
+
+
+class _Signature:
+    """The signature of a dataclass without what is noted beside the types, which `_Documentation` says in words."""
+
+    def __get__(self, instance: object, owner: type[Declared]) -> Signature:
+        defaults = {one.name: Parameter.empty if one.default is MISSING else one.default for one in specs(owner)}
+        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value) for name, value in defaults.items()])
+
+
+def documented(of: type[T]) -> type[T]:
+    """Shows what the fields of a dataclass mean in `help()`."""
+    of.__doc__ = _Documentation(of.__doc__)  # type: ignore[assignment]
+    of.__signature__ = _Signature()  # type: ignore[attr-defined]
+    return of
