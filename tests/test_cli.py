@@ -70,8 +70,8 @@ def test_version() -> None:
     assert trainsim("--version").out == f"trainsim, version {version('cluster-training-simulator')}\n"
 
 
-TABLE = """system,fabric,gpu,gpus,nodes,collective,algorithm,dtype,bytes,time_us
-mine,NVLink4 NVSwitch,H100-SXM,8,1,all_reduce,auto,fp16,67108864,340
+TABLE = """system,gpu,gpus,nodes,inside,network,collective,dtype,bytes,time_us
+mine,H100-SXM,8,1,nvlink4-nvswitch,,all_reduce,fp16,67108864,340
 """
 TIMES = "{0:.2f} {1:.2f} {2:.2f} 0"
 LOG = "\n".join(

@@ -10,7 +10,7 @@ import pytest
 
 import simulator as sim
 from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER, exposed
-from simulator.study.links.library import conduct_on
+from simulator.study.links.library import policy_on
 from simulator.study.runs.run import Run
 
 from .house import scenario, small_cluster, small_model
@@ -92,7 +92,7 @@ def test_t1_5_bytes_hold_the_edge_and_the_propagation_of_the_links_only_what_wai
         if fabric == "ideal":
             assert sent.end_ns - sent.start_ns == wire_ns
         else:
-            known = conduct_on(cluster).alone("sendrecv", "point_to_point", np.array([0, 0]), 256 * 512 * 2)
+            known = policy_on(cluster).uncontended_time("sendrecv", "point_to_point", np.array([0, 0]), 256 * 512 * 2)
             assert known
             assert sent.arrival_ns - sent.start_ns == pytest.approx(known.seconds * 1e9, abs=2)
             assert run.engine_timeline.expansion.graph.solo_ns[sent.task] > 0

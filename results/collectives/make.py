@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
@@ -25,18 +26,19 @@ import numpy as np
 import published
 
 from simulator.costs import theory
-from simulator.costs.curves import DIRECT_MOST_BYTES, Curve, alone
+from simulator.costs.curves import Curve, uncontended_time
 from simulator.costs.links import LAWS, Across, Inside, Laws
 from simulator.costs.theory import Call
 from simulator.errors import UserError
 from simulator.files import atomic
+from simulator.hardware.cluster import Cluster
 from simulator.study.calibrate.fit import Free, Point, fitted, knots
 from simulator.study.links import fabric_text, fabrics
-from simulator.study.links.choices import chosen_on
-from simulator.study.links.cluster_links import PCIE_CLOCK_GHZ
-from simulator.study.links.describe import algorithm, machine
-from simulator.study.links.fabrics import Fabric
+from simulator.study.links.cluster_links import PCIE_CLOCK_GHZ, Links, links_of
+from simulator.study.links.fabrics import Fabric, Loader
+from simulator.study.links.library import LIBRARIES, policy_on
 from simulator.study.scenarios.api import cluster as find
+from simulator.study.validate.measured_cluster import COLUMNS, cluster_of
 from simulator.units import GB, KIB, MIB, US_PER_S, show_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,11 +163,11 @@ whose rate NCCL itself puts at a third to a quarter (tuning.cc): up to 256 KiB, 
 SANITY = "Never fitted; but what PCIe takes was set by hand with the two servers in view, in its form and in its numbers."
 
 SIZES_NOTE = """All fitted again, the laws too, without one size, in every series; then that size, each row by the curve of its
-own series, whatever its words are taken to mean: what a curve is worth between its knots. (Of cluster00 the
-words say NDR at 50 GB/s, and its curves are kept under a name of their own, which nobody gets who does not ask
+own series, whatever its description is taken to mean: what a curve is worth between its knots. (Of cluster00 the
+table says NDR at 50 GB/s, and its curves are kept under a name of their own, which nobody gets who does not ask
 for it: as shipped it is 66% fast.)"""
-SYSTEMS_NOTE = """All fitted again, the laws too, without one system; then that system from its words. p5 and HGX H100 share a
-fabric. The rows of all systems together are one reading of how good this is, the mean of the systems' medians
+SYSTEMS_NOTE = """All fitted again, the laws too, without one system; then that system from its description. p5 and HGX H100 share
+a fabric. The rows of all systems together are one reading of how good this is, the mean of the systems' medians
 another, and both are given. A whole generation of NVLink is not to be had from two others: launches of B200
 take half as many cycles again, which nothing in its description says. cluster00 sends at a quarter of what its
 NICs are sold with, from one GPU to one GPU, and so does nobody else."""
@@ -190,17 +192,25 @@ the others where its points are silent."""
 
 # Reading --------------------------------------------------------------------------------------------------------------------
 
+Cells = tuple[str, ...]
+"""What a row says of its machine, column by column."""
+
+
+@cache
+def machine(cells: Cells) -> tuple[Cluster, int, int]:
+    """The cluster that cells describe, and over how many of its GPUs and nodes a row was measured."""
+    return cluster_of(dict(zip(COLUMNS, cells, strict=True)))
+
 
 @dataclass(frozen=True)
 class Measured:
-    """One row: who was measured, the call, and the fabrics that its words mean."""
+    """One row: who was measured, the call, the cluster that it describes, and the fabrics that speak of it."""
 
     system: str
     role: str
     call: Call
     seconds: float
-    gpu: str
-    fabric: str
+    machine: Cells
     inside: str
     across: str
     version: str
@@ -213,25 +223,41 @@ class Measured:
 
 
 def measured(path: Path) -> list[Measured]:
-    """Every row whose machine is named."""
+    """Every row whose machine is described."""
     described = {fabric.name: fabric for fabric in DESCRIBED}
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
+    links_of_cells = cache(lambda cells: links_on(cells, described.__getitem__))
     found = []
     for row in rows:
+        cells, size = tuple(row[column] for column in COLUMNS), float(row["bytes"])
         try:
-            where = machine(row["gpu"], row["fabric"], int(row["gpus"]), int(row["nodes"]), described.__getitem__)
+            _, gpus, nodes = machine(cells)
         except UserError:
             continue
-        name = algorithm(row["algorithm"], row["dtype"])
-        size = float(row["bytes"])
-        name = "auto" if row["collective"] != "all_reduce" or (name == "direct" and size > DIRECT_MOST_BYTES) else name
-        call = Call(row["collective"], size, int(row["gpus"]), where.nodes, name)
-        network = where.across.name if where.across else ""
-        time = float(row["time_us"]) * US
-        words = (row["gpu"], row["fabric"], where.inside.name, network, row["nccl"], row["source"])
-        found.append(Measured(row["system"], row["role"], call, time, *words))
+        links = links_of_cells(cells)
+        call = Call(row["collective"], size, gpus, nodes, series_of(row["collective"], row["library"], size))
+        network = links.across.name if links.across else ""
+        known = (cells, links.inside.name, network, row["nccl"], row["source"])
+        found.append(Measured(row["system"], row["role"], call, float(row["time_us"]) * US, *known))
     return found
+
+
+def series_of(kind: str, library: str, size: float) -> str:
+    """The measured series that a row belongs to: how a library did it that chose for itself."""
+    if kind != "all_reduce":
+        return "auto"
+    own = LIBRARIES[library]
+    return "direct" if size <= own.direct_most_bytes else own.series
+
+
+def links_on(cells: Cells, load: Loader) -> Links:
+    """The links of the cluster that cells describe."""
+    cluster, _, _ = machine(cells)
+    links = links_of(cluster, load)
+    if links is None:
+        raise LookupError(cluster.name)
+    return links
 
 
 # Fitting --------------------------------------------------------------------------------------------------------------------
@@ -244,11 +270,15 @@ class Built:
     fabrics: Mapping[str, Fabric]
     laws: Laws
 
+    @cached_property
+    def links(self) -> Callable[[Cells], Links]:
+        """The links that cells describe, looked up once."""
+        return cache(lambda cells: links_on(cells, self.fabrics.__getitem__))
+
     def seconds(self, row: Measured) -> float:
-        """The prediction for a row, from its words alone."""
-        c = row.call
-        where = machine(row.gpu, row.fabric, c.ranks, c.nodes, self.fabrics.__getitem__)
-        return alone(c, where.inside, where.across, where.curves, laws=self.laws).seconds
+        """The prediction for a row, from its description alone."""
+        links = self.links(row.machine)
+        return uncontended_time(row.call, links.inside, links.across, links.curves, laws=self.laws).seconds
 
 
 def build(rows: Sequence[Measured], *, laws: bool) -> Built:
@@ -268,12 +298,12 @@ def build(rows: Sequence[Measured], *, laws: bool) -> Built:
         held = constants[fabric.name]
         held_as = {"inside": held} if isinstance(held, Inside) else {"across": held}
         known = "measured" if own or count[fabric.name] else "theoretical"
-        told = _told(fabric, behind, fitted_too=bool(count[fabric.name]))
-        made[fabric.name] = replace(fabric, provenance=known, source=told, curves=own, **held_as)
+        source = _source(fabric, behind, fitted_too=bool(count[fabric.name]))
+        made[fabric.name] = replace(fabric, provenance=known, source=source, curves=own, **held_as)
     return Built(made, constants["laws"])
 
 
-def _told(fabric: Fabric, rows: Sequence[Measured], *, fitted_too: bool) -> str:
+def _source(fabric: Fabric, rows: Sequence[Measured], *, fitted_too: bool) -> str:
     """Where the numbers of a fabric come from: its rate, and the measurements behind its curves and other constants."""
     if not rows:
         return f"{fabric.source}; the rest assumed, or as on the fabrics that were measured"
@@ -407,7 +437,7 @@ def own_curve_errors(built: Built, rows: Iterable[Measured]) -> Errors:
         ]
         across_links = near[0].across if near else None
         within = built.fabrics[row.inside].inside
-        time = alone(c, near[0].inside if near else within, across_links, near, laws=built.laws).seconds
+        time = uncontended_time(c, near[0].inside if near else within, across_links, near, laws=built.laws).seconds
         found[row.system, place(row)].append(time / row.seconds - 1)
     return found
 
@@ -478,7 +508,7 @@ def switches_table() -> list[str]:
         for nodes in OVER_NODES:
             cluster = find(name, nodes=nodes)
             over = np.arange(cluster.gpus) // cluster.gpus_per_node
-            chosen = chosen_on(cluster)
+            chosen = policy_on(cluster).library_choice
             taken = [(2**k, chosen("all_reduce", over, 2**k)) for k in range(3, 35)] if chosen else []
             firsts = [(size, what) for (size, what), (_, before) in zip(taken[1:], taken, strict=False) if what != before]
             way = ", ".join([str(taken[0][1]), *(f"{what} from {show_bytes(size).replace('.0 ', ' ')}" for size, what in firsts)])
@@ -492,7 +522,7 @@ def report(rows: Sequence[Measured], built: Built) -> str:
     lines = ["# How well collectives are predicted", ""]
     lines += ["Written by make.py. Errors are predicted / measured - 1 of single rows; all runs and versions of NCCL count.", ""]
     bare = Built({name: replace(f, curves=()) for name, f in built.fabrics.items()}, built.laws)
-    lines += table("As shipped", errors(built, fit), "Rows that were fitted, predicted from their words.")
+    lines += table("As shipped", errors(built, fit), "Rows that were fitted, predicted from the columns that describe them.")
     lines += table("Theory alone", errors(bare, fit), "The same without any curve: five constants per fabric, and the laws.")
     lines += table("Leave one size out", leave_one_size_out(fit), SIZES_NOTE)
     lines += table(

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from collective_sources import READ
 
-from simulator.costs.curves import alone
+from simulator.costs.curves import uncontended_time
 from simulator.costs.links import Laws
 from simulator.costs.theory import Call
-from simulator.study.links.describe import machine
+from simulator.study.links.cluster_links import links_of
 from simulator.study.links.fabrics import Fabric
+from simulator.study.validate.measured_cluster import COLUMNS, cluster_of
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 
 ALPS = "boeschf/nccl-benchmark-on-alps-2025@897cff4, 2025"
@@ -28,13 +29,38 @@ NVLS_ISSUE, H200_ISSUE, H800_ISSUE = "NVIDIA/nccl-tests#212, 2024", "NVIDIA/nccl
 RTX4090_ISSUES = f"NVIDIA/nccl#1603 and tinygrad/open-gpu-kernel-modules#36, {READ}"
 RTX5090_ISSUE, BRIDGE_ISSUE = "NVIDIA/nccl#1639, 2025", "NVIDIA/nccl-tests#178, 2023"
 
-GH200 = ("GH200", "NVLink4 + Slingshot 4x200Gb/s")
-TCPXO = ("H100-SXM", "NVLink4 NVSwitch + GPUDirect-TCPXO 1600Gb/s")
-H100 = ("H100-SXM", "NVLink4 NVSwitch + NDR IB 400Gb/GPU")
-B200 = ("B200", "NVLink5 NVSwitch + NDR IB 400Gb/GPU")
-A100 = ("A100-SXM", "NVLink3 NVSwitch 300GB/s")
-RTX4090, RTX5090 = ("RTX 4090", "PCIe4 x16"), ("RTX 5090", "PCIe5 x16")
-BRIDGED = ("A100-PCIe", "NVLink bridge pairs + PCIe")
+
+@dataclass(frozen=True)
+class Machine:
+    """What a fact was measured on: how it is called, and the columns that describe it in a table of collectives."""
+
+    gpu: str
+    links: str
+    inside: str
+    nics: str = ""
+    network: str = ""
+    nics_per_node: int = 0
+    nic_gbit: int = 0
+    inside_gb_per_s: int = 0
+
+    def row(self, call: Call) -> dict[str, str]:
+        """A row of such a table."""
+        known = {"gpu": self.gpu, "inside": self.inside, "gpus": str(call.ranks), "nodes": str(call.nodes)}
+        known |= {"inside_GBps": str(self.inside_gb_per_s or "")}
+        if call.nodes > 1:
+            known |= {"network": self.network, "nics_per_node": str(self.nics_per_node), "nic_gbit": str(self.nic_gbit)}
+        return dict.fromkeys(COLUMNS, "") | known
+
+
+GH200 = Machine("GH200", "NVLink4", "nvlink4-mesh", "Slingshot 4x200Gb/s", "slingshot-11", 4, 200)
+TCPXO = Machine("H100-SXM", "NVLink4 NVSwitch", "nvlink4-nvswitch", "GPUDirect-TCPXO 1600Gb/s", "tcpxo", 8, 200)
+H100 = Machine("H100-SXM", "NVLink4 NVSwitch", "nvlink4-nvswitch", "NDR IB 400Gb/GPU", "ndr-ib", 8, 400)
+B200 = Machine("B200", "NVLink5 NVSwitch", "nvlink5-nvswitch", "NDR IB 400Gb/GPU", "ndr-ib", 8, 400)
+A100 = Machine("A100-SXM", "NVLink3 NVSwitch 300GB/s", "nvlink3-nvswitch")
+H200 = Machine("H200", "NVLink4 NVSwitch", "nvlink4-nvswitch")
+H800 = Machine("H800", "NVLink4 NVSwitch", "nvlink4-nvswitch", inside_gb_per_s=200)
+RTX4090, RTX5090 = Machine("RTX 4090", "PCIe4 x16", "pcie4"), Machine("RTX 5090", "PCIe5 x16", "pcie5")
+BRIDGED = Machine("A100-PCIe", "NVLink bridge pairs", "nvlink-bridge-pairs")
 BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "alltoall": 1.0}
 
 
@@ -43,8 +69,7 @@ class Fact:
     """One published number: microseconds, or the bus bandwidth in GB/s as nccl-tests counts it."""
 
     source: str
-    gpu: str
-    fabric: str
+    machine: Machine
     call: Call
     us: float = 0.0
     gb_per_s: float = 0.0
@@ -55,9 +80,9 @@ class Fact:
     def words(self) -> str:
         c = self.call
         factor, unit = next((f, u) for f, u in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B")) if c.payload_bytes >= f)
-        near, _, far = self.fabric.partition(" + ")
         where = f"{c.ranks} GPUs on {c.nodes} nodes" if c.nodes > 1 else f"{c.ranks} GPUs"
-        return f"{self.gpu}, {far if c.nodes > 1 else near}: {c.kind} {c.algorithm}, {c.payload_bytes / factor:g} {unit}, {where}"
+        links = self.machine.nics if c.nodes > 1 else self.machine.links
+        return f"{self.machine.gpu}, {links}: {c.kind} {c.algorithm}, {c.payload_bytes / factor:g} {unit}, {where}"
 
     def said(self, seconds: float) -> float:
         """A time, in the unit of the fact."""
@@ -76,20 +101,20 @@ def _call(size: float, ranks: int, nodes: int, algorithm: str = "auto", kind: st
 
 
 FACTS = (
-    *(Fact(ALPS, *GH200, _call(8, n, n // 4), us=us) for n, us in ((8, 19), (2048, 145))),
-    *(Fact(ALPS, *GH200, _call(16 * KIB, n, n // 4), us=us, used=True) for n, us in ((8, 51), (2048, 465))),
-    *(Fact(ALPS, *GH200, _call(64 * KIB, n, n // 4), us=140) for n in (8, 16)),
-    *(Fact(ALPS, *GH200, _call(2 * MIB, n, n // 4), us=us) for n, us in ((8, 130), (16, 210))),
-    *(Fact(ALPS, *GH200, _call(4 * GIB, n, n // 4), gb_per_s=92) for n in (8, 64, 512)),
-    *(Fact(TOOLKIT, *TCPXO, _call(size * MIB, 16, 2), us=us, used=True) for size, us in ((16, 980), (32, 1060))),
+    *(Fact(ALPS, GH200, _call(8, n, n // 4), us=us) for n, us in ((8, 19), (2048, 145))),
+    *(Fact(ALPS, GH200, _call(16 * KIB, n, n // 4), us=us, used=True) for n, us in ((8, 51), (2048, 465))),
+    *(Fact(ALPS, GH200, _call(64 * KIB, n, n // 4), us=140) for n in (8, 16)),
+    *(Fact(ALPS, GH200, _call(2 * MIB, n, n // 4), us=us) for n, us in ((8, 130), (16, 210))),
+    *(Fact(ALPS, GH200, _call(4 * GIB, n, n // 4), gb_per_s=92) for n in (8, 64, 512)),
+    *(Fact(TOOLKIT, TCPXO, _call(size * MIB, 16, 2), us=us, used=True) for size, us in ((16, 980), (32, 1060))),
     *(
-        Fact(CLUSTER00, *H100, _call(4 * GIB, 10 * g, 10), gb_per_s=v, used=True)
+        Fact(CLUSTER00, H100, _call(4 * GIB, 10 * g, 10), gb_per_s=v, used=True)
         for g, v in ((1, 48.9), (2, 98.3), (4, 196), (8, 345))
     ),
-    Fact(CLUSTER00, *H100, _call(4 * GIB, 80, 10, kind="alltoall"), gb_per_s=47.5),
-    Fact(CLUSTER00, *H100, _call(4 * GIB, 80, 10, kind="sendrecv"), gb_per_s=25),
+    Fact(CLUSTER00, H100, _call(4 * GIB, 80, 10, kind="alltoall"), gb_per_s=47.5),
+    Fact(CLUSTER00, H100, _call(4 * GIB, 80, 10, kind="sendrecv"), gb_per_s=25),
     *(
-        Fact(TOGETHER, *B200, _call(16 * GIB, 8 * n, n, name), gb_per_s=v, used=True)
+        Fact(TOGETHER, B200, _call(16 * GIB, 8 * n, n, name), gb_per_s=v, used=True)
         for name, found in (
             ("ring", (345, 323, 291)),
             ("nvls", (717, 307, 291)),
@@ -99,32 +124,35 @@ FACTS = (
         for n, v in zip((2, 8, 46), found, strict=True)
     ),
     *(
-        Fact(TOGETHER, *B200, _call(16 * GIB, 8 * n, n, "ring", "all_gather"), gb_per_s=v)
+        Fact(TOGETHER, B200, _call(16 * GIB, 8 * n, n, "ring", "all_gather"), gb_per_s=v)
         for n, v in ((2, 343), (8, 312), (46, 293))
     ),
     *(
-        Fact(TOGETHER_SENDS, *B200, _call(GIB, 8 * n, n, kind="sendrecv"), gb_per_s=v, used=True)
+        Fact(TOGETHER_SENDS, B200, _call(GIB, 8 * n, n, kind="sendrecv"), gb_per_s=v, used=True)
         for n, v in ((2, 43), (4, 43), (8, 26), (16, 14.6), (64, 14.6))
     ),
-    Fact(VIDUR, *A100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=233, used=True),
-    Fact(VIDUR, *A100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=14.8),
-    Fact(VIDUR, *H100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=193, used=True),
-    Fact(VIDUR, *H100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=7.7),
-    Fact(VIDUR, *H100, _call(64 * MIB, 2, 2, kind="sendrecv"), us=1882, used=True),
-    Fact(VIDUR, *H100, _call(2 * KIB, 2, 2, kind="sendrecv"), us=18.3),
-    *(Fact(NVLS_ISSUE, *H100, _call(8 * GIB, 8, 1, name), gb_per_s=v) for name, v in (("auto", 480), ("ring", 370))),
-    Fact(H200_ISSUE, "H200", H100[1], _call(4 * GIB, 8, 1), gb_per_s=475),
-    Fact(H800_ISSUE, "H800", H100[1], _call(8 * GIB, 8, 1), gb_per_s=215),
-    *(Fact(RTX4090_ISSUES, *RTX4090, _call(8 * GIB, 4, 1), gb_per_s=v, used=True) for v in (18, 22, 26)),
-    *(Fact(RTX5090_ISSUE, *RTX5090, _call(8 * GIB, n, 1), gb_per_s=v, used=True) for n, v in ((4, 35), (8, 28))),
-    *(Fact(BRIDGE_ISSUE, *BRIDGED, _call(8 * GIB, n, 1), gb_per_s=v) for n, v in ((2, 208), (3, 20))),
+    Fact(VIDUR, A100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=233, used=True),
+    Fact(VIDUR, A100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=14.8),
+    Fact(VIDUR, H100, _call(64 * MIB, 2, 1, kind="sendrecv"), us=193, used=True),
+    Fact(VIDUR, H100, _call(2 * KIB, 2, 1, kind="sendrecv"), us=7.7),
+    Fact(VIDUR, H100, _call(64 * MIB, 2, 2, kind="sendrecv"), us=1882, used=True),
+    Fact(VIDUR, H100, _call(2 * KIB, 2, 2, kind="sendrecv"), us=18.3),
+    *(Fact(NVLS_ISSUE, H100, _call(8 * GIB, 8, 1, name), gb_per_s=v) for name, v in (("auto", 480), ("ring", 370))),
+    Fact(H200_ISSUE, H200, _call(4 * GIB, 8, 1), gb_per_s=475),
+    Fact(H800_ISSUE, H800, _call(8 * GIB, 8, 1), gb_per_s=215),
+    *(Fact(RTX4090_ISSUES, RTX4090, _call(8 * GIB, 4, 1), gb_per_s=v, used=True) for v in (18, 22, 26)),
+    *(Fact(RTX5090_ISSUE, RTX5090, _call(8 * GIB, n, 1), gb_per_s=v, used=True) for n, v in ((4, 35), (8, 28))),
+    *(Fact(BRIDGE_ISSUE, BRIDGED, _call(8 * GIB, n, 1), gb_per_s=v) for n, v in ((2, 208), (3, 20))),
 )
 
 
 def predicted(fact: Fact, load: Callable[[str], Fabric], laws: Laws) -> float:
-    """What the fabrics make of a fact's words, in its unit."""
-    where = machine(fact.gpu, fact.fabric, fact.call.ranks, fact.call.nodes, load)
-    return fact.said(alone(fact.call, where.inside, where.across, where.curves, laws=laws).seconds)
+    """What the fabrics predict for a fact, in its unit."""
+    cluster, _, _ = cluster_of(fact.machine.row(fact.call))
+    links = links_of(cluster, load)
+    if links is None:
+        raise LookupError(cluster.name)
+    return fact.said(uncontended_time(fact.call, links.inside, links.across, links.curves, laws=laws).seconds)
 
 
 def table(load: Callable[[str], Fabric], laws: Laws) -> list[str]:

@@ -18,7 +18,7 @@ from ..program.labels import Labels
 from ..program.program import Program
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
-from .conduct import Conduct
+from .conduct import CollectivePolicy
 from .degraded import Degraded
 from .host import Host, launched
 from .perturb import Perturbation, profile
@@ -56,7 +56,7 @@ class Site:
 
     cluster: Cluster
     cost: KernelCost
-    conduct: Conduct
+    policy: CollectivePolicy
     perturbations: Sequence[Perturbation] = ()
     host: Host | None = None
     """What launches cost; None launches for nothing."""
@@ -85,7 +85,7 @@ def bind(
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
     of_links = _by_target(perturbations, "link")
     link_profile = _profiled(capacity, of_links, profiles)
-    ground = Ground(mesh, gpus, cluster, site.conduct, Degraded(of_links, profiles))
+    ground = Ground(mesh, gpus, cluster, site.policy, Degraded(of_links, profiles))
     groups = lay_groups(written, program.communicators, ground)
     skeleton = Skeleton(
         written.templates,

@@ -22,7 +22,7 @@ from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..program.program import Communicator
 from ..units import NS_PER_S
-from .conduct import BARRIER, Conduct
+from .conduct import BARRIER, CollectivePolicy
 from .degraded import Degraded
 from .rings import Plans
 from .template import TRANSFER, Written
@@ -58,7 +58,7 @@ class Ground:
     gpus: Array
     """Rank -> its GPU."""
     cluster: Cluster
-    conduct: Conduct
+    policy: CollectivePolicy
     degraded: Degraded
 
 
@@ -143,11 +143,11 @@ class _Layer:
 
     def _chosen(self, kind: str, payload_bytes: int, example: int) -> str:
         """What the library takes, else the fastest of the candidates, judged by one group of the widest layout."""
-        conduct, nodes = self.ground.conduct, self.nodes[example]
-        able = conduct.candidates(kind, nodes)
+        policy, nodes = self.ground.policy, self.nodes[example]
+        able = policy.candidates(kind, nodes)
         if len(able) == 1:
             return next(iter(able))
-        taken = conduct.taken(kind, nodes, payload_bytes)
+        taken = policy.automatic_choice(kind, nodes, payload_bytes)
         if taken in able:
             return taken
 
@@ -161,7 +161,7 @@ class _Layer:
         return min(able, key=alone_ns)
 
     def _way(self, name: str, kind: str) -> _Way:
-        algorithm = self.ground.conduct.algorithms[name]
+        algorithm = self.ground.policy.algorithms[name]
         plans = [self.plans.rounds(algorithm, kind, self.ground.gpus[self.members[row]]) for row in self.examples.tolist()]
         key = tuple(_identity(plan) for plan in plans)
         is_new = key not in self.patterns
@@ -183,7 +183,7 @@ class _Layer:
     def _needs(self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array) -> tuple[tuple[Part, ...], Routed]:
         """What the groups in `rows` take alone, and all their rounds together on the ground."""
         gpus = self.ground.gpus[self.members[rows]]
-        pieces, lanes = self.ground.conduct.pieces_of(algorithm), []
+        pieces, lanes = self.ground.policy.pieces_of(algorithm), []
         if pieces == 1 and any(r.repeats > 1 for r in plan):
             lanes = [[r for r in lane if r.repeats > 1] for lane in self.plans.lanes(algorithm, kind, gpus[0])]
         return self.bare.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)
@@ -264,7 +264,7 @@ def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], gro
     what was measured beyond the links' own need, the part that the smallest message takes too is latency. Of the latency of a
     transfer, the propagation of its links is the tail. A cap that was measured falls with the links that are degraded.
     """
-    way, (kind, payload_bytes), conduct = family.ways[charge], what, ground.conduct
+    way, (kind, payload_bytes), policy = family.ways[charge], what, ground.policy
     numerator, denominator = way.wire[int(family.layout[group])]
     work = -(-numerator * (payload_bytes << RATE_BITS) // denominator)
     if work > MOST_WORK:
@@ -272,8 +272,8 @@ def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], gro
     parts, row = way.parts[int(family.layout[group])], int(way.row[group])
     waits_ns, moves_ns = latency_ns(parts, row, payload_bytes), wire_ns(parts, row, payload_bytes)
     tail_ns = waits_ns if kind == TRANSFER else 0
-    known = conduct.alone(kind, way.algorithm, family.nodes[group], payload_bytes)
-    least = conduct.alone(kind, way.algorithm, family.nodes[group], 1)
+    known = policy.uncontended_time(kind, way.algorithm, family.nodes[group], payload_bytes)
+    least = policy.uncontended_time(kind, way.algorithm, family.nodes[group], 1)
     mixture = 0
     if known and least and known.seconds * NS_PER_S > waits_ns + moves_ns:
         alone_ns = known.seconds * NS_PER_S

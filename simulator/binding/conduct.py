@@ -1,4 +1,4 @@
-"""How collectives are done: which algorithms there are to choose from, and what one takes alone where that was measured."""
+"""The policy of collectives: which algorithms there are to choose from, and the time of one without contention, where known."""
 
 from __future__ import annotations
 
@@ -7,46 +7,48 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from ..collectives import is_pipelined
-from ..costs.curves import Alone
+from ..costs.curves import UncontendedTime
 from ..engine.task import Array
 from ..errors import UserError, did_you_mean
 
 AUTO = "auto"
 BARRIER = "barrier"
 
-Timing = Callable[[str, str, Array, int], Alone | None]
-"""What a collective takes alone, by kind, algorithm, the nodes of its members and payload bytes; None if nobody knows."""
-Cut = Callable[[Alone, str, str, Array, int], Alone]
-"""What is known of a collective by itself, cut into pieces; by kind, algorithm, the nodes of its members and payload bytes."""
+Timing = Callable[[str, str, Array, int], UncontendedTime | None]
+"""The uncontended time of a collective, by kind, algorithm, the nodes of its members and payload bytes; None if unknown."""
+PiecesCorrection = Callable[[UncontendedTime, str, str, Array, int], UncontendedTime]
+"""A known time corrected for a payload cut into pieces, by kind, algorithm, the nodes of its members and payload bytes."""
 Choose = Callable[[str, Array, int], str | None]
 """The algorithm for a collective, by kind, the nodes of its members and payload bytes; None for no opinion."""
 
 
 @dataclass(frozen=True)
-class Conduct:
+class CollectivePolicy:
     """Algorithms by name, those that `auto` chooses from by kind of collective, and measured times."""
 
     algorithms: Mapping[str, ModuleType]
     choices: Mapping[str, Sequence[str]]
     algorithm: str = AUTO
-    """The one that is wanted; `auto` takes what `told` or `library` say, or the fastest of the choices by its messages."""
+    """The algorithm asked for; `auto` takes the configured one, else the library's choice, else the fastest of the choices by
+    its messages."""
     timing: Timing | None = field(default=None, compare=False)
     """None where links are taken at their face value."""
-    told: Choose | None = field(default=None, compare=False)
-    """What somebody laid down for these links."""
-    library: Choose | None = field(default=None, compare=False)
+    configured_algorithm: Choose | None = field(default=None, compare=False)
+    """What the fabric's file lays down for these links."""
+    library_choice: Choose | None = field(default=None, compare=False)
     """What the library would take of the choices, the first of them where it has no opinion; None where there is no library."""
     pieces: int | None = None
-    """Into how many pieces pipelined algorithms cut a payload; None for ever finer ones."""
-    cut: Cut | None = field(default=None, compare=False)
-    """What so many pieces make of a time that was measured, in pieces as a library cuts them; None where they are ever finer."""
+    """Into how many pieces pipelined algorithms cut a payload; None for infinitely fine ones."""
+    pieces_correction: PiecesCorrection | None = field(default=None, compare=False)
+    """Correction of measured times for so many pieces; None where they are infinitely fine."""
 
-    def alone(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
-        """What is known of a collective by itself, done by the algorithm of that name, whoever chose it."""
+    def uncontended_time(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
+        """The time of a collective by itself, done by the algorithm of that name, whoever chose it; None if unknown."""
         if not self.timing:
             return None
         known = self.timing(kind, algorithm, nodes, payload_bytes)
-        return self.cut(known, kind, algorithm, nodes, payload_bytes) if known and self.cut else known
+        correction = self.pieces_correction
+        return correction(known, kind, algorithm, nodes, payload_bytes) if known and correction else known
 
     def pieces_of(self, algorithm: ModuleType) -> int | None:
         """In how many pieces a payload goes through the rounds of an algorithm; None for infinitely many."""
@@ -64,14 +66,14 @@ class Conduct:
     def chosen(self, kind: str, nodes: Array, payload_bytes: int) -> str:
         """The algorithm that serves a collective where its messages need not be looked at; else the first of several."""
         able = self.candidates(kind, nodes)
-        taken = next(iter(able)) if len(able) == 1 else self.taken(kind, nodes, payload_bytes)
-        return taken if taken in able else next(iter(able))
+        name = next(iter(able)) if len(able) == 1 else self.automatic_choice(kind, nodes, payload_bytes)
+        return name if name in able else next(iter(able))
 
-    def taken(self, kind: str, nodes: Array, payload_bytes: int) -> str | None:
-        """The algorithm that `auto` takes without trying; None for the fastest."""
-        if self.told and (name := self.told(kind, nodes, payload_bytes)):
+    def automatic_choice(self, kind: str, nodes: Array, payload_bytes: int) -> str | None:
+        """The algorithm that `auto` takes without timing any; None for the fastest."""
+        if self.configured_algorithm and (name := self.configured_algorithm(kind, nodes, payload_bytes)):
             return name
-        return (self.library(kind, nodes, payload_bytes) or self.choices[kind][0]) if self.library else None
+        return (self.library_choice(kind, nodes, payload_bytes) or self.choices[kind][0]) if self.library_choice else None
 
 
 def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:

@@ -160,14 +160,14 @@ class _Messages:
 
     def _count(self, collective: _Collective) -> tuple[int, Array]:
         """The messages of a collective, with those that go ahead empty where it is pipelined, and a number for each edge."""
-        algorithm, how = self.site.conduct.algorithms[collective.algorithm], (collective.kind, collective.gpus)
+        algorithm, how = self.site.policy.algorithms[collective.algorithm], (collective.kind, collective.gpus)
         if not is_pipelined(algorithm):
             rounds = tuple(chain.from_iterable(self.plans.lanes(algorithm, *how)))
             ahead, cut = 0, list(windows(rounds, 1))
         else:
             rounds = self.plans.rounds(algorithm, *how)
             ahead = sum(len(r.edges.source) * r.repeats for r in rounds)
-            cut = list(windows(rounds, self.site.conduct.pieces))
+            cut = list(windows(rounds, self.site.policy.pieces))
         messages = ahead + sum(len(r.edges.source) * ticks for together, ticks in cut for r in together)
         gpus, all_gpus = collective.gpus, self.site.cluster.gpus
         numbers = [np.zeros(0, dtype=np.int64), *(gpus[r.edges.source] * all_gpus + gpus[r.edges.target] for r in rounds)]
@@ -182,20 +182,20 @@ class _Messages:
 
     def _message(self, transfer: _Collective) -> tuple[int, int, int]:
         """The work, the footprint and the tail of the one message of a transfer."""
-        algorithm = self.site.conduct.algorithms[transfer.algorithm]
+        algorithm = self.site.policy.algorithms[transfer.algorithm]
         [r] = self.plans.rounds(algorithm, transfer.kind, transfer.gpus)
         [(source, target, work)] = _messages(transfer, r, transfer.payload_bytes)
         return work, *self._edge((source, target))
 
     def _sent(self, collective: _Collective, start: int) -> list[int]:
         """Adds the messages of a collective; returns those that end it."""
-        algorithm, how = self.site.conduct.algorithms[collective.algorithm], (collective.kind, collective.gpus)
+        algorithm, how = self.site.policy.algorithms[collective.algorithm], (collective.kind, collective.gpus)
         if not is_pipelined(algorithm):
             lanes = self.plans.lanes(algorithm, *how)
             return [start, *(m for lane in lanes for m in self._relayed(collective, lane, collective.payload_bytes, start))]
         rounds = self.plans.rounds(algorithm, *how)
         done, gates = self._relayed(collective, rounds, 0, start), []
-        pieces = self.site.conduct.pieces
+        pieces = self.site.policy.pieces
         for window, ticks in windows(rounds, pieces):
             for _ in range(ticks):
                 gates.append(self._task(0, 0, -1, done))

@@ -58,6 +58,7 @@ class Size(click.types.IntParamType):
 @click.option("-e", "last", type=Size(), default="8G", show_default=True, help="Largest size.")
 @click.option("-f", "factor", type=Count(2, 1024), default=2, show_default=True, help="Factor from one size to the next.")
 @click.option("--algorithm", default="auto", show_default=True, help="One that `trainsim catalog collectives` lists, or auto.")
+@click.option("--library", default="nccl", show_default=True, help="Whose choice auto is: nccl, nccl-plain, trtllm or vllm.")
 @click.option("--fidelity", type=click.Choice(FIDELITIES), default="fluid", show_default=True, help="How links are shared.")
 @click.option("--pieces", type=Count(1, 2**20), help="Into how many a pipelined algorithm cuts a payload.  [default: no end]")
 @click.option("--matrix", type=click.Path(path_type=Path), help="A CSV of bytes, for an uneven alltoall in place of sizes.")
@@ -66,7 +67,7 @@ class Size(click.types.IntParamType):
 @json_option
 def command(
     kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, algorithm: str,
-    fidelity: str, pieces: int | None, matrix: Path | None, trust: bool, long: bool, as_json: bool,
+    library: str, fidelity: str, pieces: int | None, matrix: Path | None, trust: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv), alone, by size.
 
@@ -76,9 +77,13 @@ def command(
     An alltoall can be uneven: --matrix FILE.csv holds a row and a column for each rank and no header; the number in row i
     and column j is how many bytes rank i has for rank j. There are as many GPUs as rows, and one line is printed: its size
     is what a rank holds on average, what it keeps for itself included, rounded up to whole bytes.
+
+    Of the libraries, nccl-plain is NCCL with a data type that switches cannot reduce, such as int8; trtllm and vllm reduce
+    small payloads within a node by kernels of their own.
     """
     from ..study.collective_table import collective
-    from ..study.links.timing import switch_abilities
+    from ..study.links.cluster_links import links_of
+    from ..study.links.library import reducing_networks
     from ..study.scenarios.code import Trust
 
     kind = kind.replace("-", "_").lower()
@@ -87,12 +92,13 @@ def command(
         gpus = exchange.ranks if exchange else gpus
         found = _large_enough(cluster, gpus, nodes, Trust(trust))
         sizes = [] if exchange else _sizes(first, last, factor)
-        how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "long": long, "expect": expect}
+        how: dict[str, Any] = {"algorithm": algorithm, "library": library.lower(), "fidelity": fidelity, "pieces": pieces}
+        how |= {"long": long, "expect": expect}
         table = collective(kind, found, sizes, gpus=gpus, nodes=nodes, matrix=exchange.held if exchange else None, **how)
     rows = table.rows
     if fidelity == "stepwise" and found.fabric != "ideal":
         say(FACE_VALUE, err=True)
-    elif rows[0].algorithm == "sharp" and found.fabric != "ideal" and "sharp" not in switch_abilities(found):
+    elif rows[0].algorithm == "sharp" and found.fabric != "ideal" and "sharp" not in reducing_networks(links_of(found)):
         say(SET_UP, err=True)
     if as_json:
         print_json(table.as_dict())

@@ -1,4 +1,4 @@
-"""The time of a collective that runs alone: measured where somebody measured it, physics where nobody did.
+"""The uncontended time of a collective: measured where somebody measured it, the closed forms of `theory` elsewhere.
 
 A measured curve is kept as a few knots (bytes, seconds) with the links that it was measured on. It is used as a correction
 of the theory: the ratio of the two, which varies slowly with the size, with the number of ranks and of nodes, and from one
@@ -69,8 +69,8 @@ class Curve:
 
     def taken(self, size: float) -> str:
         """The algorithm that a library took here for an all-reduce that was left to it."""
-        laid_down = tuner.told(self.choices, self.kind, size, self.nodes)
-        name = laid_down or theory.taken(self._call(size), self.inside, self.across)
+        configured = tuner.configured_algorithm(self.choices, self.kind, size, self.nodes)
+        name = configured or theory.taken(self._call(size), self.inside, self.across)
         return theory.TAKEN_AS.get(name, name)
 
     def _call(self, size: float) -> Call:
@@ -83,8 +83,8 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """What a collective takes when nothing else runs, and how that is known."""
+class UncontendedTime:
+    """The time of a collective when nothing else runs, and how it is known."""
 
     seconds: float
     provenance: Provenance
@@ -98,8 +98,10 @@ class Alone:
         return self.provenance != "interpolated"
 
 
-def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS) -> Alone:
-    """The time of one collective on its own, on these links, by those of the curves that speak of it.
+def uncontended_time(
+    call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS
+) -> UncontendedTime:
+    """The uncontended time of one collective on these links, by the curves that were measured of it.
 
     An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.
     """
@@ -107,7 +109,7 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
     near = _near(call, curves)
     scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     if call.ranks < 2 or not near:
-        return Alone(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
+        return UncontendedTime(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
     low, high, knots = _corrected(call, near, inside, across, laws)
     size = call.payload_bytes
     if knots[0][0] <= size <= knots[-1][0]:
@@ -120,7 +122,7 @@ def alone(call: Call, inside: Inside, across: Across | None = None, curves: Sequ
     at_home = all(curve.is_of(call, inside, across) for curve, _ in near)
     within = at_home and say > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
-    return Alone(
+    return UncontendedTime(
         max(time, theory.least(call, inside, across)),
         "interpolated" if within else "extrapolated",
         "; ".join(dict.fromkeys(curve.source for curve, _ in near)),
@@ -206,7 +208,7 @@ def _corrected(
 
 
 def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
-    """The curves that speak of a call, each with its say: at most 1 together."""
+    """The curves that a call is corrected by, each with its weight: at most 1 together."""
     kin = [curve for curve in curves if curve.kind == call.kind and (curve.nodes > 1) == (call.nodes > 1)]
     kin = _of_algorithm(call.algorithm, kin) if call.kind == "all_reduce" else _of_stand_in(call, kin)
     if call.nodes == 1:

@@ -69,18 +69,6 @@ class Inside(Declared):
             return self.beyond_bytes_per_s
         return self.bytes_per_s * min(1.0, (ranks - 1) / (self.mesh - 1)) if 1 < ranks < self.mesh else self.bytes_per_s
 
-    def told(self, kind: str, ranks: float) -> bool:
-        """Whether the formulas below and above say what routes give to so many GPUs of a node: in a cube mesh, of two quads that
-        are joined twin to twin, not to a part of both; nor to a part of one whose wires differ, which no mean tells, but for an
-        all-to-all, which waits for the thinnest. To its next a GPU always has one wire.
-        """
-        quad = self.mesh - 1
-        if kind == "sendrecv" or not self.pair_bytes_per_s or ranks <= 2 or quad < 2:
-            return True
-        if ranks < quad:
-            return kind == "alltoall" or self._thinnest_bytes_per_s == self.bytes_per_s / quad
-        return ranks == quad or ranks >= 2 * quad
-
     def to_one(self, ranks: float) -> float:
         """The part of its rate that a GPU of such a group has to the next one: without a switch, that of one wire."""
         return self._thinnest_bytes_per_s / self.rate(ranks) if self.mesh > 1 else 1.0
@@ -136,6 +124,10 @@ class Across(Declared):
     sharp: Annotated[bool, "whether the switches add up"] = False
     adaptive: Annotated[bool, "whether packets of one flow take many ways, so that flows do not collide"] = False
     nvls: Annotated[bool, "whether the library lets the NVSwitches of the nodes add up on the way"] = True
+
+    def handshake(self, message_bytes: float) -> float:
+        """Factor on a crossing with a message of so many bytes."""
+        return 1 + (self.rendezvous - 1) * message_bytes / (message_bytes + self.rendezvous_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The time of a collective alone, from the description of a machine: latency, bandwidth, and the slow climb between them.
+"""Closed forms of the uncontended time of a collective: latency, bandwidth, and the slow climb between them.
 
 t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y is the time on the wire: the p-norm of what a
 GPU's own links and a node's NICs need. The square root is what a pipeline of pieces costs whose best size grows with the
@@ -108,7 +108,7 @@ def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws
 
 
 def least(call: Call, inside: Inside, across: Across | None = None) -> float:
-    """The time that the wire alone takes, at the rates on the label, by the best algorithm allowed."""
+    """The time on the wire, at the rates on the label, by the best algorithm allowed."""
     if call.ranks < 2:
         return 0.0
     return min(max(_wire(call, way, inside, across)) for way in _ways(call, inside, across, LAWS))
@@ -121,16 +121,22 @@ def _time(call: Call, way: Way, inside: Inside, across: Across | None, laws: Law
     crossing = deep = 0.0
     if across is not None and call.nodes > 1:
         on_nics /= across.efficiency * way.across
-        size = call.payload_bytes * way.message
-        late = (across.rendezvous - 1) * size / (size + across.rendezvous_bytes)
-        crossing = way.crossings * across.crossing_s * (1 + late) + way.extra_s
+        crossing = way.crossings * across.crossing_s * across.handshake(call.payload_bytes * way.message) + way.extra_s
         deep = laws.crossing_fill * way.depth * across.crossing_s
-    slowest = max(on_gpu, on_nics)
-    wire = slowest * ((on_gpu / slowest) ** laws.norm + (on_nics / slowest) ** laws.norm) ** (1 / laws.norm) if slowest else 0.0
+    wire = bottleneck_s(on_gpu, on_nics, laws)
     fill = way.fills * (inside.fill_s + deep)
     latency = way.steps * inside.step_s + crossing
     moving = math.hypot(latency, wire) if way.overlaps else latency + wire
     return way.launch * inside.launch_s + moving + math.sqrt(fill * wire)
+
+
+def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
+    """The time of two bottlenecks in a row: the p-norm of their times."""
+    slowest = max(on_gpu_s, on_nics_s)
+    if not slowest:
+        return 0.0
+    found: float = slowest * ((on_gpu_s / slowest) ** laws.norm + (on_nics_s / slowest) ** laws.norm) ** (1 / laws.norm)
+    return found
 
 
 def _wire(call: Call, way: Way, inside: Inside, across: Across | None) -> tuple[float, float]:

@@ -137,39 +137,39 @@ def generation(architecture: str, link_bytes_per_s: float) -> str:
     return "ampere" if architecture else next(name for name, rate in RATES if link_bytes_per_s >= rate)
 
 
-def told(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
-    """The algorithm that the first line lays down which holds the call; None if none does."""
+def configured_algorithm(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
+    """The algorithm of the first line that covers the call; None if none does."""
     lines = (c for c in choices if c.kind == kind and payload_bytes <= c.bytes_up_to and nodes <= c.nodes_up_to)
     return next((line.algorithm for line in lines), None)
 
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
-    """The algorithm that NCCL thinks takes least for an all-reduce, of those that there are."""
+    """The algorithm with the least estimate for an all-reduce, of those that there are."""
     known = [name for name in among if name in WAYS]
-    return min(known, key=lambda name: believed_s(name, payload_bytes, group))
+    return min(known, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
 
 
 def is_tie(payload_bytes: float, group: Group) -> bool:
     """Whether what is left out here may decide between ring and tree."""
-    ring, tree = (believed_s(name, payload_bytes, group) for name in ("ring", "tree"))
+    ring, tree = (nccl_estimate_s(name, payload_bytes, group) for name in ("ring", "tree"))
     return max(ring, tree) <= min(ring, tree) * (1 + TIE)
 
 
-def believed_s(algorithm: str, payload_bytes: float, group: Group) -> float:
-    """What NCCL thinks that an algorithm takes, with the protocol that it likes best for it; infinite if it has none."""
-    believed = (
+def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float:
+    """NCCL's own estimate of the time of an algorithm, with the protocol that it likes best; infinite if it has none."""
+    estimates = (
         latency_us / US_PER_S + payload_bytes / bytes_per_s
         for latency_us, bytes_per_s in WAYS[algorithm](payload_bytes, group)
         if bytes_per_s > 0
     )
-    return min(believed, default=math.inf)
+    return min(estimates, default=math.inf)
 
 
-Believed = Sequence[tuple[float, float]]
+Estimates = Sequence[tuple[float, float]]
 """Latency in us and bytes/s, by protocol; 0 where there is none."""
 
 
-def _ring(payload_bytes: float, g: Group) -> Believed:
+def _ring(payload_bytes: float, g: Group) -> Estimates:
     steps, far = 2 * (g.ranks - 1), 2 * (g.nodes - 1)
     bus = g.bus_bytes_per_s()
     rates = (min(g.words_bytes_per_s, bus / 2), bus * 0.92 * (g.link == "nvlink"), bus)
@@ -185,7 +185,7 @@ def _ring(payload_bytes: float, g: Group) -> Believed:
     return found
 
 
-def _tree(payload_bytes: float, g: Group) -> Believed:
+def _tree(payload_bytes: float, g: Group) -> Estimates:
     bus = 0.92 * g.bus_bytes_per_s(nics_count=2 if g.nodes == 2 else 1)
     lines = (7 / 9 if g.nodes == 1 else 120 / 128) * (g.link == "nvlink")
     rates = (min(bus / 3.8, g.words_bytes_per_s), bus * lines, bus)
@@ -206,11 +206,11 @@ def _far_us(algorithm: str, which: int, g: Group) -> float:
     return HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm][which]
 
 
-def _nvls(_: float, g: Group) -> Believed:
+def _nvls(_: float, g: Group) -> Estimates:
     return [(SWITCH_US, g.switch_bytes_per_s * g.ring_share)] if g.nodes == 1 else []
 
 
-def _nvls_tree(_: float, g: Group) -> Believed:
+def _nvls_tree(_: float, g: Group) -> Estimates:
     if g.nodes == 1:
         return []
     latency_us = SWITCH_US + 2 * g.doublings * TREE_NETWORK_US
@@ -218,7 +218,7 @@ def _nvls_tree(_: float, g: Group) -> Believed:
     return [(latency_us, min(g.switch_bytes_per_s, outside) * g.ring_share)]
 
 
-def _sharp(payload_bytes: float, g: Group) -> Believed:
+def _sharp(payload_bytes: float, g: Group) -> Estimates:
     """The network's switches add up: with an NVSwitch that does so too, where there is one."""
     if g.nodes == 1:
         return []
@@ -228,7 +228,7 @@ def _sharp(payload_bytes: float, g: Group) -> Believed:
     return [(latency_us, g.bus_bytes_per_s(nics_count=2) / 2)]
 
 
-WAYS: Mapping[str, Callable[[float, Group], Believed]] = {
+WAYS: Mapping[str, Callable[[float, Group], Estimates]] = {
     "ring": _ring,
     "tree": _tree,
     "nvls": _nvls,

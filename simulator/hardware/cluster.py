@@ -69,6 +69,8 @@ class Cluster:
     options: Options = field(default_factory=Options)
     fabric: str = ""
     """The measured fabric that joins the nodes; nothing for a usual one, `ideal` for links at their nominal rate."""
+    sharp: bool = False
+    """Whether libraries are set up to let the switches between nodes reduce; a fabric of one's own may say so too."""
 
     def __repr__(self) -> str:
         size = f"{self.gpus:,} GPUs, {self.nodes:,} nodes of {self.gpus_per_node} {escape.terminal(self.gpu.name)}"

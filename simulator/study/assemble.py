@@ -27,7 +27,7 @@ from ..units import ns, seconds
 from ..workload.framework import UNFUSED, Framework
 from . import catalog
 from .gpus import kernel_fits
-from .links.library import conduct_on
+from .links.library import policy_on
 from .scenarios import feasible
 from .scenarios.scenario import Perturb, Scenario
 
@@ -38,7 +38,7 @@ def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
     return Site(
         cluster,
         prices or prices_of(scenario),
-        conduct_on(cluster),
+        policy_on(cluster),
         [_perturbation(p, cluster) for p in scenario.perturb],
         _host(scenario.framework),
     )

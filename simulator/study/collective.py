@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
-from ..binding.conduct import AUTO, Conduct, serving, takes
+from ..binding.conduct import AUTO, CollectivePolicy, serving, takes
 from ..binding.stepwise import Counts, stepwise
 from ..collectives import is_pipelined
 from ..costs.theory import FEWEST_AT_A_SWITCH
@@ -30,10 +30,10 @@ from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
 from ..units import GB, US_PER_S, seconds
 from . import catalog, effort, engines
-from .links.choices import IN_SWITCHES
-from .links.library import conduct_on
-from .links.timing import IDEAL, MEASURED_AS, can_add_up
-from .links.uneven import KIND, Exchange, conduct_of
+from .links.cluster_links import IDEAL
+from .links.library import IN_SWITCHES, NCCL, can_reduce, policy_on
+from .links.timing import MEASURED_AS
+from .links.uneven import KIND, Exchange, uneven_policy
 from .scenarios import api
 
 GROUP = Communicator("group", "tp", ("tp",))
@@ -68,6 +68,8 @@ class Timed:
     algorithm: str
     provenance: str
     """How its time is known: interpolated, extrapolated, theoretical."""
+    uncertainty: float = 0.0
+    """Relative standard error; 0 where it is not known."""
 
     @property
     def algorithm_gb_per_s(self) -> float:
@@ -113,28 +115,30 @@ def time_collective(
     algorithm: str = AUTO,
     fidelity: str = "fluid",
     pieces: int | None = None,
+    library: str = NCCL,
     matrix: ArrayLike | None = None,
     long: bool = False,
     expect: effort.Expect = effort.nobody,
 ) -> list[Timed]:
-    """How long a collective of a cluster's GPUs (of those given, if any) takes alone, for each size.
+    """How long a collective of a cluster's GPUs (of those given, if any) takes without contention, for each size.
 
-    Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall takes a `matrix` in place of sizes:
-    entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
+    `auto` takes what the library would. Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An
+    alltoall takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose
+    size is what a rank holds on average.
     What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
     """
     if kind not in KINDS:
         raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
-    conduct = even = conduct_on(cluster, algorithm, pieces)
+    policy = even = policy_on(cluster, algorithm, pieces, library)
     members = np.arange(cluster.gpus) if gpus is None else gpus
     if matrix is not None:
         exchange = _uneven(kind, sizes_bytes, matrix)
         members, sizes_bytes = _ranks_of(exchange, cluster, gpus), [exchange.payload_bytes]
-        conduct = conduct_of(exchange, conduct, cluster, members)
-    site = Site(cluster, no_kernels, conduct)
+        policy = uneven_policy(exchange, policy, cluster, members)
+    site = Site(cluster, no_kernels, policy)
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
-    _must_serve(site.conduct, cluster, bound_as, nodes)
-    _must_cut(site.conduct, bound_as, nodes, sizes_bytes)
+    _must_serve(site.policy, cluster, bound_as, nodes)
+    _must_cut(site.policy, bound_as, nodes, sizes_bytes)
     needed = effort_of(even, cluster, bound_as, nodes, sizes_bytes)
     effort.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect)
     bound = bound_collective(bound_as, site, sizes_bytes, members)
@@ -144,21 +148,23 @@ def time_collective(
     lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()
     served = [bound.algorithms.get((GROUP.name, int(charge)), "") for charge in charges]
     size_of = [labels.ops[op].payload_bytes for op in labels.op.tolist()]
-    known = [site.conduct.alone(kind, name, nodes, size) if name else None for size, name in zip(size_of, served, strict=True)]
-    origin = [alone.provenance if alone and fidelity != "stepwise" else "theoretical" for alone in known]
-    rows = zip(size_of, lasted_ns, served, origin, strict=True)
-    return [Timed(size, seconds(ns), len(members), kind, name, provenance) for size, ns, name, provenance in rows]
+    named = zip(size_of, served, strict=True)
+    known = [policy.uncontended_time(kind, name, nodes, size) if name else None for size, name in named]
+    origin = [time.provenance if time and fidelity != "stepwise" else "theoretical" for time in known]
+    sigma = [time.uncertainty if time else 0.0 for time in known]
+    rows = zip(size_of, lasted_ns, served, origin, sigma, strict=True)
+    return [Timed(size, seconds(ns), len(members), kind, name, how, error) for size, ns, name, how, error in rows]
 
 
-def effort_of(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> effort.Effort:
+def effort_of(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> effort.Effort:
     """What a collective will take: the messages of the algorithms that serve it, on links that lie by rule or were drawn."""
     if len(nodes) < 2:
         return effort.Effort()
-    taken = {conduct.algorithm if conduct.algorithm != AUTO else conduct.taken(kind, nodes, size) for size in sizes_bytes}
-    named = sorted(name for name in taken if name) if None not in taken else list(conduct.candidates(kind, nodes))
+    taken = {policy.algorithm if policy.algorithm != AUTO else policy.automatic_choice(kind, nodes, size) for size in sizes_bytes}
+    named = sorted(name for name in taken if name) if None not in taken else list(policy.candidates(kind, nodes))
     needed = effort.Effort()
     for name in named:
-        plan = _messages(conduct.algorithms[name], kind)
+        plan = _messages(policy.algorithms[name], kind)
         needed += effort.of_exchange(len(nodes), in_rounds=plan > 1) if plan else effort.of_collective(len(nodes))
     if cluster.shape_name == "explicit":
         needed += effort.of_routes(len(nodes), sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
@@ -174,12 +180,12 @@ def _messages(algorithm: ModuleType, kind: str) -> int:
     return len(rounds) if sum(len(r.edges.source) for r in rounds) >= FEW_RANKS * (FEW_RANKS - 1) else 0
 
 
-def _must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> None:
+def _must_serve(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array) -> None:
     """Raises `OutsideDomain` if an algorithm was asked for that cannot do a kind for a group over these nodes."""
-    name = conduct.algorithm
+    name = policy.algorithm
     if name == AUTO or len(nodes) < 2:
         return
-    if serving({name: conduct.algorithms[name]}, kind, nodes):
+    if serving({name: policy.algorithms[name]}, kind, nodes):
         _must_add_up(name, cluster, len(nodes), len(set(nodes.tolist())))
         return
     every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
@@ -192,19 +198,19 @@ def _must_serve(conduct: Conduct, cluster: Cluster, kind: str, nodes: Array) -> 
     raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
 
 
-def _must_cut(conduct: Conduct, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> None:
+def _must_cut(policy: CollectivePolicy, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> None:
     """Raises if payloads are to be cut into pieces, and no algorithm that may be taken cuts any."""
-    if conduct.pieces is None or len(nodes) < 2:
+    if policy.pieces is None or len(nodes) < 2:
         return
-    able = conduct.candidates(kind, nodes)
-    taken = {conduct.taken(kind, nodes, size) for size in sizes_bytes} if len(able) > 1 else {None}
+    able = policy.candidates(kind, nodes)
+    taken = {policy.automatic_choice(kind, nodes, size) for size in sizes_bytes} if len(able) > 1 else {None}
     used = [name for name in able if name in taken] if None not in taken else list(able)
     if any(is_pipelined(able[name]) for name in used):
         return
     every = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
     cutting = [name for name, module in serving(every, kind, nodes).items() if is_pipelined(module)]
     hint = f"leave them out, or take {either(cutting)}" if cutting else "leave them out"
-    raise UserError(f"pieces: {conduct.pieces} of them, and {', '.join(used)} cuts no payload into pieces", hint=hint)
+    raise UserError(f"pieces: {policy.pieces} of them, and {', '.join(used)} cuts no payload into pieces", hint=hint)
 
 
 def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
@@ -212,10 +218,10 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
     few GPUs.
     """
     needs = [ability for ability, names in IN_SWITCHES.items() if name in names]
-    if not needs or can_add_up(cluster, needs[0], ranks, nodes):
+    if not needs or can_reduce(cluster, needs[0], ranks, nodes):
         return
     most = cluster.gpus_per_node * nodes
-    if can_add_up(cluster, needs[0], most, nodes):
+    if can_reduce(cluster, needs[0], most, nodes):
         least, who = FEWEST_AT_A_SWITCH * nodes, "within one node sharp is nvls, which" if name == "sharp" else name
         raise OutsideDomain(
             f"{who} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
@@ -224,8 +230,8 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
         )
     needed, over = needs[0] if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
     grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(api.cluster, catalog.files("clusters"))]
-    able = ", ".join(found.name for found in grown if can_add_up(found, needed, found.gpus_per_node * nodes, nodes))
-    bare = ", or take fabric: ideal" if can_add_up(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
+    able = ", ".join(found.name for found in grown if can_reduce(found, needed, found.gpus_per_node * nodes, nodes))
+    bare = ", or take fabric: ideal" if can_reduce(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
     raise OutsideDomain(
         f"{name} needs switches that add up, and {cluster.name} is not known to have them for {over}",
         hint=f"those of {able} do; or say so in a fabric of your own ({SAY_SO[needed]}){bare}",

@@ -14,6 +14,7 @@ from ..hardware.cluster import Cluster
 from ..units import show_bytes, show_s
 from . import effort
 from .collective import Timed, spread, time_collective
+from .links.library import NCCL
 from .links.uneven import Exchange
 
 
@@ -54,8 +55,8 @@ class CollectiveTable(Summarised):
 
 def collective(
     kind: str, cluster: Cluster, sizes_bytes: Sequence[int] = (), *, gpus: int | None = None, nodes: int | None = None,
-    algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, matrix: ArrayLike | None = None,
-    long: bool = False, expect: effort.Expect = effort.nobody,
+    algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
+    matrix: ArrayLike | None = None, long: bool = False, expect: effort.Expect = effort.nobody,
 ) -> CollectiveTable:  # fmt: skip
     """Times a collective by itself, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
 
@@ -63,7 +64,8 @@ def collective(
     """
     exchange = None if matrix is None else Exchange.of(matrix)
     used = spread(cluster, exchange.ranks if exchange else gpus, nodes)
-    how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "long": long, "expect": expect}
+    how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "library": library}
+    how |= {"long": long, "expect": expect}
     rows = time_collective(kind, cluster, sizes_bytes, gpus=used, matrix=exchange.held if exchange else None, **how)
     on_nodes = len(set((used // cluster.gpus_per_node).tolist()))
     return CollectiveTable(kind, cluster.name, len(used), on_nodes, fidelity, tuple(rows), exchange)

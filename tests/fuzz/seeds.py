@@ -154,12 +154,12 @@ a100-80gb,rmsnorm,bf16,4096,4096,,,,,,,,,44.0,"two, quoted"
 h100,add,fp32,4096,4096,,,,,,,,eager,70.1,
 """
 COLLECTIVES = """\
-system,fabric,gpu,gpus,nodes,gpus_per_node,collective,algorithm,nccl,dtype,bytes,time_us,source,role
-dgx-h100,NVLink4 NVSwitch,h100,8,1,8,all_reduce,ring,2.20,bf16,1048576,40.1,one,fit
-dgx-h100,NVLink4 NVSwitch + 8x NDR IB 400Gb/GPU,H100-SXM,16,2,8,all_reduce,auto,2.27,fp32,67108864,520.0,one,
-dgx-a100,NVLink3 NVSwitch 300GB/s + HDR IB,A100-SXM-80,16,2,8.0,alltoall,,,bf16,16777216,300.0,two,
-box,PCIe4 x16,L40S,4,1,,all_gather,tree,,fp16,65536,80.0,three,
-v,NVLink2 4x25GB/s mesh,V100,8,1,8,reduce_scatter,"median of 131 runs",,int8,1e6,80.0,four,
+system,gpu,gpus,nodes,gpus_per_node,inside,inside_GBps,network,nics_per_node,nic_gbit,library,asked,sharp,collective,dtype,bytes,time_us
+dgx-h100,h100,8,1,8,nvlink4-nvswitch,450,,,,nccl,ring,,all_reduce,bf16,1048576,40.1
+dgx-h100,H100-SXM,16,2,8,nvlink4-nvswitch,,ndr-ib,8,400,nccl,auto,yes,all_reduce,fp32,67108864,520.0
+dgx-a100,A100-SXM-80,16,2,8.0,nvlink3-nvswitch,300,hdr-ib,,,trtllm,,,alltoall,bf16,16777216,300.0
+box,L40S,4,1,,pcie4,,,,,vllm,auto,no,all_gather,fp16,65536,80.0
+v,V100,8,1,8,nvlink2-mesh,150,,,,nccl-plain,"auto",,reduce_scatter,int8,1e6,80.0
 """
 TRAINING = """\
 id,source_key,model,gpu,gpus,tp,pp,dp,sequence_length,global_batch,microbatch_size,dtype,step_time_s

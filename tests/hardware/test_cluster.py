@@ -9,14 +9,14 @@ import networkx as nx
 import pytest
 
 import simulator as sim
-from simulator.costs.curves import alone
+from simulator.costs.curves import uncontended_time
 from simulator.costs.theory import Call
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import ways
 from simulator.study.collective import time_collective
-from simulator.study.links import describe
 from simulator.units import GB, US_PER_S
 from tests.hardware.paths import attributes
+from tests.network.described import links_in
 
 NIC = 50 * GB
 
@@ -56,10 +56,10 @@ def test_a_system_of_gpu_nics_and_shape_reaches_the_rate_of_its_nics() -> None:
     cluster = small(**wide)
     across = [way.bytes_per_s for way in ways(cluster) if not way.inside]
     assert across == [(100 * GB, 100 * GB)] * len(across)
-    machine = describe.machine("B300", "NVLink5 NVSwitch + XDR IB 8x800Gb/s", 32, 4)
+    machine = links_in("B300", "nvlink5-nvswitch", 32, 4, network="xdr-ib", nics_per_node=8, nic_gbit=800)
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast"):
         (row,) = time_collective(kind, cluster, [2**33])
-        known = alone(Call(kind, 2**33, 32, 4), machine.inside, machine.across, machine.curves)
+        known = uncontended_time(Call(kind, 2**33, 32, 4), machine.inside, machine.across, machine.curves)
         assert row.time_s == pytest.approx(known.seconds, rel=1e-3), kind
 
 

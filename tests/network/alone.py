@@ -8,7 +8,7 @@ from types import ModuleType
 
 import simulator as sim
 from simulator.binding.bind import Site, bind
-from simulator.binding.conduct import Conduct
+from simulator.binding.conduct import CollectivePolicy
 from simulator.engine import des
 from simulator.engine.close import close
 from simulator.engine.fold import fold
@@ -60,7 +60,7 @@ def makespan_s(algorithm: ModuleType, kind: str, cluster: Cluster, streams: Sequ
         for i, size in enumerate(sizes)
     ]
     program = Program((), {"body": Body(tuple(ops))}, ((Step("body", "collective"),),), communicators)
-    site = Site(cluster, no_kernels, Conduct({"it": algorithm}, {}, "it"))
+    site = Site(cluster, no_kernels, CollectivePolicy({"it": algorithm}, {}, "it"))
     bound = bind(program, Mesh.of({"dp": cluster.gpus}, "dp"), site)
     return seconds(des.simulate(close(fold(bound.skeleton).expansion.graph)).makespan_ns)
 

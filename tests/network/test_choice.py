@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.costs import theory, tuner
-from simulator.costs.curves import Curve, alone
+from simulator.costs.curves import Curve, uncontended_time
 from simulator.costs.theory import Call
-from simulator.costs.tuner import Choice, Group, believed_s, chosen, generation, told
+from simulator.costs.tuner import Choice, Group, chosen, configured_algorithm, generation, nccl_estimate_s
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.study import catalog
 from simulator.study.calibrate.nccl_tests import PROGRAMS
 from simulator.study.collective import BUS_FACTOR, time_collective
-from simulator.study.links import describe, fabric_text, fabrics
-from simulator.study.links.cluster_links import links_of
-from simulator.study.links.library import LIBRARY
-from simulator.study.links.timing import timing_on
+from simulator.study.links import fabric_text, fabrics
+from simulator.study.links.library import HAS, policy_on
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 from tests.commandline import trainsim
+
+from .described import links_in, links_on
 
 TABLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "collectives.csv.gz"
 SIZES = [2**octave for octave in range(3, 35)]
@@ -37,7 +37,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 def test_every_list_of_collectives_holds_the_same() -> None:
     """Each says something of every kind; an exchange is how a program calls what nccl-tests calls sendrecv."""
     assert set(BUS_FACTOR) == set(theory.KINDS) == set(PROGRAMS.values())
-    assert set(LIBRARY) == {*theory.KINDS, "exchange"}
+    assert set(HAS) == {*theory.KINDS, "exchange"}
     assert {*get_args(get_type_hints(Choice)["kind"]), "sendrecv"} == set(theory.KINDS)
 
 
@@ -122,7 +122,7 @@ def test_the_least_is_taken_and_all_is_finite(gpu: str, nodes: int, per_node: in
     who = replace(group(gpu, ranks, nodes), link=link)
     names = ("ring", "tree", "nvls", "nvls_tree", "sharp")
     name = chosen(2**octave, who, names)
-    costs = {other: believed_s(other, 2**octave, who) for other in names}
+    costs = {other: nccl_estimate_s(other, 2**octave, who) for other in names}
     assert costs[name] == min(costs.values())
     assert 1 / US_PER_S < costs[name] < 1000
     assert name not in (("nvls_tree", "sharp") if nodes == 1 else ("nvls",))
@@ -144,7 +144,7 @@ def test_generations_of_constants() -> None:
 def test_whatever_is_taken_the_time_alone_is_that_of_the_fabric(name: str, nodes: int) -> None:
     """No messages of a choice need longer than what is known of the library on these links."""
     cluster = sim.cluster(name, nodes=nodes)
-    timing = timing_on(cluster)
+    timing = policy_on(cluster).timing
     assert timing
     on = np.arange(cluster.gpus) // cluster.gpus_per_node
     for kind in KINDS:
@@ -178,11 +178,11 @@ def laid_down(folder: Path, *lines: str, start: str = "ndr-ib") -> str:
 
 def test_the_first_line_that_holds_a_call_decides() -> None:
     lines = (Choice("all_reduce", "tree", 64 * KIB, 2), Choice("all_reduce", "ring", 64 * KIB), Choice("all_gather", "bruck", 8))
-    assert told(lines, "all_reduce", 64 * KIB, 2) == "tree"
-    assert told(lines, "all_reduce", 64 * KIB, 3) == "ring"
-    assert told(lines, "all_reduce", 64 * KIB + 1, 2) is None
-    assert told(lines, "all_gather", 8, 100) == "bruck"
-    assert told(lines, "broadcast", 8, 1) is None
+    assert configured_algorithm(lines, "all_reduce", 64 * KIB, 2) == "tree"
+    assert configured_algorithm(lines, "all_reduce", 64 * KIB, 3) == "ring"
+    assert configured_algorithm(lines, "all_reduce", 64 * KIB + 1, 2) is None
+    assert configured_algorithm(lines, "all_gather", 8, 100) == "bruck"
+    assert configured_algorithm(lines, "broadcast", 8, 1) is None
 
 
 def test_switch_sizes_of_a_file_decide_and_time_what_they_take(tmp_path: Path) -> None:
@@ -263,12 +263,11 @@ def test_the_command_times_what_it_prints() -> None:
 def test_validate_times_what_the_cluster_takes() -> None:
     """A row of a table and the same machine as a cluster: one choice, one time."""
     for nodes, size in ((1, 2**20), (1, 2**28), (16, 2**24), (16, 2**33)):
-        machine_words = describe.machine("H100-SXM", "NVLink4 NVSwitch" + " + NDR IB 8x400Gb/s" * (nodes > 1), 8 * nodes, nodes)
-        told_s = alone(
-            Call("all_reduce", size, 8 * nodes, nodes), machine_words.inside, machine_words.across, machine_words.curves
-        ).seconds
+        links = links_in("H100-SXM", "nvlink4-nvswitch", 8 * nodes, nodes, network="ndr-ib")
+        call = Call("all_reduce", size, 8 * nodes, nodes)
+        known_s = uncontended_time(call, links.inside, links.across, links.curves).seconds
         (row,) = time_collective("all_reduce", sim.cluster("dgx-h100", nodes=nodes), [size])
-        assert row.time_s == pytest.approx(told_s, rel=1e-6, abs=2e-9), (nodes, size, row.algorithm)
+        assert row.time_s == pytest.approx(known_s, rel=1e-6, abs=2e-9), (nodes, size, row.algorithm)
 
 
 def test_costs_of_a_run_name_the_algorithm_that_was_simulated() -> None:
@@ -294,13 +293,13 @@ def test_a_series_in_which_a_library_chose_speaks_of_what_it_took() -> None:
     series = Curve("all_reduce", "auto", 8, 1, times, 0.01, inside)
     for size, name in knots:
         ring, nvls, auto = (
-            alone(Call("all_reduce", size, 8, 1, name), inside, None, [series]) for name in ("ring", "nvls", "auto")
+            uncontended_time(Call("all_reduce", size, 8, 1, name), inside, None, [series]) for name in ("ring", "nvls", "auto")
         )
         assert auto == (ring if name == "ring" else nvls)
         assert ring.seconds == pytest.approx(2 * base_s(size, "ring"), rel=1e-6)
         assert nvls.seconds == pytest.approx(3 * base_s(size, "nvls"), rel=1e-6)
         assert (ring.provenance == "interpolated") == (name == "ring"), "where it was not taken nobody measured it"
-    tree = alone(Call("all_reduce", 2.0**20, 8, 1, "tree"), inside, None, [series])
+    tree = uncontended_time(Call("all_reduce", 2.0**20, 8, 1, "tree"), inside, None, [series])
     assert tree.provenance == "theoretical"
 
 
@@ -308,10 +307,41 @@ def test_near_ties_of_ring_and_tree() -> None:
     """Over two nodes a tree, as logs say (nccl-tests issue 196); over more the faster of the two."""
     for name, nodes in (("dgx-a100", 2), ("dgx-a100", 16), ("dgx-a100", 64), ("alps-gh200", 4)):
         cluster = sim.cluster(name, nodes=nodes)
-        inside, across, _ = links_of(cluster, cluster.fabric, curves=False)
+        links = links_on(cluster)
+        inside, across = links.inside, links.across
         for size in SIZES:
             call = Call("all_reduce", size, cluster.gpus, nodes)
             if tuner.is_tie(size, theory.group(call, inside, across)):
                 ring_s, tree_s = (theory.seconds(replace(call, algorithm=name), inside, across) for name in ("ring", "tree"))
                 wanted = "tree" if nodes == 2 or tree_s < ring_s else "ring"
                 assert theory.taken(call, inside, across) == wanted
+
+
+# Libraries ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("library", "small", "large"),
+    [("nccl", "ring", "nvls"), ("nccl-plain", "ring", "ring"), ("trtllm", "direct", "nvls"), ("vLLM", "direct", "nvls")],
+)
+def test_auto_is_the_choice_of_the_library(library: str, small: str, large: str) -> None:
+    asked = ("collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", "1", "--library", library, "--json")
+    for size, name in (("64K", small), ("256M", large)):
+        (row,) = trainsim(*asked, "-b", size, "-e", size).record["rows"]
+        assert row["algorithm"] == name
+        assert row["provenance"] == "interpolated"
+
+
+def test_a_library_that_is_not_known_is_refused_with_the_nearest() -> None:
+    said = trainsim("collective", "all_reduce", "--cluster", "dgx-h100", "--library", "trt-llm")
+    assert said.code == 2
+    assert "no library 'trt-llm'\n    hint: did you mean 'trtllm'?" in said.err
+
+
+def test_a_bridge_of_a_box_counts_in_its_measured_times() -> None:
+    """A pair on a bridge is faster than over PCIe, and beyond pairs PCIe sets the rate."""
+    box = {"gpu": "a40", "gpus_per_node": 4, "intra_node": "PCIe 31.5 GB/s"}
+    bare, bridged = sim.cluster(box), sim.cluster({**box, "box": {"bridge": "56.25 GB/s"}})
+    for gpus, least, most in ((2, 1.5, 4.0), (4, 1.0, 2.0)):
+        times = [time_collective("all_reduce", cluster, [GIB], gpus=np.arange(gpus))[0].time_s for cluster in (bare, bridged)]
+        assert least < times[0] / times[1] < most, gpus

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.costs.curves import alone
+from simulator.costs.curves import uncontended_time
 from simulator.costs.theory import Call
 from simulator.study.collective import time_collective
-from simulator.study.links.describe import machine
 from simulator.units import GB, GIB
+
+from .described import links_in
 
 HALL = {"gpu": "h100", "gpus_per_node": 8, "intra_node": "NVSwitch 450 GB/s", "inter_node": "8x400 Gbit/s", "fabric": "ndr-ib"}
 SHAPES = ("leaf-spine", "rail-optimized")
@@ -76,9 +77,9 @@ def test_a_pair_has_nobody_to_collide_with() -> None:
     assert rate(2, **far) == pytest.approx(rate(2, shape="leaf-spine", nodes_per_pod=2), rel=1e-6)
 
 
-def test_a_table_names_no_topology_and_so_assumes_one() -> None:
-    """Four nodes of it share a leaf, and flows beyond are hashed; a cluster tells its own links."""
-    found = machine("H100-SXM", "NVLink4 NVSwitch + NDR IB 8x400Gb/s", 64, 8)
-    seconds = alone(Call("sendrecv", GIB, 64, 8), found.inside, found.across, found.curves).seconds
+def test_where_no_topology_is_known_one_is_assumed() -> None:
+    """Four nodes share a leaf, and flows beyond are hashed; a cluster tells its own links."""
+    found = links_in("H100-SXM", "nvlink4-nvswitch", 64, 8, network="ndr-ib")
+    seconds = uncontended_time(Call("sendrecv", GIB, 64, 8), found.inside, found.across, found.curves).seconds
     own = rate(8, shape="leaf-spine", nodes_per_pod=8)
     assert own == pytest.approx(GIB / seconds / GB * 2 ** (2 / 3), rel=0.01)

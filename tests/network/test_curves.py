@@ -18,20 +18,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.costs import theory
-from simulator.costs.curves import Curve, alone, read, rising
+from simulator.costs.curves import Curve, read, rising, uncontended_time
 from simulator.costs.links import LAWS, Across, Inside
 from simulator.costs.theory import ALGORITHMS, KINDS, Call
 from simulator.errors import UserError
 from simulator.study.calibrate.links import calibrated
 from simulator.study.collective import spread, time_collective
 from simulator.study.links import fabric_text, fabrics
-from simulator.study.links.cluster_links import links_of
-from simulator.study.links.describe import machine
 from simulator.study.scenarios.api import cluster as find
 from simulator.units import US_PER_S
 
 from ..commandline import trainsim
 from ..source import ROOT, study_script
+from .described import links_in, links_on
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"
 COMMIT = re.compile(r"\b[\w.-]+/[\w.-]+@[0-9a-f]{7}\b")
@@ -72,7 +71,8 @@ def test_more_bytes_never_take_less_time(
     assume(kind != "all_reduce" or algorithm not in CHOSEN)
     for curves in ([], near(inside, across)):
         small, large = (
-            alone(Call(kind, bytes_, *place, algorithm), inside, across, curves) for bytes_ in (size, size * 2**octaves)
+            uncontended_time(Call(kind, bytes_, *place, algorithm), inside, across, curves)
+            for bytes_ in (size, size * 2**octaves)
         )
         assert small.seconds <= large.seconds * (1 + 1e-9)
 
@@ -85,7 +85,7 @@ def test_no_jumps(kind: str, algorithm: str, place: tuple[int, int], inside: Ins
         edges = [s for c in curves for s in (c.knots[0][0], c.knots[-1][0])][:4]
         for at in (size, *edges):
             below, above = (
-                alone(Call(kind, at * f, *place, algorithm), inside, across, curves).seconds for f in (0.9975, 1.0025)
+                uncontended_time(Call(kind, at * f, *place, algorithm), inside, across, curves).seconds for f in (0.9975, 1.0025)
             )
             assert above <= below * 1.03
 
@@ -96,7 +96,7 @@ def test_the_wire_is_never_beaten(
 ) -> None:
     ranks, nodes = place
     call = Call(kind, size, ranks, nodes, algorithm)
-    time = alone(call, inside, across, near(inside, across)).seconds
+    time = uncontended_time(call, inside, across, near(inside, across)).seconds
     assert time >= theory.least(call, inside, across) * (1 - 1e-9)
     if algorithm in ("ring", "plain") and nodes == 1 and kind in ("all_reduce", "all_gather", "reduce_scatter"):
         turns = 2 if kind == "all_reduce" else 1
@@ -118,7 +118,7 @@ def test_where_only_one_neighbour_was_measured_at_a_size_it_has_its_say_all_the_
     curves = [measured(4, both), measured(8, {8.0: 0.7, 64.0: 0.7, **both, 2.0**33: 1.3})]
     for ranks in (4, 5, 6, 7, 8):
         call = Call("all_reduce", size, ranks, 1, "ring")
-        found = alone(call, inside, None, curves)
+        found = uncontended_time(call, inside, None, curves)
         assert found.seconds / theory.seconds(call, inside) == pytest.approx(
             (0.7 if size < 1024 else 1.3) ** math.log2(ranks / 4), rel=1e-6
         )
@@ -135,7 +135,7 @@ def test_eight_gpus_take_no_less_for_a_few_bytes_than_seven(size: int) -> None:
 
 @given(kinds, insides, networks, sizes)
 def test_one_rank_alone_waits_for_nobody(kind: str, inside: Inside, across: Across, size: float) -> None:
-    assert alone(Call(kind, size, 1), inside, across, CURVES).seconds == 0
+    assert uncontended_time(Call(kind, size, 1), inside, across, CURVES).seconds == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -212,7 +212,7 @@ def test_where_all_are_wired_all_to_all_takes_what_each_wire_carries(mesh: int, 
 
 def test_all_to_all_in_a_cube_mesh_waits_for_its_thinnest_wires() -> None:
     """What the four of a quad have for a GPU of the other goes over its twin's wire, and two of these have 25 GB/s."""
-    inside = machine("V100-SXM2", "NVLink2 cube mesh", 8, 1).inside
+    inside = links_in("V100-SXM2", "nvlink2-mesh", 8).inside
     assert theory.least(Call("alltoall", 2.0**30, 8), inside) == pytest.approx(2.0**30 / 8 * 4 / 25e9)
     assert theory.least(Call("alltoall", 2.0**30, 4), inside) == pytest.approx(2.0**30 / 4 / 25e9)
 
@@ -220,9 +220,9 @@ def test_all_to_all_in_a_cube_mesh_waits_for_its_thinnest_wires() -> None:
 @pytest.mark.parametrize(
     ("cluster", "gpu", "fabric", "counts"),
     [
-        ("dgx1-v100", "V100-SXM2", "NVLink2 cube mesh", (2, 4, 8)),
-        ("polaris", "A100-SXM4-40GB", "NVLink3 mesh", (2, 4)),
-        ("alps-gh200", "GH200", "NVLink4", (2, 4)),
+        ("dgx1-v100", "V100-SXM2", "nvlink2-mesh", (2, 4, 8)),
+        ("polaris", "A100-SXM4-40GB", "nvlink3-mesh", (2, 4)),
+        ("alps-gh200", "GH200", "nvlink4-mesh", (2, 4)),
     ],
 )
 @pytest.mark.parametrize("size", [2**20, 2**28, 2**33])
@@ -233,8 +233,8 @@ def test_links_of_the_graph_never_slow_an_all_to_all_alone(
     nodes = find(cluster, nodes=1)
     for gpus in counts:
         (row,) = time_collective("alltoall", nodes, [size], gpus=spread(nodes, gpus))
-        found = machine(gpu, fabric, gpus, 1)
-        told = alone(Call("alltoall", size, gpus), found.inside, None, found.curves)
+        found = links_in(gpu, fabric, gpus)
+        told = uncontended_time(Call("alltoall", size, gpus), found.inside, None, found.curves)
         assert row.time_s == pytest.approx(told.seconds, rel=1e-4, abs=2e-9), gpus
 
 
@@ -248,50 +248,48 @@ def test_a_node_of_one_gpu_has_no_wires(kind: str) -> None:
 
 
 def test_two_on_a_wire_exchange_as_a_sendrecv_does() -> None:
-    inside = machine("V100-SXM2", "NVLink2 cube mesh", 2, 1).inside
+    inside = links_in("V100-SXM2", "nvlink2-mesh", 2).inside
     both, one = (theory.seconds(Call(kind, size, 2), inside) for kind, size in (("alltoall", 2.0**33), ("sendrecv", 2.0**32)))
     assert both == pytest.approx(one, rel=0.02)
 
 
-@pytest.mark.parametrize(("gpu", "fabric", "wire"), [("MI300X", "xGMI", 64), ("GH200", "NVLink4", 150), ("V100", "NVLink2", 25)])
+@pytest.mark.parametrize(("gpu", "fabric", "wire"), [("GH200", "nvlink4-mesh", 150), ("V100", "nvlink2-mesh", 25)])
 def test_no_pair_without_a_switch_is_faster_than_its_wire(gpu: str, fabric: str, wire: float) -> None:
-    found = machine(gpu, fabric, 4, 1)
-    time = alone(Call("sendrecv", 2.0**33, 4), found.inside, None, found.curves).seconds
+    found = links_in(gpu, fabric, 4)
+    time = uncontended_time(Call("sendrecv", 2.0**33, 4), found.inside, None, found.curves).seconds
     assert 0.75 * wire < 2.0**33 / time / 1e9 < wire
 
 
-@pytest.mark.parametrize(
-    ("gpu", "fabric"), [("L40S", "PCIe4 x16 + HDR IB 8x200Gb/s"), ("H100-PCIe", "PCIe5 x16 + CX7 8x400Gb/s")]
-)
-def test_two_nodes_of_cards_are_no_faster_than_one(gpu: str, fabric: str) -> None:
+@pytest.mark.parametrize(("gpu", "fabric", "network"), [("L40S", "pcie4", "hdr-ib"), ("H100-PCIe", "pcie5", "roce")])
+def test_two_nodes_of_cards_are_no_faster_than_one(gpu: str, fabric: str, network: str) -> None:
     """What goes to the NICs goes over the GPU's own PCIe link too."""
     for kind in KINDS:
         rates = []
         for nodes in (1, 2):
-            found, ranks = machine(gpu, fabric, 8 * nodes, nodes), 8 * nodes
-            time = alone(Call(kind, 2.0**33, ranks, nodes), found.inside, found.across).seconds
+            found, ranks = links_in(gpu, fabric, 8 * nodes, nodes, network=network), 8 * nodes
+            time = uncontended_time(Call(kind, 2.0**33, ranks, nodes), found.inside, found.across).seconds
             rates.append({"sendrecv": 1.0, "broadcast": 1.0}.get(kind, (ranks - 1) / ranks) * 2.0**33 / time)
         assert rates[1] < 1.01 * rates[0], kind
-    two = machine(gpu, fabric, 2, 2)
+    two = links_in(gpu, fabric, 2, 2, network=network)
     assert theory.least(Call("sendrecv", 2.0**33, 2, 2), two.inside, two.across) >= 2.0**33 / two.inside.bytes_per_s
 
 
 def test_a_switched_node_keeps_what_leaves_it_off_its_links() -> None:
-    found = machine("H100-SXM", "NVLink4 NVSwitch + NDR IB 400Gb/GPU", 16, 2)
+    found = links_in("H100-SXM", "nvlink4-nvswitch", 16, 2, network="ndr-ib")
     assert theory.least(Call("alltoall", 2.0**33, 16, 2), found.inside, found.across) == pytest.approx(2.0**33 / 2 / 50e9)
 
 
 @pytest.mark.parametrize(
     ("name", "gpu", "fabric", "gpus"),
     [
-        ("dgx1-v100", "V100-SXM2", "NVLink2 cube mesh", 8),
-        ("polaris", "A100-SXM4-40GB", "NVLink3 mesh", 4),
-        ("alps-gh200", "GH200", "NVLink4", 4),
+        ("dgx1-v100", "V100-SXM2", "nvlink2-mesh", 8),
+        ("polaris", "A100-SXM4-40GB", "nvlink3-mesh", 4),
+        ("alps-gh200", "GH200", "nvlink4-mesh", 4),
     ],
 )
 def test_a_cluster_and_the_words_for_it_have_the_same_wires(name: str, gpu: str, fabric: str, gpus: int) -> None:
-    within, _, _ = links_of(find(name, nodes=1), curves=False)
-    said = machine(gpu, fabric, gpus, 1).inside
+    within = links_on(find(name, nodes=1)).inside
+    said = links_in(gpu, fabric, gpus).inside
     assert (within.bytes_per_s, within.to_one(gpus), within.to_all(gpus)) == (
         said.bytes_per_s,
         said.to_one(gpus),
@@ -300,12 +298,12 @@ def test_a_cluster_and_the_words_for_it_have_the_same_wires(name: str, gpu: str,
 
 
 def test_a_cluster_of_cards_launches_at_their_clock() -> None:
-    within, _, _ = links_of(find("l40s-pcie", nodes=1), curves=False)
-    assert within.launch_s == pytest.approx(machine("L40S", "PCIe4 x16", 8, 1).inside.launch_s, rel=0.01)
+    within = links_on(find("l40s-pcie", nodes=1)).inside
+    assert within.launch_s == pytest.approx(links_in("L40S", "pcie4", 8).inside.launch_s, rel=0.01)
 
 
 def test_between_bridged_pairs_it_is_pcie_at_its_one_way_rate() -> None:
-    pairs = machine("A100-PCIe-80", "NVLink bridge pairs + PCIe4", 4, 1).inside
+    pairs = links_in("A100-PCIe-80", "nvlink-bridge-pairs", 4).inside
     two, four = (theory.seconds(Call("all_gather", 2.0**34, n), pairs) for n in (2, 4))
     assert 2.0**34 * 3 / 4 / four == pytest.approx(0.8 * 31.5e9, rel=0.02)
     assert 2.0**34 / 2 / two > 150e9
@@ -329,7 +327,7 @@ def test_nothing_is_flagged_on_a_bridge() -> None:
 
 
 def test_cards_launch_in_as_many_cycles_as_one_another() -> None:
-    launches = [machine(gpu, "PCIe4 x16", 2, 1).inside.launch_s * ghz for gpu, ghz in (("L40S", 2.5), ("A100-PCIe", 1.41))]
+    launches = [links_in(gpu, "pcie4", 2).inside.launch_s * ghz for gpu, ghz in (("L40S", 2.52), ("A100-PCIe", 1.41))]
     assert launches[0] == pytest.approx(launches[1])
 
 
@@ -354,7 +352,7 @@ def test_where_it_was_measured_it_is_the_measurement() -> None:
     for curve in CURVES:
         for size, seconds in rising(curve.knots):
             call = Call(curve.kind, size, curve.ranks, curve.nodes, curve.algorithm)
-            found = alone(call, curve.inside, curve.across, [curve])
+            found = uncontended_time(call, curve.inside, curve.across, [curve])
             assert found.seconds == pytest.approx(seconds, rel=1e-6)
             assert (found.provenance, found.source) == ("interpolated", curve.source)
 
@@ -362,10 +360,10 @@ def test_where_it_was_measured_it_is_the_measurement() -> None:
 def test_far_from_measurements_the_theory_speaks() -> None:
     curve = next(c for c in CURVES if c.nodes > 1)
     far = Call(curve.kind, 2.0**20, curve.ranks * 16, curve.nodes * 16)
-    found = alone(far, curve.inside, curve.across, [curve])
+    found = uncontended_time(far, curve.inside, curve.across, [curve])
     assert found.provenance == "theoretical"
     assert found.seconds == theory.seconds(far, curve.inside, curve.across)
-    beyond = alone(replace(far, ranks=curve.ranks * 2, nodes=curve.nodes * 2), curve.inside, curve.across, [curve])
+    beyond = uncontended_time(replace(far, ranks=curve.ranks * 2, nodes=curve.nodes * 2), curve.inside, curve.across, [curve])
     assert beyond.provenance == "extrapolated"
     assert beyond.uncertainty > curve.error
 
@@ -375,7 +373,7 @@ def test_beyond_the_ends_the_ratio_to_the_theory_stays() -> None:
     last, seconds = curve.knots[-1]
     call = Call(curve.kind, last * 64, curve.ranks)
     ratio = seconds / theory.seconds(replace(call, payload_bytes=last), curve.inside)
-    found = alone(call, curve.inside, None, [curve])
+    found = uncontended_time(call, curve.inside, None, [curve])
     assert found.seconds == pytest.approx(ratio * theory.seconds(call, curve.inside), rel=1e-6)
     assert found.provenance == "extrapolated"
 
@@ -384,7 +382,9 @@ def test_between_measured_ranks_the_ratio_is_between() -> None:
     inside = INSIDE["nvlink3-nvswitch"]
     assert inside
     four, six, eight = (
-        alone(Call("all_gather", 2.0**24, n), inside, None, [c for c in CURVES if c.nodes == 1 and c.inside == inside]).seconds
+        uncontended_time(
+            Call("all_gather", 2.0**24, n), inside, None, [c for c in CURVES if c.nodes == 1 and c.inside == inside]
+        ).seconds
         for n in (4, 6, 8)
     )
     assert min(four, eight) <= six <= max(four, eight)
@@ -512,7 +512,7 @@ def test_calibration_finds_the_links_that_made_the_times(tmp_path: Path) -> None
             call = Call(kind, 2.0**octave, ranks, nodes)
             across = made.across if nodes > 1 else None
             true = theory.seconds(call, TRUE, TRUE_ACROSS if nodes > 1 else None)
-            assert alone(call, made.inside, across, made.curves).seconds == pytest.approx(true, rel=tolerance)
+            assert uncontended_time(call, made.inside, across, made.curves).seconds == pytest.approx(true, rel=tolerance)
 
 
 def test_text_and_json_calibrate_alike(tmp_path: Path) -> None:
@@ -658,13 +658,14 @@ def test_published_summaries_are_met() -> None:
 )
 def test_a_cluster_finds_its_fabrics(name: str, inside: str, across: str) -> None:
     cluster = find(name, nodes=4)
-    within, between, curves = links_of(cluster)
+    links = links_on(cluster)
+    within, between = links.inside, links.across
     assert between
     assert (within.name, between.name) == (inside, across)
     assert (within.bytes_per_s, between.nic_bytes_per_s) == (cluster.nvlink.bytes_per_s, cluster.rail_bytes_per_s)
-    assert curves
-    assert links_of(cluster, "efa")[1].name == "efa"  # type: ignore[union-attr]
-    assert links_of(find(name, nodes=1))[1] is None
+    assert links.curves
+    assert links_on(replace(cluster, fabric="efa")).across.name == "efa"  # type: ignore[union-attr]
+    assert links_on(find(name, nodes=1)).across is None
 
 
 @pytest.mark.parametrize("name", fabrics.names())

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from simulator.costs import theory
-from simulator.costs.curves import Curve, alone
+from simulator.costs.curves import Curve, uncontended_time
 from simulator.costs.links import LAWS
 from simulator.costs.theory import Call
 from simulator.errors import UserError
@@ -19,11 +19,11 @@ from simulator.study.calibrate.links import calibrated
 from simulator.study.calibrate.nccl_tests import read
 from simulator.study.collective import time_collective
 from simulator.study.links import fabric_text, fabrics
-from simulator.study.links.cluster_links import links_of
 from simulator.study.scenarios.api import cluster as find
 from simulator.units import GB, US_PER_S
 
 from ..commandline import trainsim
+from .described import links_on
 
 FACTORS = {"all_reduce": 2.0, "sendrecv": 0.0, "broadcast": 0.0}
 SIZES = tuple(2**octave for octave in range(12, 33, 2))
@@ -110,18 +110,18 @@ def test_one_that_is_not_there_is_refused_with_the_place_of_its_name(own: Path) 
 def test_a_file_brings_its_rates_and_a_name_takes_the_clusters(own: Path) -> None:
     mine = str(own / "mine.yaml")
     cluster = find("hgx-h100", nodes=2)
-    inside, across, curves = links_of(replace(cluster, nvlink=replace(cluster.nvlink, bytes_per_s=1e9)), mine)
+    links = links_on(replace(cluster, nvlink=replace(cluster.nvlink, bytes_per_s=1e9), fabric=mine))
     fabric = fabrics.load(mine)
-    assert (replace(inside, generation=""), across, curves) == (fabric.inside, fabric.across, fabric.curves)
-    shipped = links_of(cluster, "nvlink3-nvswitch")[0]
+    assert (replace(links.inside, generation=""), links.across, links.curves) == (fabric.inside, fabric.across, fabric.curves)
+    shipped = links_on(replace(cluster, fabric="nvlink3-nvswitch")).inside
     assert (shipped.name, shipped.bytes_per_s) == ("nvlink3-nvswitch", cluster.nvlink.bytes_per_s)
 
 
 def test_amd_gpus_and_switches_of_old_find_their_links() -> None:
     amd = find("hgx-h100", nodes=1, gpu="mi300x", intra_node="fully-connected 448 GB/s", shape="fully-connected")
-    assert (links_of(amd)[0].name, links_of(amd)[0].mesh) == ("xgmi-mi300", 8)
+    assert (links_on(amd).inside.name, links_on(amd).inside.mesh) == ("xgmi-mi300", 8)
     dgx2 = find("hgx-h100", nodes=1, gpu="v100-32gb", intra_node="NVSwitch 150 GB/s")
-    assert (links_of(dgx2)[0].name, links_of(dgx2)[0].mesh) == ("nvlink2-mesh", 0)
+    assert (links_on(dgx2).inside.name, links_on(dgx2).inside.mesh) == ("nvlink2-mesh", 0)
 
 
 # How it is known ------------------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def test_on_links_that_were_not_measured_a_curve_extrapolates(factor: float, pro
     fabric = fabrics.load("nvlink4-nvswitch")
     assert fabric.inside
     call = Call("all_gather", 2.0**24, 8)
-    here = alone(call, fabric.inside, None, fabric.curves)
-    there = alone(call, replace(fabric.inside, bytes_per_s=factor * fabric.inside.bytes_per_s), None, fabric.curves)
+    here = uncontended_time(call, fabric.inside, None, fabric.curves)
+    there = uncontended_time(call, replace(fabric.inside, bytes_per_s=factor * fabric.inside.bytes_per_s), None, fabric.curves)
     assert there.provenance == provenance
     assert (there.uncertainty > here.uncertainty) == (provenance == "extrapolated")
 
@@ -144,7 +144,7 @@ def test_so_it_does_on_another_network(factor: float, provenance: str) -> None:
     call = Call(curve.kind, curve.knots[0][0], curve.ranks, curve.nodes, curve.algorithm)
     assert curve.across
     across = replace(curve.across, nic_bytes_per_s=factor * curve.across.nic_bytes_per_s)
-    assert alone(call, curve.inside, across, [curve]).provenance == provenance
+    assert uncontended_time(call, curve.inside, across, [curve]).provenance == provenance
 
 
 # A switch for a rack --------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_the_error_of_a_curve_is_that_of_its_predictions(own: Path) -> None:
 
 def error(curve: Curve, gb_per_s: float) -> float:
     calls = [Call(curve.kind, size, curve.ranks, curve.nodes) for size in SIZES]
-    times = [alone(call, curve.inside, curve.across, [curve]).seconds for call in calls]
+    times = [uncontended_time(call, curve.inside, curve.across, [curve]).seconds for call in calls]
     return median(abs(t / time_s(size, gb_per_s) - 1) for t, size in zip(times, SIZES, strict=True))
 
 

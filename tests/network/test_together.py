@@ -17,8 +17,7 @@ from simulator.errors import OutsideDomain, UserError
 from simulator.study import catalog
 from simulator.study.collective import spread, time_collective
 from simulator.study.jobs import SharedRun
-from simulator.study.links.cluster_links import links_of
-from simulator.study.links.timing import timing_on
+from simulator.study.links.library import policy_on
 from simulator.study.runs.run import Run
 from simulator.study.scenarios.tenancy import Tenancy
 from simulator.study.simulate import simulate_scenario
@@ -26,6 +25,7 @@ from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
 from ..house import scenario, small_cluster
+from .described import links_on
 
 PLAN = sim.Plan(tp=2, pp=2, dp=4, sharding="zero1")
 
@@ -422,7 +422,7 @@ def test_the_table_on_the_command_line() -> None:
 def test_t7_1_alone_a_collective_takes_what_was_measured_or_what_its_messages_need(kind: str) -> None:
     sizes = [2**k for k in range(3, 34, 5)]
     measured, ideal = (sim.cluster("dgx-h100", nodes=2, fabric=fabric) for fabric in ("", "ideal"))
-    timing = timing_on(measured)
+    timing = policy_on(measured).timing
     assert timing
     nodes = np.arange(16) // 8
     rows, bare = (time_collective(kind, cluster, sizes) for cluster in (measured, ideal))
@@ -497,7 +497,8 @@ WITHOUT_A_THEORY = [
 def test_what_nobody_measured_pays_what_the_fabric_charges(name: str, kind: str, nodes: int) -> None:
     """A launch, a step or a crossing per round, and rates that links reach: never the bare links, never called measured."""
     cluster, sizes = sim.cluster("dgx-h100", nodes=nodes), [8, 2**20, 2**30]
-    inside, across, _ = links_of(cluster, curves=False)
+    links = links_on(cluster)
+    inside, across = links.inside, links.across
     rounds = steps(catalog.module("collectives", name).rounds(kind, np.arange(8 * nodes) // 8))
     bare = time_collective(kind, replace(cluster, fabric="ideal"), sizes, algorithm=name)
     for row, least in zip(time_collective(kind, cluster, sizes, algorithm=name), bare, strict=True):

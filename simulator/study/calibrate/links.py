@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from ...costs import theory
-from ...costs.curves import Curve, alone
+from ...costs.curves import Curve, uncontended_time
 from ...costs.links import Across, Inside
 from ...costs.theory import Call
 from ...errors import UserError
@@ -181,5 +181,5 @@ def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Cu
     versions = ", ".join(sorted({table.version for table in tables} - {""})) or "not stated"
     source = f"nccl-tests, NCCL {versions}; {sum(map(len, times.values()))} points of {len(times)} sizes"
     made = Curve(first.kind, "auto", first.ranks, first.nodes, points, 0.0, inside, across, source)
-    predicted = {size: alone(_call(first, size), inside, across, [made]).seconds for size in times}
+    predicted = {size: uncontended_time(_call(first, size), inside, across, [made]).seconds for size in times}
     return replace(made, error=median(abs(predicted[size] / t - 1) for size, found in times.items() for t in found))

@@ -95,7 +95,7 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
     """
     if kind is not None and kind.lower() not in PROGRAMS:
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
-    told = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
+    stated_kind = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
     raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
     check_count(raw, b"\n\r,", MOST_LINES, path, "the output of nccl-tests")
     try:
@@ -105,7 +105,7 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
         raise UserError("not a text file", where=f"{path}:{line}") from None
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
         return _of_json(text, str(path))
-    return _of_text(PREFIX.sub("", text), str(path), told)
+    return _of_text(PREFIX.sub("", text), str(path), stated_kind)
 
 
 def _of_file(name: str) -> str:
@@ -117,12 +117,12 @@ def _of_file(name: str) -> str:
 # The table of text ----------------------------------------------------------------------------------------------------------
 
 
-def _of_text(text: str, name: str, told: str) -> list[Table]:
+def _of_text(text: str, name: str, stated_kind: str) -> list[Table]:
     tables: list[Table] = []
     faults: list[Fault] = []
     for first, lines in _runs(text.splitlines()):
         try:
-            tables.append(_table(first, lines, name, told))
+            tables.append(_table(first, lines, name, stated_kind))
         except UserError as error:
             faults += error.faults
     if not tables and not faults:
@@ -145,7 +145,7 @@ def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         yield start + 1, list(lines[start:])
 
 
-def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
+def _table(first: int, lines: Sequence[str], name: str, stated_kind: str) -> Table:
     hosts, kind, version, found, faults = dict[int, str](), "", "", list[_Line](), list[Fault]()
     gpus: dict[str, None] = {}
     for number, line in enumerate(lines, first):
@@ -173,7 +173,7 @@ def _table(first: int, lines: Sequence[str], name: str, told: str) -> Table:
             "the run names fewer than two ranks", where=where, hint='lines like "#  Rank  0 ... on host device  0 ..."'
         )
     nodes = len(set(hosts.values()))
-    kind = kind or _agreed(told, found[-1].factor, len(hosts), where) or _kind(found, len(hosts), where)
+    kind = kind or _agreed(stated_kind, found[-1].factor, len(hosts), where) or _kind(found, len(hosts), where)
     table = _checked(kind, len(hosts), nodes, {line.size: line.seconds for line in found if line.size}, version, where)
     return replace(table, gpus=tuple(gpus), wrong=wrong)
 
@@ -200,13 +200,13 @@ def _positive(word: str, *, allow_zero: bool = False) -> float:
     return float(word)
 
 
-def _agreed(told: str, factor: float, ranks: int, where: str) -> str:
+def _agreed(stated_kind: str, factor: float, ranks: int, where: str) -> str:
     """The collective that a file is said to be of, unless its bandwidths are those of another."""
-    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "sendrecv": 1.0}.get(told, (ranks - 1) / ranks)
-    if told and factor and abs(factor / share - 1) > TOLERANCE:
-        message = f"busbw is {factor:.3g} times algbw, and of {told} over {ranks} ranks it is {share:.3g} times"
+    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "sendrecv": 1.0}.get(stated_kind, (ranks - 1) / ranks)
+    if stated_kind and factor and abs(factor / share - 1) > TOLERANCE:
+        message = f"busbw is {factor:.3g} times algbw, and of {stated_kind} over {ranks} ranks it is {share:.3g} times"
         raise UserError(message, where=where, hint="--kind says which collective it is")
-    return told
+    return stated_kind
 
 
 def _kind(lines: Sequence[_Line], ranks: int, where: str) -> str:

@@ -1,4 +1,4 @@
-"""What an algorithm takes on a measured fabric where nobody measured it: its own rounds, at the fabric's constants.
+"""Uncontended times by rounds: what an algorithm that nobody measured takes at the constants of a measured fabric.
 
 t = launch + latencies + y + sqrt(fill x y), the form of costs/theory.py: each round waits for a step of the fabric, or a
 crossing where it leaves a node, and for every further peer that a GPU sends to across at once, as direct all-to-all does; y
@@ -18,7 +18,7 @@ import numpy as np
 
 from ...collectives import Round, is_pipelined, joined, windows
 from ...costs import theory
-from ...costs.curves import THEORY_SIGMA_ACROSS, THEORY_SIGMA_INSIDE, Alone
+from ...costs.curves import THEORY_SIGMA_ACROSS, THEORY_SIGMA_INSIDE, UncontendedTime
 from ...costs.links import LAWS, Across, Inside
 from ...costs.theory import Call
 from ...engine.task import Array
@@ -39,10 +39,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Per round: how often it comes, the share of its messages that cross, the largest of these as a part of the payload, and to
-    how many peers beyond the first the busiest GPU sends across at once."""
+    """The rounds of an algorithm on a cluster."""
 
     rounds: tuple[tuple[int, float, float, int], ...]
+    """How often a round comes, the share of its messages that cross between nodes, the largest of these as a part of the payload,
+    and to how many peers beyond the first the busiest GPU sends across at once."""
     loads: tuple[Load, ...]
     """Per window of rounds that are under way together."""
 
@@ -114,34 +115,32 @@ def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> 
     return float((carried / cluster.wiring.capacity_bytes_per_s).max(initial=0.0)) * cluster.nvlink.bytes_per_s
 
 
-def alone(call: Call, how: Walk, inside: Inside, across: Across | None) -> Alone:
-    """The time of a call done in such a way; `theoretical` always."""
+def uncontended_time(call: Call, walk: Walk, inside: Inside, across: Across | None) -> UncontendedTime:
+    """The time of a call whose rounds were walked; always `theoretical`."""
     latency_s = crossings = 0.0
-    for repeats, part, message, more_peers in how.rounds:
+    for repeats, part, message, more_peers in walk.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
-            size = call.payload_bytes * message
-            late = 1 + (across.rendezvous - 1) * size / (size + across.rendezvous_bytes)
-            latency_s += repeats * part * across.crossing_s * late
+            latency_s += repeats * part * across.crossing_s * across.handshake(call.payload_bytes * message)
             crossings += repeats * part
-    on_wire_s = wire_s(call, how, inside, across)
+    on_wire_s = wire_s(call, walk, inside, across)
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
     sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
-    return Alone(seconds, "theoretical", "its rounds on these links", sigma)
+    return UncontendedTime(seconds, "theoretical", "its rounds on these links", sigma)
 
 
-def like(known: Alone, seconds: float, call: Call) -> Alone:
-    """A time that this rule made of one that is known: at best extrapolated."""
+def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTime:
+    """A known time changed by this rule: at best extrapolated."""
     if known.provenance == "theoretical":
         return replace(known, seconds=seconds)
     scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=math.hypot(known.uncertainty, scale / 2))
 
 
-def wire_s(call: Call, how: Walk, inside: Inside, across: Across | None) -> float:
+def wire_s(call: Call, walk: Walk, inside: Inside, across: Across | None) -> float:
     """The time of a call on the wire: of the busiest, window by window."""
-    return sum(_wire_s(call, load, inside, across) for load in how.loads)
+    return sum(_wire_s(call, load, inside, across) for load in walk.loads)
 
 
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:
@@ -155,6 +154,4 @@ def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> fl
     nics = min(across.nics, math.ceil(call.per_node))
     most = max(load.over_nic, load.over_nics / nics)
     on_nics = most * call.payload_bytes / (across.nic_bytes_per_s * across.efficiency)
-    slowest = max(on_gpu, on_nics)
-    norm: float = slowest * ((on_gpu / slowest) ** LAWS.norm + (on_nics / slowest) ** LAWS.norm) ** (1 / LAWS.norm)
-    return norm
+    return theory.bottleneck_s(on_gpu, on_nics)

@@ -1,4 +1,8 @@
-"""What a collective takes alone on a cluster: the cluster's links as the measured fabrics know them, looked up once per call."""
+"""The uncontended time of a collective on a cluster, in one of two ways.
+
+`costs.curves` corrects the closed forms of `costs.theory` by what was measured, for the algorithms that libraries have.
+`by_rounds` adds up the rounds of any other algorithm at the constants of the same links.
+"""
 
 from __future__ import annotations
 
@@ -9,86 +13,71 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...binding.conduct import Cut
+from ...binding.conduct import PiecesCorrection, Timing
 from ...collectives import is_pipelined
 from ...costs import theory
-from ...costs.curves import Alone, Curve, alone
-from ...costs.links import Across, Inside
+from ...costs.curves import UncontendedTime, uncontended_time
 from ...costs.theory import Call
 from ...engine.task import Array
 from ...hardware.cluster import Cluster
 from .. import catalog
-from .cluster_links import SWITCH, links_of
+from .cluster_links import Links
 
 if TYPE_CHECKING:
     from .by_rounds import Walk
 
-IDEAL = "ideal"
-"""The fabric of a cluster whose links are taken at their face value."""
-QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
-"""Networks whose switches can add up, for libraries that are set up to use them: NVIDIA Quantum, from SHARPv2 of 2019 on."""
 MEASURED_AS = {"exchange": "sendrecv"}
 KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": theory.ALGORITHMS[0]}
 """What the measurements and the theory of some algorithms are called."""
 
-Timing = Callable[[str, str, Array, int], Alone | None]
-"""By kind, algorithm, the nodes of a group's members and payload bytes; None if nothing is known."""
 
-
-def timing_on(cluster: Cluster) -> Timing | None:
-    """How long collectives take on a cluster; None for an ideal one, and for one whose links somebody drew by hand."""
-    if not is_known(cluster):
-        return None
+def timing_on(cluster: Cluster, links: Links, measured_as: Callable[[str, str], str]) -> Timing:
+    """How long collectives take on a cluster. `measured_as` gives, by kind and algorithm, which of a library's measured series
+    an algorithm of that name belongs to.
+    """
 
     @cache
-    def links() -> tuple[Inside, Across | None, tuple[Curve, ...]]:
-        return links_of(cluster, cluster.fabric or None)
-
-    @cache
-    def timed(kind: str, algorithm: str, ranks: int, nodes: int, payload_bytes: int) -> Alone | None:
+    def timed(kind: str, algorithm: str, ranks: int, nodes: int, payload_bytes: int) -> UncontendedTime | None:
         if algorithm not in theory.ALGORITHMS or kind not in theory.KINDS or not payload_bytes:
             return None
-        return alone(Call(kind, payload_bytes, ranks, nodes, algorithm, placed=True), *links())
+        call = Call(kind, payload_bytes, ranks, nodes, algorithm, placed=True)
+        return uncontended_time(call, links.inside, links.across, links.curves)
 
     walked = _walked_on(cluster)
 
-    def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
-        known, over = KNOWN_AS.get(algorithm, algorithm), len(set(nodes.tolist()))
+    def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
+        known, over = measured_as(kind, KNOWN_AS.get(algorithm, algorithm)), len(set(nodes.tolist()))
         if known not in theory.ALGORITHMS and payload_bytes:
             from . import by_rounds
 
-            how = walked(kind, algorithm, tuple(nodes.tolist()))
+            walk = walked(kind, algorithm, tuple(nodes.tolist()))
             call = Call(kind, payload_bytes, len(nodes), over, algorithm)
-            return by_rounds.alone(call, how, *links()[:2])
+            return by_rounds.uncontended_time(call, walk, links.inside, links.across)
         return timed(MEASURED_AS.get(kind, kind), known, len(nodes), over, payload_bytes)
 
     return timing
 
 
-def cut_on(cluster: Cluster, pieces: int | None) -> Cut | None:
-    """What so many pieces make of the times on a cluster; None if they are ever finer, and where links are at face value.
-
-    A pipelined algorithm then takes what the rule of rounds makes of so many pieces over ever finer ones.
+def pieces_correction_on(cluster: Cluster, links: Links, pieces: int) -> PiecesCorrection:
+    """The correction of known times where pipelined algorithms cut a payload into so many pieces: the modelled ratio of so many
+    pieces to infinitely fine pipelining.
     """
-    if pieces is None or not is_known(cluster):
-        return None
     from . import by_rounds
 
     fine, walked = _walked_on(cluster), _walked_on(cluster, pieces)
 
-    def cut(known: Alone, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone:
+    def corrected(known: UncontendedTime, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime:
         members = tuple(nodes.tolist())
         if not is_pipelined(catalog.module("collectives", algorithm)) or len(nodes) < 2:
             return known
-        inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
         call = Call(kind, payload_bytes, len(nodes), len(set(members)), algorithm)
-        ways = walked(kind, algorithm, members), fine(kind, algorithm, members)
-        in_pieces, at_best = (by_rounds.alone(call, way, inside, across) for way in ways)
+        walks = walked(kind, algorithm, members), fine(kind, algorithm, members)
+        in_pieces, at_best = (by_rounds.uncontended_time(call, walk, links.inside, links.across) for walk in walks)
         if math.isclose(in_pieces.seconds, at_best.seconds):
             return known
-        return by_rounds.like(known, known.seconds * in_pieces.seconds / at_best.seconds, call)
+        return by_rounds.scaled(known, known.seconds * in_pieces.seconds / at_best.seconds, call)
 
-    return cut
+    return corrected
 
 
 def _walked_on(cluster: Cluster, pieces: int | None = None) -> Callable[[str, str, tuple[int, ...]], Walk]:
@@ -102,30 +91,3 @@ def _walked_on(cluster: Cluster, pieces: int | None = None) -> Callable[[str, st
         return by_rounds.walk(catalog.module("collectives", algorithm), kind, cluster, gpus, pieces)
 
     return walked
-
-
-def switch_abilities(cluster: Cluster) -> list[str]:
-    """In which networks of a cluster the switches add up: inside nodes (nvls), between them (sharp)."""
-    if not is_known(cluster):
-        return []
-    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
-    return ["nvls"] * (inside.nvls_efficiency > 0) + ["sharp"] * (across is not None and across.sharp)
-
-
-def can_add_up(cluster: Cluster, ability: str, ranks: int, nodes: int) -> bool:
-    """Whether the switches that so many ranks over so many nodes need can add up if they are asked to, as nvls or as sharp.
-
-    Links at their face value take the network's for granted, and those of any NVSwitch, for however few GPUs.
-    """
-    if not is_known(cluster):
-        return ability == "sharp" or any(run.kind == SWITCH for run in cluster.wiring.vertices)
-    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
-    if ability == "nvls" or nodes == 1:
-        enough = ranks >= theory.FEWEST_AT_A_SWITCH * nodes
-        return enough and inside.nvls_efficiency > 0 and (nodes == 1 or across is None or across.nvls)
-    return across is not None and (across.sharp or cluster.fabric in QUANTUM)
-
-
-def is_known(cluster: Cluster) -> bool:
-    """Whether fabrics speak of the links of a cluster; else they are taken at their face value."""
-    return cluster.fabric != IDEAL and cluster.nvlink.bytes_per_s > 0

@@ -1,4 +1,4 @@
-"""An all-to-all that a matrix of bytes tells: how each algorithm goes about it, and what it takes on measured links.
+"""An uneven all-to-all, given by a matrix of bytes: the rounds of each algorithm, and its time on measured links.
 
 People measure even exchanges. An uneven one takes what is known of the even one that keeps the busiest link busy for as long
 (payload times skew), times what the rule of rounds (`by_rounds`) makes of the one over the other: 1 where every rank has
@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...binding.conduct import Conduct, Timing, takes
+from ...binding.conduct import CollectivePolicy, Timing, takes
 from ...collectives import Round
 from ...collectives._uneven import judged, payload
-from ...costs.curves import Alone
+from ...costs.curves import UncontendedTime
 from ...costs.theory import Call
 from ...engine.task import Array
 from ...hardware.cluster import Cluster
 from . import by_rounds
 from .by_rounds import Walk
-from .cluster_links import links_of
+from .cluster_links import Links, links_of
 
 KIND = "alltoall"
 
@@ -85,43 +85,45 @@ class Uneven:
         return tuple(replace(r, fraction=r.fraction * part) for r in rounds)
 
 
-def conduct_of(exchange: Exchange, conduct: Conduct, cluster: Cluster, gpus: Array) -> Conduct:
+def uneven_policy(exchange: Exchange, policy: CollectivePolicy, cluster: Cluster, gpus: Array) -> CollectivePolicy:
     """How all-to-alls among these GPUs of a cluster are done if they are this one."""
-    able = {name: module for name, module in conduct.algorithms.items() if KIND in module.KINDS}
+    able = {name: module for name, module in policy.algorithms.items() if KIND in module.KINDS}
     uneven: dict[str, Any] = {name: Uneven(module, exchange) for name, module in able.items()}
-    timing = _timing(exchange, able, uneven, cluster, gpus, conduct.timing) if conduct.timing else None
-    return replace(conduct, algorithms={**conduct.algorithms, **uneven}, timing=timing)
+    links = links_of(cluster)
+    timing = _timing(exchange, uneven, cluster, gpus, links, policy.timing) if policy.timing and links else None
+    return replace(policy, algorithms={**policy.algorithms, **uneven}, timing=timing)
 
 
 def _timing(
     exchange: Exchange,
-    evenly: Mapping[str, ModuleType],
-    unevenly: Mapping[str, Any],
+    uneven: Mapping[str, Any],
     cluster: Cluster,
     gpus: Array,
+    links: Links,
     known: Timing,
 ) -> Timing:
-    """What it takes alone on links of which something is known."""
-    inside, across, _ = links_of(cluster, cluster.fabric or None, curves=False)
+    """The uncontended time of one exchange on measured links."""
+    inside, across = links.inside, links.across
 
     @cache
     def walks(name: str) -> tuple[Walk, Walk]:
         wired = inside.mesh > 1
-        even, own = (by_rounds.walk(modules[name], KIND, cluster, gpus, wired=wired) for modules in (evenly, unevenly))
+        algorithms = uneven[name].algorithm, uneven[name]
+        even, own = (by_rounds.walk(algorithm, KIND, cluster, gpus, wired=wired) for algorithm in algorithms)
         return even, own
 
-    def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> Alone | None:
+    def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
         even, own = walks(algorithm)
         if not own.rounds or not payload_bytes:
             return None
         call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), algorithm)
-        by_rule = by_rounds.alone(call, own, inside, across)
+        by_rule = by_rounds.uncontended_time(call, own, inside, across)
         skew = by_rounds.wire_s(call, own, inside, across) / by_rounds.wire_s(call, even, inside, across)
         alike = replace(call, payload_bytes=max(1, round(payload_bytes * skew)))
-        alone = known(kind, algorithm, nodes, int(alike.payload_bytes))
-        if alone is None or exchange.is_even:
-            return alone
-        seconds = alone.seconds * by_rule.seconds / by_rounds.alone(alike, even, inside, across).seconds
-        return by_rounds.like(alone, seconds, call)
+        even_time = known(kind, algorithm, nodes, int(alike.payload_bytes))
+        if even_time is None or exchange.is_even:
+            return even_time
+        seconds = even_time.seconds * by_rule.seconds / by_rounds.uncontended_time(alike, even, inside, across).seconds
+        return by_rounds.scaled(even_time, seconds, call)
 
     return timing

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from ...binding.conduct import BARRIER, Conduct
-from ...costs.curves import Alone
+from ...binding.conduct import BARRIER, CollectivePolicy
+from ...costs.curves import UncontendedTime
 from ...program.op import Collective, Transfer
 from ...units import show_bytes
 from .kernel_costs import OpCost, OpCosts
@@ -16,28 +16,28 @@ from .result import Result
 
 def collective_costs(result: Result) -> list[OpCost]:
     """Every collective of the measured step, the most expensive first. On links taken at face value nothing is known of any."""
-    conduct, mesh, size = result.site.conduct, result.bound.mesh, result.scenario.cluster.gpus_per_node
+    policy, mesh, size = result.site.policy, result.bound.mesh, result.scenario.cluster.gpus_per_node
     calls: Counter[tuple[str, str, int, int, int]] = Counter()
     for (name, kind, payload_bytes), times in _calls(result).items():
         communicator = result.program.communicators[name]
         nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
         calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += times
-    costs = [(what, times, *_uncontended(conduct, what)) for what, times in calls.items()]
+    costs = [(what, times, *_uncontended(policy, what)) for what, times in calls.items()]
     rows = [_cost(what, times, name, known) for what, times, name, known in costs if known is not None]
     return OpCosts(sorted(rows, key=lambda row: -row.seconds))
 
 
-def _uncontended(conduct: Conduct, what: tuple[str, str, int, int, int]) -> tuple[str, Alone | None]:
+def _uncontended(policy: CollectivePolicy, what: tuple[str, str, int, int, int]) -> tuple[str, UncontendedTime | None]:
     """The algorithm that serves it and what that takes, its ranks spread evenly over its nodes, those of a node together."""
     _, kind, payload_bytes, ranks, nodes = what
     if ranks < 2 or kind == BARRIER:
         return "", None
     spread = np.arange(ranks) * nodes // ranks
-    name = conduct.chosen(kind, spread, payload_bytes)
-    return name, conduct.alone(kind, name, spread, payload_bytes)
+    name = policy.chosen(kind, spread, payload_bytes)
+    return name, policy.uncontended_time(kind, name, spread, payload_bytes)
 
 
-def _cost(what: tuple[str, str, int, int, int], calls: int, algorithm: str, known: Alone) -> OpCost:
+def _cost(what: tuple[str, str, int, int, int], calls: int, algorithm: str, known: UncontendedTime) -> OpCost:
     axis, kind, payload_bytes, ranks, nodes = what
     return OpCost(
         f"{axis} {kind}",

@@ -1,27 +1,30 @@
-"""Collectives: the time of one alone, in the format of nccl-tests gathered into a table.
+"""Collectives: the uncontended time of one, in a table with the columns of nccl-tests and those that describe the machine.
 
-What the words of a row mean stands in `simulator/study/links/describe.py`.
+A row becomes a cluster (`measured_cluster`), which is timed as `trainsim collective` times one: rows of one machine, kind,
+library and algorithm together, for all their sizes at once.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
 
-from ...costs.curves import alone
-from ...costs.theory import KINDS, Call
+from ...binding.conduct import AUTO
+from ...costs.theory import KINDS
 from ...errors import UserError, either, shown
 from ...units import US_PER_S
-from ..links import fabrics
-from ..links.describe import algorithm, machine
-from ..tables import Row, count, number, time_us
+from .. import catalog
+from ..collective import MEASURED, Timed, spread, time_collective
+from ..links.library import LIBRARIES, NCCL
+from ..tables import Row, number, time_us
+from .measured_cluster import COLUMNS, cluster_of, word
 from .predicted import Own, Predicted
 
 UNIT = "us"
-NEEDS = ("fabric", "gpu", "gpus", "nodes", "collective", "algorithm", "dtype", "bytes")
-READS = (*NEEDS, "gpus_per_node")
-MOST_BYTES = 2.0**60
+NEEDS = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes")
+READS = (*COLUMNS, "library", "asked", "collective", "bytes")
+MOST_BYTES = 2**60
 
 
 def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
@@ -39,33 +42,56 @@ def measured(row: Row) -> float | None:
     return time_us(row)
 
 
-def predictor() -> Callable[[Row], Predicted]:
-    """Predicts a row from the fabrics that ship."""
-    load = cache(fabrics.load)
-    machine_of = cache(lambda gpu, fabric, gpus, nodes: machine(gpu, fabric, gpus, nodes, load))
-
-    def predict(row: Row) -> Predicted:
-        gpus, nodes = count(row, "gpus"), _nodes(row)
-        found = machine_of(row["gpu"], row["fabric"], gpus, nodes)
-        call = Call(_kind(row), number(row["bytes"]), gpus, found.nodes, algorithm(row["algorithm"], row["dtype"]))
-        if not 0 < call.payload_bytes <= MOST_BYTES:
-            raise UserError(f"bytes: {shown(row['bytes'])} is no number of bytes")
-        if gpus < 2:
-            raise UserError("one GPU alone has nobody to talk to")
-        if not found.inside.told(call.kind, call.per_node):
-            what = f"no formula tells what {call.per_node:g} GPUs of a cube mesh reach"
-            raise UserError(f"{what}: `trainsim collective` takes their routes")
-        time = alone(call, found.inside, found.across, found.curves)
-        return Predicted(time.seconds * US_PER_S, time.uncertainty, provenance=time.provenance, extrapolated=time.extrapolated)
-
-    return predict
+def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
+    """The prediction of each row, or why there is none. Rows that differ in their sizes alone are timed together."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(tuple(row[column] for column in READS if column != "bytes"), []).append(i)
+    found: dict[int, Predicted | UserError] = {}
+    for group in groups.values():
+        found |= zip(group, _of_group([rows[i] for i in group]), strict=True)
+    return [found[i] for i in range(len(rows))]
 
 
-def _nodes(row: Row) -> int:
-    """The nodes of a row, or as many as its GPUs fill."""
-    if row["nodes"].strip() or not row["gpus_per_node"].strip():
-        return count(row, "nodes")
-    return -(-count(row, "gpus") // count(row, "gpus_per_node"))
+def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
+    """The predictions of rows that differ in their sizes alone."""
+    try:
+        timed = _timing(rows[0])
+    except UserError as error:
+        return [error] * len(rows)
+    sizes = [_size(row) for row in rows]
+    found = timed(sorted({size for size in sizes if isinstance(size, int)}))
+    return [found[size] if isinstance(size, int) else size for size in sizes]
+
+
+def _size(row: Row) -> int | UserError:
+    size = number(row["bytes"])
+    return math.ceil(size) if 0 < size <= MOST_BYTES else UserError(f"bytes: {shown(row['bytes'])} is no number of bytes")
+
+
+def _timing(row: Row) -> Callable[[Sequence[int]], dict[int, Predicted | UserError]]:
+    """What times the collective of a row for given sizes. Raises `UserError` for a row that describes none."""
+    cluster, gpus, nodes = cluster_of(row)
+    kind, library = _kind(row), word(row, "library", LIBRARIES, NCCL)
+    algorithm = word(row, "asked", [AUTO, *map(catalog.plain, catalog.files("collectives"))], AUTO)
+    algorithm = "nvls-tree" if algorithm == "nvls" and nodes > 1 else algorithm
+    members = spread(cluster, gpus, nodes)
+
+    def timed(sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
+        try:
+            times = time_collective(kind, cluster, sizes, gpus=members, algorithm=algorithm, library=library)
+        except UserError as error:
+            if len(sizes) < 2:
+                return dict.fromkeys(sizes, error)
+            return {size: found for one in sizes for size, found in timed([one]).items()}
+        return {time.size_bytes: _predicted(time) for time in times}
+
+    return timed
+
+
+def _predicted(time: Timed) -> Predicted:
+    us, extrapolated = time.time_s * US_PER_S, time.provenance != MEASURED
+    return Predicted(us, time.uncertainty, provenance=time.provenance, extrapolated=extrapolated)
 
 
 def _kind(row: Row) -> str:

@@ -39,7 +39,7 @@ from ..gpus.eager import is_one_by_one
 from ..gpus.names import named
 from ..gpus.operator_names import WIDTH
 from ..tables import Row, time_us
-from .predicted import Own, Predicted
+from .predicted import Own, Predicted, each
 
 UNIT = "us"
 OWN_GPU = True
@@ -65,6 +65,11 @@ def source_key(row: Row) -> str:
 def measured(row: Row) -> float | None:
     """Microseconds."""
     return time_us(row)
+
+
+def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
+    """The prediction of each row, or why there is none."""
+    return each(predictor(own), rows)
 
 
 def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:

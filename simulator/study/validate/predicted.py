@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from ...errors import UserError
+from ..tables import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +27,16 @@ class Predicted:
     provenance: str | None = None
     """A kernel is measured, transferred or roofline; a collective interpolated, extrapolated or theoretical."""
     extrapolated: bool = False
-    """Whether the sizes lie beyond those that were measured, or nothing like it was measured."""
+    """Whether nobody measured such a time: the sizes lie beyond those that were measured, or it is physics alone."""
+
+
+def each(predict: Callable[[Row], Predicted], rows: Sequence[Row]) -> list[Predicted | UserError]:
+    """The prediction of each row by itself, or why there is none."""
+
+    def outcome(row: Row) -> Predicted | UserError:
+        try:
+            return predict(row)
+        except UserError as error:
+            return error
+
+    return [outcome(row) for row in rows]

@@ -1,17 +1,17 @@
 """Predicted beside measured: one file per kind of measurement, all through `validate`.
 
 A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `completed(rows, own)`, `measured(row)`, `source_key(row)` and
-`predictor()`; its name is that of its file. `READS` are the columns that its predictor may see: those that describe the machine
-and the work, never what was measured. A table must have the columns in `NEEDS`; `completed` adds others that it leaves out. The
-predictor is a function from a row to a prediction, and raises `UserError` with the reason for a row that it cannot predict. A
-kind with `OWN_GPU` also predicts by a profile of one's own: `predictor(own)`. A row whose measurement is blank or unusable is
-predicted all the same and compared with nothing.
+`predictions(rows, own)`; its name is that of its file. `READS` are the columns that its predictor may see: those that describe
+the machine and the work, never what was measured. A table must have the columns in `NEEDS`; `completed` adds others that it
+leaves out. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason why there is none. A
+kind with `OWN_GPU` also predicts by a profile of one's own. A row whose measurement is blank or unusable is predicted all the
+same and compared with nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -95,16 +95,15 @@ def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) ->
     """The rows of a table with their predictions by a kind."""
     rows = kind.completed(rows, own)
     check_header(kind.NEEDS, rows, name)
-    predict = kind.predictor(own) if own else kind.predictor()
-    return Report(tuple(_judge(kind, row, row.get("id") or i, predict) for i, row in enumerate(rows)))
+    found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], own)
+    pairs = enumerate(zip(rows, found, strict=True))
+    return Report(tuple(_judge(kind, row, row.get("id") or i, made) for i, (row, made) in pairs))
 
 
-def _judge(kind: Any, row: Row, name: str | int, predict: Callable[[Row], Predicted]) -> Judged:
+def _judge(kind: Any, row: Row, name: str | int, made: Predicted | UserError) -> Judged:
     key, measured = kind.source_key(row), kind.measured(row)
-    try:
-        made = predict({column: row.get(column, "") for column in kind.READS})
-    except UserError as error:
-        return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, error.faults[0].message)
+    if isinstance(made, UserError):
+        return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, made.faults[0].message)
     spread = math.exp(2 * made.sigma)
     interval = (made.value / spread, made.value * spread) if made.sigma else None
     off = None if measured is None else made.value / measured - 1
