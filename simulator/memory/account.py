@@ -117,7 +117,7 @@ def _per_stage(program: Program, stage: int) -> tuple[int, int]:
     """Parameters of a stage on one rank, and the bytes that one microbatch keeps there."""
     step = next(s for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
     ops = [op for op in program.bodies[step.body].ops if isinstance(op, Compute) and op.part is Part.FORWARD]
-    return sum(op.parameters for op in ops), sum(op.saved_bytes for op in ops)
+    return sum(op.parameters for op in ops), sum(op.held_bytes for op in ops)
 
 
 def _alive(order: Iterable[tuple[str, int]], held: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, bool, int]]:

@@ -127,3 +127,12 @@ class Program:
             if isinstance(op, (Collective, Transfer))
         }
         return tuple(name for name in self.communicators if name in used)
+
+
+def first_forward(steps: Iterable[Step]) -> dict[int, int]:
+    """The first forward step of each stage, by its position among a rank's steps, in that order."""
+    first: dict[int, int] = {}
+    for i, step in enumerate(steps):
+        if step.phase == "F":
+            first.setdefault(step.stage, i)
+    return first

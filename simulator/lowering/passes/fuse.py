@@ -48,7 +48,7 @@ LOSS_BACKWARD: tuple[Piece, ...] = (("scale", 0, 2), ("cast", 1, 1))
 """As Megatron-LM writes the loss over a divided vocabulary."""
 
 
-def as_run(ops: Sequence[Layered], framework: Framework) -> list[Layered]:
+def framework_kernels(ops: Sequence[Layered], framework: Framework) -> list[Layered]:
     """The operators in forward order as the framework's kernels."""
     added = [(layer, new) for layer, op in ops for new in _with_company(op, framework)]
     merged = _merged(added, framework.fused)

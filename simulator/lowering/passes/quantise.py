@@ -13,15 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
-from ...program.op import AnyOp, Collective, Compute
-from ...program.program import Body, Program
+from ...program.op import AnyOp, Collective, Compute, Purpose
+from ...program.program import Body, Program, first_forward
 from ...workload.framework import LowPrecision
 from .fuse import ACTIVATIONS, GATED, NORMS
-from .gathers import first_forward
-from .sequence import GATHER, REGATHER
 
-CASTING = ", casting weights"
-"""How the name of a body ends that casts the weights which others find cast."""
 BY_TENSOR = "fp8"
 """The format with one scale for a tensor: what is gathered has to be transposed where it arrives."""
 READ_FIRST = "nvfp4"
@@ -68,7 +64,7 @@ def cast_weights(program: Program, how: Quantised) -> Program:
     for order in program.orders:
         changed = list(order)
         for i in first_forward(order).values():
-            name = f"{order[i].body}{CASTING}"
+            name = f"{order[i].body}, casting weights"
             bodies.setdefault(name, Body(tuple(_Caster(program.bodies[order[i].body], how).with_weights_cast())))
             changed[i] = replace(order[i], body=name)
         orders.append(tuple(changed))
@@ -77,8 +73,7 @@ def cast_weights(program: Program, how: Quantised) -> Program:
 
 def weights_cast_before(program: Program) -> Program:
     """The same program with every forward pass as those that find their weights cast."""
-    orders = (tuple(replace(step, body=step.body.removesuffix(CASTING)) for step in order) for order in program.orders)
-    return replace(program, orders=tuple(orders))
+    return program.with_bodies(lambda op: () if op.purpose is Purpose.CAST_CACHED_WEIGHTS else (op,))
 
 
 NOTHING = Gemm(0, 0, 0, 0)
@@ -90,12 +85,12 @@ def _product(op: Compute) -> Gemm:
 
 
 class _Caster:
-    """Rewrites one body, op by op; what was cast already is remembered by the name of the product that it is for."""
+    """Rewrites one body, op by op; remembers the names of the products whose operand has been cast already."""
 
     def __init__(self, body: Body, how: Quantised) -> None:
         self.ops, self.how = body.ops, how
-        self.narrow = {op.name: op for op in body.ops if isinstance(op, Compute) and self._is_linear(op)}
-        self.gathered = {op.name for op in body.ops if isinstance(op, Collective)}
+        self.narrow = {(op.operator, op.part): op for op in body.ops if isinstance(op, Compute) and self._is_linear(op)}
+        self.gathered = {(op.operator, op.part, op.purpose) for op in body.ops if isinstance(op, Collective)}
         self.out: list[AnyOp] = []
         self.cast: set[str] = set()
 
@@ -107,8 +102,8 @@ class _Caster:
         for op in self.ops:
             if isinstance(op, Collective):
                 self._collective(op)
-            elif op.name in self.narrow:
-                self._linear(self.narrow[op.name])
+            elif isinstance(op, Compute) and self._is_linear(op):
+                self._linear(op)
             else:
                 self.out.append(op)
         return self.out
@@ -117,7 +112,7 @@ class _Caster:
         """A rewritten forward body, with casts of the weights that its narrow products take."""
         for op in self.ops:
             if isinstance(op, Compute) and op.part is Part.FORWARD and _product(op).dtype:
-                yield from self._weights(op)
+                yield from (replace(cast, purpose=Purpose.CAST_CACHED_WEIGHTS) for cast in self._weights(op))
             yield op
 
     def _weights(self, op: Compute) -> Iterator[AnyOp]:
@@ -125,14 +120,13 @@ class _Caster:
 
     def _collective(self, op: Collective) -> None:
         """A gather of what is multiplied next carries it cast, if that is how it was cast."""
-        owner, _, purpose = op.name.rpartition(".")
-        product = self.narrow.get(owner)
-        if product is None or purpose not in (GATHER, REGATHER) or not self.how.recipe.narrow_gathers:
+        product = self.narrow.get((op.operator, op.part))
+        if product is None or op.purpose not in (Purpose.GATHER, Purpose.REGATHER) or not self.how.recipe.narrow_gathers:
             self.out.append(op)
             return
-        if purpose == GATHER:
+        if op.purpose is Purpose.GATHER:
             self._before(product, gathered=True)
-        if purpose == GATHER or self.how.keeps:
+        if op.purpose is Purpose.GATHER or self.how.keeps:
             op = replace(op, payload_bytes=int(op.payload_bytes * self.how.width / self.how.element_bytes))
         self.out.append(op)
 
@@ -144,8 +138,8 @@ class _Caster:
             self._before(op)
         if op.part is Part.FORWARD and not self.how.recipe.cached_weights:
             self.out += self._weights(op)
-        saved = int(op.saved_bytes * self.how.width / self.how.element_bytes) if self.how.keeps else op.saved_bytes
-        self.out.append(replace(op, kernel=replace(kernel, dtype=self.how.dtype), saved_bytes=saved))
+        held_bytes = int(op.held_bytes * self.how.width / self.how.element_bytes) if self.how.keeps else op.held_bytes
+        self.out.append(replace(op, kernel=replace(kernel, dtype=self.how.dtype), held_bytes=held_bytes))
 
     def _before(self, op: Compute, *, gathered: bool = False) -> None:
         """The cast of a product's first operand, unless it was cast before its gather, or by what made it."""
@@ -180,13 +174,14 @@ class _Caster:
     def _for_weights(self, op: Compute) -> Iterator[AnyOp]:
         """What a weight gradient needs besides the copies across that were made before: of what was gathered, and of what
         was kept in 16 bits."""
-        kernel, twin = _product(op), op.name.replace(".wgrad", ".dgrad")
+        kernel, name = _product(op), op.operator
         arriving = self.how.dtype == BY_TENSOR and self.how.recipe.narrow_gathers
+        regathers = {(name, part, Purpose.REGATHER) for part in (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT)}
         if not self.how.keeps:
             yield from self._casts(op, "cast", kernel.k, kernel.m, 1)
-        elif arriving and {f"{twin}.{REGATHER}", f"{op.name}.{REGATHER}"} & self.gathered:
+        elif arriving and regathers & self.gathered:
             yield self._extra(op, "transpose", kernel.k, kernel.m, 2 * self.how.width)
-        if arriving and f"{twin}.{GATHER}" in self.gathered:
+        if arriving and (name, Part.INPUT_GRADIENT, Purpose.GATHER) in self.gathered:
             yield self._extra(op, "transpose", kernel.k, kernel.n, 2 * self.how.width)
 
     def _casts(self, op: Compute, name: str, rows: int, columns: int, copies: int) -> Iterator[AnyOp]:
@@ -198,4 +193,13 @@ class _Caster:
         """A kernel before a product, beside the chain if that is."""
         what = kind or ("transpose" if name == "transpose" else "quantise")
         kernel = Rowwise(what, rows, columns, 1, moved)
-        return replace(op, name=f"{op.name}.{name}", kernel=kernel, parameters=0, whole_parameters=0, saved_bytes=0)
+        return replace(
+            op,
+            name=f"{op.name}.{name}",
+            purpose=Purpose.CAST,
+            twin=op.operator,
+            kernel=kernel,
+            parameters=0,
+            whole_parameters=0,
+            held_bytes=0,
+        )
