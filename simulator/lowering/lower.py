@@ -18,6 +18,7 @@ from .passes.data import DataParallel, data_parallel
 from .passes.overlap import overlap_tensor
 from .passes.pipeline import pipeline
 from .passes.quantise import Quantised, cast_weights, quantise
+from .passes.release import release_activations
 from .passes.repeat import between_norms, repeat
 from .passes.sequence import sequence_parallel
 from .passes.tensor import tensor_parallel
@@ -43,6 +44,7 @@ def lower(
     program = quantise(program, narrow) if narrow else program
     if not framework.fusion.accumulation:
         program = accumulate(program, element_bytes=job.element_bytes, gradient_bytes=framework.gradient_bytes)
+    program = release_activations(program)
     program = data_parallel(program, _data_parallel(model, plan, dp, framework))
     if shards_optimizer(plan):
         program = zero1(program, ShardedOptimizer(dp, job.element_bytes, framework.overlap.parameter_gather))

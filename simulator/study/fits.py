@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import Infeasible
-from ..memory.account import RankMemory, Terms, account, slots_in
+from ..memory.account import RankMemory, Terms, account, bodies_of
 from ..plan.sharding import optimizer_shards, shards_optimizer
 from ..program.program import Program
 from ..program.slot import Layout
@@ -24,7 +24,7 @@ def memory_of(scenario: Scenario, layout: Layout) -> tuple[RankMemory, ...]:
     """What a GPU of every pipeline rank holds when it runs the slots of a layout."""
     unblocked = replace(scenario.plan, overlap=replace(scenario.plan.overlap, pp=True))
     sample = program_of(replace(scenario, plan=unblocked), layout=layout.sampled())
-    return account(sample, terms_of(scenario, sample), slots_in(layout))
+    return account(sample, terms_of(scenario, sample), bodies_of(layout, sample))
 
 
 def terms_of(scenario: Scenario, program: Program) -> Terms:

@@ -187,7 +187,7 @@ class Run:
         """Seconds since the measured steps begin, and the bytes that a rank of this pipeline coordinate holds from then on."""
         seen, static_bytes = self.observation, self.memory[rank].static_bytes
         iterations = seen.window.iterations
-        ns, held = over_time(self.program, rank, static_bytes, seen.timeline, self.labels[rank], iterations)
+        ns, held = over_time(rank, static_bytes, seen.timeline, self.labels[rank], iterations)
         return (ns - seen.from_ns).clip(0) * seconds(1), held
 
     def as_dict(self) -> dict[str, Any]:
