@@ -16,7 +16,7 @@ from ..hardware.wiring import Wiring
 from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
-from ..program.program import Program
+from ..program.program import Program, Role
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
 from .conduct import Conduct
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bound:
-    """A skeleton and what its templates' rows stand for. Template p is that of pipeline coordinate p."""
+    """A skeleton and what its templates' rows stand for. Template r is that of the program's role r."""
 
     skeleton: Skeleton
     labels: tuple[Labels, ...]
@@ -88,12 +88,13 @@ def bind(
     link_profile = _profiled(capacity, of_links, profiles)
     binds = ~never_binding(cluster.wiring, link_profile, profiles) | every_link
     ground = Ground(mesh, gpus, cluster, site.conduct, binds, Degraded(of_links, profiles))
-    groups = lay_groups(written, program.communicators, ground)
+    role = roles_of_ranks(program.roles, mesh)
+    groups = lay_groups(written, program.communicators, role, ground)
     skeleton = Skeleton(
         written.templates,
         groups.tariff,
         tuple(profiles),
-        mesh.coordinate("pp"),
+        role,
         speed,
         groups.slots,
         groups.kind,
@@ -108,6 +109,18 @@ def bind(
 
     skeleton, labels = launched(skeleton, written.labels, site.host, every=every_launch)
     return Bound(skeleton, labels, mesh, groups.algorithms, (*groups.families, gpus[:, None]))
+
+
+def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
+    """Every rank's role: the first that it fits."""
+    found = np.full(mesh.ranks, -1)
+    for number, role in enumerate(roles):
+        wanted = {"pp": (role.pipeline,), **role.coordinates}
+        here = np.all([np.isin(mesh.coordinate(axis), of) for axis, of in wanted.items()], axis=0) & (found < 0)
+        found[here] = number
+    if (found < 0).any():
+        raise InvariantBroken(f"rank {int(np.argmin(found))} has no role in the program")
+    return found
 
 
 def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:

@@ -95,8 +95,8 @@ class _Family:
     """Footprints: group within the family, pattern, link, weight."""
 
 
-def lay_groups(written: Written, communicators: Mapping[str, Communicator], ground: Ground) -> Groups:
-    """Every group of every communicator that the templates use."""
+def lay_groups(written: Written, communicators: Mapping[str, Communicator], role: Array, ground: Ground) -> Groups:
+    """Every group of every communicator that the templates use. `role` is every rank's."""
     names = {charge: what for what, charge in written.charges.number.items()}
     families = []
     for name, communicator in communicators.items():
@@ -107,7 +107,7 @@ def lay_groups(written: Written, communicators: Mapping[str, Communicator], grou
     patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
     kind_of, tariff = _tariff(families, names, ground)
     feet, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
-    slots = _slots(written, families, first, ground.mesh)
+    slots = _slots(written, families, first, role)
     algorithms = {(family.name, charge): way.algorithm for family in families for charge, way in family.ways.items()}
     gpus = tuple(ground.gpus[family.members] for family in families)
     return Groups(slots, kind_of, algorithms, gpus, patterns, feet, weight, tariff)
@@ -296,15 +296,14 @@ def _footprints(families: list[_Family], first: Array, patterns: int, n_links: i
     return Csr.from_pairs(foot, link, int(first[-1]) * patterns), weight
 
 
-def _slots(written: Written, families: list[_Family], first: Array, mesh: Mesh) -> Array:
+def _slots(written: Written, families: list[_Family], first: Array, role: Array) -> Array:
     """(slot, rank) -> group, or -1."""
-    pipeline = mesh.coordinate("pp")
     n_slots = max((len(names) for names in written.slot_names), default=0)
-    slots = np.full((max(1, n_slots), mesh.ranks), -1, dtype=np.int64)
+    slots = np.full((max(1, n_slots), len(role)), -1, dtype=np.int64)
     for family, at in zip(families, first.tolist(), strict=False):
         slot_of = np.array([names.index(family.name) if family.name in names else -1 for names in written.slot_names])
         rank = family.members.ravel()
-        slot = slot_of[pipeline[rank]]
+        slot = slot_of[role[rank]]
         group = at + np.repeat(np.arange(len(family.members)), family.members.shape[1])
         slots[slot[slot >= 0], rank[slot >= 0]] = group[slot >= 0]
     return slots

@@ -77,15 +77,15 @@ class Terms:
 
 
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
-    """The memory of every pipeline rank; with `bodies`, of a rank that runs those in that order instead of its own steps."""
+    """The memory of every pipeline rank, of its largest role; with `bodies`, of one that runs those instead of its own steps."""
     usage = {name: _usage(body) for name, body in program.bodies.items()}
     state_bytes = MOMENT_BYTES + (MASTER_BYTES if terms.element_bytes < FP32_BYTES else 0)
     result = []
     for rank in range(program.ranks):
         stages = tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         parameters = sum(_parameters(program, stage) for stage in stages)
-        order = [step.body for step in program.orders[rank]] if bodies is None else bodies[rank]
-        activations = _peak_bytes(usage[name] for name in order)
+        orders = [[s.body for s in order] for order in program.orders_of(rank)] if bodies is None else [bodies[rank]]
+        activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
         result.append(
             RankMemory(
                 rank,
@@ -118,7 +118,8 @@ def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
 
 def _parameters(program: Program, stage: int) -> int:
     """Parameters of a stage on one rank."""
-    step = next(s for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
+    orders = program.orders_of(program.stages[stage].rank)
+    step = next(s for s in orders[0] if s.phase == "F" and s.stage == stage)
     return sum(op.parameters for op in program.bodies[step.body].ops if isinstance(op, Compute))
 
 
@@ -149,13 +150,13 @@ def _peak_bytes(order: Iterable[_Usage]) -> int:
     return peak
 
 
-def over_time(rank: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range) -> tuple[Array, Array]:
-    """Nanoseconds and the bytes that any rank of this pipeline coordinate holds from then on, in some training steps.
+def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range) -> tuple[Array, Array]:
+    """Nanoseconds and the bytes that any rank of this role holds from then on, in some training steps.
 
     An operation holds from its start, and frees at its end. Of a pair that runs together the forward pass holds all that it
     keeps from the start of the pair: what the backward pass frees meanwhile is not counted on.
     """
-    at = int(np.flatnonzero(timeline.expansion.skeleton.program == rank)[0])
+    at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
     tasks = timeline.expansion.tasks_of(at)
     start, end = timeline.times.start_ns[tasks], timeline.times.end_ns[tasks]
     paired = np.array([step.pair >= 0 for step in labels.steps])[labels.step]

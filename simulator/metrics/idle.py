@@ -125,7 +125,7 @@ def _pieces(seen: Observation, told: _Told) -> Iterator[tuple[Pieces, Array | No
         )
         yield Pieces(np.full(len(rows), which), tasks[rows], start, end), None
         gaps.append(_gaps(seen, which, latest, rows, start, end))
-    coordinate = seen.timeline.expansion.skeleton.program
+    coordinate = seen.pipeline
     yield from _walk(np.concatenate(gaps), latest, seen.timeline.times.start_ns, told, coordinate)
 
 
@@ -165,7 +165,7 @@ def _told(seen: Observation) -> _Told:
         norm[tasks] = (labels.phase[rows] == "norm") & ~launch[tasks]
         for place, name in enumerate(seen.axes):
             axis[tasks[labels.axis[rows] == name]] = place
-    coordinate = seen.timeline.expansion.skeleton.program[rank_of]
+    coordinate = seen.pipeline[rank_of]
     return _Told(axis, optimizing, launch, transfer, norm, coordinate, (*seen.axes, DP).index(DP))
 
 

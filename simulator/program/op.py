@@ -98,6 +98,8 @@ class Collective(Op):
     communicator: str
     kind: str
     payload_bytes: int
+    matrix_bytes: tuple[tuple[int, ...], ...] = ()
+    """Of an all-to-all that is not even: what each member has for each other one, in the order of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def renamed_after(lower: Callable[..., Program], seed: int) -> Callable[..., Pro
     return lambda *args, **named: Renaming(seed).program(lower(*args, **named))
 
 
-SCENARIOS = {
+SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "zero1, tied": ({"tied_embeddings": True}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "none"),
     "tied on one rank": ({"tied_embeddings": True}, {"tp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
     "blocking": ({}, {"tp": 2, "pp": 4, "overlap": sim.Overlap(dp=False, tp=True, pp=False)}, {}, "megatron-lm-2021"),

@@ -48,8 +48,9 @@ def zero1(program: Program, sharded: ShardedOptimizer) -> Program:
 
 def _scattered(op: AnyOp) -> Iterator[AnyOp]:
     """Reductions of gradients as reduce-scatters."""
-    is_reduction = isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS
-    yield replace(op, kind="reduce_scatter") if is_reduction else op
+    if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
+        op = replace(op, kind="reduce_scatter")
+    yield op
 
 
 def _shared_parameters(program: Program, buckets: Mapping[int, Mapping[Bucket, int]], dp: int) -> int:
