@@ -68,7 +68,8 @@ def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, 
     size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
     block = model.block
     before = [(-1, op) for op in block.embedding(model, **size)] if stage.embedding else []
-    middle = [(i, op) for i in range(stage.layers) for op in block.layer(model, **size, prefix=part * seq)]
+    layer = block.layer(model, **size, prefix=part * seq)
+    middle = [(i, op) for i in range(stage.layers) for op in layer]
     after = [(-1, op) for op in block.head(model, **size, owns_table=not shared)] if stage.head else []
     return before + middle + after
 

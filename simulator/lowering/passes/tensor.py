@@ -8,8 +8,9 @@ arXiv 1909.08053.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 
 from ...errors import InvariantBroken
 from ...kernels import Attention, Kernel, Part, Rowwise, Split
@@ -25,19 +26,24 @@ def tensor_parallel(program: Program, tp: int) -> Program:
     """Divides every operator among `tp` ranks and adds the all-reduces."""
     if tp == 1:
         return program
-    return program.with_bodies(lambda op: _divided(op, tp)).with_communicators(TP)
+
+    @cache
+    def share(kernel: Kernel, split: Split) -> Kernel:
+        """One rank's share of a kernel; layers are alike, so that few kernels are met often."""
+        return kernel if split is Split.LOOKUP else kernel.split(Split.INNER if split is Split.LOSS else split, tp)
+
+    return program.with_bodies(lambda op: _divided(op, tp, share)).with_communicators(TP)
 
 
-def _divided(op: AnyOp, tp: int) -> Iterator[AnyOp]:
+def _divided(op: AnyOp, tp: int, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
     if not isinstance(op, Compute) or op.split is Split.SEQUENCE:
         yield op
         return
-    inner = Split.INNER if op.split is Split.LOSS else op.split
     holds_share = op.split in (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS)
     yield replace(
         op,
         parameters=op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp),
-        kernel=op.kernel if op.split is Split.LOOKUP else op.kernel.split(inner, tp),
+        kernel=share(op.kernel, op.split),
         held_bytes=op.held_bytes // tp if holds_share else op.held_bytes,
     )
     if (op.split in (Split.ROW, Split.LOOKUP) and op.part is Part.FORWARD) or (
