@@ -36,6 +36,8 @@ ADAM_UNFUSED = (
 
 Bucket = tuple[int, str]
 """Parameters that are reduced, and gathered, at once: (layer within the stage or -1; layer, embedding or head)."""
+Buckets = Mapping[int, Mapping[Bucket, int]]
+"""Stage -> bucket -> its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,15 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
     orders = []
     for rank, steps in enumerate(program.orders):
         buckets = parameters_by_stage(program, rank)
-        late = _unfinished_table(steps, program) if plan.tied_parameters and not apart else None
+        late: Buckets = buckets
         reduced: list[Key] = []
         if plan.overlaps:
-            ready = {s: {b: n for b, n in of.items() if (s, b) != late} for s, of in buckets.items()}
-            steps, reduced = _reduce_as_ready(steps, program, bodies, ready, plan)
-        end = _End(rank, buckets, late, tuple(reduced), ends if apart and rank in embedded | headed else None)
-        tail = list(_tail(end, steps, program, plan))
+            late = _unfinished_table(steps, program, buckets) if plan.tied_parameters and not apart else {}
+            steps, reduced = _reduce_as_ready(steps, program, bodies, late, plan)
+        waits = (*(dict(step.outputs)[LAST] for step in steps[-1:]), *reduced)
+        tail = [*_late_reductions(rank, late, waits, program, plan)]
+        waits = tuple(step.outputs[0][1] for step, _ in tail) or waits
+        tail += _end(rank, waits, buckets, ends if apart and rank in embedded | headed else None, plan)
         bodies.update({step.body: body for step, body in tail})
         orders.append((*steps, *(step for step, _ in tail)))
     return replace(program, bodies=bodies, orders=tuple(orders))
@@ -124,23 +128,24 @@ def _final(steps: tuple[Step, ...]) -> dict[int, int]:
     return dict(sorted(final.items(), key=lambda item: item[1]))
 
 
-def _unfinished_table(steps: tuple[Step, ...], program: Program) -> tuple[int, Bucket] | None:
-    """The (stage, bucket) of a table that the head on the same rank still adds to after the embedding's last backward."""
+def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Buckets) -> Buckets:
+    """The bucket of a table that the head on the same rank still adds to after the embedding's last backward."""
     final = _final(steps)
     ends = {name: s for s in final for name in ("embedding", "head") if getattr(program.stages[s], name)}
     if len(ends) == 2 and final[ends["head"]] > final[ends["embedding"]]:
-        return ends["embedding"], (-1, "embedding")
-    return None
+        table = (-1, "embedding")
+        return {ends["embedding"]: {table: buckets[ends["embedding"]][table]}}
+    return {}
 
 
 def _reduce_as_ready(
     steps: tuple[Step, ...],
     program: Program,
     bodies: dict[str, Body],
-    ready: Mapping[int, Mapping[Bucket, int]],
+    late: Buckets,
     plan: DataParallel,
 ) -> tuple[tuple[Step, ...], list[Key]]:
-    """The last backward of each stage on this rank exchanged for one that reduces each bucket when it is ready."""
+    """The last backward of each stage on this rank exchanged for one that reduces each bucket when it is ready, but late ones."""
     changed = list(steps)
     reduced: list[Key] = []
     for stage, i in _final(steps).items():
@@ -149,7 +154,8 @@ def _reduce_as_ready(
         step, group = steps[i], replicas_of(program, stage)
         name = f"{step.body}, reducing" + (f" over {group.name}" if group is not DP else "")
         if name not in bodies:
-            bodies[name] = _reducing(program.bodies[step.body], ready[stage], group, plan.gradient_bytes)
+            ready = {bucket: n for bucket, n in _parameters(program, stage).items() if bucket not in late.get(stage, ())}
+            bodies[name] = _reducing(program.bodies[step.body], ready, group, plan.gradient_bytes)
         reductions = [op for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
         outputs = tuple((op.name, (REDUCED, stage, number)) for number, op in enumerate(reductions))
         reduced += [key for _, key in outputs]
@@ -189,51 +195,36 @@ def _reduction(name: str, payload_bytes: int, group: Communicator, purpose: Purp
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """What is known of a rank when its last backward is over."""
+def _late_reductions(
+    rank: int, late: Buckets, waits: tuple[Key, ...], program: Program, plan: DataParallel
+) -> Iterator[tuple[Step, Body]]:
+    """Buckets that were not reduced as they became ready, in one collective per set of replicas."""
+    parameters: dict[Communicator, int] = {}
+    for stage, buckets in late.items():
+        if buckets and replica_count(program, stage, plan.dp) > 1:
+            group = replicas_of(program, stage)
+            parameters[group] = parameters.get(group, 0) + sum(buckets.values())
+    for group in sorted(parameters, key=lambda group: group.name):
+        step = Step(f"reduce {group.name} {rank}", "reduce", after=waits, outputs=((END, (REDUCED, rank, group.name)),))
+        yield step, Body((_reduction("gradients", parameters[group] * plan.gradient_bytes, group),))
 
-    rank: int
-    buckets: Mapping[int, Mapping[Bucket, int]]
-    """Parameters of its stages by bucket."""
-    late: tuple[int, Bucket] | None
-    """A bucket that could not be reduced as it became ready."""
-    reduced: tuple[Key, ...]
-    tied: Communicator | None
-    """The group of the ranks that have the same embedding, if it is one of several."""
 
-
-def _tail(end: _End, steps: tuple[Step, ...], program: Program, plan: DataParallel) -> Iterator[tuple[Step, Body]]:
-    """What a rank does after its last backward: late reductions, the norm, the optimizer."""
-    waits: tuple[Key, ...] = (*(dict(step.outputs)[LAST] for step in steps[-1:]), *end.reduced)
-    late = list(_late_reductions(end, waits, program, plan))
-    yield from late
-    waits = tuple(step.outputs[0][1] for step, _ in late) or waits
-    if end.tied:
+def _end(
+    rank: int, waits: tuple[Key, ...], buckets: Buckets, tied: Communicator | None, plan: DataParallel
+) -> Iterator[tuple[Step, Body]]:
+    """What a rank does when its gradients are reduced: the sum of a tied table, the norm, the optimizer."""
+    if tied:
         # The whole table, once: the two ranks cut their shares of the optimizer elsewhere.
         table_bytes = plan.tied_parameters * plan.gradient_bytes
-        sync = _reduction("tied embedding", table_bytes, end.tied, Purpose.REDUCE_TIED_TABLE)
+        sync = _reduction("tied embedding", table_bytes, tied, Purpose.REDUCE_TIED_TABLE)
         yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
         waits = ((REDUCED, "embedding"),)
     if plan.synchronised:
         norm = replace(_reduction("norm", 0, WORLD, Purpose.NORM), kind="barrier")
         yield Step("norm", "norm", after=waits, outputs=((END, (READY,)),)), Body((norm,))
         waits = ((READY,),)
-    update = _update(sum(sum(of.values()) for of in end.buckets.values()), plan)
-    yield Step(f"optimizer {end.rank}", OPTIMIZER, after=waits, outputs=((END, (UPDATED,)),)), update
-
-
-def _late_reductions(end: _End, waits: tuple[Key, ...], program: Program, plan: DataParallel) -> Iterator[tuple[Step, Body]]:
-    """Without overlap everything, in one collective per set of replicas; else the bucket that was not ready."""
-    late: dict[Communicator, int] = {}
-    for stage, buckets in end.buckets.items():
-        wanted = sum(n for bucket, n in buckets.items() if not plan.overlaps or (stage, bucket) == end.late)
-        if wanted and replica_count(program, stage, plan.dp) > 1:
-            group = replicas_of(program, stage)
-            late[group] = late.get(group, 0) + wanted
-    for group, parameters in sorted(late.items(), key=lambda item: item[0].name):
-        step = Step(f"reduce {group.name} {end.rank}", "reduce", after=waits, outputs=((END, (REDUCED, end.rank, group.name)),))
-        yield step, Body((_reduction("gradients", parameters * plan.gradient_bytes, group),))
+    update = _update(sum(sum(of.values()) for of in buckets.values()), plan)
+    yield Step(f"optimizer {rank}", OPTIMIZER, after=waits, outputs=((END, (UPDATED,)),)), update
 
 
 def _update(parameters: int, plan: DataParallel) -> Body:

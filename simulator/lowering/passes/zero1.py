@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ...kernels import Part, Rowwise
 from ...program.op import AnyOp, Collective, Compute, Purpose
 from ...program.program import PARAMETERS, Body, Key, Program, Step, first_forward
-from .data import OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
+from .data import OPTIMIZER, Bucket, Buckets, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _scattered(op: AnyOp) -> Iterator[AnyOp]:
     yield op
 
 
-def _shared_parameters(program: Program, buckets: Mapping[int, Mapping[Bucket, int]], dp: int) -> int:
+def _shared_parameters(program: Program, buckets: Buckets, dp: int) -> int:
     """Parameters of a rank's share: stages with as many replicas are divided together, the remainder rounded up once."""
     owned: dict[int, int] = {}
     for stage, of in buckets.items():
