@@ -52,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Site:
-    """Where a program runs: a cluster, what kernels cost there, how collectives are done, and what is out of order."""
+    """Where a program runs: a cluster, what kernels cost there, how collectives are done, and its perturbations."""
 
     cluster: Cluster
     cost: KernelCost

@@ -17,7 +17,7 @@ from .passes.blocking import blocking
 from .passes.data import DataParallel, data_parallel
 from .passes.overlap import overlap_tensor
 from .passes.pipeline import pipeline
-from .passes.quantise import Quantised, cast_weights, quantise
+from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.release import release_activations
 from .passes.repeat import between_norms, repeat
 from .passes.sequence import sequence_parallel
@@ -40,7 +40,7 @@ def lower(
         program = sequence_parallel(program, plan.tp)
     program = overlap_tensor(program, overlap.tp)
     shares = plan.tp if plan.uses_sequence_parallel else 1
-    narrow = Quantised(job.dtype, framework.low_precision, job.element_bytes, shares) if job.narrow else None
+    narrow = Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares) if job.narrow else None
     program = quantise(program, narrow) if narrow else program
     if not framework.fusion.accumulation:
         program = accumulate(program, element_bytes=job.element_bytes, gradient_bytes=framework.gradient_bytes)
