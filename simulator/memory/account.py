@@ -163,7 +163,7 @@ def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, 
     first = np.full(len(labels.steps), np.iinfo(np.int64).max)
     np.minimum.at(first, labels.step[labels.is_compute], start[labels.is_compute])
     begins = np.where(paired, first[labels.step], start)
-    change = np.concatenate([labels.held_bytes, -labels.freed_bytes])
+    change = np.array([[op.held_bytes, -op.freed_bytes] for op in labels.ops])[labels.op].T.ravel()
     ns, row = np.concatenate([begins, end]), np.tile(np.arange(len(tasks)), 2)
     order = np.lexsort((row, ns))
     order = order[change[order] != 0]

@@ -94,16 +94,6 @@ class Labels:
         return self._of_op([op.payload_bytes if isinstance(op, (Collective, Transfer)) else 0 for op in self.ops])
 
     @cached_property
-    def held_bytes(self) -> Array:
-        """Memory that each row takes when it starts."""
-        return self._of_op([op.held_bytes for op in self.ops])
-
-    @cached_property
-    def freed_bytes(self) -> Array:
-        """Memory that each row gives back when it has ended."""
-        return self._of_op([op.freed_bytes for op in self.ops])
-
-    @cached_property
     def stream(self) -> Array:
         return self._of_op([op.streams[0] for op in self.ops])
 

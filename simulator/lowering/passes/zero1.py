@@ -40,8 +40,9 @@ def zero1(program: Program, sharded: ShardedOptimizer) -> Program:
         gathers = []
         for stage in first_forward(steps):
             if replica_count(program, stage, sharded.dp) > 1:
-                gathers.append(_gather(stage, buckets[stage], update))
-                bodies[gathers[-1].body] = _gathering(program, stage, buckets[stage], sharded.element_bytes)
+                step, body = _gather(program, stage, buckets[stage], update, sharded.element_bytes)
+                gathers.append(step)
+                bodies[step.body] = body
         orders.append((*_waiting(steps, gathers, program, overlaps=sharded.overlaps_gathers), *gathers))
     return replace(program, bodies=bodies, orders=tuple(orders))
 
@@ -69,35 +70,30 @@ def _updating(op: AnyOp, parameters: int) -> AnyOp:
     return op
 
 
-def _gather(stage: int, buckets: Iterable[Bucket], update: Step) -> Step:
-    """The step in which the parameters of a stage are gathered, bucket by bucket, behind their update."""
-    updated = tuple(key for _, key in update.outputs)
-    outputs = tuple((collective_name(bucket, PARAMETERS), _key(stage, bucket)) for bucket in buckets)
-    return Step(f"gather parameters of stage {stage}", "gather", stage, after=updated, outputs=outputs)
-
-
 def _key(stage: int, bucket: Bucket) -> Key:
     return (PARAMETERS, stage, *bucket)
 
 
-def _gathering(program: Program, stage: int, buckets: Mapping[Bucket, int], element_bytes: int) -> Body:
-    """The gathers of a stage's parameters from the ranks that updated them, in the order of its forward pass."""
+def _gather(program: Program, stage: int, buckets: Mapping[Bucket, int], update: Step, element_bytes: int) -> tuple[Step, Body]:
+    """The gathers of a stage's parameters behind their update, bucket by bucket in the order of its forward pass."""
     replicas = replicas_of(program, stage)
-    return Body(
-        tuple(
-            Collective(
-                name=collective_name(bucket, PARAMETERS),
-                streams=(replicas.name,),
-                layer=bucket[0],
-                purpose=Purpose.GATHER_PARAMETERS,
-                part=Part.OPTIMIZER,
-                communicator=replicas.name,
-                kind="all_gather",
-                payload_bytes=parameters * element_bytes,
-            )
-            for bucket, parameters in buckets.items()
+    gathers = {
+        bucket: Collective(
+            name=collective_name(bucket, PARAMETERS),
+            streams=(replicas.name,),
+            layer=bucket[0],
+            purpose=Purpose.GATHER_PARAMETERS,
+            part=Part.OPTIMIZER,
+            communicator=replicas.name,
+            kind="all_gather",
+            payload_bytes=parameters * element_bytes,
         )
-    )
+        for bucket, parameters in buckets.items()
+    }
+    updated = tuple(key for _, key in update.outputs)
+    outputs = tuple((op.name, _key(stage, bucket)) for bucket, op in gathers.items())
+    step = Step(f"gather parameters of stage {stage}", "gather", stage, after=updated, outputs=outputs)
+    return step, Body(tuple(gathers.values()))
 
 
 def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program, *, overlaps: bool) -> Iterable[Step]:
