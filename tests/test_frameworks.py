@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.kernels import Attention, Kernel, Rowwise
-from simulator.lowering.passes.fuse import Layered, as_run
+from simulator.lowering.passes.fuse import Layered, framework_kernels
 from simulator.program.op import Collective, Compute
 from simulator.program.program import Program
 from simulator.study import catalog
@@ -76,20 +76,20 @@ frameworks = st.builds(Framework, attention=st.sampled_from(["", "unfused"]), dr
 
 @given(models)
 def test_t9_1_without_a_framework_operators_run_as_blocks_describe_them(model: Any) -> None:
-    assert as_run(of_stage(model), Framework()) == of_stage(model)
+    assert framework_kernels(of_stage(model), Framework()) == of_stage(model)
 
 
 @given(models, frameworks, st.sampled_from(FLAGS))
 def test_t9_2_fusing_one_thing_more_never_moves_more_bytes_nor_runs_more_kernels(model: Any, framework: Any, flag: str) -> None:
-    apart = as_run(of_stage(model), replace(framework, fusion=replace(framework.fusion, **{flag: False})))
-    together = as_run(of_stage(model), replace(framework, fusion=replace(framework.fusion, **{flag: True})))
+    apart = framework_kernels(of_stage(model), replace(framework, fusion=replace(framework.fusion, **{flag: False})))
+    together = framework_kernels(of_stage(model), replace(framework, fusion=replace(framework.fusion, **{flag: True})))
     assert traffic_bytes(together) <= traffic_bytes(apart)
     assert len(kernels(together)) <= len(kernels(apart))
 
 
 @given(models, frameworks)
 def test_t9_2_fusion_conserves_flop_and_parameters_and_names_are_its_own(model: Any, framework: Framework) -> None:
-    before, after = of_stage(model), as_run(of_stage(model), framework)
+    before, after = of_stage(model), framework_kernels(of_stage(model), framework)
     assert sum(one.model_flop for one in kernels(after)) == sum(one.model_flop for one in kernels(before))
     assert sum(op.parameters for _, op in after) == sum(op.parameters for _, op in before)
     assert sum(op.whole_parameters for _, op in after) == sum(op.whole_parameters for _, op in before)
@@ -101,7 +101,9 @@ def test_t9_2_fusion_conserves_flop_and_parameters_and_names_are_its_own(model: 
 @given(models, frameworks)
 def test_t9_4_a_compiler_fuses_all_that_is_pointwise(model: Any, framework: Framework) -> None:
     compiled, by_hand = replace(framework, compile=True), replace(framework, fusion=Fusion(residual_norm=True))
-    extra = traffic_bytes(as_run(of_stage(model), compiled)) - traffic_bytes(as_run(of_stage(model), by_hand))
+    extra = traffic_bytes(framework_kernels(of_stage(model), compiled)) - traffic_bytes(
+        framework_kernels(of_stage(model), by_hand)
+    )
     rows = sum(op.forward.rows * op.forward.columns for _, op in of_stage(model) if isinstance(op.forward, Rowwise)
                and op.forward.op == "add")  # fmt: skip
     assert extra == (-4 * rows if framework.dropout else 0), "dropout and the sum after it are one kernel, when compiled"
@@ -109,7 +111,7 @@ def test_t9_4_a_compiler_fuses_all_that_is_pointwise(model: Any, framework: Fram
 
 def test_t9_3_what_a_residual_sum_and_the_norm_after_it_move() -> None:
     """Apart 3 + 2 elements forward and 3 + 3 backward, together 4 and 4."""
-    joined = {op.name: op for _, op in as_run(of_stage(LLAMA), Framework(fusion=Fusion(residual_norm=True)))}
+    joined = {op.name: op for _, op in framework_kernels(of_stage(LLAMA), Framework(fusion=Fusion(residual_norm=True)))}
     norm = joined["add_mlp_norm"]
     assert isinstance(norm.forward, Rowwise)
     assert isinstance(norm.input_gradient, Rowwise)
@@ -122,7 +124,7 @@ def test_t9_5_a_gpt_of_2021_keeps_what_was_published(sequence: int) -> None:
     """sbh (34 + 5as/h) bytes per layer: Korthikanti et al., arXiv 2205.05198, equation 1."""
     software = sim.framework("megatron-lm-2021")
     ops = GPT.block.layer(GPT, batch=2, seq=sequence, element_bytes=2)
-    kept = sum(op.saved_bytes for _, op in as_run([(0, op) for op in ops], software))
+    kept = sum(op.saved_bytes for _, op in framework_kernels([(0, op) for op in ops], software))
     assert kept == sequence * 2 * 1024 * 34 + 5 * 16 * sequence**2 * 2
 
 

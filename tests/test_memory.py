@@ -62,18 +62,18 @@ def test_the_curve_peaks_at_the_peak_and_ends_where_it_began() -> None:
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2"])
 def test_t11_1_activations_are_held_until_the_end_of_w(schedule: str) -> None:
-    """Counted by hand from the timeline: up at each start of F, down at each end of W, whatever I does."""
+    """Counted by hand from the timeline: up by the end of each F, down by the end of each W, whatever I does."""
     run = run_of(schedule, 8)
     for rank in range(4):
         kept = per_microbatch(run, rank)
         rows = run.timeline.to_pandas(ranks=[rank])
         rows = rows[(rows.stream == "compute") & rows.phase.isin(["F", "W"])].groupby(["phase", "microbatch"])
-        began, ended = rows.start_ns.min()["F"], rows.end_ns.max()["W"]
-        alive = [int((began <= ns).sum() - (ended <= ns).sum()) for ns in began]
+        began, kept_from, ended = rows.start_ns.min()["F"], rows.end_ns.max()["F"], rows.end_ns.max()["W"]
+        alive = [int((began < ns).sum() - (ended < ns).sum()) for ns in kept_from]
         assert run.memory[rank].activations_bytes == max(alive) * kept
         times, held = run.memory_over_time(rank)
-        for ns, of_then in zip(began, alive, strict=True):
-            at = (times <= ns * 1e-9 + 1e-12).nonzero()[0][-1]
+        for ns, of_then in zip(kept_from, alive, strict=True):
+            at = (times < ns * 1e-9 - 1e-12).nonzero()[0][-1]
             assert held[at] == run.memory[rank].static_bytes + of_then * kept
 
 
@@ -153,10 +153,44 @@ def test_t11_3_besides_tensors_are_context_buffers_and_fragmentation() -> None:
 
 PLANS = st.sampled_from([
     {"schedule": "1f1b", "pp": 4}, {"schedule": "interleaved", "pp": 4, "chunks": 2}, {"schedule": "zb-h1", "pp": 2, "tp": 2},
-    {"schedule": "zb-v", "pp": 2, "chunks": 2}, {"schedule": "dualpipe", "pp": 4, "chunks": 2}, {"schedule": "gpipe", "pp": 2},
-    {"schedule": "seq-1f1b", "pp": 2, "splits": 2}, {"schedule": "chimera", "pp": 4, "chunks": 2}, {"schedule": "naive", "tp": 4},
+    {"schedule": "zb-v", "pp": 2, "chunks": 2}, {"schedule": "dualpipe", "pp": 4}, {"schedule": "gpipe", "pp": 2},
+    {"schedule": "seq-1f1b", "pp": 2, "splits": 2}, {"schedule": "chimera", "pp": 4}, {"schedule": "naive", "tp": 4},
     {"schedule": "dualpipe-v", "pp": 2, "chunks": 2}, {"schedule": "hanayo", "pp": 2, "chunks": 4},
 ])  # fmt: skip
+
+
+def of_plan(plan: dict[str, Any], **more: Any) -> Scenario:
+    return scenario(small_model(layers=9), small_cluster(2), sim.Plan(**plan), sim.Job(256, 32, 1), **more)
+
+
+@given(plan=PLANS, framework=st.sampled_from(["none", "megatron-lm-2021", "torchtitan-2024"]))
+@settings(deadline=None, max_examples=20)
+def test_the_backward_pass_of_a_microbatch_frees_what_its_forward_pass_holds(plan: dict[str, Any], framework: str) -> None:
+    program = program_of(of_plan(plan, framework=sim.framework(framework)))
+    for order in program.orders:
+        left: dict[tuple[int, int], int] = {}
+        for step in order:
+            ops, key = program.bodies[step.body].ops, (step.stage, step.microbatch)
+            left[key] = left.get(key, 0) + sum(op.held_bytes - op.freed_bytes for op in ops)
+            assert left[key] >= 0
+            assert step.phase != "F" or left[key] > 0
+        assert not any(left.values())
+
+
+@given(plan=PLANS)
+@settings(deadline=None, max_examples=15)
+def test_the_curve_follows_every_operation_up_to_the_peak(plan: dict[str, Any]) -> None:
+    """It rises within a forward pass and falls, layer by layer, within the backward pass that ends it."""
+    run = of_plan(plan).simulate()
+    for rank, steps in zip(run.memory, run.program.orders, strict=True):
+        _, held = run.memory_over_time(rank.rank)
+        assert (held.max(), held[0], held[-1]) == (rank.total_bytes, rank.static_bytes, rank.static_bytes)
+        change = held[1:] - held[:-1]
+        layers = {
+            phase: sum(run.program.stages[step.stage].layers for step in steps if step.phase in phase) for phase in ("F", "BW")
+        }
+        assert (change > 0).sum() > layers["F"]
+        assert (change < 0).sum() >= layers["BW"]
 
 
 @given(

@@ -15,7 +15,7 @@ from ..hardware.wiring import Wiring
 from ..kernels import KernelCost
 from ..plan.mesh import Mesh
 from ..program.labels import Labels
-from ..program.program import Program
+from ..program.program import Program, Role
 from ..units import NS_PER_S
 from .communicators import Ground, lay_groups
 from .conduct import CollectivePolicy
@@ -27,7 +27,7 @@ from .template import write
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bound:
-    """A skeleton and what its templates' rows stand for. Template p is that of pipeline coordinate p."""
+    """A skeleton and what its templates' rows stand for. Template r is that of the program's role r."""
 
     skeleton: Skeleton
     """Its footprints leave out the links that can never bind."""
@@ -52,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Site:
-    """Where a program runs: a cluster, what kernels cost there, how collectives are done, and what is out of order."""
+    """Where a program runs: a cluster, what kernels cost there, how collectives are done, and its perturbations."""
 
     cluster: Cluster
     cost: KernelCost
@@ -86,12 +86,13 @@ def bind(
     of_links = _by_target(perturbations, "link")
     link_profile = _profiled(capacity, of_links, profiles)
     ground = Ground(mesh, gpus, cluster, site.policy, Degraded(of_links, profiles))
-    groups = lay_groups(written, program.communicators, ground)
+    role = roles_of_ranks(program.roles, mesh)
+    groups = lay_groups(written, program.communicators, role, ground)
     skeleton = Skeleton(
         written.templates,
         groups.tariff,
         tuple(profiles),
-        mesh.coordinate("pp"),
+        role,
         speed,
         groups.slots,
         groups.kind,
@@ -113,6 +114,18 @@ def _without(skeleton: Skeleton, dropped: Array) -> Skeleton:
     feet, kept = skeleton.feet, np.flatnonzero(~dropped[skeleton.feet.idx])
     slim = Csr.from_pairs(feet.row_of[kept], feet.idx[kept], len(feet))
     return replace(skeleton, feet=slim, foot_weight=skeleton.foot_weight[kept])
+
+
+def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
+    """Every rank's role: the first that it fits."""
+    found = np.full(mesh.ranks, -1)
+    for number, role in enumerate(roles):
+        wanted = {"pp": (role.pipeline,), **role.coordinates}
+        here = np.all([np.isin(mesh.coordinate(axis), of) for axis, of in wanted.items()], axis=0) & (found < 0)
+        found[here] = number
+    if (found < 0).any():
+        raise InvariantBroken(f"rank {int(np.argmin(found))} has no role in the program")
+    return found
 
 
 def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:

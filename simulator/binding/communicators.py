@@ -1,8 +1,8 @@
-"""Communicators on the ground: who is in each group, over which links its bytes go, what each of its tasks costs.
+"""Communicators on a cluster: the members of each group, the links that its bytes cross, and the costs of its tasks.
 
 All groups of one family are laid out at once, in columns: a cluster of 100,000 GPUs has as many transfers between
 neighbours as ranks. A group's algorithm says who sends to whom; the cluster's shape says over which links. What a task
-takes alone is computed from that, or measured, and kept as a cap on its rate; what it takes in company is the fluid's.
+takes uncontended is computed from that, or measured, and kept as a cap on its rate; under contention it is one flow.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .conduct import BARRIER, CollectivePolicy
 from .degraded import Degraded
 from .rings import Plans
 from .template import TRANSFER, Written
-from .uncontended import MOST_WORK, Bare, Part, Routed, latency_ns, summed, wire_ns
+from .uncontended import MOST_WORK, Part, Routed, UncontendedLinks, latency_ns, summed, wire_ns
 
 NO_CHARGE = {"cap": UNCAPPED, "cap_profile": -1}
 """What stands in a tariff where nothing is charged; in all other columns 0."""
 MOST_LANES = 16
-"""Of rings side by side so many are looked at."""
+"""The most rings side by side that are timed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -63,15 +63,15 @@ class Ground:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Way:
-    """What a family's groups do for one kind by one algorithm."""
+class _Service:
+    """What the groups of a family do for one kind of collective by one algorithm."""
 
     algorithm: str
     pattern: int
     wire: Array
     """Per layout the numerator and the denominator of wire bytes per byte of payload."""
     parts: tuple[tuple[Part, ...], ...]
-    """Per layout what its groups take alone."""
+    """Per layout what its groups take uncontended."""
     row: Array
     """Per group its row in the parts of its layout."""
     mixture: Array
@@ -86,16 +86,16 @@ class _Family:
     members: Array
     nodes: Array
     """Per group the nodes of its members."""
-    ways: Mapping[int, _Way]
-    """Charge -> what is done for it; nothing for barriers and groups of one."""
+    ways: Mapping[int, _Service]
+    """Charge -> how it is served; nothing for barriers and groups of one."""
     layout: Array
     """Per group, which of the family's layouts over nodes it has."""
     entries: tuple[Array, Array, Array, Array]
     """Footprints: group within the family, pattern, link, weight."""
 
 
-def lay_groups(written: Written, communicators: Mapping[str, Communicator], ground: Ground) -> Groups:
-    """Every group of every communicator that the templates use."""
+def lay_groups(written: Written, communicators: Mapping[str, Communicator], role: Array, ground: Ground) -> Groups:
+    """Every group of every communicator that the templates use. `role` is every rank's."""
     names = {charge: what for what, charge in written.charges.number.items()}
     families = []
     for name, communicator in communicators.items():
@@ -106,7 +106,7 @@ def lay_groups(written: Written, communicators: Mapping[str, Communicator], grou
     patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
     kind_of, tariff = _tariff(families, names, ground)
     feet, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
-    slots = _slots(written, families, first, ground.mesh)
+    slots = _slots(written, families, first, role)
     algorithms = {(family.name, charge): way.algorithm for family in families for charge, way in family.ways.items()}
     gpus = tuple(ground.gpus[family.members] for family in families)
     return Groups(slots, kind_of, algorithms, gpus, patterns, feet, weight, tariff)
@@ -122,19 +122,19 @@ class _Layer:
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
         self.examples, self.layout = _distinct(changes.T, len(members))
         self.plans = Plans(ground.cluster)
-        self.bare = Bare(ground.cluster)
+        self.uncontended = UncontendedLinks(ground.cluster)
         self.patterns: dict[tuple[object, ...], int] = {}
         self.judged: dict[tuple[str, str], tuple[Part, ...]] = {}
         self.entries: list[tuple[Array, Array, Array, Array]] = []
 
     def family(self, name: str) -> _Family:
         widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
-        done: dict[tuple[str, str], _Way] = {}
-        ways: dict[int, _Way] = {}
+        done: dict[tuple[str, str], _Service] = {}
+        ways: dict[int, _Service] = {}
         for charge, (kind, payload_bytes) in self.charges.items():
             algorithm = self._chosen(kind, payload_bytes, widest)
             if (algorithm, kind) not in done:
-                done[algorithm, kind] = self._way(algorithm, kind)
+                done[algorithm, kind] = self._service(algorithm, kind)
             ways[charge] = done[algorithm, kind]
         none = np.zeros(0, dtype=np.int64)
         columns = zip(*self.entries, strict=True) if self.entries else ([none],) * 4
@@ -151,16 +151,16 @@ class _Layer:
         if taken in able:
             return taken
 
-        def alone_ns(name: str) -> float:
+        def uncontended_ns(name: str) -> float:
             if (name, kind) not in self.judged:
                 plan = self.plans.rounds(able[name], kind, self.ground.gpus[self.members[example]])
                 self.judged[name, kind], _ = self._needs(plan, able[name], kind, np.array([example]))
             parts = self.judged[name, kind]
             return latency_ns(parts, 0, payload_bytes) + wire_ns(parts, 0, payload_bytes)
 
-        return min(able, key=alone_ns)
+        return min(able, key=uncontended_ns)
 
-    def _way(self, name: str, kind: str) -> _Way:
+    def _service(self, name: str, kind: str) -> _Service:
         algorithm = self.ground.policy.algorithms[name]
         plans = [self.plans.rounds(algorithm, kind, self.ground.gpus[self.members[row]]) for row in self.examples.tolist()]
         key = tuple(_identity(plan) for plan in plans)
@@ -178,15 +178,15 @@ class _Layer:
             mixture[rows] = self.ground.degraded.crossed(together.group, together.link, len(rows))
             if is_new:
                 self._add(rows, pattern, together)
-        return _Way(name, pattern, np.array(wire, dtype=object), tuple(parts), row, mixture)
+        return _Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, mixture)
 
     def _needs(self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array) -> tuple[tuple[Part, ...], Routed]:
-        """What the groups in `rows` take alone, and all their rounds together on the ground."""
+        """What the groups in `rows` take uncontended, and all their rounds together on the links."""
         gpus = self.ground.gpus[self.members[rows]]
         pieces, lanes = self.ground.policy.pieces_of(algorithm), []
         if pieces == 1 and any(r.repeats > 1 for r in plan):
             lanes = [[r for r in lane if r.repeats > 1] for lane in self.plans.lanes(algorithm, kind, gpus[0])]
-        return self.bare.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)
+        return self.uncontended.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)
 
     def _add(self, rows: Array, pattern: int, routed: Routed) -> None:
         weight = np.floor(routed.share * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
@@ -220,8 +220,8 @@ def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], groun
     for family in families:
         charges = sorted(family.ways)
         ways = {id(way): way for way in family.ways.values()}.values()
-        told = [family.layout, *(column for way in ways for column in (way.mixture, *_told(family, way)))]
-        first, which = _distinct(told, len(family.members))
+        columns_of = [family.layout, *(column for way in ways for column in (way.mixture, *_distinguishing(family, way)))]
+        first, which = _distinct(columns_of, len(family.members))
         kind_of.append(len(columns) + which)
         for group in first.tolist():
             columns.append({charge: _charge(family, charge, group, names[charge], ground) for charge in charges})
@@ -234,8 +234,8 @@ def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], groun
     return np.concatenate(kind_of), tariff
 
 
-def _told(family: _Family, way: _Way) -> Iterator[Array]:
-    """What tells groups of one layout apart, a column at a time."""
+def _distinguishing(family: _Family, way: _Service) -> Iterator[Array]:
+    """The columns in which groups of one layout can differ."""
     for layout, parts in enumerate(way.parts):
         here = family.layout == layout
         for values in (values for part in parts for values in part.columns):
@@ -294,15 +294,14 @@ def _footprints(families: list[_Family], first: Array, patterns: int, n_links: i
     return Csr.from_pairs(foot, link, int(first[-1]) * patterns), weight
 
 
-def _slots(written: Written, families: list[_Family], first: Array, mesh: Mesh) -> Array:
+def _slots(written: Written, families: list[_Family], first: Array, role: Array) -> Array:
     """(slot, rank) -> group, or -1."""
-    pipeline = mesh.coordinate("pp")
     n_slots = max((len(names) for names in written.slot_names), default=0)
-    slots = np.full((max(1, n_slots), mesh.ranks), -1, dtype=np.int64)
+    slots = np.full((max(1, n_slots), len(role)), -1, dtype=np.int64)
     for family, at in zip(families, first.tolist(), strict=False):
         slot_of = np.array([names.index(family.name) if family.name in names else -1 for names in written.slot_names])
         rank = family.members.ravel()
-        slot = slot_of[pipeline[rank]]
+        slot = slot_of[role[rank]]
         group = at + np.repeat(np.arange(len(family.members)), family.members.shape[1])
         slots[slot[slot >= 0], rank[slot >= 0]] = group[slot >= 0]
     return slots

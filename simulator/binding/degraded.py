@@ -1,8 +1,8 @@
-"""Degraded links: what a link that carries less than it should makes of measured times.
+"""Degraded links: how a link that carries less than it should slows measured collectives.
 
 A measured collective goes at a rate that no single link explains, and most links have room to spare beside it. Where one of
 the links that it crosses is out of order its library waits for that one, so its rate falls as much as that link's does: the
-cap is scaled by the least of what perturbations leave of its links. Where links are taken at their face value nothing is
+cap is scaled by the least of what perturbations leave of its links. Where nothing was measured nothing is
 scaled, as they limit by themselves. Latency stays as it is.
 """
 

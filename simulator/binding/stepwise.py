@@ -5,7 +5,7 @@ passes on has come. It is one task: its bytes, which follow one another along an
 those that wait for it and nobody else. Of several rings each goes for itself. The collective's task becomes its end, and a new
 task, its start, holds its streams before it; that of a transfer between two ranks becomes its one message. Where an algorithm
 is pipelined an empty message goes ahead through all rounds and takes their latencies. Then the bytes move in lock step: in each
-tick those of all pieces under way, or, cut infinitely fine, all at once. Nothing measured enters: it is the algorithm on bare
+tick those of all pieces under way, or, cut infinitely fine, all at once. Nothing measured enters: it is the algorithm on empty
 links. The clock of such a graph ticks 1024 times in a nanosecond, where its numbers leave room: a step ends at a whole tick,
 and hundreds of steps in a row would add up to hundreds of nanoseconds.
 """
@@ -76,7 +76,7 @@ class Counts(NamedTuple):
 def stepwise(bound: Bound, site: Site, expansion: Expansion, may_begin: Callable[[Counts], None]) -> Stepwise:
     """The expansion of a bound program, every rank for itself, with messages in place of fluids.
 
-    `may_begin` is told how many there will be before any is written; it raises if those are too many.
+    `may_begin` gets their number before any is written; it raises if there are too many.
     """
     messages = _Messages(bound, site, expansion)
     may_begin(messages.counts())
@@ -227,7 +227,7 @@ class _Messages:
         return [*dict.fromkeys(chain.from_iterable(last.values()))]
 
     def _passed_on(self, messages: Sequence[Message], repeats: int, first: Sequence[list[int]]) -> list[int]:
-        """Adds the messages of a round, so many times, the first after what is told; returns the last one of each edge."""
+        """Adds the messages of a round, so many times, the first after `first`; returns the last one of each edge."""
         queues: list[list[int]] = [[] for _ in messages]
         came: dict[int, list[int]] = {}
         for turn in range(repeats):

@@ -16,7 +16,7 @@ from ..errors import InvariantBroken
 from ..kernels import KernelCost
 from ..program.labels import Labels
 from ..program.op import COMPUTE, AnyOp, Collective, Compute, Transfer
-from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Step
+from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Role, Step
 
 TRANSFER = "sendrecv"
 """The kind of what moves between two ranks, a send to one and a receive to the other."""
@@ -32,6 +32,8 @@ class Charges:
     def of(self, op: AnyOp) -> int:
         if not isinstance(op, (Collective, Transfer)):
             return 0
+        if isinstance(op, Collective) and op.matrix_bytes:
+            raise InvariantBroken(f"{op.name}: uneven collectives are not bound yet")
         what = (TRANSFER if isinstance(op, Transfer) else op.kind, op.payload_bytes)
         charge = self.number.setdefault(what, len(self.number))
         self.used_by.setdefault(op.communicator, set()).add(charge)
@@ -57,17 +59,17 @@ class _Compiled:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Written:
-    """The templates of all pipeline ranks with what their rows stand for."""
+    """The templates of all roles with what their rows stand for."""
 
     templates: tuple[Template, ...]
     labels: tuple[Labels, ...]
     slot_names: tuple[tuple[str, ...], ...]
-    """Pipeline rank -> the communicator of each slot."""
+    """Role -> the communicator of each slot."""
     charges: Charges
 
 
 def write(program: Program, cost: KernelCost) -> Written:
-    """Every pipeline rank's template."""
+    """Every role's template."""
     return _Writer(program, cost).written()
 
 
@@ -82,8 +84,8 @@ class _Writer:
         self.axes = tuple(axes)
 
     def written(self) -> Written:
-        slot_names = tuple(self.program.communicators_of(rank) for rank in range(self.program.ranks))
-        pairs = [self._rank(steps, names) for steps, names in zip(self.program.orders, slot_names, strict=True)]
+        slot_names = tuple(self.program.communicators_of(role) for role in range(len(self.program.orders)))
+        pairs = [self._role(*of) for of in zip(self.program.roles, self.program.orders, slot_names, strict=True)]
         return Written(tuple(t for t, _ in pairs), tuple(labels for _, labels in pairs), slot_names, self.charges)
 
     def _compile(self, body: Body) -> _Compiled:
@@ -112,7 +114,7 @@ class _Writer:
             named,
         )
 
-    def _rank(self, steps: tuple[Step, ...], slot_names: tuple[str, ...]) -> tuple[Template, Labels]:
+    def _role(self, role: Role, steps: tuple[Step, ...], slot_names: tuple[str, ...]) -> tuple[Template, Labels]:
         bodies = [self.compiled[step.body] for step in steps]
         rows = np.array([body.rows for body in bodies], dtype=np.int64)
         begins = offsets(rows)
@@ -135,7 +137,7 @@ class _Writer:
         step_of = np.repeat(np.arange(len(steps)), rows)
         op_of = np.arange(n) - begins[:-1][step_of] + first_op[step_of]
         columns = (step_of[written], op_of[written])
-        labels = Labels(steps, tuple(self.ops), *columns, tuple(self.lanes), self.axes, self.program.stages)
+        labels = Labels(steps, tuple(self.ops), *columns, tuple(self.lanes), self.axes, self.program.stages, role.pipeline)
         return template, labels
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:

@@ -1,7 +1,7 @@
-"""What the rounds of a collective take by themselves on bare links: their messages routed, their latencies and bytes added up.
+"""Uncontended times of collectives: the messages of their rounds routed, their latencies and bytes added up.
 
 A round that is done once waits for its slowest message, and lasts as long as its busiest link carries bytes. A round that is
-repeated goes round a ring: each rank passes on what has come, and sends again as soon as its edge is free. Its pace is that of
+repeated goes round a ring: each rank passes on what has come, and sends again as soon as its edge is free. Its speed is that of
 the slowest cycle in this pattern of waiting, and there are two: a piece that goes round takes, at each hop, its bytes and its
 latency; an edge takes its own bytes again and again. So the repetitions last as long as a piece that goes round, or as the bytes
 of the busiest link and one latency, whichever is longer: on a ring with one slow hop, bytes there pass while latencies elsewhere
@@ -83,7 +83,7 @@ def wire_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> float:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Bare:
+class UncontendedLinks:
     """The links of a cluster, each by itself."""
 
     cluster: Cluster
@@ -91,7 +91,7 @@ class Bare:
     def parts(
         self, plan: Sequence[Round], lanes: Sequence[Sequence[Round]], pieces: int | None, gpus: Array
     ) -> tuple[tuple[Part, ...], Routed]:
-        """What groups of these GPUs (a row each) take alone, and all their rounds together as routed.
+        """What groups of these GPUs (a row each) take uncontended, and all their rounds together as routed.
 
         `pieces` as in `windows`: only rounds of a payload that is not cut repeat. `lanes` are those rounds ring by ring, of some
         of the rings that go round side by side, with edges in their order: the slowest counts.

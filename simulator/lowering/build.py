@@ -13,7 +13,7 @@ from ..workload.blocks.op import BlockOp
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from .passes.fuse import as_run
+from .passes.fuse import framework_kernels
 
 
 def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Program:
@@ -30,7 +30,7 @@ def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Progr
                 name = f"{slot.kind} of {_likeness(stage)}" + (f", part {part}" if layout.shape.splits > 1 else "")
                 if name not in bodies:
                     operators = _operators(model, job, stage, shared, layout.shape.splits, part)
-                    bodies[name] = _body(slot.kind, as_run(operators, framework))
+                    bodies[name] = _body(slot.kind, framework_kernels(operators, framework))
                 steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
         orders.append(tuple(steps))
     return Program(stages, bodies, tuple(orders), {})
@@ -68,7 +68,8 @@ def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, 
     size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
     block = model.block
     before = [(-1, op) for op in block.embedding(model, **size)] if stage.embedding else []
-    middle = [(i, op) for i in range(stage.layers) for op in block.layer(model, **size, prefix=part * seq)]
+    layer = block.layer(model, **size, prefix=part * seq)
+    middle = [(i, op) for i in range(stage.layers) for op in layer]
     after = [(-1, op) for op in block.head(model, **size, owns_table=not shared)] if stage.head else []
     return before + middle + after
 
@@ -91,17 +92,24 @@ def _forward(layer: int, op: BlockOp) -> Iterator[AnyOp]:
             split=op.split,
             parameters=op.parameters,
             whole_parameters=op.whole_parameters,
-            saved_bytes=op.saved_bytes,
+            held_bytes=op.saved_bytes,
         )
 
 
 def _backward(layer: int, op: BlockOp, part: Part) -> Iterator[AnyOp]:
     kernel = op.input_gradient if part is Part.INPUT_GRADIENT else op.weight_gradient
     if kernel is not None:
-        suffix = "dgrad" if part is Part.INPUT_GRADIENT else "wgrad"
-        name = op_name(layer, f"{op.name}.{suffix}")
-        adds = part is Part.WEIGHT_GRADIENT or op.fused_weight_gradient
-        yield Compute(name=name, streams=(COMPUTE,), layer=layer, kernel=kernel, part=part, split=op.split, adds_gradient=adds)
+        twin = op_name(layer, op.name)
+        yield Compute(
+            name=f"{twin}.{'dgrad' if part is Part.INPUT_GRADIENT else 'wgrad'}",
+            streams=(COMPUTE,),
+            layer=layer,
+            part=part,
+            twin=twin,
+            kernel=kernel,
+            split=op.split,
+            adds_gradient=part is Part.WEIGHT_GRADIENT or op.fused_weight_gradient,
+        )
 
 
 def op_name(layer: int, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..plan.plan import Plan
+from ..plan.sharding import shards_optimizer
 from ..program.program import Program
 from ..program.slot import Layout
 from ..workload.framework import Framework
@@ -13,13 +14,15 @@ from ..workload.model import Model
 from .build import build
 from .passes.accumulate import accumulate
 from .passes.blocking import blocking
-from .passes.data import DataParallel, data
+from .passes.data import DataParallel, data_parallel
 from .passes.overlap import overlap_tensor
 from .passes.pipeline import pipeline
-from .passes.quantise import Quantised, cast_weights, quantise
+from .passes.quantise import Quantisation, cast_weights, quantise
+from .passes.release import release_activations
 from .passes.repeat import between_norms, repeat
-from .passes.sequence import sequence
-from .passes.tensor import tensor
+from .passes.sequence import sequence_parallel
+from .passes.tensor import tensor_parallel
+from .passes.zero1 import ShardedOptimizer, zero1
 
 VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
@@ -32,16 +35,19 @@ def lower(
     framework = framework or Framework()
     overlap = plan.overlap.over(framework.overlap)
     program = build(_as_divided(model, plan.tp), job, layout, framework)
-    program = tensor(program, plan.tp)
+    program = tensor_parallel(program, plan.tp)
     if plan.uses_sequence_parallel:
-        program = sequence(program, plan.tp)
+        program = sequence_parallel(program, plan.tp)
     program = overlap_tensor(program, overlap.tp)
     shares = plan.tp if plan.uses_sequence_parallel else 1
-    narrow = Quantised(job.dtype, framework.low_precision, job.element_bytes, shares) if job.narrow else None
+    narrow = Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares) if job.narrow else None
     program = quantise(program, narrow) if narrow else program
     if not framework.fusion.accumulation:
         program = accumulate(program, element_bytes=job.element_bytes, gradient_bytes=framework.gradient_bytes)
-    program = data(program, _data_parallel(model, plan, job, dp, framework))
+    program = release_activations(program)
+    program = data_parallel(program, _data_parallel(model, plan, dp, framework))
+    if shards_optimizer(plan):
+        program = zero1(program, ShardedOptimizer(dp, job.element_bytes, framework.overlap.parameter_gather))
     program = cast_weights(program, narrow) if narrow else program
     tokens = job.microbatch_size * job.sequence_length // layout.shape.splits
     program = pipeline(program, tokens * model.hidden * job.element_bytes // shares)
@@ -49,15 +55,12 @@ def lower(
     return between_norms(program) if steps is None else repeat(program, steps)
 
 
-def _data_parallel(model: Model, plan: Plan, job: Job, dp: int, framework: Framework) -> DataParallel:
+def _data_parallel(model: Model, plan: Plan, dp: int, framework: Framework) -> DataParallel:
     """What data parallelism needs to know."""
     return DataParallel(
         dp,
-        shards_optimizer=plan.sharding == "zero1",
         overlaps=plan.overlap.over(framework.overlap).dp,
-        overlaps_gathers=framework.overlap.parameter_gather,
         synchronised=plan.optimizer == "synchronised",
-        element_bytes=job.element_bytes,
         tied_parameters=-(-_as_divided(model, plan.tp).vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,
         gradient_bytes=framework.gradient_bytes,
         fused_optimizer=framework.fusion.optimizer,

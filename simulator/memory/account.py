@@ -2,34 +2,31 @@
 driver, the communication library and the allocator take besides.
 
 Weights and gradients are counted per parameter: weights in the format of activations, gradients in theirs, and Adam's fp32 master
-copy and two moments, which ZeRO-1 divides among the replicas. Training in fp32 needs no master copy. Activations are what
-operators keep for their backward pass, from the start of F to the end of B (or W). What is taken besides is the framework's to
-say (`MemoryOverhead`); what is not counted is in limits.md.
+copy and two moments, which ZeRO-1 divides among the replicas. Training in fp32 needs no master copy. Activations are counted
+operation by operation: what each holds from its start, and what it frees at its end. What is taken besides is the framework's
+to say (`MemoryOverhead`); what is not counted is in limits.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 
 from ..engine.timeline import Timeline
-from ..kernels import Part
 from ..program.labels import Array, Labels
 from ..program.op import Compute
-from ..program.program import Program
-from ..program.slot import Layout, slots_of
+from ..program.program import Body, Program
+from ..program.slot import KINDS, Layout, slots_of
 from ..workload.framework import MemoryOverhead
 from .nccl import buffer_bytes
 
 MOMENT_BYTES = 8
 MASTER_BYTES = 4
 FP32_BYTES = 4
-
-Slots = Sequence[Sequence[tuple[str, int]]]
-"""(F, B, I or W; instance of a stage) of every slot of each pipeline rank, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +76,16 @@ class Terms:
     """What the driver keeps of a GPU's memory."""
 
 
-def account(program: Program, terms: Terms, slots: Slots | None = None) -> tuple[RankMemory, ...]:
-    """The memory of every pipeline rank; with `slots`, of a rank that runs those instead of the program's own."""
-    held = {stage: _per_stage(program, stage) for stage in range(len(program.stages))}
+def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
+    """The memory of every pipeline rank, of its largest role; with `bodies`, of one that runs those instead of its own steps."""
+    usage = {name: _usage(body) for name, body in program.bodies.items()}
     state_bytes = MOMENT_BYTES + (MASTER_BYTES if terms.element_bytes < FP32_BYTES else 0)
     result = []
     for rank in range(program.ranks):
         stages = tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
-        parameters = sum(held[stage][0] for stage in stages)
-        order = [(step.phase, step.stage) for step in program.orders[rank]] if slots is None else slots[rank]
-        activations = max((alive for _, _, alive in _alive(order, held)), default=0)
+        parameters = sum(_parameters(program, stage) for stage in stages)
+        orders = [[s.body for s in order] for order in program.orders_of(rank)] if bodies is None else [bodies[rank]]
+        activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
         result.append(
             RankMemory(
                 rank,
@@ -105,51 +102,71 @@ def account(program: Program, terms: Terms, slots: Slots | None = None) -> tuple
     return tuple(result)
 
 
-def slots_in(layout: Layout) -> Slots:
-    """The slots of a layout."""
+def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
+    """The bodies that every pipeline rank of a layout runs, slot by slot, from a program of a single microbatch of it."""
+    splits = layout.shape.splits
+    named = {(s.phase, s.stage, s.microbatch % splits): s.body for order in sample.orders for s in order if s.phase in KINDS}
     return [
-        [(slot.kind, layout.instance(slot.stage, slot.microbatch)) for box in order for slot in slots_of(box)]
+        [
+            named[slot.kind, layout.instance(slot.stage, slot.microbatch), slot.microbatch % splits]
+            for box in order
+            for slot in slots_of(box)
+        ]
         for order in layout.orders
     ]
 
 
-def _per_stage(program: Program, stage: int) -> tuple[int, int]:
-    """Parameters of a stage on one rank, and the bytes that one microbatch keeps there."""
-    step = next(s for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
-    ops = [op for op in program.bodies[step.body].ops if isinstance(op, Compute) and op.part is Part.FORWARD]
-    return sum(op.parameters for op in ops), sum(op.saved_bytes for op in ops)
+def _parameters(program: Program, stage: int) -> int:
+    """Parameters of a stage on one rank."""
+    orders = program.orders_of(program.stages[stage].rank)
+    step = next(s for s in orders[0] if s.phase == "F" and s.stage == stage)
+    return sum(op.parameters for op in program.bodies[step.body].ops if isinstance(op, Compute))
 
 
-def _alive(order: Iterable[tuple[str, int]], held: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, bool, int]]:
-    """(index of a slot, whether at its start, bytes of activations from then on): up at each F, down at B or W."""
-    alive = 0
-    for i, (kind, stage) in enumerate(order):
-        if kind == "F":
-            alive += held[stage][1]
-            yield i, True, alive
-        elif kind in ("B", "W"):
-            alive -= held[stage][1]
-            yield i, False, alive
+class _Usage(NamedTuple):
+    """What a body adds to the memory in use."""
+
+    peak_bytes: int
+    """The most while it runs."""
+    left_bytes: int
+    """What is left of it when it has ended; negative if it frees what others held."""
 
 
-def activation_steps(program: Program, rank: int) -> list[tuple[int, bool, int]]:
-    """(index of a step of the rank, whether at its start, bytes alive from then on): up at each F, down at B or W."""
-    held = {number: _per_stage(program, number) for number, stage in enumerate(program.stages) if stage.rank == rank}
-    return list(_alive([(step.phase, step.stage) for step in program.orders[rank]], held))
+def _usage(body: Body) -> _Usage:
+    peak = alive = 0
+    for op in body.ops:
+        alive += op.held_bytes
+        peak = max(peak, alive)
+        alive -= op.freed_bytes
+    return _Usage(peak, alive)
 
 
-def over_time(
-    program: Program, rank: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range
-) -> tuple[Array, Array]:
-    """Nanoseconds and the bytes that any rank of this pipeline coordinate holds from then on, in some training steps."""
-    at = int(np.flatnonzero(timeline.expansion.skeleton.program == rank)[0])
+def _peak_bytes(order: Iterable[_Usage]) -> int:
+    """The most that bodies one after the other use. Of a pair that runs together the forward pass counts first, as a whole."""
+    peak = alive = 0
+    for usage in order:
+        peak = max(peak, alive + usage.peak_bytes)
+        alive += usage.left_bytes
+    return peak
+
+
+def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range) -> tuple[Array, Array]:
+    """Nanoseconds and the bytes that any rank of this role holds from then on, in some training steps.
+
+    An operation holds from its start, and frees at its end. Of a pair that runs together the forward pass holds all that it
+    keeps from the start of the pair: what the backward pass frees meanwhile is not counted on.
+    """
+    at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
     tasks = timeline.expansion.tasks_of(at)
     start, end = timeline.times.start_ns[tasks], timeline.times.end_ns[tasks]
-    ns, held = [0], [static_bytes]
-    for step, begins, alive in activation_steps(program, rank):
-        if labels.steps[step].iteration not in iterations:
-            continue
-        rows = np.flatnonzero((labels.step == step) & ~labels.is_launch)
-        ns.append(int(start[rows].min()) if begins else int(end[rows].max()))
-        held.append(static_bytes + alive)
-    return np.array(ns), np.array(held)
+    paired = np.array([step.pair >= 0 for step in labels.steps])[labels.step]
+    first = np.full(len(labels.steps), np.iinfo(np.int64).max)
+    np.minimum.at(first, labels.step[labels.is_compute], start[labels.is_compute])
+    begins = np.where(paired, first[labels.step], start)
+    change = np.array([[op.held_bytes, -op.freed_bytes] for op in labels.ops])[labels.op].T.ravel()
+    ns, row = np.concatenate([begins, end]), np.tile(np.arange(len(tasks)), 2)
+    order = np.lexsort((row, ns))
+    order = order[change[order] != 0]
+    alive = np.cumsum(change[order])
+    counted = np.isin(labels.iteration[row[order]], iterations)
+    return np.append(0, ns[order][counted]), np.append(static_bytes, static_bytes + alive[counted])

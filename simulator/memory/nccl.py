@@ -34,7 +34,8 @@ def buffer_bytes(program: Program, rank: int, degrees: Mapping[str, int], overhe
 
 def connections(program: Program, rank: int, degrees: Mapping[str, int]) -> int:
     """Neighbours of a pipeline rank's GPU, counted in every group of its collectives and once for all of its transfers."""
-    ops = [op for name in dict.fromkeys(step.body for step in program.orders[rank]) for op in program.bodies[name].ops]
+    used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
+    ops = [op for name in used for op in program.bodies[name].ops]
     of_collectives = [program.communicators[op.communicator] for op in ops if isinstance(op, Collective)]
     groups = dict.fromkeys(_ranks_of(communicator) for communicator in of_collectives)
     in_groups = sum(min(MOST_NEIGHBOURS, _members(*group, degrees) - 1) for group in groups)

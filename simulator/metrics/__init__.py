@@ -81,6 +81,11 @@ class Observation:
         """The labels of a class's rows."""
         return self.labels[int(self.timeline.expansion.skeleton.program[which])]
 
+    @cached_property
+    def pipeline(self) -> Array:
+        """The pipeline coordinate of each class."""
+        return np.array([self.labels_of(which).pipeline for which in self.classes])
+
     @property
     def window_ns(self) -> Array:
         """How long the window lasts on each class of ranks."""

@@ -125,7 +125,7 @@ def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, 
         )
         yield Pieces(np.full(len(rows), which), tasks[rows], start, end), None
         gaps.append(_gaps(observed, which, latest, rows, start, end))
-    coordinate = observed.timeline.expansion.skeleton.program
+    coordinate = observed.pipeline
     yield from _walk(np.concatenate(gaps), latest, observed.timeline.times.start_ns, facts, coordinate)
 
 
@@ -165,7 +165,7 @@ def _facts(observed: Observation) -> _TaskFacts:
         norm[tasks] = (labels.phase[rows] == "norm") & ~launch[tasks]
         for place, name in enumerate(observed.axes):
             axis[tasks[labels.axis[rows] == name]] = place
-    coordinate = observed.timeline.expansion.skeleton.program[rank_of]
+    coordinate = observed.pipeline[rank_of]
     return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, (*observed.axes, DP).index(DP))
 
 

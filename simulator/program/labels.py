@@ -1,4 +1,4 @@
-"""Labels: what each row of a rank's template stands for. The engine never sees them; metrics and figures join them back."""
+"""Labels: what each row of a role's template stands for. The engine never sees them; metrics and figures join them back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The rows of one pipeline rank: for each the step and the operation that it came from."""
+    """The rows of one role: for each the step and the operation that it came from."""
 
     steps: tuple[Step, ...]
     ops: tuple[AnyOp, ...]
@@ -28,6 +28,8 @@ class Labels:
     axes: tuple[str, ...]
     """For each of `ops`, the axis that its time counts for, or "" for compute. That of launches is `HOST`."""
     stages: tuple[Stage, ...]
+    pipeline: int = 0
+    """The pipeline coordinate of the role."""
 
     def __repr__(self) -> str:
         return f"Labels({len(self.step):,} rows)"

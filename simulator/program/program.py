@@ -8,7 +8,7 @@ of a hundred thousand operations is a dozen bodies and a few thousand steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .op import AnyOp, Collective, Transfer
 
@@ -87,15 +87,26 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Role:
+    """Ranks that do the same: those of a pipeline coordinate, or of these the ones at certain coordinates of other axes."""
+
+    pipeline: int
+    coordinates: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Mesh axis -> the coordinates along it; all of them where an axis is left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """What every pipeline rank does in a training step."""
+    """What the ranks of every role do in a training step."""
 
     stages: tuple[Stage, ...]
     """Instances of stages, one direction after the other: what a step's `stage` means."""
     bodies: Mapping[str, Body]
     orders: tuple[tuple[Step, ...], ...]
-    """Pipeline rank -> its steps."""
+    """Role -> its steps."""
     communicators: Mapping[str, Communicator]
+    divided_roles: tuple[Role, ...] = ()
+    """The role of each order; none where every pipeline coordinate is one, as it is until a pass divides them."""
 
     def __repr__(self) -> str:
         steps = sum(map(len, self.orders))
@@ -104,8 +115,18 @@ class Program:
         )
 
     @property
+    def roles(self) -> tuple[Role, ...]:
+        """Whose steps the orders are."""
+        return self.divided_roles or tuple(map(Role, range(len(self.orders))))
+
+    @property
     def ranks(self) -> int:
-        return len(self.orders)
+        """Pipeline coordinates."""
+        return 1 + max((role.pipeline for role in self.roles), default=-1)
+
+    def orders_of(self, pipeline: int) -> tuple[tuple[Step, ...], ...]:
+        """The steps of every role of a pipeline coordinate."""
+        return tuple(order for role, order in zip(self.roles, self.orders, strict=True) if role.pipeline == pipeline)
 
     def holders(self, stage: int) -> tuple[int, ...]:
         """The pipeline ranks that hold the same slice of the model as an instance of a stage, itself included."""
@@ -118,12 +139,21 @@ class Program:
     def with_communicators(self, *new: Communicator) -> Program:
         return replace(self, communicators={**self.communicators, **{c.name: c for c in new}})
 
-    def communicators_of(self, rank: int) -> tuple[str, ...]:
-        """The communicators that a pipeline rank's steps use, in the order of the program's table."""
+    def communicators_of(self, role: int) -> tuple[str, ...]:
+        """The communicators that the steps of a role use, in the order of the program's table."""
         used = {
             op.communicator
-            for name in {step.body for step in self.orders[rank]}
+            for name in {step.body for step in self.orders[role]}
             for op in self.bodies[name].ops
             if isinstance(op, (Collective, Transfer))
         }
         return tuple(name for name in self.communicators if name in used)
+
+
+def first_forward(steps: Iterable[Step]) -> dict[int, int]:
+    """The first forward step of each stage, by its position among a rank's steps, in that order."""
+    first: dict[int, int] = {}
+    for i, step in enumerate(steps):
+        if step.phase == "F":
+            first.setdefault(step.stage, i)
+    return first

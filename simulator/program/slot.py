@@ -173,15 +173,14 @@ class Layout:
         return self.placement[:instance].count(self.placement[instance])
 
     def sampled(self) -> Layout:
-        """The same with a single microbatch for each direction, and its slots in the order in which they are run."""
+        """The same with a single microbatch for each direction, which has every slot that any of its direction has."""
         directions, splits = len(self.placements), self.shape.splits
-        firsts = [-(-direction * self.shape.microbatches // directions) for direction in range(directions)]
-        kept = {first + part: i * splits + part for i, first in enumerate(firsts) for part in range(splits)}
+        number = [m * directions // self.shape.microbatches * splits + m % splits for m in range(self.shape.microbatches)]
         orders = tuple(
-            tuple(slot._replace(microbatch=kept[slot.microbatch]) for slot in _flat(order) if slot.microbatch in kept)
+            tuple(dict.fromkeys(slot._replace(microbatch=number[slot.microbatch]) for slot in _flat(order)))
             for order in self.orders
         )
-        return Layout(replace(self.shape, microbatches=len(kept)), self.placements, orders)
+        return Layout(replace(self.shape, microbatches=directions * splits), self.placements, orders)
 
 
 def lay_out(schedule: Any, shape: Shape) -> Layout:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import Infeasible
-from ..memory.account import RankMemory, Terms, account, slots_in
+from ..memory.account import RankMemory, Terms, account, bodies_of
+from ..plan.sharding import optimizer_shards, shards_optimizer
 from ..program.program import Program
 from ..program.slot import Layout
 from ..units import GIB, show_bytes
@@ -23,7 +24,7 @@ def memory_of(scenario: Scenario, layout: Layout) -> tuple[RankMemory, ...]:
     """What a GPU of every pipeline rank holds when it runs the slots of a layout."""
     unblocked = replace(scenario.plan, overlap=replace(scenario.plan.overlap, pp=True))
     sample = program_of(replace(scenario, plan=unblocked), layout=layout.sampled())
-    return account(sample, terms_of(scenario, sample), slots_in(layout))
+    return account(sample, terms_of(scenario, sample), bodies_of(layout, sample))
 
 
 def terms_of(scenario: Scenario, program: Program) -> Terms:
@@ -32,7 +33,7 @@ def terms_of(scenario: Scenario, program: Program) -> Terms:
     return Terms(
         element_bytes=scenario.job.element_bytes,
         gradient_bytes=scenario.framework.gradient_bytes,
-        optimizer_shards=replicas if scenario.plan.sharding == "zero1" else 1,
+        optimizer_shards=optimizer_shards(scenario.plan, replicas),
         degrees=feasible.mesh_of(scenario).degrees,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
@@ -64,7 +65,7 @@ def parts(rank: RankMemory) -> str:
 def remedies(scenario: Scenario) -> str:
     """What would make less memory enough, of what the plan does not do yet."""
     plan, ways = scenario.plan, ["more tp or pp"]
-    if plan.sharding == "none" and feasible.data_parallel_degree(scenario) > 1:
+    if not shards_optimizer(plan) and feasible.data_parallel_degree(scenario) > 1:
         ways.append("sharding: zero1")
     if scenario.job.microbatch_size > 1:
         ways.append("a smaller microbatch")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...kernels import Gemm, Part, Rowwise
-from ...program.op import AnyOp, Compute
+from ...program.op import AnyOp, Compute, Purpose
 from ...program.program import Program
 
 
@@ -18,6 +18,7 @@ def accumulate(program: Program, *, element_bytes: int, gradient_bytes: int) -> 
         yield op
         if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT and isinstance(op.kernel, Gemm):
             kernel = Rowwise("add", op.kernel.m, op.kernel.n, gradient_bytes, moved)
-            yield replace(op, name=f"{op.name}.sum", kernel=kernel, after=(op.name,) if op.detached else None)
+            after = (op.name,) if op.detached else None
+            yield replace(op, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=kernel, after=after)
 
     return program.with_bodies(change)

@@ -1,29 +1,43 @@
-"""Data parallelism and the end of the step: gradients reduced in buckets, ZeRO-1, tied embeddings, the optimizer.
+"""Data parallelism and the end of a training step: gradients are reduced in buckets, then the norm, then the optimizer.
 
-A bucket is a layer. It is ready when everything that adds to its gradients is done for the last microbatch, norms and biases
-too, and travels on the dp stream in backward order, beside the rest of the backward pass; without overlap there is one
-reduction after the rank's last backward. With `zero1` gradients are reduce-scattered, each replica updates its share, and the
-parameters are gathered again, bucket by bucket in the order in which the next forward pass needs them. Every optimizer waits
-for the gradient norm, a gang of all ranks that moves no bytes, unless it is post-validated: then it waits for its own rank's
-reductions only (Qi et al., arXiv 2401.10241, section 4). Where a schedule keeps copies of a stage on several pipeline ranks,
-they are replicas too.
+A bucket is a layer, and so are the embedding and the head. It is ready when everything that adds to its gradients is done for the
+last microbatch, norms and biases too, and travels on the dp stream in backward order, beside the rest of the backward pass;
+without overlap there is one reduction after the rank's last backward. Every optimizer waits for the gradient norm, a barrier of
+all ranks, unless it is post-validated: then it waits for its own rank's reductions only (Qi et al., arXiv 2401.10241, section 4).
+Where a schedule keeps copies of a stage on several pipeline ranks, they are replicas too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ...errors import InvariantBroken
-from ...program.op import AnyOp, Collective, Compute
-from ...program.program import END, LAST, PARAMETERS, Body, Communicator, Key, Program, Step
-from .buckets import Bucket, bucket_of, bucket_parameters, named
-from .gathers import first_forward, gathering, waiting_for_gathers
-from .optimizer import FP32_BYTES, updating
+from ...kernels import Part, Rowwise, Split
+from ...program.op import COMPUTE, AnyOp, Collective, Compute, Purpose
+from ...program.program import END, LAST, Body, Communicator, Key, Program, Step
+from ..build import op_name
 
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
+OPTIMIZER = "optimizer"
+"""The phase of the step in which parameters are updated."""
+
+FP32_BYTES = 4
+ADAM_BYTES = 26
+"""Traffic per parameter, besides the gradient that is read: read and write the fp32 master and both moments (24 bytes), write
+the half-precision weight (2)."""
+ADAM_UNFUSED = (
+    ("decay", 8, 0), ("moment", 8, 1), ("variance", 8, 0), ("square", 8, 1), ("root", 8, 0), ("divide", 8, 0),
+    ("epsilon", 8, 0), ("update", 16, 0), ("cast", 6, 0),
+)  # fmt: skip
+"""The same in PyTorch's multi-tensor operators: bytes besides the gradient, and how often that is read."""
+
+Bucket = tuple[int, str]
+"""Parameters that are reduced, and gathered, at once: (layer within the stage or -1; layer, embedding or head)."""
+Buckets = Mapping[int, Mapping[Bucket, int]]
+"""Stage -> bucket -> its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +45,45 @@ class DataParallel:
     """What the pass needs to know of a plan and a job."""
 
     dp: int
-    shards_optimizer: bool
     overlaps: bool
     synchronised: bool
-    element_bytes: int
     tied_parameters: int
     """Per tensor-parallel rank, of an embedding that the last stage's head uses too; 0 if it is not tied."""
     gradient_bytes: int = FP32_BYTES
     """Of a gradient as it is accumulated and reduced."""
     fused_optimizer: bool = True
-    overlaps_gathers: bool = True
-    """Whether a layer's forward pass waits for its own parameters only; else the first one for all of the rank."""
 
 
-def data(program: Program, how: DataParallel) -> Program:
-    """Adds gradient reductions, the optimizer and what surrounds it to every rank's order."""
-    homes = {_home(program, stage) for stage in range(len(program.stages))}
-    program = program.with_communicators(DP, *sorted(homes - {DP}, key=lambda home: home.name))
-    if how.synchronised:
+def data_parallel(program: Program, plan: DataParallel) -> Program:
+    """Adds gradient reductions, the norm and the optimizer to every rank's order."""
+    replicas = {replicas_of(program, stage) for stage in range(len(program.stages))}
+    program = program.with_communicators(DP, *sorted(replicas - {DP}, key=lambda group: group.name))
+    if plan.synchronised:
         program = program.with_communicators(WORLD)
     embedded, headed = ({s.rank for s in program.stages if getattr(s, end)} for end in ("embedding", "head"))
-    apart = how.tied_parameters > 0 and embedded != headed
+    ends = Communicator("embedding", "pp", ("pp",), (*embedded, *headed))
+    apart = plan.tied_parameters > 0 and embedded != headed
     if apart:
-        program = program.with_communicators(Communicator("embedding", "pp", ("pp",), (*embedded, *headed)))
+        program = program.with_communicators(ends)
     bodies = dict(program.bodies)
     orders = []
     for rank, steps in enumerate(program.orders):
-        buckets = {s: bucket_parameters(program, s) for s, stage in enumerate(program.stages) if stage.rank == rank}
-        late = _unfinished_table(steps, program) if how.tied_parameters and not apart else None
+        buckets = parameters_by_stage(program, rank)
+        late: Buckets = buckets
         reduced: list[Key] = []
-        if how.overlaps:
-            ready = {s: {b: n for b, n in of.items() if (s, b) != late} for s, of in buckets.items()}
-            steps, reduced = _reduce_as_ready(steps, program, bodies, ready, how)
-        end = _End(rank, buckets, late, tuple(reduced), apart and rank in embedded | headed)
-        tail = list(_tail(end, steps, program, how))
+        if plan.overlaps:
+            late = _unfinished_table(steps, program, buckets) if plan.tied_parameters and not apart else {}
+            steps, reduced = _reduce_as_ready(steps, program, bodies, late, plan)
+        waits = (*(dict(step.outputs)[LAST] for step in steps[-1:]), *reduced)
+        tail = [*_late_reductions(rank, late, waits, program, plan)]
+        waits = tuple(step.outputs[0][1] for step, _ in tail) or waits
+        tail += _end(rank, waits, buckets, ends if apart and rank in embedded | headed else None, plan)
         bodies.update({step.body: body for step, body in tail})
-        after = [step for step, _ in tail]
-        waiting = waiting_for_gathers(steps, after, program, overlaps=how.overlaps_gathers)
-        orders.append((*waiting, *after))
+        orders.append((*steps, *(step for step, _ in tail)))
     return replace(program, bodies=bodies, orders=tuple(orders))
 
 
-def _home(program: Program, stage: int) -> Communicator:
+def replicas_of(program: Program, stage: int) -> Communicator:
     """The replicas of a stage: those along dp, and those on other pipeline ranks if a schedule keeps copies."""
     holders = program.holders(stage)
     if len(holders) == 1:
@@ -80,8 +91,35 @@ def _home(program: Program, stage: int) -> Communicator:
     return Communicator(f"copies of stage {program.stages[stage].number}", "dp", (*DP.axes, "pp"), holders)
 
 
-def _replicas(program: Program, stage: int, how: DataParallel) -> int:
-    return how.dp * len(program.holders(stage))
+def replica_count(program: Program, stage: int, dp: int) -> int:
+    return dp * len(program.holders(stage))
+
+
+def parameters_by_stage(program: Program, rank: int) -> dict[int, dict[Bucket, int]]:
+    """Parameters per tensor-parallel rank, in buckets, of every stage of a pipeline rank."""
+    return {number: _parameters(program, number) for number, stage in enumerate(program.stages) if stage.rank == rank}
+
+
+def _parameters(program: Program, stage: int) -> dict[Bucket, int]:
+    body = next(s.body for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
+    buckets: dict[Bucket, int] = {}
+    for op in program.bodies[body].ops:
+        if isinstance(op, Compute) and op.parameters:
+            buckets[bucket_of(op)] = buckets.get(bucket_of(op), 0) + op.parameters
+    return buckets
+
+
+def bucket_of(op: AnyOp) -> Bucket:
+    """The bucket that the parameters of an operator belong to."""
+    if op.layer >= 0:
+        return op.layer, "layer"
+    return op.layer, "embedding" if isinstance(op, Compute) and op.split is Split.LOOKUP else "head"
+
+
+def collective_name(bucket: Bucket, moved: str) -> str:
+    """The name of the collective that moves the gradients or the parameters of a bucket."""
+    layer, what = bucket
+    return op_name(layer, moved if layer >= 0 else f"{what} {moved}")
 
 
 def _final(steps: tuple[Step, ...]) -> dict[int, int]:
@@ -90,41 +128,42 @@ def _final(steps: tuple[Step, ...]) -> dict[int, int]:
     return dict(sorted(final.items(), key=lambda item: item[1]))
 
 
-def _unfinished_table(steps: tuple[Step, ...], program: Program) -> tuple[int, Bucket] | None:
-    """The (stage, bucket) of a table that the head on the same rank still adds to after the embedding's last backward."""
+def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Buckets) -> Buckets:
+    """The bucket of a table that the head on the same rank still adds to after the embedding's last backward."""
     final = _final(steps)
     ends = {name: s for s in final for name in ("embedding", "head") if getattr(program.stages[s], name)}
     if len(ends) == 2 and final[ends["head"]] > final[ends["embedding"]]:
-        return ends["embedding"], (-1, "embedding")
-    return None
+        table = (-1, "embedding")
+        return {ends["embedding"]: {table: buckets[ends["embedding"]][table]}}
+    return {}
 
 
 def _reduce_as_ready(
     steps: tuple[Step, ...],
     program: Program,
     bodies: dict[str, Body],
-    ready: dict[int, dict[Bucket, int]],
-    how: DataParallel,
+    late: Buckets,
+    plan: DataParallel,
 ) -> tuple[tuple[Step, ...], list[Key]]:
-    """The last backward of each stage on this rank exchanged for one that reduces each layer when it is ready."""
+    """The last backward of each stage on this rank exchanged for one that reduces each bucket when it is ready, but late ones."""
     changed = list(steps)
     reduced: list[Key] = []
     for stage, i in _final(steps).items():
-        if _replicas(program, stage, how) == 1:
+        if replica_count(program, stage, plan.dp) == 1:
             continue
-        step, home = steps[i], _home(program, stage)
-        name = f"{step.body}, reducing" + (f" over {home.name}" if home is not DP else "")
-        bodies.setdefault(name, _reducing(program.bodies[step.body], ready[stage], home, how))
-        outputs: list[tuple[str, Key]] = []
-        for op in bodies[name].ops:
-            if isinstance(op, Collective) and op.communicator == home.name:
-                outputs.append((op.name, (REDUCED, stage, op.name)))
+        step, group = steps[i], replicas_of(program, stage)
+        name = f"{step.body}, reducing" + (f" over {group.name}" if group is not DP else "")
+        if name not in bodies:
+            ready = {bucket: n for bucket, n in _parameters(program, stage).items() if bucket not in late.get(stage, ())}
+            bodies[name] = _reducing(program.bodies[step.body], ready, group, plan.gradient_bytes)
+        reductions = [op for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
+        outputs = tuple((op.name, (REDUCED, stage, number)) for number, op in enumerate(reductions))
         reduced += [key for _, key in outputs]
         changed[i] = replace(step, body=name, outputs=(*step.outputs, *outputs))
     return tuple(changed), reduced
 
 
-def _reducing(body: Body, parameters: dict[Bucket, int], home: Communicator, how: DataParallel) -> Body:
+def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator, gradient_bytes: int) -> Body:
     """A backward body in which each bucket is reduced after the last kernel that adds to a gradient of it.
 
     Kernels of a rank run one after the other: when the last has ended, so have those before it, of earlier slots too.
@@ -135,89 +174,71 @@ def _reducing(body: Body, parameters: dict[Bucket, int], home: Communicator, how
 
     def change(op: AnyOp) -> Iterator[AnyOp]:
         yield op
-        if isinstance(op, Compute) and last.get(bucket_of(op)) == op.name and bucket_of(op) in parameters:
-            bucket = bucket_of(op)
-            reduction = _reduction(named(bucket, "gradients"), parameters[bucket], home, how)
+        bucket = bucket_of(op)
+        if bucket in parameters and last[bucket] == op.name:
+            name = collective_name(bucket, "gradients")
+            reduction = _reduction(name, parameters[bucket] * gradient_bytes, group)
             yield replace(reduction, after=(op.name,), detached=True, layer=op.layer)
 
     return body.mapped(change)
 
 
-def _reduction(name: str, parameters: int, home: Communicator, how: DataParallel) -> Collective:
+def _reduction(name: str, payload_bytes: int, group: Communicator, purpose: Purpose = Purpose.REDUCE_GRADIENTS) -> Collective:
     return Collective(
         name=name,
-        streams=(home.name,),
-        communicator=home.name,
-        kind="reduce_scatter" if how.shards_optimizer else "all_reduce",
-        payload_bytes=parameters * how.gradient_bytes,
+        streams=(group.name,),
+        purpose=purpose,
+        part=Part.OPTIMIZER,
+        communicator=group.name,
+        kind="all_reduce",
+        payload_bytes=payload_bytes,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """What is known of a rank when its last backward is over."""
+def _late_reductions(
+    rank: int, late: Buckets, waits: tuple[Key, ...], program: Program, plan: DataParallel
+) -> Iterator[tuple[Step, Body]]:
+    """Buckets that were not reduced as they became ready, in one collective per set of replicas."""
+    parameters: dict[Communicator, int] = {}
+    for stage, buckets in late.items():
+        if buckets and replica_count(program, stage, plan.dp) > 1:
+            group = replicas_of(program, stage)
+            parameters[group] = parameters.get(group, 0) + sum(buckets.values())
+    for group in sorted(parameters, key=lambda group: group.name):
+        step = Step(f"reduce {group.name} {rank}", "reduce", after=waits, outputs=((END, (REDUCED, rank, group.name)),))
+        yield step, Body((_reduction("gradients", parameters[group] * plan.gradient_bytes, group),))
 
-    rank: int
-    buckets: dict[int, dict[Bucket, int]]
-    """Parameters of its stages by bucket."""
-    late: tuple[int, Bucket] | None
-    """A bucket that could not be reduced as it became ready."""
-    reduced: tuple[Key, ...]
-    tied: bool
-    """Whether it shares its embedding with another rank."""
 
-
-def _tail(end: _End, steps: tuple[Step, ...], program: Program, how: DataParallel) -> Iterator[tuple[Step, Body]]:
-    """What a rank does after its last backward: late reductions, the norm, the optimizer, gathered parameters."""
-    waits: tuple[Key, ...] = (*(dict(step.outputs)[LAST] for step in steps[-1:]), *end.reduced)
-    late = list(_late_reductions(end, waits, program, how))
-    yield from late
-    waits = tuple(step.outputs[0][1] for step, _ in late) or waits
-    if end.tied:
-        yield _tied_reduction(waits, program, how)
+def _end(
+    rank: int, waits: tuple[Key, ...], buckets: Buckets, tied: Communicator | None, plan: DataParallel
+) -> Iterator[tuple[Step, Body]]:
+    """What a rank does when its gradients are reduced: the sum of a tied table, the norm, the optimizer."""
+    if tied:
+        # The whole table, once: the two ranks cut their shares of the optimizer elsewhere.
+        table_bytes = plan.tied_parameters * plan.gradient_bytes
+        sync = _reduction("tied embedding", table_bytes, tied, Purpose.REDUCE_TIED_TABLE)
+        yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
         waits = ((REDUCED, "embedding"),)
-    if how.synchronised:
-        norm = Collective(name="norm", streams=(WORLD.name,), communicator=WORLD.name, kind="barrier", payload_bytes=0)
+    if plan.synchronised:
+        norm = replace(_reduction("norm", 0, WORLD, Purpose.NORM), kind="barrier")
         yield Step("norm", "norm", after=waits, outputs=((END, (READY,)),)), Body((norm,))
         waits = ((READY,),)
-    update = Body(updating(_updated_parameters(end, program, how), how.gradient_bytes, fused=how.fused_optimizer))
-    yield Step(f"optimizer {end.rank}", "optimizer", after=waits, outputs=((END, (UPDATED,)),)), update
-    for stage in first_forward(steps) if how.shards_optimizer else ():
-        if _replicas(program, stage, how) > 1:
-            body = gathering(end.buckets[stage], _home(program, stage), how.element_bytes)
-            outputs = tuple((op.name, (PARAMETERS, stage, op.name)) for op in body.ops)
-            yield Step(f"gather parameters of stage {stage}", "gather", stage, after=((UPDATED,),), outputs=outputs), body
+    update = _update(sum(sum(of.values()) for of in buckets.values()), plan)
+    yield Step(f"optimizer {rank}", OPTIMIZER, after=waits, outputs=((END, (UPDATED,)),)), update
 
 
-def _late_reductions(end: _End, waits: tuple[Key, ...], program: Program, how: DataParallel) -> Iterator[tuple[Step, Body]]:
-    """Without overlap everything, in one collective per set of replicas; else the bucket that was not ready."""
-    late: dict[Communicator, int] = {}
-    for stage, buckets in end.buckets.items():
-        wanted = sum(n for bucket, n in buckets.items() if not how.overlaps or (stage, bucket) == end.late)
-        if wanted and _replicas(program, stage, how) > 1:
-            home = _home(program, stage)
-            late[home] = late.get(home, 0) + wanted
-    for home, parameters in sorted(late.items(), key=lambda item: item[0].name):
-        step = Step(f"reduce {home.name} {end.rank}", "reduce", after=waits, outputs=((END, (REDUCED, end.rank, home.name)),))
-        yield step, Body((_reduction("gradients", parameters, home, how),))
-
-
-def _tied_reduction(waits: tuple[Key, ...], program: Program, how: DataParallel) -> tuple[Step, Body]:
-    """The whole table's gradient, once: its owners' shares of the optimizer are cut elsewhere on the two ranks."""
-    sync = Collective(
-        name="tied embedding",
-        streams=("embedding",),
-        communicator="embedding",
-        kind="all_reduce",
-        payload_bytes=how.tied_parameters * how.gradient_bytes,
+def _update(parameters: int, plan: DataParallel) -> Body:
+    """The kernels of an Adam step over so many parameters: one, or the multi-tensor operators of PyTorch."""
+    kernels = (("adam", ADAM_BYTES, 1),) if plan.fused_optimizer else ADAM_UNFUSED
+    return Body(
+        tuple(
+            Compute(
+                name=name,
+                streams=(COMPUTE,),
+                purpose=Purpose.UPDATE,
+                part=Part.OPTIMIZER,
+                kernel=Rowwise(name, parameters, 1, FP32_BYTES, moved + reads * plan.gradient_bytes),
+            )
+            for name, moved, reads in kernels
+        )
     )
-    return Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
-
-
-def _updated_parameters(end: _End, program: Program, how: DataParallel) -> int:
-    """Parameters that a rank's optimizer updates: all of its own, or its share of them."""
-    owned = [(sum(buckets.values()), _replicas(program, stage, how)) for stage, buckets in end.buckets.items()]
-    if not how.shards_optimizer:
-        return sum(parameters for parameters, _ in owned)
-    shares = {replicas: sum(n for n, r in owned if r == replicas) for _, replicas in owned}
-    return sum(-(-parameters // replicas) for replicas, parameters in shares.items())

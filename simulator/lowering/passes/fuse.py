@@ -48,15 +48,15 @@ LOSS_BACKWARD: tuple[Piece, ...] = (("scale", 0, 2), ("cast", 1, 1))
 """As Megatron-LM writes the loss over a divided vocabulary."""
 
 
-def as_run(ops: Sequence[Layered], framework: Framework) -> list[Layered]:
+def framework_kernels(ops: Sequence[Layered], framework: Framework) -> list[Layered]:
     """The operators in forward order as the framework's kernels."""
-    added = [(layer, new) for layer, op in ops for new in _with_company(op, framework)]
+    added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
     merged = _merged(added, framework.fused)
     return [(layer, piece) for layer, op in merged for piece in _pieces(op, framework)]
 
 
-def _with_company(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:
-    """An operator with the bias after it and the dropout beside it, which blocks leave out."""
+def _with_bias_and_dropout(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:
+    """An operator with its bias and its dropout, which blocks leave out."""
     kernel = op.forward
     residual = isinstance(kernel, Rowwise) and kernel.op == RESIDUAL
     if framework.dropout and residual and isinstance(kernel, Rowwise):
@@ -84,11 +84,11 @@ def _merged(ops: Sequence[Layered], fused: Fusion) -> list[Layered]:
     out: list[Layered] = []
     for layer, op in ops:
         name = _kind(op)
-        eaten = ((BIAS, DROPOUT) if name == RESIDUAL and fused.bias_dropout_add else ()) + (
+        absorbed = ((BIAS, DROPOUT) if name == RESIDUAL and fused.bias_dropout_add else ()) + (
             (BIAS,) if _is_activation(op) and fused.bias_activation else ()
         )
         for i in range(len(out) - 1, -1, -1):
-            if _kind(out[i][1]) not in eaten:
+            if _kind(out[i][1]) not in absorbed:
                 break
             left, op = _absorbed(out[i][1], op)
             out[i] = (out[i][0], left)

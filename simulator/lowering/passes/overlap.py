@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...kernels import Part, Split
-from ...program.op import AnyOp, Compute
+from ...program.op import AnyOp, Compute, Purpose
 from ...program.program import Body, Program
-from .sequence import REGATHER
 
 
 def overlap_tensor(program: Program, enabled: bool) -> Program:
@@ -24,16 +23,16 @@ def overlap_tensor(program: Program, enabled: bool) -> Program:
 
 
 def _loosened(body: Body) -> Body:
-    regathers = {op.name for op in body.ops if op.name.endswith(f".{REGATHER}")}
-    has_dgrad = {op.name for op in body.ops if isinstance(op, Compute) and op.part is Part.INPUT_GRADIENT}
+    gathers = {op.operator: op.name for op in body.ops if op.purpose is Purpose.REGATHER and op.part is Part.INPUT_GRADIENT}
+    passed_on = {op.operator for op in body.ops if op.part is Part.INPUT_GRADIENT}
 
     def change(op: AnyOp) -> Iterator[AnyOp]:
-        twin = op.name.replace(".wgrad", ".dgrad")
-        if op.name in regathers:
+        of_column = isinstance(op, Compute) and op.split is Split.COLUMN and op.operator in passed_on
+        if op.purpose is Purpose.REGATHER:
             yield replace(op, detached=True)
-        elif isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT and op.split is Split.COLUMN and twin in has_dgrad:
-            gather = f"{twin}.{REGATHER}"
-            yield replace(op, detached=True, after=(gather,) if gather in regathers else ())
+        elif of_column and op.part is Part.WEIGHT_GRADIENT:
+            gather = gathers.get(op.operator)
+            yield replace(op, detached=True, after=(gather,) if gather else ())
         else:
             yield op
 

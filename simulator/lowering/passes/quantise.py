@@ -1,7 +1,7 @@
-"""Products in eight or four bits: linear layers of the model's own layers, forward and backward, with the casts they need.
+"""GEMMs in eight or four bits: linear layers of the model's own layers, forward and backward, with the casts they need.
 
 Attention, norms, activations and the projection to the vocabulary stay as they are. The input of a layer, its weights and the
-gradient of its output are cast before they are multiplied, each once, into two copies: as it is and (for the product along
+gradient of its output are cast before they are multiplied, each once, into two copies: as it is and (for the GEMM along
 tokens, which reads it across) transposed or scaled across. A norm or an activation can write them instead of its own result.
 Scales are from earlier steps (delayed), of the tensor as it is (current, nvfp4: it is read once more), or of blocks. With
 sequence parallelism the cast shares are gathered. References: Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
@@ -13,15 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
-from ...program.op import AnyOp, Collective, Compute
-from ...program.program import Body, Program
+from ...program.op import AnyOp, Collective, Compute, Purpose
+from ...program.program import Body, Program, first_forward
 from ...workload.framework import LowPrecision
 from .fuse import ACTIVATIONS, GATED, NORMS
-from .gathers import first_forward
-from .sequence import GATHER, REGATHER
 
-CASTING = ", casting weights"
-"""How the name of a body ends that casts the weights which others find cast."""
 BY_TENSOR = "fp8"
 """The format with one scale for a tensor: what is gathered has to be transposed where it arrives."""
 READ_FIRST = "nvfp4"
@@ -29,8 +25,8 @@ READ_FIRST = "nvfp4"
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised:
-    """What the pass needs to know."""
+class Quantisation:
+    """The narrow format of a job's GEMMs, and how the framework casts to it."""
 
     dtype: str
     recipe: LowPrecision
@@ -50,26 +46,26 @@ class Quantised:
 
     @property
     def keeps(self) -> bool:
-        """Whether the input of a forward product serves the weight gradient as it was cast."""
+        """whether the input of a forward GEMM serves the weight gradient as it was cast."""
         return self.recipe.weight_gradients and self.recipe.keeps_narrow
 
 
-def quantise(program: Program, how: Quantised) -> Program:
+def quantise(program: Program, formats: Quantisation) -> Program:
     """Linear layers in the narrow format, and casts before them; cached weights are cast after the optimizer."""
-    bodies = {name: Body(tuple(_Caster(body, how).rewritten())) for name, body in program.bodies.items()}
+    bodies = {name: Body(tuple(_Caster(body, formats).rewritten())) for name, body in program.bodies.items()}
     return replace(program, bodies=bodies)
 
 
-def cast_weights(program: Program, how: Quantised) -> Program:
+def cast_weights(program: Program, formats: Quantisation) -> Program:
     """With cached weights, a stage's first forward pass of a training step casts each weight right before it is multiplied."""
-    if not how.recipe.cached_weights:
+    if not formats.recipe.cached_weights:
         return program
     bodies, orders = dict(program.bodies), []
     for order in program.orders:
         changed = list(order)
         for i in first_forward(order).values():
-            name = f"{order[i].body}{CASTING}"
-            bodies.setdefault(name, Body(tuple(_Caster(program.bodies[order[i].body], how).with_weights_cast())))
+            name = f"{order[i].body}, casting weights"
+            bodies.setdefault(name, Body(tuple(_Caster(program.bodies[order[i].body], formats).with_weights_cast())))
             changed[i] = replace(order[i], body=name)
         orders.append(tuple(changed))
     return replace(program, bodies=bodies, orders=tuple(orders))
@@ -77,125 +73,132 @@ def cast_weights(program: Program, how: Quantised) -> Program:
 
 def weights_cast_before(program: Program) -> Program:
     """The same program with every forward pass as those that find their weights cast."""
-    orders = (tuple(replace(step, body=step.body.removesuffix(CASTING)) for step in order) for order in program.orders)
-    return replace(program, orders=tuple(orders))
+    return program.with_bodies(lambda op: () if op.purpose is Purpose.CAST_CACHED_WEIGHTS else (op,))
 
 
-NOTHING = Gemm(0, 0, 0, 0)
+NO_GEMM = Gemm(0, 0, 0, 0)
 
 
-def _product(op: Compute) -> Gemm:
-    """The product that an op is, or one of no size."""
-    return op.kernel if isinstance(op.kernel, Gemm) else NOTHING
+def _gemm(op: Compute) -> Gemm:
+    """The GEMM that an op is, or one of no size."""
+    return op.kernel if isinstance(op.kernel, Gemm) else NO_GEMM
 
 
 class _Caster:
-    """Rewrites one body, op by op; what was cast already is remembered by the name of the product that it is for."""
+    """Rewrites one body, op by op; remembers the names of the GEMMs whose operand has been cast already."""
 
-    def __init__(self, body: Body, how: Quantised) -> None:
-        self.ops, self.how = body.ops, how
-        self.narrow = {op.name: op for op in body.ops if isinstance(op, Compute) and self._is_linear(op)}
-        self.gathered = {op.name for op in body.ops if isinstance(op, Collective)}
+    def __init__(self, body: Body, formats: Quantisation) -> None:
+        self.ops, self.formats = body.ops, formats
+        self.narrow = {(op.operator, op.part): op for op in body.ops if isinstance(op, Compute) and self._is_linear(op)}
+        self.gathered = {(op.operator, op.part, op.purpose) for op in body.ops if isinstance(op, Collective)}
         self.out: list[AnyOp] = []
         self.cast: set[str] = set()
 
     def _is_linear(self, op: Compute) -> bool:
         of_layer = op.layer >= 0 and isinstance(op.kernel, Gemm) and op.split in (Split.COLUMN, Split.ROW)
-        return of_layer and (op.part is not Part.WEIGHT_GRADIENT or self.how.recipe.weight_gradients)
+        return of_layer and (op.part is not Part.WEIGHT_GRADIENT or self.formats.recipe.weight_gradients)
 
     def rewritten(self) -> list[AnyOp]:
         for op in self.ops:
             if isinstance(op, Collective):
                 self._collective(op)
-            elif op.name in self.narrow:
-                self._linear(self.narrow[op.name])
+            elif isinstance(op, Compute) and self._is_linear(op):
+                self._linear(op)
             else:
                 self.out.append(op)
         return self.out
 
     def with_weights_cast(self) -> Iterator[AnyOp]:
-        """A rewritten forward body, with casts of the weights that its narrow products take."""
+        """A rewritten forward body, with casts of the weights that its narrow GEMMs take."""
         for op in self.ops:
-            if isinstance(op, Compute) and op.part is Part.FORWARD and _product(op).dtype:
-                yield from self._weights(op)
+            if isinstance(op, Compute) and op.part is Part.FORWARD and _gemm(op).dtype:
+                yield from (replace(cast, purpose=Purpose.CAST_CACHED_WEIGHTS) for cast in self._weights(op))
             yield op
 
     def _weights(self, op: Compute) -> Iterator[AnyOp]:
-        return self._casts(op, "weights", _product(op).k, _product(op).n, 2)
+        return self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 2)
 
     def _collective(self, op: Collective) -> None:
-        """A gather of what is multiplied next carries it cast, if that is how it was cast."""
-        owner, _, purpose = op.name.rpartition(".")
-        product = self.narrow.get(owner)
-        if product is None or purpose not in (GATHER, REGATHER) or not self.how.recipe.narrow_gathers:
+        """A gather of the operand of a narrow GEMM carries it in the narrow format, if it is cast before it is gathered."""
+        gemm = self.narrow.get((op.operator, op.part))
+        if gemm is None or op.purpose not in (Purpose.GATHER, Purpose.REGATHER) or not self.formats.recipe.narrow_gathers:
             self.out.append(op)
             return
-        if purpose == GATHER:
-            self._before(product, gathered=True)
-        if purpose == GATHER or self.how.keeps:
-            op = replace(op, payload_bytes=int(op.payload_bytes * self.how.width / self.how.element_bytes))
+        if op.purpose is Purpose.GATHER:
+            self._before(gemm, gathered=True)
+        if op.purpose is Purpose.GATHER or self.formats.keeps:
+            op = replace(op, payload_bytes=int(op.payload_bytes * self.formats.width / self.formats.element_bytes))
         self.out.append(op)
 
     def _linear(self, op: Compute) -> None:
-        kernel = _product(op)
+        kernel = _gemm(op)
         if op.part is Part.WEIGHT_GRADIENT:
             self.out += self._for_weights(op)
         else:
             self._before(op)
-        if op.part is Part.FORWARD and not self.how.recipe.cached_weights:
+        if op.part is Part.FORWARD and not self.formats.recipe.cached_weights:
             self.out += self._weights(op)
-        saved = int(op.saved_bytes * self.how.width / self.how.element_bytes) if self.how.keeps else op.saved_bytes
-        self.out.append(replace(op, kernel=replace(kernel, dtype=self.how.dtype), saved_bytes=saved))
+        held_bytes = int(op.held_bytes * self.formats.width / self.formats.element_bytes) if self.formats.keeps else op.held_bytes
+        self.out.append(replace(op, kernel=replace(kernel, dtype=self.formats.dtype), held_bytes=held_bytes))
 
     def _before(self, op: Compute, *, gathered: bool = False) -> None:
-        """The cast of a product's first operand, unless it was cast before its gather, or by what made it."""
+        """The cast of a GEMM's first operand, unless it was cast before its gather, or by the op that made it."""
         if op.name in self.cast:
             return
         self.cast.add(op.name)
-        kernel = _product(op)
-        copies = 1 if gathered and self.how.dtype == BY_TENSOR else self._copies(op)
+        kernel = _gemm(op)
+        copies = 1 if gathered and self.formats.dtype == BY_TENSOR else self._copies(op)
         if not self._written_by_last(copies):
-            self.out += self._casts(op, "cast", kernel.m // (self.how.shares if gathered else 1), kernel.k, copies)
+            self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
 
     def _copies(self, op: Compute) -> int:
-        """How many copies a cast makes: for the product itself, and across for the weight gradient."""
-        across = self.how.keeps if op.part is Part.FORWARD else self.how.recipe.weight_gradients
+        """How many copies a cast makes: for the GEMM itself, and transposed for the weight gradient."""
+        across = self.formats.keeps if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
         return 2 if across else 1
 
     def _written_by_last(self, copies: int) -> bool:
         """Whether the op before can write the cast copies instead of its result: then it does."""
         last = self.out[-1] if self.out else None
-        if not isinstance(last, Compute) or not isinstance(last.kernel, Rowwise) or self.how.reads_first:
+        if not isinstance(last, Compute) or not isinstance(last.kernel, Rowwise) or self.formats.reads_first:
             return False
-        name, recipe = last.kernel.op, self.how.recipe
+        name, recipe = last.kernel.op, self.formats.recipe
         activation = name.removesuffix("_backward").removesuffix(GATED) in ACTIVATIONS
         if not (recipe.norm_casts and name in NORMS) and not (recipe.activation_casts and activation):
             return False
         written = 2 if name.endswith(f"{GATED}_backward") else 1
-        change = written * (copies * self.how.width - self.how.element_bytes)
+        change = written * (copies * self.formats.width - self.formats.element_bytes)
         kernel = replace(last.kernel, bytes_per_element=last.kernel.bytes_per_element + change)
         self.out[-1] = replace(last, kernel=kernel)
         return True
 
     def _for_weights(self, op: Compute) -> Iterator[AnyOp]:
-        """What a weight gradient needs besides the copies across that were made before: of what was gathered, and of what
-        was kept in 16 bits."""
-        kernel, twin = _product(op), op.name.replace(".wgrad", ".dgrad")
-        arriving = self.how.dtype == BY_TENSOR and self.how.recipe.narrow_gathers
-        if not self.how.keeps:
+        """What a weight gradient needs besides the transposed copies made before: of what was gathered or kept in 16 bits."""
+        kernel, name = _gemm(op), op.operator
+        arriving = self.formats.dtype == BY_TENSOR and self.formats.recipe.narrow_gathers
+        regathers = {(name, part, Purpose.REGATHER) for part in (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT)}
+        if not self.formats.keeps:
             yield from self._casts(op, "cast", kernel.k, kernel.m, 1)
-        elif arriving and {f"{twin}.{REGATHER}", f"{op.name}.{REGATHER}"} & self.gathered:
-            yield self._extra(op, "transpose", kernel.k, kernel.m, 2 * self.how.width)
-        if arriving and f"{twin}.{GATHER}" in self.gathered:
-            yield self._extra(op, "transpose", kernel.k, kernel.n, 2 * self.how.width)
+        elif arriving and regathers & self.gathered:
+            yield self._extra(op, "transpose", kernel.k, kernel.m, 2 * self.formats.width)
+        if arriving and (name, Part.INPUT_GRADIENT, Purpose.GATHER) in self.gathered:
+            yield self._extra(op, "transpose", kernel.k, kernel.n, 2 * self.formats.width)
 
     def _casts(self, op: Compute, name: str, rows: int, columns: int, copies: int) -> Iterator[AnyOp]:
-        if self.how.reads_first:
-            yield self._extra(op, f"{name} scale", rows, columns, self.how.element_bytes, "largest")
-        yield self._extra(op, name, rows, columns, self.how.element_bytes + copies * self.how.width)
+        if self.formats.reads_first:
+            yield self._extra(op, f"{name} scale", rows, columns, self.formats.element_bytes, "largest")
+        yield self._extra(op, name, rows, columns, self.formats.element_bytes + copies * self.formats.width)
 
     def _extra(self, op: Compute, name: str, rows: int, columns: int, moved: float, kind: str = "") -> Compute:
-        """A kernel before a product, beside the chain if that is."""
+        """A kernel before a GEMM, outside the chain of the body if the GEMM is."""
         what = kind or ("transpose" if name == "transpose" else "quantise")
         kernel = Rowwise(what, rows, columns, 1, moved)
-        return replace(op, name=f"{op.name}.{name}", kernel=kernel, parameters=0, whole_parameters=0, saved_bytes=0)
+        return replace(
+            op,
+            name=f"{op.name}.{name}",
+            purpose=Purpose.CAST,
+            twin=op.operator,
+            kernel=kernel,
+            parameters=0,
+            whole_parameters=0,
+            held_bytes=0,
+        )

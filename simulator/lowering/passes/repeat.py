@@ -17,7 +17,7 @@ NORM = "norm"
 
 def repeat(program: Program, steps: int) -> Program:
     """The program run `steps` times from a standing start. The first finds its parameters gathered."""
-    orders = tuple(tuple(_in(iteration, step) for iteration in range(steps) for step in order) for order in program.orders)
+    orders = tuple(tuple(_step_of(iteration, step) for iteration in range(steps) for step in order) for order in program.orders)
     return replace(program, orders=orders)
 
 
@@ -26,7 +26,7 @@ def between_norms(program: Program) -> Program:
     return replace(program, orders=tuple(_turned(order) for order in program.orders))
 
 
-def _in(iteration: int, step: Step) -> Step:
+def _step_of(iteration: int, step: Step) -> Step:
     if iteration:
         return replace(step, iteration=iteration)
     return replace(step, after=_without_parameters(step.after), waits=tuple(w for w in step.waits if w[1][0] != PARAMETERS))

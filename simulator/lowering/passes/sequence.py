@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...kernels import Gemm, Part, Rowwise, Split
-from ...program.op import AnyOp, Collective, Compute
+from ...program.op import AnyOp, Collective, Compute, Purpose
 from ...program.program import Body, Program
-from .tensor import REDUCE, collective
-
-GATHER, REGATHER = "gather", "regather"
-"""Gathers of activations (or their gradients), and of inputs kept in shares, needed again for a weight gradient."""
+from .tensor import collective
 
 
-def sequence(program: Program, tp: int) -> Program:
+def sequence_parallel(program: Program, tp: int) -> Program:
     """Divides the tokens between the tensor-parallel regions among the `tp` ranks of each group."""
     if tp == 1:
         return program
@@ -28,31 +25,31 @@ def sequence(program: Program, tp: int) -> Program:
 
 
 def _in_shares(body: Body, tp: int) -> Body:
-    names = {op.name for op in body.ops}
-    return body.mapped(lambda op: _share(op, tp, names))
+    present = {(op.operator, op.part) for op in body.ops}
+    return body.mapped(lambda op: _share(op, tp, present))
 
 
-def _share(op: AnyOp, tp: int, names: set[str]) -> Iterator[AnyOp]:
-    if isinstance(op, Collective) and op.name.endswith(f".{REDUCE}"):
+def _share(op: AnyOp, tp: int, present: set[tuple[str, Part]]) -> Iterator[AnyOp]:
+    """An op on one rank's share of the tokens. `present` are the operators of its body, and which parts of them it has."""
+    if isinstance(op, Collective) and op.purpose is Purpose.REDUCE:
         yield replace(op, kind="reduce_scatter")
         return
     if not isinstance(op, Compute):
         yield op
         return
     if op.split is Split.SEQUENCE:
-        yield replace(op, kernel=op.kernel.split(Split.SEQUENCE, tp), saved_bytes=op.saved_bytes // tp)
+        yield replace(op, kernel=op.kernel.split(Split.SEQUENCE, tp), held_bytes=op.held_bytes // tp)
         return
     gathered = _gathered_bytes(op)
     if gathered:
-        yield collective(op, GATHER, "all_gather", gathered)
+        yield collective(op, Purpose.GATHER, "all_gather", gathered)
     kernel = op.kernel
     if op.split is Split.COLUMN and isinstance(kernel, Gemm):
-        twin = op.name.replace(".dgrad", ".wgrad")
-        if op.part is Part.INPUT_GRADIENT and twin in names:
-            yield collective(op, REGATHER, "all_gather", kernel.result_bytes)
-        if op.part is Part.WEIGHT_GRADIENT and op.name.replace(".wgrad", ".dgrad") not in names:
-            yield collective(op, REGATHER, "all_gather", kernel.input_bytes)
-        op = replace(op, saved_bytes=op.saved_bytes // tp)
+        if op.part is Part.INPUT_GRADIENT and (op.operator, Part.WEIGHT_GRADIENT) in present:
+            yield collective(op, Purpose.REGATHER, "all_gather", kernel.result_bytes)
+        if op.part is Part.WEIGHT_GRADIENT and (op.operator, Part.INPUT_GRADIENT) not in present:
+            yield collective(op, Purpose.REGATHER, "all_gather", kernel.input_bytes)
+        op = replace(op, held_bytes=op.held_bytes // tp)
     yield op
 
 

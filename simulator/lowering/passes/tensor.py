@@ -8,55 +8,64 @@ arXiv 1909.08053.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 
 from ...errors import InvariantBroken
 from ...kernels import Attention, Kernel, Part, Rowwise, Split
-from ...program.op import AnyOp, Collective, Compute
+from ...program.op import AnyOp, Collective, Compute, Purpose
 from ...program.program import Communicator, Program
 
 TP = Communicator("tp", "tp", ("tp",))
-REDUCE, AGREE = "reduce", "agree"
-"""What collectives of this pass are for, the last part of their name: sums of activations, and sums over the vocabulary."""
 FP32_BYTES = 4
 LOSS_SUMS = 3
 
 
-def tensor(program: Program, tp: int) -> Program:
+def tensor_parallel(program: Program, tp: int) -> Program:
     """Divides every operator among `tp` ranks and adds the all-reduces."""
     if tp == 1:
         return program
-    return program.with_bodies(lambda op: _divided(op, tp)).with_communicators(TP)
+
+    @cache
+    def share(kernel: Kernel, split: Split) -> Kernel:
+        """One rank's share of a kernel; layers are alike, so that few kernels are met often."""
+        return kernel if split is Split.LOOKUP else kernel.split(Split.INNER if split is Split.LOSS else split, tp)
+
+    return program.with_bodies(lambda op: _divided(op, tp, share)).with_communicators(TP)
 
 
-def _divided(op: AnyOp, tp: int) -> Iterator[AnyOp]:
+def _divided(op: AnyOp, tp: int, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
     if not isinstance(op, Compute) or op.split is Split.SEQUENCE:
         yield op
         return
-    share = replace(op, parameters=op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp))
-    if op.split is not Split.LOOKUP:
-        inner = Split.INNER if op.split is Split.LOSS else op.split
-        share = replace(share, kernel=op.kernel.split(inner, tp))
-    if op.split in (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS):
-        share = replace(share, saved_bytes=op.saved_bytes // tp)
-    yield share
+    holds_share = op.split in (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS)
+    yield replace(
+        op,
+        parameters=op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp),
+        kernel=share(op.kernel, op.split),
+        held_bytes=op.held_bytes // tp if holds_share else op.held_bytes,
+    )
     if (op.split in (Split.ROW, Split.LOOKUP) and op.part is Part.FORWARD) or (
         op.split is Split.COLUMN and op.part is Part.INPUT_GRADIENT
     ):
-        yield collective(op, REDUCE, "all_reduce", _summed_bytes(op.kernel))
+        yield collective(op, Purpose.REDUCE, "all_reduce", _summed_bytes(op.kernel))
     if op.split is Split.LOSS and op.part is Part.FORWARD:
         rows = op.kernel.rows if isinstance(op.kernel, Rowwise) else 0
         for i in range(LOSS_SUMS):
-            yield collective(op, f"{AGREE}{i}", "all_reduce", rows * FP32_BYTES)
+            agree = collective(op, Purpose.AGREE, "all_reduce", rows * FP32_BYTES)
+            yield replace(agree, name=f"{agree.name}{i}")
 
 
-def collective(op: AnyOp, purpose: str, kind: str, payload_bytes: int) -> Collective:
+def collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> Collective:
     """A collective of the tensor-parallel group that stands beside an operator."""
     return Collective(
-        name=f"{op.name}.{purpose}",
+        name=f"{op.name}.{purpose.value}",
         streams=(TP.name,),
         layer=op.layer,
+        purpose=purpose,
+        part=op.part,
+        twin=op.operator,
         communicator=TP.name,
         kind=kind,
         payload_bytes=payload_bytes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...costs.rowwise import BACKWARD
 from ...errors import UserError
 from ...kernels import Attention, Gemm, Part
-from ...lowering.passes.optimizer import ADAM_BYTES
+from ...lowering.passes.data import ADAM_BYTES
 
 WIDTH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5625, "mxfp4": 0.53125}
 """Bytes of an element of each format. Four-bit formats include the byte that scales 16 or 32 elements."""

@@ -147,5 +147,5 @@ class Result:
         """Seconds since the measured steps begin, and the bytes that a rank of this pipeline coordinate holds from then on."""
         observed, static_bytes = self.observation, self.memory[rank].static_bytes
         iterations = observed.window.iterations
-        ns, held = over_time(self.program, rank, static_bytes, observed.timeline, self.labels[rank], iterations)
+        ns, held = over_time(rank, static_bytes, observed.timeline, self.labels[rank], iterations)
         return (ns - observed.from_ns).clip(0) * seconds(1), held

@@ -1,0 +1,57 @@
+"""The end of activations: what a forward pass holds is given back by the backward pass that ends it, layer by layer.
+
+The last kernel of a layer in B, or in W where the backward pass is split, frees what the operators of that layer held for it:
+what is needed for input gradients only stays until then, as in the frameworks. A layer that has no kernel there is freed by
+the last one of the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ...program.op import AnyOp, Compute
+from ...program.program import Body, Program
+
+Place = tuple[int, bool]
+"""(layer within the stage or -1, whether it is a layer or stands behind all of them)."""
+
+
+def release_activations(program: Program) -> Program:
+    """Every backward body that ends a microbatch on its stage, with the bytes that its kernels free."""
+    bodies = dict(program.bodies)
+    for order in program.orders:
+        forward = {(step.stage, step.microbatch): step.body for step in order if step.phase == "F"}
+        for step in order:
+            if step.phase in ("B", "W") and bodies[step.body] is program.bodies[step.body]:
+                held = program.bodies[forward[step.stage, step.microbatch]]
+                bodies[step.body] = _releasing(program.bodies[step.body], _held_bytes(held))
+    return replace(program, bodies=bodies)
+
+
+def _held_bytes(body: Body) -> dict[Place, int]:
+    held: dict[Place, int] = {}
+    for place, op in _placed(body.ops):
+        held[place] = held.get(place, 0) + op.held_bytes - op.freed_bytes
+    return held
+
+
+def _releasing(body: Body, held_bytes: dict[Place, int]) -> Body:
+    last: dict[Place, str] = {}
+    for place, op in _placed(reversed(body.ops)):
+        if isinstance(op, Compute):
+            last.setdefault(place, op.name)
+    end = next(op.name for op in reversed(body.ops) if isinstance(op, Compute))
+    freed: dict[str, int] = {}
+    for place, held in held_bytes.items():
+        name = last.get(place, end)
+        freed[name] = freed.get(name, 0) + held
+    return Body(tuple(replace(op, freed_bytes=op.freed_bytes + freed[op.name]) if op.name in freed else op for op in body.ops))
+
+
+def _placed(ops: Iterable[AnyOp]) -> Iterator[tuple[Place, AnyOp]]:
+    """Operations in forward order with their places."""
+    behind = False
+    for op in ops:
+        behind = behind or op.layer >= 0
+        yield (op.layer, behind), op

@@ -1,0 +1,123 @@
+"""ZeRO-1: the replicas of a stage share the work and the state of its optimizer.
+
+Gradients are reduce-scattered where they were all-reduced, each replica updates its share of the parameters, and the parameters
+are gathered again, bucket by bucket in the order in which the next forward pass needs them. With overlap that pass waits for
+each bucket where it first needs it, as in Megatron-LM with --overlap-param-gather; without it, the first forward pass of a rank
+waits for everything. Reference: Rajbhandari et al., arXiv 1910.02054.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ...kernels import Part, Rowwise
+from ...program.op import AnyOp, Collective, Compute, Purpose
+from ...program.program import PARAMETERS, Body, Key, Program, Step, first_forward
+from .data import OPTIMIZER, Bucket, Buckets, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedOptimizer:
+    """What the pass needs to know of a plan and a job."""
+
+    dp: int
+    element_bytes: int
+    """Of a parameter as it is gathered."""
+    overlaps_gathers: bool = True
+    """Whether a layer's forward pass waits for its own parameters only; else the first one for all of the rank."""
+
+
+def zero1(program: Program, sharded: ShardedOptimizer) -> Program:
+    """Divides the optimizer of a data-parallel program among the replicas of each stage."""
+    bodies = {name: body.mapped(_scattered) for name, body in program.bodies.items()}
+    orders = []
+    for rank, steps in enumerate(program.orders):
+        buckets = parameters_by_stage(program, rank)
+        update = next(step for step in steps if step.phase == OPTIMIZER)
+        share = _shared_parameters(program, buckets, sharded.dp)
+        bodies[update.body] = Body(tuple(_updating(op, share) for op in bodies[update.body].ops))
+        gathers = []
+        for stage in first_forward(steps):
+            if replica_count(program, stage, sharded.dp) > 1:
+                step, body = _gather(program, stage, buckets[stage], update, sharded.element_bytes)
+                gathers.append(step)
+                bodies[step.body] = body
+        orders.append((*_waiting(steps, gathers, program, overlaps=sharded.overlaps_gathers), *gathers))
+    return replace(program, bodies=bodies, orders=tuple(orders))
+
+
+def _scattered(op: AnyOp) -> Iterator[AnyOp]:
+    """Reductions of gradients as reduce-scatters."""
+    if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
+        op = replace(op, kind="reduce_scatter")
+    yield op
+
+
+def _shared_parameters(program: Program, buckets: Buckets, dp: int) -> int:
+    """Parameters of a rank's share: stages with as many replicas are divided together, the remainder rounded up once."""
+    owned: dict[int, int] = {}
+    for stage, of in buckets.items():
+        replicas = replica_count(program, stage, dp)
+        owned[replicas] = owned.get(replicas, 0) + sum(of.values())
+    return sum(-(-parameters // replicas) for replicas, parameters in owned.items())
+
+
+def _updating(op: AnyOp, parameters: int) -> AnyOp:
+    """A kernel of the optimizer over so many parameters."""
+    if isinstance(op, Compute) and isinstance(op.kernel, Rowwise):
+        return replace(op, kernel=replace(op.kernel, rows=parameters))
+    return op
+
+
+def _key(stage: int, bucket: Bucket) -> Key:
+    return (PARAMETERS, stage, *bucket)
+
+
+def _gather(program: Program, stage: int, buckets: Mapping[Bucket, int], update: Step, element_bytes: int) -> tuple[Step, Body]:
+    """The gathers of a stage's parameters behind their update, bucket by bucket in the order of its forward pass."""
+    replicas = replicas_of(program, stage)
+    gathers = {
+        bucket: Collective(
+            name=collective_name(bucket, PARAMETERS),
+            streams=(replicas.name,),
+            layer=bucket[0],
+            purpose=Purpose.GATHER_PARAMETERS,
+            part=Part.OPTIMIZER,
+            communicator=replicas.name,
+            kind="all_gather",
+            payload_bytes=parameters * element_bytes,
+        )
+        for bucket, parameters in buckets.items()
+    }
+    updated = tuple(key for _, key in update.outputs)
+    outputs = tuple((op.name, _key(stage, bucket)) for bucket, op in gathers.items())
+    step = Step(f"gather parameters of stage {stage}", "gather", stage, after=updated, outputs=outputs)
+    return step, Body(tuple(gathers.values()))
+
+
+def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program, *, overlaps: bool) -> Iterable[Step]:
+    """A rank's steps, the first forward pass of each stage behind the gathers of its parameters in the training step before.
+
+    Each bucket is waited for where the pass first needs it; without overlap the rank's first pass waits for all of them.
+    """
+    changed = list(steps)
+    if not overlaps:
+        everything = tuple(key for gather in gathers for _, key in gather.outputs)
+        changed[0] = replace(steps[0], after=(*steps[0].after, *everything))
+        return changed
+    first = first_forward(steps)
+    for stage in (gather.stage for gather in gathers):
+        step = steps[first[stage]]
+        waits = tuple((name, _key(stage, bucket)) for bucket, name in _first_use(program.bodies[step.body]).items())
+        changed[first[stage]] = replace(step, waits=(*step.waits, *waits))
+    return changed
+
+
+def _first_use(body: Body) -> dict[Bucket, str]:
+    """For each bucket, the first op of a forward body that needs it: a layer's first, or a table's reader."""
+    first: dict[Bucket, str] = {}
+    for op in body.ops:
+        if op.layer >= 0 or (isinstance(op, Compute) and op.parameters):
+            first.setdefault(bucket_of(op), op.name)
+    return first

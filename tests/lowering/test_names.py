@@ -1,0 +1,95 @@
+"""Names of operations are for people and for references: whatever they are, every pass does the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import simulator as sim
+from simulator.lowering import lower as lowering
+from simulator.program.op import AnyOp
+from simulator.program.program import END, LAST, Body, Program, Step
+from simulator.study.assemble import program_of
+from simulator.study.scenarios.scenario import Scenario
+
+from ..house import scenario, small_cluster, small_model
+
+PASSES = (
+    "build", "tensor_parallel", "sequence_parallel", "overlap_tensor", "quantise", "accumulate", "data_parallel", "zero1",
+    "cast_weights", "pipeline", "blocking", "repeat", "between_norms",
+)  # fmt: skip
+
+
+class Renaming:
+    """New names for operations, drawn at random, no two alike."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.new = random.Random(seed), {"": "", END: END, LAST: LAST}
+
+    def __call__(self, name: str) -> str:
+        return self.new.setdefault(name, f"{self.random.getrandbits(64):x}")
+
+    def op(self, op: AnyOp) -> AnyOp:
+        after = None if op.after is None else tuple(map(self, op.after))
+        return replace(op, name=self(op.name), twin=self(op.twin), after=after)
+
+    def step(self, step: Step) -> Step:
+        outputs, waits = (tuple((self(name), key) for name, key in pairs) for pairs in (step.outputs, step.waits))
+        return replace(step, outputs=outputs, waits=waits)
+
+    def program(self, program: Program) -> Program:
+        bodies = {name: Body(tuple(map(self.op, body.ops))) for name, body in program.bodies.items()}
+        return replace(program, bodies=bodies, orders=tuple(tuple(map(self.step, order)) for order in program.orders))
+
+
+class Numbering(Renaming):
+    """Names counted in the order in which they are met: what is left when they are forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __call__(self, name: str) -> str:
+        return self.new.setdefault(name, str(len(self.new)))
+
+
+def renamed_after(lower: Callable[..., Program], seed: int) -> Callable[..., Program]:
+    return lambda *args, **named: Renaming(seed).program(lower(*args, **named))
+
+
+SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    "zero1, tied": ({"tied_embeddings": True}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {}, "none"),
+    "tied on one rank": ({"tied_embeddings": True}, {"tp": 2, "sharding": "zero1"}, {}, "torchtitan-2024"),
+    "blocking": ({}, {"tp": 2, "pp": 4, "overlap": sim.Overlap(dp=False, tp=True, pp=False)}, {}, "megatron-lm-2021"),
+    "split backward": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "overlap": sim.Overlap(tp=True)}, {}, "none"),
+    "fp8": ({}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "fp8, no sequence parallelism": ({}, {"tp": 4, "sequence_parallel": False}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "copies of stages": ({}, {"pp": 4, "schedule": "chimera", "sharding": "zero1"}, {}, "none"),
+}  # fmt: skip
+
+
+def of(model: dict[str, Any], plan: dict[str, Any], job: dict[str, Any], framework: str) -> Scenario:
+    chosen = sim.Job(128, 32, 1, **job)
+    return scenario(
+        small_model(layers=8, **model), small_cluster(4), sim.Plan(**plan), chosen, framework=sim.framework(framework)
+    )
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_pass_reads_the_names_of_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every operation gets another name behind every pass: programs, times and memory differ in names only."""
+    chosen = of(*SCENARIOS[name])
+    as_named = program_of(chosen)
+    run = chosen.simulate()
+    for seed, one in enumerate(PASSES):
+        monkeypatch.setattr(lowering, one, renamed_after(getattr(lowering, one), seed))
+    renamed = program_of(chosen)
+    assert {op.name for body in renamed.bodies.values() for op in body.ops}.isdisjoint(
+        op.name for body in as_named.bodies.values() for op in body.ops
+    )
+    assert Numbering().program(renamed) == Numbering().program(as_named)
+    again = chosen.simulate()
+    assert (again.metrics, again.memory) == (run.metrics, run.memory)
