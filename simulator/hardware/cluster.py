@@ -17,12 +17,10 @@ from .. import escape
 from ..errors import UserError, did_you_mean, either, nearest
 from .gpu import Gpu
 from .options import INLINE, LinkSpec, Options
-from .wiring import Array, Wiring
+from .wiring import Array, Inside, Wiring
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from .shapes._inside import Inside
 
 
 class Shape(Protocol):

@@ -106,3 +106,25 @@ def _classes(vertices: Sequence[Vertices], runs: Sequence[Links]) -> tuple[Array
         names = [f"{kinds[e // len(kinds)]}>{kinds[e % len(kinds)]}" for e in ends.tolist()]
         columns.append(np.array([number.setdefault(n, len(number)) for n in names], dtype=np.int16)[which])
     return np.concatenate([np.zeros(0, dtype=np.int16), *columns]), tuple(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Vertices of one kind: of each node, where they are parts of its inside; of the whole, where they are switches."""
+
+    kind: str
+    count: int
+    name: Callable[[int], str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Inside:
+    """The wiring of one node, and the ways in it as arrays of pairs x hops of local links, padded with -1."""
+
+    parts: tuple[Part, ...]
+    runs: tuple[Links, ...]
+    between: Callable[[Array, Array], Array]
+    """From GPU to GPU."""
+    leave: Callable[[Array], Array]
+    """From a GPU to its NIC."""
+    arrive: Callable[[Array], Array]

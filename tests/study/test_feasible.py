@@ -14,7 +14,7 @@ import simulator as sim
 from simulator.errors import UserError
 from simulator.study.runnable import RunnableScenario as Scenario
 from simulator.study.scenarios import feasible, grammar
-from simulator.workload.model import nearest_divisor
+from simulator.workload.architecture import nearest_divisor
 
 SUGGESTION = re.compile(r"\b(nodes|tp|dp|global_batch|sequence_length): (\d+)(?: or (\d+))?")
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from ...errors import UserError
 from ...hashing import mix
-from ..wiring import Array, Links, Vertices, Wiring
-from ._inside import Part
+from ..wiring import Array, Links, Part, Vertices, Wiring
 
 if TYPE_CHECKING:
     from ..cluster import Cluster

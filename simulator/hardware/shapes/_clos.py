@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..wiring import Array, Links
+from ..wiring import Array, Links, Part
 from ._assembly import Fabric
-from ._inside import Part
 
 if TYPE_CHECKING:
     from ..cluster import Cluster

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import UserError
-from ..wiring import Array, Links
+from ..wiring import Array, Inside, Links, Part
 from ._assembly import Fabric
-from ._inside import Inside, Part, with_nics
+from ._inside import with_nics
 
 if TYPE_CHECKING:
     from ..cluster import Cluster

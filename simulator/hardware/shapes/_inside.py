@@ -7,37 +7,11 @@ runs. NICs are there only where several nodes are joined.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..wiring import Array, Links
-
-if TYPE_CHECKING:
-    from ..cluster import Cluster
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Vertices of one kind: of each node, where they are parts of its inside; of the whole, where they are switches."""
-
-    kind: str
-    count: int
-    name: Callable[[int], str]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Inside:
-    """The wiring of one node, and the ways in it as arrays of pairs x hops of local links, padded with -1."""
-
-    parts: tuple[Part, ...]
-    runs: tuple[Links, ...]
-    between: Callable[[Array, Array], Array]
-    """From GPU to GPU."""
-    leave: Callable[[Array], Array]
-    """From a GPU to its NIC."""
-    arrive: Callable[[Array], Array]
+from ..cluster import Cluster
+from ..wiring import Array, Inside, Links, Part
 
 
 def rail_of(cluster: Cluster, gpu: Array) -> Array:

@@ -12,10 +12,10 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Wiring
+from ..wiring import Array, Inside, Links, Wiring
 from ._assembly import alone
 from ._direct import mesh
-from ._inside import Inside, hops, with_nics
+from ._inside import hops, with_nics
 
 OPTIONS = ()
 GPUS, QUAD = 8, 4

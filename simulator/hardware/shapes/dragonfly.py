@@ -14,9 +14,9 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Wiring
+from ..wiring import Array, Links, Part, Wiring
 from ._assembly import Fabric, assembled
-from ._inside import Part, hops
+from ._inside import hops
 
 if TYPE_CHECKING:
     from ..options import Dragonfly

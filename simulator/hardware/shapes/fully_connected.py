@@ -7,10 +7,9 @@ Four A100 or GH200 in a node are joined like this.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ..wiring import Array, Wiring
+from ..wiring import Array, Inside, Wiring
 from ._assembly import Fabric, assembled
 from ._direct import mesh
-from ._inside import Inside
 
 OPTIONS = ()
 

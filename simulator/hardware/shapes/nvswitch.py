@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..cluster import Cluster
-from ..wiring import Array, Links, Wiring
+from ..wiring import Array, Inside, Links, Part, Wiring
 from ._assembly import alone
-from ._inside import Inside, Part, hops, with_nics
+from ._inside import hops, with_nics
 
 OPTIONS = ()
 

@@ -11,10 +11,10 @@ from functools import cached_property
 import numpy as np
 
 from ..cluster import Cluster
-from ..wiring import Array, Links, Wiring
+from ..wiring import Array, Inside, Links, Part, Wiring
 from ._assembly import alone
 from ._direct import mesh
-from ._inside import Inside, Part, hops, rail_of
+from ._inside import hops, rail_of
 
 OPTIONS = ()
 OPTIONS_INSIDE = ("box",)

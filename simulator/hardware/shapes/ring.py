@@ -7,10 +7,9 @@ links, and everything else shares them with what passes through.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ..wiring import Array, Wiring
+from ..wiring import Array, Inside, Wiring
 from ._assembly import Fabric, assembled
 from ._direct import grid
-from ._inside import Inside
 
 OPTIONS = ()
 

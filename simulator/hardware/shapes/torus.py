@@ -12,10 +12,9 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Wiring
+from ..wiring import Array, Inside, Wiring
 from ._assembly import Fabric, assembled
 from ._direct import grid, squarish
-from ._inside import Inside
 
 OPTIONS = ("dims",)
 OPTIONS_INSIDE = ("node_dims",)

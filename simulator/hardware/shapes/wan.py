@@ -14,10 +14,9 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Wiring
+from ..wiring import Array, Links, Part, Wiring
 from ._assembly import Fabric, assembled
 from ._direct import mesh
-from ._inside import Part
 
 OPTIONS = ("wan",)
 

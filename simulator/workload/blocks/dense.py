@@ -7,18 +7,14 @@ two up projections are one matrix product, as they are in every framework.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...kernels import Attention, Gemm, Part, Rowwise, Split
+from ..architecture import Architecture
 from .op import BlockOp, linear, rowwise
-
-if TYPE_CHECKING:
-    from ..model import Model
 
 FP32_BYTES = 4
 
 
-def layer(model: Model, *, batch: int, seq: int, element_bytes: int, prefix: int = 0) -> list[BlockOp]:
+def layer(model: Architecture, *, batch: int, seq: int, element_bytes: int, prefix: int = 0) -> list[BlockOp]:
     """The operators of one layer on `batch` sequences of `seq` tokens, in forward order; `prefix` tokens came before."""
     tokens, width = batch * seq, model.heads * model.head_dim
     return [
@@ -36,7 +32,7 @@ def layer(model: Model, *, batch: int, seq: int, element_bytes: int, prefix: int
     ]
 
 
-def embedding(model: Model, *, batch: int, seq: int, element_bytes: int) -> list[BlockOp]:
+def embedding(model: Architecture, *, batch: int, seq: int, element_bytes: int) -> list[BlockOp]:
     """Token (and learned position) embedding: a gather forward, a scatter of gradients backward."""
     tokens = batch * seq
     lookup = BlockOp(
@@ -50,7 +46,7 @@ def embedding(model: Model, *, batch: int, seq: int, element_bytes: int) -> list
     return [lookup]
 
 
-def head(model: Model, *, batch: int, seq: int, element_bytes: int, owns_table: bool = True) -> list[BlockOp]:
+def head(model: Architecture, *, batch: int, seq: int, element_bytes: int, owns_table: bool = True) -> list[BlockOp]:
     """Final norm, projection to the vocabulary, and the loss, whose softmax is kept in fp32.
 
     A head that does not own its table uses the embedding's, which is held and counted there.
@@ -77,7 +73,7 @@ def head(model: Model, *, batch: int, seq: int, element_bytes: int, owns_table: 
     return [_norm(model, "final_norm", tokens, element_bytes), logits, loss]
 
 
-def _norm(model: Model, name: str, tokens: int, element_bytes: int) -> BlockOp:
+def _norm(model: Architecture, name: str, tokens: int, element_bytes: int) -> BlockOp:
     parameters = model.hidden * (2 if model.norm == "layernorm" else 1)
     return rowwise(
         name,
@@ -93,19 +89,19 @@ def _norm(model: Model, name: str, tokens: int, element_bytes: int) -> BlockOp:
     )
 
 
-def _qkv(model: Model, tokens: int, element_bytes: int) -> BlockOp:
+def _qkv(model: Architecture, tokens: int, element_bytes: int) -> BlockOp:
     outputs = (model.heads + 2 * model.kv_heads) * model.head_dim
     return linear("qkv", tokens, model.hidden, outputs, element_bytes, Split.COLUMN, bias=model.bias)
 
 
-def _rope(model: Model, tokens: int, element_bytes: int) -> list[BlockOp]:
+def _rope(model: Architecture, tokens: int, element_bytes: int) -> list[BlockOp]:
     if model.positions != "rope":
         return []
     width = (model.heads + model.kv_heads) * model.head_dim
     return [rowwise("rope", tokens, width, element_bytes, Split.INNER, forward=2, backward=2)]
 
 
-def _attention(model: Model, batch: int, seq: int, element_bytes: int, prefix: int) -> BlockOp:
+def _attention(model: Architecture, batch: int, seq: int, element_bytes: int, prefix: int) -> BlockOp:
     shape = (batch, seq, model.heads, model.kv_heads, model.head_dim, True, element_bytes)
     tokens, width = batch * seq, (model.heads + 2 * model.kv_heads) * model.head_dim
     return BlockOp(
@@ -117,12 +113,12 @@ def _attention(model: Model, batch: int, seq: int, element_bytes: int, prefix: i
     )
 
 
-def _mlp_up(model: Model, tokens: int, element_bytes: int) -> BlockOp:
+def _mlp_up(model: Architecture, tokens: int, element_bytes: int) -> BlockOp:
     outputs = model.ffn_hidden * (2 if model.gated_mlp else 1)
     return linear("mlp_up", tokens, model.hidden, outputs, element_bytes, Split.COLUMN, bias=model.bias)
 
 
-def _activation(model: Model, tokens: int, element_bytes: int) -> BlockOp:
+def _activation(model: Architecture, tokens: int, element_bytes: int) -> BlockOp:
     gates = 2 if model.gated_mlp else 1
     name = "gated_activation" if model.gated_mlp else "activation"
     return rowwise(
@@ -138,5 +134,5 @@ def _activation(model: Model, tokens: int, element_bytes: int) -> BlockOp:
     )
 
 
-def _residual(model: Model, name: str, tokens: int, element_bytes: int) -> BlockOp:
+def _residual(model: Architecture, name: str, tokens: int, element_bytes: int) -> BlockOp:
     return rowwise(name, tokens, model.hidden, element_bytes, Split.SEQUENCE, forward=3, backward=3, kernel="add")

@@ -1,0 +1,75 @@
+"""The shape of a decoder model as people write it: what its layers are made from, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from ..fields import Contradiction, Declared, Limits, Name, Size, Usual
+
+
+def nearest_divisor(whole: int, wanted: int) -> int:
+    """The divisor of `whole` that is nearest to `wanted`; of two the smaller."""
+    below = next(n for n in range(min(wanted, whole), 0, -1) if whole % n == 0)
+    above = next((n for n in range(wanted, min(whole, 2 * wanted) + 1) if whole % n == 0), below)
+    return min(below, above, key=lambda n: (abs(n - wanted), n))
+
+
+@dataclass(frozen=True)
+class Architecture(Declared):
+    """Shape of a decoder-only transformer. Sizes are counts; nothing here depends on how it is trained."""
+
+    name: Annotated[Name, Usual(lambda given: "inline"), "what results call it"]
+    layers: Annotated[int, Limits(ge=1, le=10_000), "decoder layers, such as 32"]
+    hidden: Annotated[Size, "width of the residual stream, such as 4096"]
+    heads: Annotated[Size, "attention heads, such as 32"]
+    kv_heads: Annotated[Size, Usual(lambda given: given["heads"]), "heads of keys and values; left out, as many as heads"]
+    head_dim: Annotated[Size, Usual(lambda given: given["hidden"] // given["heads"]), "width of a head; left out, hidden / heads"]
+    ffn_hidden: Annotated[Size, Usual(lambda given: 4 * given["hidden"]), "width of the MLP; left out, 4 x hidden"]
+    vocab: Annotated[Size, "rows of the embedding, such as 128256"]
+    gated_mlp: Annotated[bool, "whether the MLP has a gate"] = False
+    tied_embeddings: Annotated[bool, "whether the output projection is the embedding"] = False
+    norm: Annotated[
+        Literal["rmsnorm", "layernorm"],
+        Usual(lambda given: "rmsnorm" if given.get("gated_mlp") else "layernorm"),
+        "left out, rmsnorm beside a gated MLP and else layernorm",
+    ] = "rmsnorm"
+    activation: Annotated[
+        Literal["silu", "gelu", "relu"],
+        Usual(lambda given: "silu" if given.get("gated_mlp") else "gelu"),
+        "left out, silu in a gated MLP and else gelu",
+    ] = "silu"
+    positions: Annotated[Literal["rope", "learned", "none"], "how tokens know their positions"] = "rope"
+    bias: Annotated[bool, "whether linear layers and norms have biases"] = False
+    max_sequence_length: Annotated[
+        Size, Usual(lambda given: 0), "longest sequence that learned positions allow; 0 where positions are not learned"
+    ] = 0
+
+    comments: ClassVar[Mapping[str, Any]] = {"published_parameters": str, "source": str}
+    not_yet: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("experts", "experts_per_token", "expert_ffn_hidden", "shared_experts", "dense_layers"),
+        "mixture-of-experts models cannot be simulated yet, only dense decoder models",
+    )
+    instead: ClassVar[str] = "take a dense model: without its experts this would be another model"
+
+    @classmethod
+    def gaps(cls, given: Mapping[str, Any]) -> Iterator[Contradiction]:
+        hidden, heads = given["hidden"], given["heads"]
+        if "head_dim" not in given and hidden % heads:
+            near = nearest_divisor(hidden, heads)
+            yield "heads", f": hidden {hidden} does not divide by {heads} heads", f"heads: {near}, or give head_dim"
+        if "ffn_hidden" not in given and given.get("gated_mlp"):
+            yield "ffn_hidden", " is missing: a gated MLP has no usual size", f"Llama 3 has 3.5 x hidden: {7 * hidden // 2}"
+        kv_heads = given.get("kv_heads", heads)
+        if heads % kv_heads:
+            near = nearest_divisor(heads, kv_heads)
+            yield "kv_heads", f": {heads} heads do not share {kv_heads} kv_heads evenly", f"kv_heads: {near}"
+        if given.get("positions") == "learned" and not given.get("max_sequence_length"):
+            yield "max_sequence_length", " is missing: learned positions end somewhere", "max_sequence_length: 2048"
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Token embedding, and the position embedding where positions are learned."""
+        learned = self.max_sequence_length if self.positions == "learned" else 0
+        return (self.vocab + learned) * self.hidden
