@@ -20,7 +20,7 @@ from timing import best
 
 import simulator as sim
 from simulator.engine import compiled, des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
 from simulator.engine.task import TaskGraph
@@ -40,8 +40,8 @@ def llama405b(gpus: int, schedule: str) -> Scenario:
 def engines() -> None:
     """Tasks per second of each engine on the folded graph of 405B on 16,384 GPUs."""
     scenario = llama405b(16_384, "interleaved")
-    graph = close(fold(bound_of(scenario, program_of(scenario)).skeleton).expansion.graph)
-    closed: TaskGraph = close(graph, every=True)
+    graph = with_fixed_durations(fold(bound_of(scenario, program_of(scenario)).skeleton).expansion.graph)
+    closed: TaskGraph = with_fixed_durations(graph, every=True)
     print(f"\nEngines, {len(graph):,} tasks of the folded graph:")
     des_s, _ = best(lambda: des.simulate(graph))
     print(f"  des, contention on            {des_s:7.3f} s  {len(graph) / des_s:12,.0f} tasks/s")
@@ -62,7 +62,7 @@ def folding() -> None:
     print("\nFolding, 405B on 128 GPUs, every rank simulated and one of each class:")
     graph = unfolded(skeleton).expansion.graph
     whole_s, whole = best(lambda: des.simulate(graph), 1)
-    folded_s, folded = best(lambda: des.simulate(close(fold(skeleton).expansion.graph)))
+    folded_s, folded = best(lambda: des.simulate(with_fixed_durations(fold(skeleton).expansion.graph)))
     assert whole.makespan_ns == folded.makespan_ns
     print(f"  whole                         {whole_s:7.3f} s  {len(graph):12,} tasks  {len(graph) / whole_s:,.0f} tasks/s")
     if compiled.numba:

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the columns")
     many = 10**5 if parser.parse_args().quick else 10**6
     rng = np.random.default_rng(0)
-    h100, shelf = kernel_fits.gpu("h100"), kernel_fits.shelf()
+    h100, shelf = kernel_fits.gpu("h100"), kernel_fits.shipped()
     estimator = Estimator(h100, "bf16", shelf)
     m, n, k = (np.exp2(rng.uniform(5, 15, many)).round() for _ in range(3))
     gemm = best_fit_for(h100, shelf, "gemm", "bf16")

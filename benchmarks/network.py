@@ -141,16 +141,16 @@ def compiled_flows_per_s(load: Load, at_once: int) -> float:
     graph = TaskGraph(
         solo_ns=np.zeros(n, dtype=np.int64),
         tail_ns=np.zeros(n, dtype=np.int64),
-        pace=np.full(n, -1),
-        foot=np.arange(n),
+        speed=np.full(n, -1),
+        footprint=np.arange(n),
         work=np.array(load.work),
         cap=np.full(n, UNCAPPED),
         streams=Csr.from_lists([range(first, n, at_once) for first in range(at_once)]),
         preds=Csr.from_lists([[]] * n),
-        feet=Csr.from_lists([[link for link, _ in route] for route in load.routes]),
-        foot_weight=np.array([weight for route in load.routes for _, weight in route]),
+        footprints=Csr.from_lists([[link for link, _ in route] for route in load.routes]),
+        footprint_weight=np.array([weight for route in load.routes for _, weight in route]),
         link_profile=np.zeros(len(load.capacity), dtype=np.int64),
-        pace_profile=np.zeros(0, dtype=np.int64),
+        speed_profile=np.zeros(0, dtype=np.int64),
         profiles=(Profile.constant(load.capacity[0]),),
     )
     return n / best(lambda: compiled.simulate(graph).makespan_ns)[0]

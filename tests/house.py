@@ -10,7 +10,7 @@ import numpy as np
 import simulator as sim
 from simulator.binding.bind import Bound
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import Folded, fold, unfolded
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.timeline import Times
@@ -79,4 +79,4 @@ def bound_twice(of: RunnableScenario, steps: int | None = 1) -> tuple[Skeleton, 
 def both(whole: Skeleton, folded: Skeleton) -> Both:
     """Two bindings of a scenario. The whole is simulated as it is; the folded with lone flows closed, as `simulate` does it."""
     each, alike = unfolded(whole), fold(folded)
-    return Both(each, alike, des.simulate(each.expansion.graph), des.simulate(close(alike.expansion.graph)))
+    return Both(each, alike, des.simulate(each.expansion.graph), des.simulate(with_fixed_durations(alike.expansion.graph)))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.binding.fidelity import Fidelity
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
 from simulator.errors import OutsideDomain, UserError
@@ -254,7 +254,7 @@ def assert_none_waits_for_ever(name: str, shape: Shape, **more: Any) -> None:
     """The event loop ends, and replay and folding give its integers."""
     whole, folded = bound_twice(of_shape(name, shape, **more))
     each, alike = unfolded(whole), fold(folded)
-    every, some = (close(of.expansion.graph, every=True) for of in (each, alike))
+    every, some = (with_fixed_durations(of.expansion.graph, every=True) for of in (each, alike))
     Both(each, alike, replay(every), des.simulate(some)).assert_equal()
     Both(each, alike, replay(every), replay(some)).assert_equal()
 

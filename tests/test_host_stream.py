@@ -17,9 +17,9 @@ from simulator.binding.bind import Bound, bind
 from simulator.binding.host import Host
 from simulator.binding.stepwise import stepwise
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import Folded, fold, refine, unfolded
-from simulator.engine.join import join
+from simulator.engine.join import join_skeletons
 from simulator.engine.replay import replay, why_not
 from simulator.engine.timeline import Timeline, Times
 from simulator.figures.gantt import gantt
@@ -78,7 +78,7 @@ def bound_with(of: Scenario, host: Host | None, *, every: bool = False, steps: i
 
 def timeline_of(bound: Bound, folded: Folded | None = None, *, closed: bool = False) -> Timeline:
     folded = folded or fold(bound.skeleton)
-    graph = close(folded.expansion.graph, every=closed)
+    graph = with_fixed_durations(folded.expansion.graph, every=closed)
     times = des.simulate(graph) if why_not(graph) else replay(graph)
     return Timeline(times, folded.expansion, folded.class_of)
 
@@ -468,7 +468,7 @@ def test_folded_is_unfolded(plan: dict[str, Any], host: Host) -> None:
 
 def test_replay_runs_hosts() -> None:
     folded = fold(bound_with(of_plan(PLANS["one GPU"]), EAGER).skeleton)
-    graph = close(folded.expansion.graph)
+    graph = with_fixed_durations(folded.expansion.graph)
     assert not why_not(graph)
     fast, reference = replay(graph), des.simulate(graph)
     np.testing.assert_array_equal(fast.end_ns, reference.end_ns)
@@ -482,7 +482,7 @@ def test_stepwise_collectives_wait_for_their_launches() -> None:
             bound = bound_with(of, host, every=every)
             whole = unfolded(bound.skeleton)
             messages = stepwise(bound, replace(site_of(of), host=host), whole.expansion, lambda _: None)
-            times = messages.times(des.simulate(close(messages.graph)))
+            times = messages.times(des.simulate(with_fixed_durations(messages.graph)))
             found.append((bound, Timeline(times, whole.expansion, whole.class_of)))
         assert_same_operations(*found)
         assert found[0][1].times.makespan_ns >= (host_ns(found[0][0].labels[0], host) if host is EAGER else 0)
@@ -499,7 +499,7 @@ def test_jobs_that_share_nothing_run_as_alone() -> None:
         parts.append(bind(program_of(own, 2), feasible.mesh_of(own), site, gpus=gpus))
         alone.append(timeline_of(parts[-1]))
         assert parts[-1].gpus_of(parts[-1].skeleton.communicators - 1).tolist() == [int(gpus[-1])]
-    together = timeline_of(parts[0], fold(join([part.skeleton for part in parts])))
+    together = timeline_of(parts[0], fold(join_skeletons([part.skeleton for part in parts])))
     for node in (0, 1):
         for rank in range(4):
             joined, single = together.rank_times(4 * node + rank), alone[node].rank_times(rank)

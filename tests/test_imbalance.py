@@ -148,11 +148,11 @@ def test_t4_10_of_predecessors_that_end_together_communication_is_waited_for_and
 class SimpleGraph:
     """What `_latest` needs of a task graph."""
 
-    def __init__(self, pace: Any, before: Csr, tail_ns: Any) -> None:
-        self.pace, self.before, self.tail_ns = pace, before, tail_ns
+    def __init__(self, speed: Any, before: Csr, tail_ns: Any) -> None:
+        self.speed, self.before, self.tail_ns = speed, before, tail_ns
 
     def __len__(self) -> int:
-        return len(self.pace)
+        return len(self.speed)
 
     def all_preds(self) -> tuple[Csr, Any]:
         return self.before, self.tail_ns

@@ -146,7 +146,7 @@ def test_t10_8_a_large_model_is_faster_in_eight_bits_and_its_mfu_is_of_their_pea
 
 
 def test_one_estimator_costs_a_mixed_program() -> None:
-    by = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shelf())
+    by = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shipped())
     wide, narrow = by.estimate(Gemm(8192, 8192, 8192, 2)), by.estimate(Gemm(8192, 8192, 8192, 2, dtype="fp8"))
     assert "bf16" in wide.model
     assert "fp8" in narrow.model

@@ -90,7 +90,7 @@ class Passes:
         return float((both.time_us / both.forward_us).median()), float((both.predicted / both.forward_predicted).median())
 
 
-def passes(table: pd.DataFrame, predicted_us: Any, shelf: FitLibrary) -> Iterator[Passes]:
+def passes(table: pd.DataFrame, predicted_us: Any, fit_library: FitLibrary) -> Iterator[Passes]:
     """Every backward pass that was measured. `predicted_us` is by the index of the table."""
     timed = table[(table.role == "fit") & table.source.str.contains(":label/")].assign(predicted=predicted_us)
     timed["name"] = [pointwise.named(row) for row in timed.itertuples()]
@@ -101,7 +101,7 @@ def passes(table: pd.DataFrame, predicted_us: Any, shelf: FitLibrary) -> Iterato
     forward = forward.rename(columns={"time_us": "forward_us", "predicted": "forward_predicted"})
     for (gpu, name), rows in timed[back].join(forward, on=key).groupby(["owner", "name"]):
         of = ("gemm", "fp32") if name in PRODUCTS else ("rowwise", "")
-        (fit,) = (fit for fit in shelf.fits[str(gpu)] if (fit.family, fit.dtype) == of)
+        (fit,) = (fit for fit in fit_library.fits[str(gpu)] if (fit.family, fit.dtype) == of)
         yield Passes(str(gpu), str(name), fit, rows)
 
 

@@ -16,9 +16,9 @@ HEAD_BARE = ["GPU", "operator", "kernel", "role", "rows", "median", "bias", "512
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
-def caches(shelf: FitLibrary) -> Iterator[list[str]]:
+def caches(fit_library: FitLibrary) -> Iterator[list[str]]:
     """What writing keys and values took beside attention, for each fit."""
-    for gpu, fits in shelf.fits.items():
+    for gpu, fits in fit_library.fits.items():
         for fit in fits:
             if CACHE_PASSES in fit.beside:
                 longer = f"{100 * (fit.beside[PAGED] - 1):.0f}%" if PAGED in fit.beside else ""

@@ -94,12 +94,12 @@ def _percent(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], shelf: FitLibrary, raw: Path) -> None:
+def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], fit_library: FitLibrary, raw: Path) -> None:
     """Writes report.md and the pictures."""
-    fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, shelf, sustained(table))]
+    fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, fit_library, sustained(table))]
     told = validation.judged(kernels, tables.read(raw), raw.name)
-    parts = [INTRODUCTION, *fitted, *sites(table, shelf), *backwards(table, shelf, told), *apart(shelf)]
-    parts += [*trained(table, shelf, told), *validated(told), *sources.section(table)]
+    parts = [INTRODUCTION, *fitted, *sites(table, fit_library), *backwards(table, fit_library, told), *apart(fit_library)]
+    parts += [*trained(table, fit_library, told), *validated(told), *sources.section(table)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
     picture("products.png", [(t, s) for t, s in scores if t.family == "gemm" and t.gpu in EACH_GENERATION], "m n k")
@@ -193,7 +193,7 @@ def sustained(table: pd.DataFrame) -> Mapping[str, float]:
     return dict(zip(found.owner, 2 * found.m * found.n * found.k / found.seconds / peaks, strict=True))
 
 
-def left_out(scores: Iterable[tuple[Task, Score]], shelf: FitLibrary, best: Mapping[str, float]) -> Iterator[str]:
+def left_out(scores: Iterable[tuple[Task, Score]], fit_library: FitLibrary, best: Mapping[str, float]) -> Iterator[str]:
     """All rows of a GPU predicted by constants of the others."""
     yield "\n## One GPU left out\n\nIts rows by the constants of the GPU most like it among the rest, as they would be lent."
     yield "*Known* is the median with one number about it: how much of its peak its fastest published product sustains, as the"
@@ -201,7 +201,7 @@ def left_out(scores: Iterable[tuple[Task, Score]], shelf: FitLibrary, best: Mapp
     rows, medians = [], []
     for task, _ in scores:
         out = {task.gpu, *KIN} if task.gpu.startswith("a100") else {task.gpu}
-        rest = FitLibrary({name: fits for name, fits in shelf.fits.items() if name not in out}, shelf.gpus)
+        rest = FitLibrary({name: fits for name, fits in fit_library.fits.items() if name not in out}, fit_library.gpus)
         own = kernel_fits.gpu(task.gpu)
         library = "" if task.library == "any" else task.library
         if task.dtype == "fp32" or task.gpu not in EACH_GENERATION:
@@ -235,7 +235,7 @@ def blind(
     return best_fit_for(replace(gpu, kernels=kernels), rest, task.family, task.dtype, library)
 
 
-def sites(table: pd.DataFrame, shelf: FitLibrary) -> Iterator[str]:
+def sites(table: pd.DataFrame, fit_library: FitLibrary) -> Iterator[str]:
     """Independent products of two machines: each, and the four of a layer together, after one scalar for the machine."""
     from make import IN_TURN_PRIOR, chosen, gemm, machine, tasks
 
@@ -246,7 +246,7 @@ def sites(table: pd.DataFrame, shelf: FitLibrary) -> Iterator[str]:
     rows, judged, mark = [], [], {"layer sums": LAYER_SUMS}
     own = table[(table.role == "site-scalar") & (table.op == "gemm")]
     for gpu, found in own.groupby("owner"):
-        fit = chosen(list(shelf.fits[str(gpu)]), "gemm", "bf16")
+        fit = chosen(list(fit_library.fits[str(gpu)]), "gemm", "bf16")
         made = gemm(fit.constants, machine(str(gpu), "bf16"), found)
         sums, scalar = layer_sums(found.assign(predicted=made))
         each = score(found, made * scalar)
@@ -279,9 +279,9 @@ def _extra(fit: Fit) -> tuple[float, ...]:
     return (*(fit.cast or ()), *fit.beside.values())
 
 
-def apart(shelf: FitLibrary) -> Iterator[str]:
+def apart(fit_library: FitLibrary) -> Iterator[str]:
     """What the measured products held that is none of theirs."""
-    every = [(gpu, fit) for gpu, fits in shelf.fits.items() for fit in fits]
+    every = [(gpu, fit) for gpu, fits in fit_library.fits.items() for fit in fits]
     yield "\n## Taken apart\n\nWhat was timed with products and is none of theirs is fitted beside them, and left out of them.\n"
     yield "FP8 rows hold an unfused cast of the first operand. H100's products with scales for blocks were timed in DeepGEMM,"
     yield "whose widest tiles are slow where one wave of them is enough: microseconds of a step of 128 of k.\n"
@@ -308,7 +308,7 @@ def apart(shelf: FitLibrary) -> Iterator[str]:
     yield from _markdown(["GPU", "operators, us", "handed on, us"], rows)
 
 
-def trained(table: pd.DataFrame, shelf: FitLibrary, told: validation.Report) -> Iterator[str]:
+def trained(table: pd.DataFrame, fit_library: FitLibrary, told: validation.Report) -> Iterator[str]:
     """Attention without what inference frameworks do beside it."""
     yield "\n## Attention in training\n"
     yield "Rows of inference frameworks were timed with writing keys and values to a cache. That is fitted beside the kernel,"
@@ -316,7 +316,7 @@ def trained(table: pd.DataFrame, shelf: FitLibrary, told: validation.Report) -> 
     yield "B200) they tell kernel and cache apart; elsewhere what is not told stays near the start. A100's kernel is longer in"
     yield "pages: its bare times are published forward and backward together, and were split at the ratio of rows that timed"
     yield "both.\n"
-    yield from _markdown(bare.HEAD_CACHES, bare.caches(shelf))
+    yield from _markdown(bare.HEAD_CACHES, bare.caches(fit_library))
     yield "\nWhat ships beside published rows of bare kernels: percent, by tokens of a sequence. `sanity` rows are in no fit, but"
     yield "the form was chosen with them in view. H100's ratio of backward to forward is that of published charts, B200's of"
     yield "SimuMax's numbers. FlashAttention 2 on an H100 is that of the A100 at the share of the peak that was published for"
@@ -325,7 +325,7 @@ def trained(table: pd.DataFrame, shelf: FitLibrary, told: validation.Report) -> 
     yield from _markdown(bare.HEAD_BARE, bare.published(table, predicted_us))
 
 
-def backwards(table: pd.DataFrame, shelf: FitLibrary, told: validation.Report) -> Iterator[str]:
+def backwards(table: pd.DataFrame, fit_library: FitLibrary, told: validation.Report) -> Iterator[str]:
     """How backward passes of memory-bound operators stand to what was measured of them."""
     yield "\n## Backward passes\n"
     yield "Of operators that eager PyTorch ran one by one in fp32, those of products both together. Errors are medians and"
@@ -336,7 +336,7 @@ def backwards(table: pd.DataFrame, shelf: FitLibrary, told: validation.Report) -
     yield "tables: no ratio comes near those of the V100. They are the worst case of adding up, which no run has, so that"
     yield "ratios to them speak for rows of that kind alone.\n"
     predicted_us = pd.Series([row.predicted for row in told.rows])
-    yield from _markdown(backward.HEAD, backward.section(list(backward.passes(table, predicted_us, shelf))))
+    yield from _markdown(backward.HEAD, backward.section(list(backward.passes(table, predicted_us, fit_library))))
 
 
 def validated(told: validation.Report) -> Iterator[str]:

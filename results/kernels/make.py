@@ -384,8 +384,8 @@ def main() -> None:
         with atomic(FITS / f"{gpu}.yaml") as temporary:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"
             temporary.write_text(fit_files.text(gpu, fits[gpu], about), encoding="utf-8")
-    kernel_fits.shelf.cache_clear()
-    judge.report(table, scores, kernel_fits.shelf(), TABLE)
+    kernel_fits.shipped.cache_clear()
+    judge.report(table, scores, kernel_fits.shipped(), TABLE)
 
 
 if __name__ == "__main__":

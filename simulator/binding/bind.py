@@ -97,8 +97,8 @@ def bind(
         groups.slots,
         groups.kind,
         groups.patterns,
-        groups.feet,
-        groups.foot_weight,
+        groups.footprints,
+        groups.footprint_weight,
         link_profile,
     )
     labels, families = written.labels, groups.families
@@ -111,9 +111,9 @@ def bind(
 
 def _without(skeleton: Skeleton, dropped: Array) -> Skeleton:
     """The skeleton without some links in its footprints."""
-    feet, kept = skeleton.feet, np.flatnonzero(~dropped[skeleton.feet.idx])
-    slim = Csr.from_pairs(feet.row_of[kept], feet.idx[kept], len(feet))
-    return replace(skeleton, feet=slim, foot_weight=skeleton.foot_weight[kept])
+    footprints, kept = skeleton.footprints, np.flatnonzero(~dropped[skeleton.footprints.idx])
+    slim = Csr.from_pairs(footprints.row_of[kept], footprints.idx[kept], len(footprints))
+    return replace(skeleton, footprints=slim, footprint_weight=skeleton.footprint_weight[kept])
 
 
 def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:

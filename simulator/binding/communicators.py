@@ -45,8 +45,8 @@ class Groups:
     families: tuple[Array, ...]
     """The members' GPUs of the groups of each family."""
     patterns: int
-    feet: Csr
-    foot_weight: Array
+    footprints: Csr
+    footprint_weight: Array
     tariff: Tariff
 
 
@@ -105,11 +105,11 @@ def lay_groups(written: Written, communicators: Mapping[str, Communicator], role
     first = np.concatenate([[0], np.cumsum([len(f.members) for f in families])]).astype(np.int64)
     patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
     kind_of, tariff = _tariff(families, names, ground)
-    feet, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
+    footprints, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
     slots = _slots(written, families, first, role)
     algorithms = {(family.name, charge): way.algorithm for family in families for charge, way in family.ways.items()}
     gpus = tuple(ground.gpus[family.members] for family in families)
-    return Groups(slots, kind_of, algorithms, gpus, patterns, feet, weight, tariff)
+    return Groups(slots, kind_of, algorithms, gpus, patterns, footprints, weight, tariff)
 
 
 class _Layer:
@@ -288,10 +288,10 @@ def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], gro
 def _footprints(families: list[_Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
     """Links and weights of every group and pattern; edges of one group that cross the same link add up."""
     pairs = zip(families, first.tolist(), strict=False)
-    foot = np.concatenate([(family.entries[0] + at) * patterns + family.entries[1] for family, at in pairs])
+    footprint = np.concatenate([(family.entries[0] + at) * patterns + family.entries[1] for family, at in pairs])
     link, weight = (np.concatenate([f.entries[i] for f in families]) for i in (2, 3))
-    foot, link, weight = summed(foot, link, weight, n_links)
-    return Csr.from_pairs(foot, link, int(first[-1]) * patterns), weight
+    footprint, link, weight = summed(footprint, link, weight, n_links)
+    return Csr.from_pairs(footprint, link, int(first[-1]) * patterns), weight
 
 
 def _slots(written: Written, families: list[_Family], first: Array, role: Array) -> Array:

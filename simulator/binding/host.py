@@ -225,12 +225,12 @@ def _with_hosts(skeleton: Skeleton, templates: tuple[Template, ...], charges: Ar
     kinds, known = old.work.shape
     tables = {column.name: np.pad(getattr(old, column.name), ((0, 1), (0, len(charges)))) for column in fields(old)}
     tables["latency_ns"][kinds, known:] = charges
-    no_links = np.full(ranks * skeleton.patterns, skeleton.feet.ptr[-1])
+    no_links = np.full(ranks * skeleton.patterns, skeleton.footprints.ptr[-1])
     return replace(
         skeleton,
         templates=templates,
         tariff=Tariff(**tables),
         slots=np.concatenate([skeleton.slots, skeleton.communicators + np.arange(ranks)[None, :]]),
         kind=np.append(skeleton.kind, np.full(ranks, kinds)),
-        feet=Csr(np.append(skeleton.feet.ptr, no_links), skeleton.feet.idx),
+        footprints=Csr(np.append(skeleton.footprints.ptr, no_links), skeleton.footprints.idx),
     )

@@ -101,7 +101,7 @@ class _Messages:
         self.plans = Plans(site.cluster)
         self.tail_ns: list[int] = []
         self.work: list[int] = []
-        self.foot: list[int] = []
+        self.footprint: list[int] = []
         self.preds: list[list[int]] = []
         self.streams: list[list[int]] = []
         self.edges: dict[Edge, int] = {}
@@ -110,19 +110,19 @@ class _Messages:
 
     def written(self) -> Stepwise:
         before = self.before
-        n, feet = len(before), len(before.feet)
+        n, footprints = len(before), len(before.footprints)
         ends: dict[int, list[int]] = {}
         starter: dict[int, int] = {}
-        solo_ns, tail_ns, work, foot = (c.copy() for c in (before.solo_ns, before.tail_ns, before.work, before.foot))
+        solo_ns, tail_ns, work, footprint = (c.copy() for c in (before.solo_ns, before.tail_ns, before.work, before.footprint))
         done = np.array([collective.task for collective in self.collectives], dtype=np.int64)
         work[done] = solo_ns[done] = tail_ns[done] = 0
-        foot[done] = -1
+        footprint[done] = -1
         cap = before.cap.copy()
         cap[done] = UNCAPPED
         for collective in self.collectives:
             if collective.kind == TRANSFER:
                 work[collective.task], edge, tail_ns[collective.task] = self._message(collective)
-                foot[collective.task] = edge + feet
+                footprint[collective.task] = edge + footprints
                 continue
             starter[collective.task] = self._task(0, 0, -1, before.preds.row(collective.task).tolist())
             ends[collective.task] = self._sent(collective, starter[collective.task])
@@ -131,16 +131,16 @@ class _Messages:
         graph = TaskGraph(
             np.concatenate([solo_ns, np.zeros(new, dtype=np.int64)]),
             np.concatenate([tail_ns, np.array(self.tail_ns, dtype=np.int64)]),
-            np.concatenate([before.pace, np.full(new, -1)]),
-            np.concatenate([foot, np.array([f + feet if f >= 0 else -1 for f in self.foot], dtype=np.int64)]),
+            np.concatenate([before.speed, np.full(new, -1)]),
+            np.concatenate([footprint, np.array([f + footprints if f >= 0 else -1 for f in self.footprint], dtype=np.int64)]),
             np.concatenate([work, np.array(self.work, dtype=np.int64)]),
             np.concatenate([cap, np.full(new, UNCAPPED)]),
             self._streams(starter),
             Csr.from_lists([*kept, *self.preds]),
-            self._feet(),
-            np.concatenate([before.foot_weight, np.full(sum(len(r) for r, _ in self.routes), 1 << WEIGHT_BITS)]),
+            self._footprints(),
+            np.concatenate([before.footprint_weight, np.full(sum(len(r) for r, _ in self.routes), 1 << WEIGHT_BITS)]),
             before.link_profile,
-            before.pace_profile,
+            before.speed_profile,
             before.profiles,
         )
         bits = _room(graph)
@@ -173,10 +173,10 @@ class _Messages:
         numbers = [np.zeros(0, dtype=np.int64), *(gpus[r.edges.source] * all_gpus + gpus[r.edges.target] for r in rounds)]
         return messages, np.unique(np.concatenate(numbers))
 
-    def _task(self, tail_ns: int, work: int, foot: int, preds: list[int]) -> int:
+    def _task(self, tail_ns: int, work: int, footprint: int, preds: list[int]) -> int:
         self.tail_ns.append(tail_ns)
         self.work.append(work)
-        self.foot.append(foot)
+        self.footprint.append(footprint)
         self.preds.append(preds)
         return len(self.before) + len(self.work) - 1
 
@@ -232,8 +232,8 @@ class _Messages:
         came: dict[int, list[int]] = {}
         for turn in range(repeats):
             for queue, (source, target, work), before in zip(queues, messages, first, strict=True):
-                foot, latency_ns = self._edge((source, target))
-                queue.append(self._task(latency_ns, work, foot, came.get(source, []) if turn else before))
+                footprint, latency_ns = self._edge((source, target))
+                queue.append(self._task(latency_ns, work, footprint, came.get(source, []) if turn else before))
             came = {}
             for queue, (_, target, _) in zip(queues, messages, strict=True):
                 came.setdefault(target, []).append(queue[-1])
@@ -250,8 +250,8 @@ class _Messages:
         which = self.edges[edge]
         return which, self.routes[which][1]
 
-    def _feet(self) -> Csr:
-        before = self.before.feet
+    def _footprints(self) -> Csr:
+        before = self.before.footprints
         lengths = np.concatenate([np.diff(before.ptr), np.array([len(r) for r, _ in self.routes], dtype=np.int64)])
         return Csr(
             offsets(lengths), np.concatenate([before.idx, np.array([x for r, _ in self.routes for x in r], dtype=np.int64)])

@@ -28,13 +28,13 @@ def why_not(graph: TaskGraph) -> str:
     """The reason why this engine may not run a graph, or an empty string if it may."""
     if numba is None:
         return "numba is not installed"
-    if graph.restless_tasks.any():
+    if graph.changing_speed_tasks.any():
         return "the speed of some tasks changes while they run"
     profiles = [graph.profiles[number] for number in np.unique(graph.link_profile).tolist()]
     room = max((value for profile in profiles for value in profile.value), default=0) << WEIGHT_BITS
     changing = [value for index in graph.changing_caps for value in graph.profiles[index].value]
-    heaviest, lightest = (int(bound(graph.foot_weight, initial=1 << WEIGHT_BITS)) for bound in (np.max, np.min))
-    columns = (graph.cap, graph.work, graph.settled_ns(), graph.tail_ns)
+    heaviest, lightest = (int(bound(graph.footprint_weight, initial=1 << WEIGHT_BITS)) for bound in (np.max, np.min))
+    columns = (graph.cap, graph.work, graph.stretched_ns(), graph.tail_ns)
     cap, work, solo_ns, tail_ns = (int(column.max(initial=0)) for column in columns)
     if (
         max(cap, *changing, 0) > UNCAPPED
@@ -79,7 +79,7 @@ class State(NamedTuple):
     streams_of: Array
     streams: Array
     order: Array
-    feet: Array
+    footprints: Array
     routes: Array
     clock: Array
     arrivals: Array
@@ -94,10 +94,10 @@ def _state_of(graph: TaskGraph) -> State:
     has_tail = graph.tail_ns > 0
     tasks = records(
         n + 1,
-        solo_ns=graph.settled_ns(),
+        solo_ns=graph.stretched_ns(),
         tail_ns=graph.tail_ns,
         item=np.cumsum(has_tail),
-        foot=np.where(graph.work > 0, graph.foot, NOTHING),
+        footprint=np.where(graph.work > 0, graph.footprint, NOTHING),
         work=graph.work,
         cap=graph.cap,
         cap_profile=NOTHING if graph.cap_profile is None else graph.cap_profile,
@@ -113,8 +113,8 @@ def _state_of(graph: TaskGraph) -> State:
         streams_of.idx.astype(np.int64),
         records(streams + 1, first=graph.streams.ptr, head=graph.streams.ptr, task=NOTHING),
         graph.streams.idx.astype(np.int64),
-        graph.feet.ptr.astype(np.int64),
-        records(len(graph.foot_weight), link=graph.feet.idx, weight=graph.foot_weight),
+        graph.footprints.ptr.astype(np.int64),
+        records(len(graph.footprint_weight), link=graph.footprints.idx, weight=graph.footprint_weight),
         heap(streams),
         heap(int(has_tail.sum())),
         np.append(NOTHING, np.flatnonzero(has_tail)),
@@ -217,11 +217,11 @@ def _start_or_finish(state: State, fluid: Fluid, stream: int, now: int, ready: i
     task, flow = state.tasks[number], fluid.flows[stream]
     if flow.end >= 0:
         leave(fluid, stream)
-    elif task.foot >= 0:
+    elif task.footprint >= 0:
         flow.left, flow.since, flow.cap = task.work, now, task.cap
         if task.cap_profile >= 0:
             flow.cap = state.caps[task.cap_profile]
-        join(fluid, stream, state.routes[state.feet[task.foot] : state.feet[task.foot + 1]])
+        join(fluid, stream, state.routes[state.footprints[task.footprint] : state.footprints[task.footprint + 1]])
         return ready
     task.end = now
     following = state.tasks[number + 1]
@@ -255,7 +255,7 @@ def _change_cap(state: State, fluid: Fluid, profile: int, cap: int, now: int) ->
             flow.left -= flow.rate * (now - flow.since)
             leave(fluid, stream)
             flow.since, flow.cap = now, cap
-            join(fluid, stream, state.routes[state.feet[task.foot] : state.feet[task.foot + 1]])
+            join(fluid, stream, state.routes[state.footprints[task.footprint] : state.footprints[task.footprint + 1]])
 
 
 @compiled

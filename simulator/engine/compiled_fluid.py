@@ -37,9 +37,9 @@ def fluid_of(graph: TaskGraph) -> Fluid:
     """The links of a graph, before any flow is under way."""
     streams, links = len(graph.streams), len(graph.link_profile)
     streams_of = graph.streams.transposed(len(graph))
-    flowing = np.flatnonzero((graph.foot >= 0) & (graph.work > 0))
+    flowing = np.flatnonzero((graph.footprint >= 0) & (graph.work > 0))
     most = np.zeros(streams, dtype=np.int64)
-    np.maximum.at(most, streams_of.idx[streams_of.ptr[flowing]], graph.feet.counts[graph.foot[flowing]])
+    np.maximum.at(most, streams_of.idx[streams_of.ptr[flowing]], graph.footprints.counts[graph.footprint[flowing]])
     first = offsets(most)
     room = np.zeros(len(graph.profiles), dtype=np.int64)
     for number in np.unique(graph.link_profile).tolist():

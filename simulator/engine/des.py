@@ -40,7 +40,7 @@ class _Run:
         self.start, self.end = [-1] * n, [-1] * n
         self.streams = graph.streams.lists()
         self.successors = graph.preds.transposed(n).lists()
-        self.solo_ns: list[int] = graph.settled_ns().tolist()
+        self.solo_ns: list[int] = graph.stretched_ns().tolist()
         self.tail_ns: list[int] = graph.tail_ns.tolist()
         self.waiting: list[int] = graph.preds.counts.tolist()
         self.owner = [-1] * n
@@ -119,11 +119,11 @@ class _Fluid:
 
     def __init__(self, env: Any, graph: TaskGraph) -> None:
         self.env = env
-        flowing = ((graph.foot >= 0) & (graph.work > 0)).nonzero()[0].tolist()
-        restless = graph.restless_tasks.nonzero()[0].tolist()
-        self.paced = {t: (int(graph.pace[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
-        self.flows = {t: (int(graph.foot[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
-        link_profiles, speed_profiles = graph.profile_of_link, graph.profile_of_pace
+        flowing = ((graph.footprint >= 0) & (graph.work > 0)).nonzero()[0].tolist()
+        restless = graph.changing_speed_tasks.nonzero()[0].tolist()
+        self.paced = {t: (int(graph.speed[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
+        self.flows = {t: (int(graph.footprint[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
+        link_profiles, speed_profiles = graph.profile_of_link, graph.profile_of_speed
         self.fabric = Fabric(graph.routes(), [profile.value[0] for profile in link_profiles])
         self.speeds = SpeedSolver([profile.value[0] for profile in speed_profiles])
         self.drains: dict[int, _Drain] = {}
@@ -148,11 +148,11 @@ class _Fluid:
     def recap(self, index: int, cap: int) -> None:
         """Changes the cap of all tasks that follow this profile; those under way go on with the new one."""
         for task in self.capped[index]:
-            foot, work, _ = self.flows[task]
-            self.flows[task] = foot, work, cap
+            footprint, work, _ = self.flows[task]
+            self.flows[task] = footprint, work, cap
             if task in self.drains:
                 self.fabric.leave(task)
-                self.fabric.join(task, foot, cap)
+                self.fabric.join(task, footprint, cap)
 
     def begin(self, task: int) -> Any:
         """The task's work starts to drain now; the event returned fires when none is left."""
@@ -160,8 +160,8 @@ class _Fluid:
             index, work = self.paced[task]
             self.speeds.join(task, index)
         else:
-            foot, work, cap = self.flows[task]
-            self.fabric.join(task, foot, cap)
+            footprint, work, cap = self.flows[task]
+            self.fabric.join(task, footprint, cap)
         self.drains[task] = _Drain(work, self.env.now, self.env.event())
         self.solve_after_instant()
         return self.drains[task].empty

@@ -62,7 +62,7 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
     own_base = offsets(own)
     turn_base = own_base[-1] + offsets(turns)
     n = int(turn_base[-1])
-    solo_ns, pace = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+    solo_ns, speed = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
     charge = np.zeros(n, dtype=np.int64)
     after, before = [], []
     for template, ranks in zip(skeleton.templates, of_program, strict=True):
@@ -70,7 +70,7 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
             continue
         tasks = _tasks(skeleton, template, ranks, own_base, turn_base)
         solo_ns[tasks[:, template.own]] = template.solo_ns[template.own]
-        pace[tasks[:, template.own]] = ranks[:, None]
+        speed[tasks[:, template.own]] = ranks[:, None]
         others = np.flatnonzero(template.slot >= 0)
         charge[tasks[:, others]] = template.charge[others]
         after.append(tasks[:, template.preds.row_of].ravel())
@@ -78,7 +78,7 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
     communicator = np.repeat(np.arange(skeleton.communicators), turns)
     first = int(own_base[-1])
     tariff, kind = skeleton.tariff, skeleton.kind[communicator]
-    foot, work, cap = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    footprint, work, cap = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     tail_ns = np.zeros(n, dtype=np.int64)
     solo_ns[first:] = tariff.latency_ns[kind, charge[first:]]
     tail_ns[first:] = tariff.tail_ns[kind, charge[first:]]
@@ -86,23 +86,23 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
     cap[first:] = tariff.cap[kind, charge[first:]]
     changing = np.full(n, -1)
     changing[first:] = np.where(work[first:] > 0, tariff.cap_profile[kind, charge[first:]], -1)
-    foot[first:] = np.where(work[first:] > 0, communicator * skeleton.patterns + tariff.pattern[kind, charge[first:]], -1)
+    footprint[first:] = np.where(work[first:] > 0, communicator * skeleton.patterns + tariff.pattern[kind, charge[first:]], -1)
     streams, stream_rank, stream_lane = _streams(skeleton, of_program, own_base, turn_base)
     graph = TaskGraph(
         solo_ns,
         tail_ns,
-        pace,
-        foot,
+        speed,
+        footprint,
         work,
         cap,
         streams,
         Csr.from_pairs(_joined(after), _joined(before), n),
-        skeleton.feet,
-        skeleton.foot_weight,
+        skeleton.footprints,
+        skeleton.footprint_weight,
         skeleton.link_profile,
         skeleton.speed,
         skeleton.profiles,
-        skeleton.alone_weight,
+        skeleton.single_weight,
         changing if (changing >= 0).any() else None,
     )
     return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, tasks_unfolded or n)

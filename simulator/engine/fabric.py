@@ -55,8 +55,8 @@ def fill(flows: dict[int, tuple[Route, int]], room: dict[int, int]) -> dict[int,
 class Fabric:
     """The flows under way on a set of links, and their rates. `solve` returns the rates that changed since last time."""
 
-    def __init__(self, feet: Sequence[Route], capacity: Sequence[int]) -> None:
-        self._feet = feet
+    def __init__(self, footprints: Sequence[Route], capacity: Sequence[int]) -> None:
+        self._footprints = footprints
         self._room = [value << WEIGHT_BITS for value in capacity]
         self._spare = list(self._room)
         """The part of each room that no flow uses. While that is `_slack` or more, no flow of a free link is above the level
@@ -71,9 +71,9 @@ class Fabric:
         self._before: dict[int, int] = {}
         self._touched: dict[int, None] = {}
 
-    def join(self, flow: int, foot: int, cap: int) -> None:
+    def join(self, flow: int, footprint: int, cap: int) -> None:
         """A flow begins to move over a footprint; its rate comes with the next `solve`."""
-        route = self._feet[foot]
+        route = self._footprints[footprint]
         self._flows[flow] = route, cap
         self._rate[flow] = rate = self._limit_elsewhere(flow, -1)
         self._before[flow] = -1

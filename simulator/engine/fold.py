@@ -83,9 +83,9 @@ def refine(skeleton: Skeleton) -> Partition:
     wrapping at 64 bits, which needs no sorting and does not depend on their order.
     """
     communicator, slot, member = skeleton.members
-    foot, link = skeleton.feet.row_of, skeleton.feet.idx
-    weight = (skeleton.foot_weight // max(1, int(np.gcd.reduce(skeleton.foot_weight)))).astype(np.uint64)
-    foot_of, pattern = foot // skeleton.patterns, mix((foot % skeleton.patterns).astype(np.uint64))
+    footprint, link = skeleton.footprints.row_of, skeleton.footprints.idx
+    weight = (skeleton.footprint_weight // max(1, int(np.gcd.reduce(skeleton.footprint_weight)))).astype(np.uint64)
+    footprint_of, pattern = footprint // skeleton.patterns, mix((footprint % skeleton.patterns).astype(np.uint64))
     slot_salt = mix(slot.astype(np.uint64) + np.uint64(1))
     rank = mix(_dense(skeleton.program) * np.uint64(len(skeleton.profiles)) + _dense(skeleton.speed))
     comm, line = mix(_dense(skeleton.kind)), mix(_dense(skeleton.link_profile))
@@ -93,10 +93,10 @@ def refine(skeleton: Skeleton) -> Partition:
     while True:
         comm = mix(comm)
         comm += _sums(communicator, mix(rank[member] ^ slot_salt), len(comm))
-        comm += _sums(foot_of, mix(mix(line[link] ^ pattern) + weight), len(comm))
+        comm += _sums(footprint_of, mix(mix(line[link] ^ pattern) + weight), len(comm))
         comm = mix(comm)
         rank = mix(rank) + _sums(member, mix(comm[communicator] ^ slot_salt), len(rank))
-        line = mix(line) + _sums(link, mix(comm[foot_of] ^ pattern) * weight, len(line))
+        line = mix(line) + _sums(link, mix(comm[footprint_of] ^ pattern) * weight, len(line))
         now = (_count(rank), _count(comm), _count(line))
         if now == found:
             return Partition(_labels(rank), _labels(comm), _labels(line))
@@ -108,16 +108,16 @@ def verify(skeleton: Skeleton, partition: Partition) -> None:
     rank, comm, link = partition.rank, partition.communicator, partition.link
     slots = np.append(comm, -1)[skeleton.slots]
     communicator, slot, member = skeleton.members
-    foot = skeleton.feet.row_of
-    foot_of, pattern = foot // skeleton.patterns, foot % skeleton.patterns
+    footprint = skeleton.footprints.row_of
+    footprint_of, pattern = footprint // skeleton.patterns, footprint % skeleton.patterns
     carried = _carried(skeleton, partition)
     alike = [
         ("ranks", rank, [skeleton.program, skeleton.speed, *slots], None),
         ("communicators' kinds", comm, [skeleton.kind], None),
         ("communicators' members", comm, [slot, rank[member]], communicator),
-        ("communicators' links", comm, [pattern, link[skeleton.feet.idx], skeleton.foot_weight], foot_of),
+        ("communicators' links", comm, [pattern, link[skeleton.footprints.idx], skeleton.footprint_weight], footprint_of),
         ("links", link, [skeleton.link_profile], None),
-        ("links' loads", link, [carried.foot, carried.weight], carried.link),
+        ("links' loads", link, [carried.footprint, carried.weight], carried.link),
     ]
     for what, classes, columns, owner in alike:
         same = _same_columns(classes, columns) if owner is None else _same_lists(classes, owner, columns)
@@ -133,31 +133,31 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
     representative[link] = True
     seen = representative[carried.link]
     crossed = partition.link[carried.link[seen]]
-    order = np.lexsort((crossed, carried.foot[seen]))
-    foot, crossed = carried.foot[seen][order], crossed[order]
-    counts = np.bincount(carried.foot[seen], minlength=len(comm) * skeleton.patterns)
+    order = np.lexsort((crossed, carried.footprint[seen]))
+    footprint, crossed = carried.footprint[seen][order], crossed[order]
+    counts = np.bincount(carried.footprint[seen], minlength=len(comm) * skeleton.patterns)
     return replace(
         skeleton,
         program=skeleton.program[rank],
         speed=skeleton.speed[rank],
         slots=np.append(partition.communicator, -1)[skeleton.slots[:, rank]],
         kind=skeleton.kind[comm],
-        feet=Csr(offsets(counts), crossed),
-        foot_weight=carried.weight[seen][order],
+        footprints=Csr(offsets(counts), crossed),
+        footprint_weight=carried.weight[seen][order],
         link_profile=skeleton.link_profile[link],
-        alone_weight=_alone_weight(skeleton, partition, comm, foot * len(link) + crossed),
+        single_weight=_single_weight(skeleton, partition, comm, footprint * len(link) + crossed),
     )
 
 
-def _alone_weight(skeleton: Skeleton, partition: Partition, first: Array, wanted: Array) -> Array:
+def _single_weight(skeleton: Skeleton, partition: Partition, first: Array, wanted: Array) -> Array:
     """What the first communicator of each class puts on the fullest link of a class, for entries (footprint, class of links)."""
-    foot, links = skeleton.feet.row_of, _count(partition.link)
-    communicator, pattern = foot // skeleton.patterns, foot % skeleton.patterns
+    footprint, links = skeleton.footprints.row_of, _count(partition.link)
+    communicator, pattern = footprint // skeleton.patterns, footprint % skeleton.patterns
     mine = first[partition.communicator[communicator]] == communicator
-    key = (partition.communicator[communicator] * skeleton.patterns + pattern) * links + partition.link[skeleton.feet.idx]
-    order = np.lexsort((-skeleton.foot_weight[mine], key[mine]))
+    key = (partition.communicator[communicator] * skeleton.patterns + pattern) * links + partition.link[skeleton.footprints.idx]
+    order = np.lexsort((-skeleton.footprint_weight[mine], key[mine]))
     found, at = np.unique(key[mine][order], return_index=True)
-    weight: Array = skeleton.foot_weight[mine][order][at]
+    weight: Array = skeleton.footprint_weight[mine][order][at]
     return weight[np.searchsorted(found, wanted)]
 
 
@@ -166,20 +166,20 @@ class _Carried:
     """What each link carries of each class of footprint: the weights of the class's members on it, summed."""
 
     link: Array
-    foot: Array
+    footprint: Array
     weight: Array
 
 
 def _carried(skeleton: Skeleton, partition: Partition) -> _Carried:
-    foot = skeleton.feet.row_of
-    foot_class = partition.communicator[foot // skeleton.patterns] * skeleton.patterns + foot % skeleton.patterns
-    n_feet = _count(partition.communicator) * skeleton.patterns
-    key = skeleton.feet.idx * n_feet + foot_class
+    footprint = skeleton.footprints.row_of
+    footprint_class = partition.communicator[footprint // skeleton.patterns] * skeleton.patterns + footprint % skeleton.patterns
+    n_footprints = _count(partition.communicator) * skeleton.patterns
+    key = skeleton.footprints.idx * n_footprints + footprint_class
     order = np.argsort(key, kind="stable")
     key = key[order]
     begins = _run_starts(key)
-    weight = np.add.reduceat(skeleton.foot_weight[order], begins) if len(key) else skeleton.foot_weight
-    return _Carried(key[begins] // n_feet, key[begins] % n_feet, weight)
+    weight = np.add.reduceat(skeleton.footprint_weight[order], begins) if len(key) else skeleton.footprint_weight
+    return _Carried(key[begins] // n_footprints, key[begins] % n_footprints, weight)
 
 
 def _same_columns(classes: Array, columns: list[Array]) -> bool:

@@ -12,7 +12,7 @@ from .skeleton import Skeleton, Tariff
 from .task import Array, Csr, offsets
 
 
-def join(parts: Sequence[Skeleton]) -> Skeleton:
+def join_skeletons(parts: Sequence[Skeleton]) -> Skeleton:
     """One skeleton of all ranks and communicators, numbered part by part."""
     links = parts[0].link_profile
     for part in parts[1:]:
@@ -29,7 +29,7 @@ def join(parts: Sequence[Skeleton]) -> Skeleton:
     )
     kinds = offsets(np.array([len(p.tariff.work) for p in parts]))[:-1]
     patterns = max(p.patterns for p in parts)
-    feet, weights = zip(*(_feet(p, patterns) for p in parts), strict=True)
+    footprints, weights = zip(*(_footprints(p, patterns) for p in parts), strict=True)
     return Skeleton(
         tuple(template for part in parts for template in part.templates),
         _tariff([p.tariff for p in parts], profiles.tolist()),
@@ -39,17 +39,17 @@ def join(parts: Sequence[Skeleton]) -> Skeleton:
         _slots(parts, groups, int(sum(p.ranks for p in parts)), ranks),
         np.concatenate([p.kind + at for p, at in zip(parts, kinds, strict=True)]),
         patterns,
-        Csr(offsets(np.concatenate([np.diff(csr.ptr) for csr in feet])), np.concatenate([csr.idx for csr in feet])),
+        Csr(offsets(np.concatenate([np.diff(csr.ptr) for csr in footprints])), np.concatenate([csr.idx for csr in footprints])),
         np.concatenate(weights),
         links,
     )
 
 
-def _feet(part: Skeleton, patterns: int) -> tuple[Csr, Array]:
+def _footprints(part: Skeleton, patterns: int) -> tuple[Csr, Array]:
     """The footprints of a part with as many patterns per communicator as the part that has most."""
-    row = part.feet.row_of
+    row = part.footprints.row_of
     wider = row // part.patterns * patterns + row % part.patterns
-    return Csr.from_pairs(wider, part.feet.idx, part.communicators * patterns), part.foot_weight
+    return Csr.from_pairs(wider, part.footprints.idx, part.communicators * patterns), part.footprint_weight
 
 
 def _tariff(tariffs: Sequence[Tariff], profiles: Sequence[int]) -> Tariff:

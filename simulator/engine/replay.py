@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..errors import UserError
-from .close import close
+from .close import with_fixed_durations
 from .stuck import deadlock
 from .task import Array, Csr, TaskGraph, offsets
 from .timeline import Times
@@ -20,25 +20,25 @@ from .timeline import Times
 
 def why_not(graph: TaskGraph) -> str:
     """The reason why replay may not run this graph, or an empty string if it may."""
-    return _refusal(close(graph))
+    return _refusal(with_fixed_durations(graph))
 
 
 def _refusal(closed: TaskGraph) -> str:
     """Why durations are not fixed, in a graph whose uncontended transfers are; an empty string if all of them are."""
-    shared = int(((closed.foot >= 0) & (closed.work > 0)).sum())
+    shared = int(((closed.footprint >= 0) & (closed.work > 0)).sum())
     if shared:
         return f"{shared} transfers share links with others that may run at the same time, or cross links that change"
-    if closed.restless_tasks.any():
+    if closed.changing_speed_tasks.any():
         return "the speed of some tasks changes while they run"
     return ""
 
 
 def replay(graph: TaskGraph) -> Times:
     """Start and end of every task. Raises `UserError` where a fixed duration would be an approximation."""
-    closed = close(graph)
+    closed = with_fixed_durations(graph)
     if reason := _refusal(closed):
         raise UserError(f"replay is exact only where durations are fixed: {reason}", hint="use --engine des (or auto)")
-    start, end = longest_path(graph, closed.settled_ns()[None, :])
+    start, end = longest_path(graph, closed.stretched_ns()[None, :])
     return Times.with_tails(start[0], end[0], graph.tail_ns)
 
 

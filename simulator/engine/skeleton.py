@@ -89,11 +89,11 @@ class Skeleton:
     """Communicator -> its row of the tariff."""
     patterns: int
     """Footprints per communicator; footprint = communicator * patterns + pattern."""
-    feet: Csr
-    foot_weight: Array
+    footprints: Csr
+    footprint_weight: Array
     link_profile: Array
-    alone_weight: Array | None = None
-    """For each entry of `feet`, the weight of one of the footprints that it stands for; None if it is itself one."""
+    single_weight: Array | None = None
+    """For each entry of `footprints`, the weight of one of the footprints that it stands for; None if it is itself one."""
 
     @property
     def ranks(self) -> int:

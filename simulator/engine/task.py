@@ -115,9 +115,9 @@ class TaskGraph:
     """Time before any byte moves: a compute task's duration at full speed, a transfer's latency."""
     tail_ns: Array
     """Time from the end of a task until what depends on it may start, whatever the speeds: a transfer's propagation."""
-    pace: Array
+    speed: Array
     """The index of the speed that stretches `solo_ns`, or -1 for a task that takes its nominal duration."""
-    foot: Array
+    footprint: Array
     """The footprint over which `work` moves, or -1 for none."""
     work: Array
     cap: Array
@@ -127,17 +127,17 @@ class TaskGraph:
     preds: Csr
     """Task -> the tasks that must end, and their tails pass, before it starts. FIFO order is not repeated here. Repeats do no
     harm."""
-    feet: Csr
+    footprints: Csr
     """Footprint -> the links that it crosses."""
-    foot_weight: Array
-    """For each entry of `feet`, the weight of the footprint on that link."""
+    footprint_weight: Array
+    """For each entry of `footprints`, the weight of the footprint on that link."""
     link_profile: Array
     """Link -> the index of its capacity in `profiles`."""
-    pace_profile: Array
+    speed_profile: Array
     """Speed -> its index in `profiles`."""
     profiles: tuple[Profile, ...]
-    alone_weight: Array | None = None
-    """For each entry of `feet`, the weight of one of the footprints that it stands for; None if it is itself one."""
+    single_weight: Array | None = None
+    """For each entry of `footprints`, the weight of one of the footprints that it stands for; None if it is itself one."""
     cap_profile: Array | None = None
     """Task -> the index in `profiles` of its cap where that changes with time, or -1; None if no cap changes."""
 
@@ -149,28 +149,28 @@ class TaskGraph:
         return [self.profiles[i] for i in self.link_profile.tolist()]
 
     @property
-    def profile_of_pace(self) -> list[Profile]:
-        return [self.profiles[i] for i in self.pace_profile.tolist()]
+    def profile_of_speed(self) -> list[Profile]:
+        return [self.profiles[i] for i in self.speed_profile.tolist()]
 
     def routes(self) -> list[list[tuple[int, int]]]:
         """Footprint -> its (link, weight) pairs."""
-        flat = list(zip(self.feet.idx.tolist(), self.foot_weight.tolist(), strict=True))
-        return [flat[a:b] for a, b in pairwise(self.feet.ptr.tolist())]
+        flat = list(zip(self.footprints.idx.tolist(), self.footprint_weight.tolist(), strict=True))
+        return [flat[a:b] for a, b in pairwise(self.footprints.ptr.tolist())]
 
     @property
-    def restless_pace(self) -> Array:
+    def changing_speed(self) -> Array:
         """For each speed, whether it may change while a task runs."""
         unsteady = np.array([not profile.steady for profile in self.profiles], dtype=bool)
-        restless: Array = unsteady[self.pace_profile] if len(self.pace_profile) else np.zeros(0, dtype=bool)
+        restless: Array = unsteady[self.speed_profile] if len(self.speed_profile) else np.zeros(0, dtype=bool)
         return restless
 
     @property
-    def restless_tasks(self) -> Array:
+    def changing_speed_tasks(self) -> Array:
         """For each task, whether its speed may change while it runs, so that its duration is not known before."""
-        restless = self.restless_pace
-        paced: Array = (self.pace >= 0) & (self.solo_ns > 0)
+        restless = self.changing_speed
+        paced: Array = (self.speed >= 0) & (self.solo_ns > 0)
         if len(restless):
-            paced &= restless[self.pace]
+            paced &= restless[self.speed]
         return paced
 
     @property
@@ -184,15 +184,15 @@ class TaskGraph:
             by_profile.setdefault(profile, []).append(task)
         return by_profile
 
-    def settled_ns(self) -> Array:
+    def stretched_ns(self) -> Array:
         """`solo_ns` stretched by the constant speed of each task; tasks whose speed changes keep it unstretched."""
         result: Array = self.solo_ns.copy()
-        if not len(self.pace_profile):
+        if not len(self.speed_profile):
             return result
-        speed = np.array([p.value[0] for p in self.profiles], dtype=np.int64)[self.pace_profile]
-        paced = np.flatnonzero(self.pace >= 0)
-        paced = paced[(~self.restless_pace & (speed != FULL_SPEED))[self.pace[paced]]]
-        result[paced] = -(-(self.solo_ns[paced] << SPEED_BITS) // speed[self.pace[paced]])
+        speed = np.array([p.value[0] for p in self.profiles], dtype=np.int64)[self.speed_profile]
+        paced = np.flatnonzero(self.speed >= 0)
+        paced = paced[(~self.changing_speed & (speed != FULL_SPEED))[self.speed[paced]]]
+        result[paced] = -(-(self.solo_ns[paced] << SPEED_BITS) // speed[self.speed[paced]])
         return result
 
     def all_preds(self) -> tuple[Csr, Array]:
@@ -217,16 +217,16 @@ def check(graph: TaskGraph) -> TaskGraph:
     faults = [
         ("a task is on no stream", bool((on_stream == 0).any())),
         ("a stream or predecessor names a task that does not exist", len(on_stream) > n or _beyond(graph.preds.idx, n)),
-        ("a task names a speed that does not exist", _beyond(graph.pace, len(graph.pace_profile))),
-        ("a task names a footprint that does not exist", _beyond(graph.foot, len(graph.feet))),
-        ("a footprint names a link that does not exist", _beyond(graph.feet.idx, len(graph.link_profile))),
+        ("a task names a speed that does not exist", _beyond(graph.speed, len(graph.speed_profile))),
+        ("a task names a footprint that does not exist", _beyond(graph.footprint, len(graph.footprints))),
+        ("a footprint names a link that does not exist", _beyond(graph.footprints.idx, len(graph.link_profile))),
         ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in _sizes(graph))),
-        ("a footprint has a weight that is not positive", bool((graph.foot_weight <= 0).any())),
+        ("a footprint has a weight that is not positive", bool((graph.footprint_weight <= 0).any())),
         ("a cap is not what its profile begins with", any(_begins_otherwise(graph, *of) for of in graph.changing_caps.items())),
-        ("a task has both a speed and a footprint", bool(((graph.pace >= 0) & (graph.foot >= 0)).any())),
+        ("a task has both a speed and a footprint", bool(((graph.speed >= 0) & (graph.footprint >= 0)).any())),
         (
             "the columns differ in length",
-            len({n, len(graph.pace), len(graph.foot), len(graph.preds), *map(len, _sizes(graph))}) > 1,
+            len({n, len(graph.speed), len(graph.footprint), len(graph.preds), *map(len, _sizes(graph))}) > 1,
         ),
     ]
     for message, wrong in faults:

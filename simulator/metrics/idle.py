@@ -176,7 +176,7 @@ def _latest(observed: Observation, is_launch: Array) -> Array:
     """
     graph, times = observed.timeline.expansion.graph, observed.timeline.times
     before, tail_ns = graph.all_preds()
-    wins = (graph.pace < 0).astype(np.int64) - 2 * is_launch
+    wins = (graph.speed < 0).astype(np.int64) - 2 * is_launch
     order = np.lexsort((before.idx, wins[before.idx], times.end_ns[before.idx] + tail_ns, before.row_of))
     latest = np.full(len(graph), -1)
     has = before.counts > 0

@@ -14,7 +14,7 @@ from ..binding.host import Host
 from ..binding.perturb import Perturbation
 from ..costs.measured import Options, PricedKernels, measured_cost
 from ..engine import des
-from ..engine.close import close
+from ..engine.close import with_fixed_durations
 from ..engine.fold import fold
 from ..engine.timeline import Timeline
 from ..hardware.cluster import Cluster
@@ -47,7 +47,7 @@ def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
 def prices_of(scenario: Scenario) -> PricedKernels:
     """What kernels of the scenario's dtype take on its GPU with its software."""
     gpu = scenario.cluster.gpu
-    return measured_cost(gpu, scenario.job.activation_dtype, kernel_fits.shelf_for(gpu), options_of(scenario.framework))
+    return measured_cost(gpu, scenario.job.activation_dtype, kernel_fits.fits_for(gpu), options_of(scenario.framework))
 
 
 def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
@@ -101,7 +101,7 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
     program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
     bound = bound_of(scenario, program, replace(site, perturbations=()))
     folded = fold(bound.skeleton)
-    timeline = Timeline(des.simulate(close(folded.expansion.graph)), folded.expansion, folded.class_of)
+    timeline = Timeline(des.simulate(with_fixed_durations(folded.expansion.graph)), folded.expansion, folded.class_of)
     found: dict[tuple[str, int], float] = {}
     crossings = [0.0]
     for rank in range(program.ranks):

@@ -18,7 +18,7 @@ from ..binding.conduct import AUTO, CollectivePolicy, serving, takes
 from ..binding.stepwise import Counts, stepwise
 from ..collectives import is_pipelined
 from ..costs.theory import FEWEST_AT_A_SWITCH
-from ..engine.close import close
+from ..engine.close import with_fixed_durations
 from ..engine.fold import fold, unfolded
 from ..engine.task import Array
 from ..engine.timeline import Timeline
@@ -261,9 +261,9 @@ def _run(bound: Bound, site: Site, fidelity: str, may_begin: Callable[[Counts], 
     if fidelity == "stepwise":
         whole = unfolded(bound.skeleton)
         messages = stepwise(bound, site, whole.expansion, may_begin)
-        return Timeline(messages.times(engines.run(close(messages.graph))[0]), whole.expansion, whole.class_of)
+        return Timeline(messages.times(engines.run(with_fixed_durations(messages.graph))[0]), whole.expansion, whole.class_of)
     folded = fold(bound.skeleton)
-    times, _, _ = engines.run(close(folded.expansion.graph, every=fidelity == "closed"))
+    times, _, _ = engines.run(with_fixed_durations(folded.expansion.graph, every=fidelity == "closed"))
     return Timeline(times, folded.expansion, folded.class_of)
 
 

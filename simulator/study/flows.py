@@ -119,22 +119,26 @@ def end_times_s(case: Case) -> list[float]:
         columns["solo"][i] = round(case.begin_s(flow) * ticks_per_s)
         columns["work"][i] = round(Fraction(flow.size_bytes) * quanta_per_byte) if flow.route else 0
     capacity = [round(Fraction(c) * quanta_per_byte / ticks_per_s) for c in case.capacity_bytes_per_s]
-    feet = [sorted(set(flow.route)) for flow in case.flows]
-    weights = [flow.route.count(link) << WEIGHT_BITS for flow, foot in zip(case.flows, feet, strict=True) for link in foot]
+    footprints = [sorted(set(flow.route)) for flow in case.flows]
+    weights = [
+        flow.route.count(link) << WEIGHT_BITS
+        for flow, footprint in zip(case.flows, footprints, strict=True)
+        for link in footprint
+    ]
     none = np.full(n, -1)
     graph = TaskGraph(
         solo_ns=columns["solo"],
         tail_ns=np.zeros(n, dtype=np.int64),
-        pace=none,
-        foot=np.arange(n),
+        speed=none,
+        footprint=np.arange(n),
         work=columns["work"],
         cap=np.full(n, FREE >> 1, dtype=object),
         streams=Csr.from_lists([[i] for i in range(n)]),
         preds=Csr.from_lists([[] for _ in range(n)]),
-        feet=Csr.from_lists(feet),
-        foot_weight=np.array(weights, dtype=np.int64),
+        footprints=Csr.from_lists(footprints),
+        footprint_weight=np.array(weights, dtype=np.int64),
         link_profile=np.arange(len(capacity)),
-        pace_profile=np.zeros(0, dtype=np.int64),
+        speed_profile=np.zeros(0, dtype=np.int64),
         profiles=tuple(Profile.constant(value) for value in capacity),
     )
     ends_s = [int(end) / ticks_per_s for end in des.simulate(graph).end_ns.tolist()]

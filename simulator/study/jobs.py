@@ -18,9 +18,9 @@ import numpy as np
 
 from ..binding.bind import Bound, Site, bind
 from ..engine import des
-from ..engine.close import close
+from ..engine.close import with_fixed_durations
 from ..engine.fold import fold
-from ..engine.join import join
+from ..engine.join import join_skeletons
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import UserError
@@ -208,9 +208,9 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: engines.Limits) -> list[_E
     """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
     bounds = [job.bound(steps) for job, steps in jobs]
     first_job, _ = jobs[0]
-    folded = fold(join([bound.skeleton for bound in bounds]), limits.must_end)
+    folded = fold(join_skeletons([bound.skeleton for bound in bounds]), limits.must_end)
     closed = first_job.tenant.scenario.fidelity.collectives == "closed"
-    times = des.simulate(close(folded.expansion.graph, every=closed))
+    times = des.simulate(with_fixed_durations(folded.expansion.graph, every=closed))
     timeline = Timeline(times, folded.expansion, folded.class_of)
     found, first = [], 0
     for bound in bounds:

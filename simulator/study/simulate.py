@@ -12,7 +12,7 @@ from time import perf_counter
 from ..binding.bind import Bound, Site
 from ..binding.fidelity import Fidelity
 from ..binding.stepwise import stepwise
-from ..engine.close import close
+from ..engine.close import with_fixed_durations
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
@@ -120,7 +120,7 @@ def _simulated(
     folding = folding and not messages
     folded = (fold if folding else unfolded)(bound.skeleton, limits.must_end)
     steps_of = stepwise(bound, site, folded.expansion, limits.must_send) if messages else None
-    graph = close(steps_of.graph if steps_of else folded.expansion.graph, every=fidelity.collectives == "closed")
+    graph = with_fixed_durations(steps_of.graph if steps_of else folded.expansion.graph, every=fidelity.collectives == "closed")
     try:
         times, used, reason = engines.run(graph, limits.engine)
     except Deadlock as deadlock:

@@ -10,7 +10,7 @@ import pytest
 
 import simulator as sim
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay
 from simulator.errors import OutsideDomain, UserError
@@ -49,7 +49,7 @@ def test_whole_steps_replay_like_the_event_loop(name: str, chunks: int) -> None:
         skeleton = bound(of).skeleton
     except OutsideDomain:
         pytest.skip(f"{name} does not take {chunks} chunks")
-    graph = close(fold(skeleton).expansion.graph, every=True)
+    graph = with_fixed_durations(fold(skeleton).expansion.graph, every=True)
     one, other = des.simulate(graph), replay(graph)
     np.testing.assert_array_equal(one.start_ns, other.start_ns)
     np.testing.assert_array_equal(one.end_ns, other.end_ns)

@@ -10,7 +10,7 @@ import pytest
 import simulator as sim
 from simulator.binding.bind import Bound, Site, bind, roles_of_ranks
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.timeline import Timeline
 from simulator.errors import InvariantBroken
@@ -64,7 +64,7 @@ def test_two_templates_in_one_stage_bind_and_fold_and_equal_the_unfolded_run() -
 def test_who_does_less_waits_for_the_replica_that_does_more() -> None:
     """The sum begins when the slower role has done its kernel, in every microbatch."""
     folded = fold(bound(toy()).skeleton)
-    times = des.simulate(close(folded.expansion.graph))
+    times = des.simulate(with_fixed_durations(folded.expansion.graph))
     timeline = Timeline(times, folded.expansion, folded.class_of)
     little, much = timeline.rank_times(0), timeline.rank_times(2)
     np.testing.assert_array_equal(little.start_ns[1::3], much.start_ns[1::3])

@@ -105,7 +105,7 @@ def test_the_report_lists_every_miss_of_its_tables() -> None:
 def test_layers_on_another_machine_after_one_scalar(gpu: str) -> None:
     rows = table()
     rows = rows[(rows.role == "site-scalar") & (rows.op == "gemm") & (rows.owner == gpu)]
-    fit = make().chosen(list(kernel_fits.shelf().fits[gpu]), "gemm", "bf16")
+    fit = make().chosen(list(kernel_fits.shipped().fits[gpu]), "gemm", "bf16")
     made = make().gemm(fit.constants, make().machine(gpu, "bf16"), rows)
     errors, scalar = make().judge.layer_sums(rows.assign(predicted=made))
     assert 100 * np.abs(errors).mean() < LAYER_SUMS

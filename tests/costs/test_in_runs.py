@@ -143,7 +143,7 @@ def test_a_run_says_whose_word_it_is() -> None:
 
 
 def profile_of(gpu: str, path: Path) -> Path:
-    path.write_text(fit_files.text(gpu, kernel_fits.shelf().fits["h100"], "mine"))
+    path.write_text(fit_files.text(gpu, kernel_fits.shipped().fits["h100"], "mine"))
     return path
 
 

@@ -17,7 +17,7 @@ ATTENTION = ("attention", "--gpu", "h100", "--batch", 2, "--seq", 4096, "--heads
 
 def test_a_product_is_that_of_the_model() -> None:
     record = trainsim("kernel", *PRODUCT, "--json").record
-    expected = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shelf()).estimate(Gemm(8192, 4096, 2048, 2))
+    expected = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shipped()).estimate(Gemm(8192, 4096, 2048, 2))
     assert set(record) == FIELDS
     assert record["time_us"] == expected.seconds * US_PER_S
     assert (record["provenance"], record["sigma"], record["extrapolated"]) == ("measured", expected.sigma, False)
@@ -26,7 +26,7 @@ def test_a_product_is_that_of_the_model() -> None:
 
 def test_attention_is_causal_unless_told_otherwise() -> None:
     record, full = (trainsim("kernel", *ATTENTION, *more, "--json").record for more in ((), ("--full",)))
-    expected = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shelf()).estimate(Attention(2, 4096, 32, 8, 128, True, 2))
+    expected = Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shipped()).estimate(Attention(2, 4096, 32, 8, 128, True, 2))
     assert record["time_us"] == expected.seconds * US_PER_S
     assert trainsim("kernel", *ATTENTION, "--causal", "--json").record == record
     assert 1.5 < full["time_us"] / record["time_us"] < 2.1

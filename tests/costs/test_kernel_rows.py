@@ -286,7 +286,9 @@ sms: 132
 @pytest.fixture
 def mine(tmp_path: Path) -> dict[str, Path]:
     """A GPU file, a table of its products, and a profile by which they take a tenth longer than on an H100."""
-    (fit,) = [fit for fit in kernel_fits.shelf().fits["h100"] if (fit.family, fit.dtype, fit.library) == ("gemm", "bf16", "any")]
+    (fit,) = [
+        fit for fit in kernel_fits.shipped().fits["h100"] if (fit.family, fit.dtype, fit.library) == ("gemm", "bf16", "any")
+    ]
     c: Any = fit.constants
     slower = type(fit)("gemm", "bf16", "any", type(c)(**{**_fields(c), "compute": c.compute / 1.1}), 0.05, {}, 30)
     content = {"gpu": MINE, "profile": fit_files.text("mine", [slower], "mine")}

@@ -31,7 +31,7 @@ from simulator.study.gpus.names import named
 from simulator.study.gpus.operator_names import WIDTH
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
-SHELF = kernel_fits.shelf()
+SHELF = kernel_fits.shipped()
 MACHINES = (
     Machine(312 * TFLOP, 2039 * GB, 108),
     Machine(989 * TFLOP, 3350 * GB, 132),
@@ -592,8 +592,8 @@ class TestRatios:
 
     def estimate(self, gpu: str, times: float, kernel: Rowwise = OP, *, eager: bool = False) -> Estimate:
         fit = replace(rowwise_fit(), rows=0, ratios=dict.fromkeys(("rmsnorm", "cross_entropy"), (times, 0.03)))
-        shelf = kernel_fits.overlaid(kernel_fits.gpu("h100"), "h100", [fit])
-        return Estimator(kernel_fits.gpu(gpu), "bf16", shelf, Options(eager=eager)).estimate(kernel)
+        fit_library = kernel_fits.overlaid(kernel_fits.gpu("h100"), "h100", [fit])
+        return Estimator(kernel_fits.gpu(gpu), "bf16", fit_library, Options(eager=eager)).estimate(kernel)
 
     def test_the_ratio_is_of_the_whole_time_of_a_pointwise_kernel(self) -> None:
         plain = self.estimate("h100", 1.7, replace(self.OP, op="add"))
@@ -688,9 +688,9 @@ class TestRivals:
     def test_it_is_the_fastest_of_the_profile(self, power: int, backward: bool) -> None:
         """Forward and backward together: a step takes both from one library."""
         gpu = kernel_fits.gpu("h100")
-        shelf = kernel_fits.overlaid(gpu, "h100", self.fits())
+        fit_library = kernel_fits.overlaid(gpu, "h100", self.fits())
         kernel = replace(LONG, seq=2**power)
-        by = Estimator(gpu, "bf16", shelf)
+        by = Estimator(gpu, "bf16", fit_library)
         whole = {}
         for library in ("flash_attention", "cudnn"):
             alone = kernel_fits.overlaid(gpu, "h100", [f for f in self.fits() if f.library == library])
@@ -702,10 +702,10 @@ class TestRivals:
 
     def test_both_win_somewhere_and_a_name_decides(self) -> None:
         gpu = kernel_fits.gpu("h100")
-        shelf = kernel_fits.overlaid(gpu, "h100", self.fits())
-        models = [Estimator(gpu, "bf16", shelf).estimate(replace(LONG, seq=seq)).model for seq in (64, 2**14)]
+        fit_library = kernel_fits.overlaid(gpu, "h100", self.fits())
+        models = [Estimator(gpu, "bf16", fit_library).estimate(replace(LONG, seq=seq)).model for seq in (64, 2**14)]
         assert ["flash_attention" in models[0], "cudnn" in models[1]] == [True, True]
-        named = Estimator(gpu, "bf16", shelf, Options("fa2")).estimate(replace(LONG, seq=2**14))
+        named = Estimator(gpu, "bf16", fit_library, Options("fa2")).estimate(replace(LONG, seq=2**14))
         assert "flash_attention" in named.model
 
     def test_what_ships_keeps_its_order(self) -> None:
@@ -742,5 +742,5 @@ class TestSite:
     ],
 )
 def test_only_what_was_timed_on_a_gpu_is_called_measured(gpu: str, op: str, says: str) -> None:
-    estimator = Estimator(kernel_fits.gpu(gpu), "bf16", kernel_fits.shelf())
+    estimator = Estimator(kernel_fits.gpu(gpu), "bf16", kernel_fits.shipped())
     assert estimator.estimate(Rowwise(op, 8192, 8192, 2, 6)).provenance == says

@@ -43,7 +43,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def rows(module: Any, compute: float, noise: float = 0.02) -> list[Measured]:
     """What a machine would measure whose grouped GEMMs reach a share of the peak."""
-    by, random = Estimator(kernel_fits.gpu(GPU), "bf16", kernel_fits.shelf()), np.random.default_rng(1)
+    by, random = Estimator(kernel_fits.gpu(GPU), "bf16", kernel_fits.shipped()), np.random.default_rng(1)
     true = module.GroupedConstants(launch_us=9.0, compute=compute)
     fits = kernel_fits.overlaid(by.gpu, GPU, [fit(true)])
     probes = [Probe("toy_grouped_gemm", "bf16", *shape) for shape in SHAPES]
@@ -65,7 +65,7 @@ def test_a_family_that_is_not_there_is_not_known(tmp_path: Path) -> None:
 
 
 def test_one_file_is_a_family(added: Any, tmp_path: Path) -> None:
-    gpu, ships = kernel_fits.gpu(GPU), kernel_fits.shelf()
+    gpu, ships = kernel_fits.gpu(GPU), kernel_fits.shipped()
     table = rows(added, 0.55)
     (judged,) = profile(table, gpu, ships).fits
     assert judged.held_out >= 6
@@ -92,7 +92,7 @@ def test_one_file_is_a_family(added: Any, tmp_path: Path) -> None:
 def test_it_is_borrowed_and_scaled_as_others_are(added: Any) -> None:
     """By a GPU of the same kernels, by one of a few rows, and by nobody the usual constants."""
     kernel, h200 = added.GroupedGemm(32768, 8192, 6144, 8), kernel_fits.gpu("h200")
-    usual = Estimator(h200, "bf16", kernel_fits.shelf()).estimate(kernel)
+    usual = Estimator(h200, "bf16", kernel_fits.shipped()).estimate(kernel)
     assert (usual.provenance, usual.extrapolated) == ("roofline", True)
     owner = kernel_fits.gpu(GPU)
     fits = kernel_fits.overlaid(owner, GPU, [fit(added.GroupedConstants(compute=0.5))])

@@ -21,7 +21,7 @@ WIDTH = 4
 SMALL_CACHE = Machine(9.3 * TFLOP, 732 * GB, 56, cache_bytes=4 * MB)
 LARGE_CACHE = replace(SMALL_CACHE, cache_bytes=2**20 * MB)
 EAGER = GemmConstants(launch_us=30.0, reread=10.0, split_loss=0.1, tiles="plain")
-PRODUCTS = [fit for fits in kernel_fits.shelf().fits.values() for fit in fits if fit.family in ("gemm", "moe")]
+PRODUCTS = [fit for fits in kernel_fits.shipped().fits.values() for fit in fits if fit.family in ("gemm", "moe")]
 
 
 def took_us(c: GemmConstants, on: Machine, m: int, n: int, k: int, batch: int = 1) -> float:
@@ -92,7 +92,7 @@ def test_tables_of_eager_linear_layers_hold_more_than_the_product() -> None:
         for variant, op in (("torch2.1 linear", "gemm"), ("fwd", "gemm"), ("", "gemm"), ("bwd(all grads)", "gemm_bwd"))
     )
     gpu = kernel_fits.gpu("v100-pcie-32gb")
-    by = Estimator(gpu, "fp32", kernel_fits.shelf_for(gpu))
+    by = Estimator(gpu, "fp32", kernel_fits.fits_for(gpu))
     assert plain == pytest.approx(by.estimate(Gemm(512, 512, 512, 4)).seconds * US_PER_S)
     assert linear == whole == pytest.approx(plain + by.beside(LINEAR_US))
     assert backward == pytest.approx(2 * plain)
@@ -103,12 +103,12 @@ def test_norms_that_were_measured_are_what_was_measured() -> None:
 
     def norm(name: str, dtype: str, *, eager: bool = False) -> Estimate:
         gpu = kernel_fits.gpu(name)
-        by = Estimator(gpu, dtype, kernel_fits.shelf_for(gpu), Options(eager=eager))
+        by = Estimator(gpu, dtype, kernel_fits.fits_for(gpu), Options(eager=eager))
         return by.estimate(Rowwise("layernorm", 16384, 8192, 1, 8))
 
-    (fit,) = (fit for fit in kernel_fits.shelf().fits["l4"] if fit.family == "rowwise")
+    (fit,) = (fit for fit in kernel_fits.shipped().fits["l4"] if fit.family == "rowwise")
     gpu = kernel_fits.gpu("l4")
-    pointwise = Estimator(gpu, "fp32", kernel_fits.shelf_for(gpu)).estimate(Rowwise("add", 16384, 8192, 1, 8))
+    pointwise = Estimator(gpu, "fp32", kernel_fits.fits_for(gpu)).estimate(Rowwise("add", 16384, 8192, 1, 8))
     found, eager, narrow = norm("l4", "fp32"), norm("l4", "fp32", eager=True), norm("l4", "bf16")
     assert found.seconds == eager.seconds == narrow.seconds == pytest.approx(fit.ratios["layernorm"][0] * pointwise.seconds)
     assert (found.provenance, found.sigma) == ("measured", fit.ratios["layernorm"][1])
@@ -118,4 +118,4 @@ def test_norms_that_were_measured_are_what_was_measured() -> None:
 
 def test_look_ups_are_hardly_known() -> None:
     gpu = kernel_fits.gpu("a100-pcie-80gb")
-    assert Estimator(gpu, "fp32", kernel_fits.shelf_for(gpu)).estimate(Rowwise("embedding", 4096, 4096, 1, 12)).sigma > 0.5
+    assert Estimator(gpu, "fp32", kernel_fits.fits_for(gpu)).estimate(Rowwise("embedding", 4096, 4096, 1, 12)).sigma > 0.5

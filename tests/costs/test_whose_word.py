@@ -21,7 +21,7 @@ from simulator.units import TB
 from ..commandline import trainsim
 from ..house import scenario, small_cluster
 
-SHELF = kernel_fits.shelf()
+SHELF = kernel_fits.shipped()
 LARGE = Gemm(8192, 8192, 8192, 2)
 GRADIENT = replace(LARGE, part=Part.WEIGHT_GRADIENT)
 SEVERAL = replace(LARGE, batch=8)

@@ -27,10 +27,10 @@ class Build:
     """A task graph, task by task."""
 
     links: list[Profile] = field(default_factory=list)
-    paces: list[Profile] = field(default_factory=list)
+    speeds: list[Profile] = field(default_factory=list)
     caps: list[Profile] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    feet: list[list[tuple[int, int]]] = field(default_factory=list)
+    footprints: list[list[tuple[int, int]]] = field(default_factory=list)
     streams: dict[Any, list[int]] = field(default_factory=dict)
 
     def task(
@@ -42,20 +42,20 @@ class Build:
         work: int = 0,
         route: Any = (),
         cap: int | Profile = UNCAPPED,
-        pace: int = -1,
+        speed: int = -1,
         tail: int = 0,
     ) -> int:
         task = len(self.rows)
-        foot = -1
+        footprint = -1
         if work:
-            self.feet.append([(link, ONE) if isinstance(link, int) else link for link in route])
-            foot = len(self.feet) - 1
+            self.footprints.append([(link, ONE) if isinstance(link, int) else link for link in route])
+            footprint = len(self.footprints) - 1
         row = {
             "ns": ns,
             "after": list(after),
-            "foot": foot,
+            "footprint": footprint,
             "work": work << RATE_BITS,
-            "pace": pace,
+            "speed": speed,
             "tail": tail,
             "changing": -1,
         }
@@ -70,35 +70,35 @@ class Build:
         return task
 
     def graph(self) -> TaskGraph:
-        profiles = tuple(self.links + self.paces + self.caps)
-        names = ("ns", "tail", "foot", "work", "cap", "pace", "changing")
+        profiles = tuple(self.links + self.speeds + self.caps)
+        names = ("ns", "tail", "footprint", "work", "cap", "speed", "changing")
         column = {name: np.array([row[name] for row in self.rows], dtype=np.int64) for name in names}
         return check(
             TaskGraph(
                 column["ns"],
                 column["tail"],
-                column["pace"],
-                column["foot"],
+                column["speed"],
+                column["footprint"],
                 column["work"],
                 column["cap"],
                 Csr.from_lists(list(self.streams.values())),
                 Csr.from_lists([row["after"] for row in self.rows]),
-                Csr.from_lists([[link for link, _ in foot] for foot in self.feet]),
-                np.array([weight for foot in self.feet for _, weight in foot], dtype=np.int64),
+                Csr.from_lists([[link for link, _ in footprint] for footprint in self.footprints]),
+                np.array([weight for footprint in self.footprints for _, weight in footprint], dtype=np.int64),
                 np.arange(len(self.links)),
-                np.arange(len(self.paces)) + len(self.links),
+                np.arange(len(self.speeds)) + len(self.links),
                 profiles,
-                cap_profile=np.where(column["changing"] >= 0, column["changing"] + len(self.links + self.paces), -1),
+                cap_profile=np.where(column["changing"] >= 0, column["changing"] + len(self.links + self.speeds), -1),
             )
         )
 
 
-def random_graph(rng: np.random.Generator, *, flows: bool, paces: bool = False, tasks: int = 60) -> TaskGraph:
+def random_graph(rng: np.random.Generator, *, flows: bool, speeds: bool = False, tasks: int = 60) -> TaskGraph:
     """A random acyclic graph: streams, gangs, dependencies, tails, and flows over shared links if asked for."""
     n_streams, n_links = int(rng.integers(1, 7)), int(rng.integers(1, 5))
     b = Build(links=steady(*(int(rng.integers(1, 60)) << RATE_BITS for _ in range(n_links))))
-    if paces:
-        b.paces = [_random_profile(rng, FULL_SPEED) for _ in range(n_streams)]
+    if speeds:
+        b.speeds = [_random_profile(rng, FULL_SPEED) for _ in range(n_streams)]
     for task in range(int(rng.integers(1, tasks))):
         width = int(rng.integers(1, min(3, n_streams) + 1))
         on = sorted(rng.choice(n_streams, width, replace=False).tolist())
@@ -110,8 +110,8 @@ def random_graph(rng: np.random.Generator, *, flows: bool, paces: bool = False, 
             work, tail = int(rng.integers(1, 5000)), _random_tail(rng)
             b.task(int(rng.integers(0, 5)), on=on, after=after, work=work, route=route, cap=cap, tail=tail)
         else:
-            pace = on[0] if paces else -1
-            b.task(int(rng.integers(0, 200)), on=on, after=after, pace=pace, tail=_random_tail(rng))
+            speed = on[0] if speeds else -1
+            b.task(int(rng.integers(0, 200)), on=on, after=after, speed=speed, tail=_random_tail(rng))
     return b.graph()
 
 
@@ -232,14 +232,14 @@ def lift(base: Base, copies: int, rng: np.random.Generator) -> Skeleton:
         slots=slots,
         kind=np.repeat(np.array(base.kind), copies),
         patterns=1,
-        feet=Csr.from_pairs(row, link, n_comms * copies),
-        foot_weight=weight[order],
+        footprints=Csr.from_pairs(row, link, n_comms * copies),
+        footprint_weight=weight[order],
         link_profile=np.repeat(np.array(base.link_profile), copies),
     )
 
 
 def with_profile(skeleton: Skeleton, profile: Profile, *, rank: int | None = None, link: int | None = None) -> Skeleton:
-    """The skeleton with one rank's pace or one link's capacity replaced: a broken symmetry."""
+    """The skeleton with one rank's speed or one link's capacity replaced: a broken symmetry."""
     changed: dict[str, Any] = {"profiles": (*skeleton.profiles, profile)}
     for name, at in (("speed", rank), ("link_profile", link)):
         if at is not None:

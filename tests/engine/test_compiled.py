@@ -105,8 +105,8 @@ def test_what_outgrows_64_bits_on_the_way_goes_to_the_event_loop() -> None:
 
 @needs_numba
 def test_refusals() -> None:
-    b = Build(paces=[Profile((0, 5), (FULL_SPEED, FULL_SPEED // 2))])
-    b.task(10, on="p", pace=0)
+    b = Build(speeds=[Profile((0, 5), (FULL_SPEED, FULL_SPEED // 2))])
+    b.task(10, on="p", speed=0)
     assert "speed" in compiled.why_not(b.graph())
     with pytest.raises(UserError, match="compiled engine"):
         compiled.simulate(b.graph())

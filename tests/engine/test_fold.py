@@ -110,10 +110,10 @@ def bare(members: list[list[int]], *, speed: list[int] | None = None) -> Skeleto
     template = Template(turns, np.array([10, 0, 0]), zeros, Csr.from_lists([[], [0], [1]]), Csr.from_lists([[0], [1, 2]]))
     tariff = Tariff(*(np.full((1, 1), value) for value in (5, 0, UNCAPPED, 0, 0, -1)))
     profiles = (Profile.constant(FULL_SPEED), Profile.constant(FULL_SPEED // 2))
-    feet = Csr.from_lists([[] for _ in members])
+    footprints = Csr.from_lists([[] for _ in members])
     return Skeleton(
         (template,), tariff, profiles, np.zeros(ranks, dtype=np.int64), np.array(speed or [0] * ranks), slots,
-        np.zeros(len(members), dtype=np.int64), 1, feet, none, none,
+        np.zeros(len(members), dtype=np.int64), 1, footprints, none, none,
     )  # fmt: skip
 
 
@@ -146,18 +146,21 @@ def _stable_by_definition(skeleton: Skeleton, partition: Partition) -> bool:
         for r, c in enumerate(row):
             if c >= 0:
                 members[c].append((slot, rank[r]))
-    feet = skeleton.feet.lists()
-    weights = [skeleton.foot_weight[a:b].tolist() for a, b in zip(skeleton.feet.ptr, skeleton.feet.ptr[1:], strict=False)]
+    footprints = skeleton.footprints.lists()
+    weights = [
+        skeleton.footprint_weight[a:b].tolist()
+        for a, b in zip(skeleton.footprints.ptr, skeleton.footprints.ptr[1:], strict=False)
+    ]
     load: list[dict[int, int]] = [{} for _ in link]
-    for foot, (crossed, weight) in enumerate(zip(feet, weights, strict=True)):
+    for footprint, (crossed, weight) in enumerate(zip(footprints, weights, strict=True)):
         for at, w in zip(crossed, weight, strict=True):
-            load[at][comm[foot]] = load[at].get(comm[foot], 0) + w
+            load[at][comm[footprint]] = load[at].get(comm[footprint], 0) + w
     slot_classes = [[comm[c] if c >= 0 else -1 for c in row] for row in skeleton.slots[:, np.arange(len(rank))].T.tolist()]
     looks = {
         "rank": [(p, s, tuple(row)) for p, s, row in zip(skeleton.program, skeleton.speed, slot_classes, strict=True)],
         "comm": [
             (k, tuple(sorted(m)), tuple(sorted((link[at], w) for at, w in zip(crossed, weight, strict=True))))
-            for k, m, crossed, weight in zip(skeleton.kind, members, feet, weights, strict=True)
+            for k, m, crossed, weight in zip(skeleton.kind, members, footprints, weights, strict=True)
         ],
         "link": [(p, tuple(sorted(carried.items()))) for p, carried in zip(skeleton.link_profile, load, strict=True)],
     }

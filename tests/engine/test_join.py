@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.engine import des
 from simulator.engine.fold import fold, unfolded
-from simulator.engine.join import join
+from simulator.engine.join import join_skeletons
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.task import FULL_SPEED, Profile, check
 
@@ -39,16 +39,16 @@ def parts_of(seed: int, count: int = 3) -> list[Skeleton]:
 
 def _on(part: Skeleton, capacity: list[Profile], first: int) -> Skeleton:
     """The part on the links from `first` on of all, whose capacities are the same for every part."""
-    feet = replace(part.feet, idx=part.feet.idx + first)
+    footprints = replace(part.footprints, idx=part.footprints.idx + first)
     profiles = (*part.profiles, *capacity)
-    return replace(part, feet=feet, profiles=profiles, link_profile=np.arange(len(capacity)) + len(part.profiles))
+    return replace(part, footprints=footprints, profiles=profiles, link_profile=np.arange(len(capacity)) + len(part.profiles))
 
 
 @given(seeds, st.booleans())
 def test_parts_that_share_no_link_are_each_as_alone(seed: int, folds: bool) -> None:
     parts = parts_of(seed)
     how = fold if folds else unfolded
-    together = how(join(parts))
+    together = how(join_skeletons(parts))
     times, first = des.simulate(check(together.expansion.graph)), 0
     for part in parts:
         alone = unfolded(part)
@@ -66,6 +66,6 @@ def test_every_rank_keeps_its_own_speed(second: int) -> None:
     rng = np.random.default_rng(1)
     one = lift(random_base(rng), 2, rng)
     other = with_profile(one, Profile.constant(second), rank=1)
-    whole = join([one, other])
+    whole = join_skeletons([one, other])
     found = [whole.profiles[i] for i in whole.speed.tolist()]
     assert found == [part.profiles[i] for part in (one, other) for i in part.speed.tolist()]

@@ -17,13 +17,13 @@ from .make import Build, gb_per_s, random_graph, steady
 seeds = st.integers(0, 2**32)
 
 
-def graph_of(seed: int, *, flows: bool = True, paces: bool = False) -> TaskGraph:
-    return random_graph(np.random.default_rng(seed), flows=flows, paces=paces)
+def graph_of(seed: int, *, flows: bool = True, speeds: bool = False) -> TaskGraph:
+    return random_graph(np.random.default_rng(seed), flows=flows, speeds=speeds)
 
 
 @given(seeds, st.booleans())
-def test_streams_are_serial_and_dependencies_hold(seed: int, paces: bool) -> None:
-    graph = graph_of(seed, paces=paces)
+def test_streams_are_serial_and_dependencies_hold(seed: int, speeds: bool) -> None:
+    graph = graph_of(seed, speeds=speeds)
     times = des.simulate(graph)
     before, tail_ns = graph.all_preds()
     assert (times.start_ns[before.row_of] >= times.end_ns[before.idx] + tail_ns).all()
@@ -32,9 +32,9 @@ def test_streams_are_serial_and_dependencies_hold(seed: int, paces: bool) -> Non
 
 
 @given(seeds, st.booleans())
-def test_nothing_waits_for_nothing(seed: int, paces: bool) -> None:
+def test_nothing_waits_for_nothing(seed: int, speeds: bool) -> None:
     """Every task starts at zero, at the arrival of something that it depends on or at the end of what its stream did before."""
-    graph = graph_of(seed, paces=paces)
+    graph = graph_of(seed, speeds=speeds)
     times = des.simulate(graph)
     before, tail_ns = graph.all_preds()
     free_ns = np.zeros(len(graph), dtype=np.int64)
@@ -78,7 +78,7 @@ def _never_overfull(graph: TaskGraph, begins: np.ndarray, ends: np.ndarray, link
     carried = [
         (int(begins[t]), int(ends[t]), int(graph.work[t]) * int(w) >> WEIGHT_BITS)
         for t in np.flatnonzero(graph.work > 0).tolist()
-        for at, w in graph.routes()[int(graph.foot[t])]
+        for at, w in graph.routes()[int(graph.footprint[t])]
         if at == link
     ]
     for low in {begin for begin, _, _ in carried}:
@@ -115,7 +115,7 @@ def _makespan_on_lone_links(seed: int, gb: int) -> int:
 
 @given(seeds)
 def test_replay_is_the_event_loop_where_it_is_legal(seed: int) -> None:
-    graph = graph_of(seed, flows=seed % 3 > 0, paces=seed % 5 == 0)
+    graph = graph_of(seed, flows=seed % 3 > 0, speeds=seed % 5 == 0)
     if why_not(graph):
         with pytest.raises(UserError, match="replay"):
             replay(graph)
@@ -141,8 +141,8 @@ def test_replay_takes_flows_of_one_stream_on_one_link() -> None:
 
 
 def test_replay_refuses_what_changes_speed_meanwhile() -> None:
-    b = Build(paces=[Profile((0, 5), (FULL_SPEED, FULL_SPEED // 2))])
-    b.task(10, on="p", pace=0)
+    b = Build(speeds=[Profile((0, 5), (FULL_SPEED, FULL_SPEED // 2))])
+    b.task(10, on="p", speed=0)
     with pytest.raises(UserError, match="speed"):
         replay(b.graph())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.task import FULL_SPEED, Profile, TaskGraph
 from simulator.errors import Deadlock
 
@@ -69,14 +69,14 @@ def test_s2_1_latency_holds_streams_and_no_link() -> None:
     ("speed", "ends"), [(FULL_SPEED, 100), (FULL_SPEED // 2, 200), (FULL_SPEED * 2, 50), (FULL_SPEED // 3, 301)]
 )
 def test_s2_2_a_pace_stretches_a_task(speed: int, ends: int) -> None:
-    b = Build(paces=steady(speed))
-    b.task(100, on="p", pace=0)
+    b = Build(speeds=steady(speed))
+    b.task(100, on="p", speed=0)
     assert times(b) == [(0, ends)]
 
 
 def test_s2_3_a_change_of_speed_acts_on_what_is_left() -> None:
-    b = Build(paces=[Profile((0, 40, 60), (FULL_SPEED, FULL_SPEED // 4, FULL_SPEED))])
-    b.task(100, on="p", pace=0)
+    b = Build(speeds=[Profile((0, 40, 60), (FULL_SPEED, FULL_SPEED // 4, FULL_SPEED))])
+    b.task(100, on="p", speed=0)
     assert times(b) == [(0, 40 + 20 + 55)]
 
 
@@ -91,14 +91,14 @@ def test_s2_4_a_tail_delays_what_depends_on_a_task_and_neither_its_streams_nor_i
 
 
 def test_s2_4_no_speed_stretches_a_tail() -> None:
-    b = Build(paces=steady(FULL_SPEED // 4))
-    b.task(10, on="p", pace=0, tail=7)
-    b.task(1, on="q", pace=0, after=[0])
+    b = Build(speeds=steady(FULL_SPEED // 4))
+    b.task(10, on="p", speed=0, tail=7)
+    b.task(1, on="q", speed=0, after=[0])
     assert times(b) == [(0, 40), (47, 51)]
 
 
 def test_s2_5_without_a_pace_the_wall_clock_counts() -> None:
-    b = Build(paces=steady(FULL_SPEED // 2))
+    b = Build(speeds=steady(FULL_SPEED // 2))
     b.task(100, on="p")
     assert times(b) == [(0, 100)]
 
@@ -165,7 +165,7 @@ def test_s3_7_capacity_may_change_and_may_be_zero_for_a_while() -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_s3_8_closing_lone_flows_changes_nothing(seed: int) -> None:
     graph = random_graph(np.random.default_rng(seed), flows=True)
-    open_, closed = des.simulate(graph), des.simulate(close(graph))
+    open_, closed = des.simulate(graph), des.simulate(with_fixed_durations(graph))
     assert (open_.start_ns == closed.start_ns).all()
     assert (open_.end_ns == closed.end_ns).all()
 
@@ -174,10 +174,10 @@ def test_s3_8_some_flows_are_closed_and_shared_ones_are_not() -> None:
     b = links(2, 2)
     alone = b.task(0, on="p", work=100, route=[0])
     shared = [b.task(0, on=name, work=100, route=[1]) for name in "qr"]
-    graph = close(b.graph())
-    assert graph.foot[alone] == -1
+    graph = with_fixed_durations(b.graph())
+    assert graph.footprint[alone] == -1
     assert graph.solo_ns[alone] == 50
-    assert (graph.foot[shared] >= 0).all()
+    assert (graph.footprint[shared] >= 0).all()
 
 
 def test_s3_9_a_cap_may_change_and_what_is_left_goes_on_with_the_new_one() -> None:
@@ -199,14 +199,14 @@ def test_s3_9_what_a_falling_cap_leaves_goes_to_others() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_s4_1_the_order_of_tasks_in_the_columns_changes_no_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    graph = random_graph(rng, flows=True, paces=seed % 2 == 0)
+    graph = random_graph(rng, flows=True, speeds=seed % 2 == 0)
     new_of = rng.permutation(len(graph))
     base, moved = des.simulate(graph), des.simulate(_renumbered(graph, new_of))
     assert (moved.start_ns[new_of] == base.start_ns).all()
     assert (moved.end_ns[new_of] == base.end_ns).all()
 
 
-COLUMNS = ("solo_ns", "tail_ns", "pace", "foot", "work", "cap")
+COLUMNS = ("solo_ns", "tail_ns", "speed", "footprint", "work", "cap")
 
 
 def _renumbered(graph: TaskGraph, new_of: np.ndarray) -> TaskGraph:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import simulator as sim
 from simulator.binding.fidelity import Fidelity
 from simulator.engine import compiled, des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
 from simulator.errors import UserError
 from simulator.study import effort, engines
@@ -31,7 +31,7 @@ needs_numba = pytest.mark.skipif(compiled.numba is None, reason="numba, the extr
 def test_every_task_of_random_plans_starts_and_ends_as_in_the_event_loop(of: Scenario) -> None:
     """With slow GPUs, links that are slow for a while, and every rank for itself."""
     skeleton = bound(of).skeleton
-    for graph in (close(fold(skeleton).expansion.graph), unfolded(skeleton).expansion.graph):
+    for graph in (with_fixed_durations(fold(skeleton).expansion.graph), unfolded(skeleton).expansion.graph):
         assert compiled.why_not(graph) == ""
         one, other = des.simulate(graph), compiled.simulate(graph)
         np.testing.assert_array_equal(one.start_ns, other.start_ns)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.binding.fidelity import Fidelity
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay, why_not
 from simulator.errors import UserError
@@ -79,9 +79,9 @@ def test_replay_equals_the_event_loop_under_closed_collectives(of: Scenario) -> 
     graph = fold(bound(of).skeleton).expansion.graph
     if any(p.link and p.until_s for p in of.perturb):
         with pytest.raises(UserError, match="changes during the step"):
-            close(graph, every=True)
+            with_fixed_durations(graph, every=True)
         return
-    closed = close(graph, every=True)
+    closed = with_fixed_durations(graph, every=True)
     one, other = des.simulate(closed), replay(closed)
     np.testing.assert_array_equal(one.start_ns, other.start_ns)
     np.testing.assert_array_equal(one.end_ns, other.end_ns)

@@ -10,7 +10,7 @@ import simulator as sim
 from simulator.binding.bind import Site, bind
 from simulator.binding.conduct import CollectivePolicy
 from simulator.engine import des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold
 from simulator.hardware.cluster import Cluster, LinkSpec
 from simulator.kernels import Kernel
@@ -62,7 +62,7 @@ def makespan_s(algorithm: ModuleType, kind: str, cluster: Cluster, streams: Sequ
     program = Program((), {"body": Body(tuple(ops))}, ((Step("body", "collective"),),), communicators)
     site = Site(cluster, no_kernels, CollectivePolicy({"it": algorithm}, {}, "it"))
     bound = bind(program, Mesh.of({"dp": cluster.gpus}, "dp"), site)
-    return seconds(des.simulate(close(fold(bound.skeleton).expansion.graph)).makespan_ns)
+    return seconds(des.simulate(with_fixed_durations(fold(bound.skeleton).expansion.graph)).makespan_ns)
 
 
 def seconds_alone(algorithm: ModuleType, kind: str, payload_bytes: int, cluster: Cluster) -> float:

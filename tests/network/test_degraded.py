@@ -15,7 +15,7 @@ from simulator.binding.bind import Bound
 from simulator.binding.degraded import RATIO_BITS
 from simulator.binding.perturb import Perturbation, profile
 from simulator.engine import compiled, des
-from simulator.engine.close import close
+from simulator.engine.close import with_fixed_durations
 from simulator.engine.fold import fold, refine, unfolded
 from simulator.engine.task import FULL_SPEED, TaskGraph
 from simulator.errors import UserError
@@ -93,8 +93,8 @@ def test_t7_7_a_link_with_room_to_spare_counts_too() -> None:
         case = of("ndr-ib", *by, plan=plan, nodes=2, **shape)
         bound = bound_of(case, program_of(case))
         named = case.cluster.link_named(uplink.link)
-        assert named in bound.every_link.feet.idx
-        assert named not in bound.skeleton.feet.idx or not by
+        assert named in bound.every_link.footprints.idx
+        assert named not in bound.skeleton.footprints.idx or not by
         found.append(caps_of(bound, "dp"))
     (whole, *_), (left, *_) = found
     np.testing.assert_allclose(left, whole * 0.8, rtol=1e-6)
@@ -145,7 +145,7 @@ def test_for_a_while_all_engines_take_the_same_time_and_it_lies_between_never_an
     expected = des.simulate(whole.expansion.graph)
     for simulate in engines():
         for how in (whole, folded):
-            found = simulate(close(how.expansion.graph))
+            found = simulate(with_fixed_durations(how.expansion.graph))
             for rank in range(skeleton.ranks):
                 mine = whole.expansion.tasks_of(rank)
                 theirs = how.expansion.tasks_of(int(how.class_of[rank]))

@@ -112,7 +112,7 @@ def test_t4_5_what_limits_a_flow_is_full_and_gives_nobody_more(changes: bool, se
         halved = tuple(Profile((0, 300), (p.value[0], p.value[0] // 2)) for p in graph.profiles)
         graph = graph.with_columns(profiles=halved)
     times = des.simulate(graph)
-    flows = np.flatnonzero(graph.foot >= 0)
+    flows = np.flatnonzero(graph.footprint >= 0)
     moves_ns = times.start_ns + graph.solo_ns
     found = limited(graph, times, flows)
     routes = graph.routes()
@@ -120,15 +120,15 @@ def test_t4_5_what_limits_a_flow_is_full_and_gives_nobody_more(changes: bool, se
     np.add.at(lasted, found.flow, found.until_ns - found.from_ns)
     np.testing.assert_array_equal(lasted[flows], (times.end_ns - moves_ns)[flows])
     for flow, limit, *ends in zip(found.flow, found.limit, found.from_ns, found.until_ns - 1, strict=True):
-        foot, links, fills = found.limits[limit]
-        assert foot == graph.foot[flow]
+        footprint, links, fills = found.limits[limit]
+        assert footprint == graph.footprint[flow]
         for now in ends:
             moving = [f for f in flows.tolist() if moves_ns[f] <= now < times.end_ns[f]]
             room = {i: p.value[int(now >= 300 and changes)] << WEIGHT_BITS for i, p in enumerate(graph.profile_of_link)}
-            rate = fill({f: (routes[graph.foot[f]], cap_at(graph, f, now)) for f in moving}, dict(room))
-            load = {link: sum(rate[f] * w for f in moving for of, w in routes[graph.foot[f]] if of == link) for link in room}
-            top = {link: max([rate[f] for f in moving if link in dict(routes[graph.foot[f]])], default=0) for link in room}
-            crossed = [link for link, _ in routes[foot]]
+            rate = fill({f: (routes[graph.footprint[f]], cap_at(graph, f, now)) for f in moving}, dict(room))
+            load = {link: sum(rate[f] * w for f in moving for of, w in routes[graph.footprint[f]] if of == link) for link in room}
+            top = {link: max([rate[f] for f in moving if link in dict(routes[graph.footprint[f]])], default=0) for link in room}
+            crossed = [link for link, _ in routes[footprint]]
             full = [x for x in crossed if load[x] > (1 - TOLERANCE) * room[x] and rate[flow] > (1 - TOLERANCE) * top[x]]
             fullest = max(load[x] / room[x] for x in crossed)
             expected = full or [x for x in crossed if load[x] / room[x] >= (1 - TOLERANCE) * fullest]

@@ -90,7 +90,7 @@ def test_a_survey_writes_what_it_measured_on_what_and_what_it_tells(tmp_path: Pa
 def test_rows_of_a_gpu_in_the_catalog_give_a_profile(tmp_path: Path) -> None:
     """The rows of a CPU, with what is predicted of a GPU for their times."""
     trainsim(*measure(tmp_path, "--budget", "5 min"))
-    path, by = tmp_path / "raw.csv", Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shelf())
+    path, by = tmp_path / "raw.csv", Estimator(kernel_fits.gpu("h100"), "bf16", kernel_fits.shipped())
     kernels = [(row, kernel_of(row.probe)) for row in rows_of(path)]
     times = [row.seconds if kernel is None else by.estimate(kernel).seconds for row, kernel in kernels]
     path.write_text(

@@ -62,7 +62,7 @@ def table(*ops: str, noise: float = NOISE) -> list[Measured]:
 
 @cache
 def made() -> Profile:
-    return profile(table("gemm", "attention", "add", "copy", "embedding"), kernel_fits.gpu(GPU), kernel_fits.shelf())
+    return profile(table("gemm", "attention", "add", "copy", "embedding"), kernel_fits.gpu(GPU), kernel_fits.shipped())
 
 
 def test_constants_that_a_table_was_made_from_come_back() -> None:
@@ -94,7 +94,7 @@ def test_the_error_of_a_fit_is_that_of_sizes_that_it_did_not_see() -> None:
 
 
 def test_what_few_rows_do_not_tell_is_not_claimed_to_be_sure() -> None:
-    few = profile(table("gemm")[:6], kernel_fits.gpu(GPU), kernel_fits.shelf())
+    few = profile(table("gemm")[:6], kernel_fits.gpu(GPU), kernel_fits.shipped())
     (judged,) = few.fits
     assert judged.held_out == 0
     assert judged.fit.sigma >= 0.1
@@ -104,10 +104,10 @@ def test_rows_that_no_fit_takes_are_counted_with_the_reason() -> None:
     rows = [*table("gemm")[:6], Measured("h200", Probe("launch", "fp32", 8), 1.0)]
     rows += [Measured("h200", Probe("gemm", "tf32", 64, 64, 64), 1.0)]
     rows += [replace(row, role="sanity") for row in rows[:2]]
-    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shipped())
     assert found.unused == {"no model of launch": 1, "the role 'sanity'": 2, "tf32 takes the fit of bf16": 1}
     with pytest.raises(UserError, match="nothing to fit in 1 rows"):
-        profile(rows[6:7], kernel_fits.gpu(GPU), kernel_fits.shelf())
+        profile(rows[6:7], kernel_fits.gpu(GPU), kernel_fits.shipped())
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_what_is_beside_products_has_a_name(tmp_path: Path) -> None:
         fit_files.load(tmp_path / "mine.yaml")
 
 
-@pytest.mark.parametrize("name", sorted(kernel_fits.shelf().fits))
+@pytest.mark.parametrize("name", sorted(kernel_fits.shipped().fits))
 def test_what_ships_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     """Constants that change something are written, and those that do not come back as they were."""
-    fits = [replace(fit, constants=replace(fit.constants, **moved(fit.constants))) for fit in kernel_fits.shelf().fits[name]]
+    fits = [replace(fit, constants=replace(fit.constants, **moved(fit.constants))) for fit in kernel_fits.shipped().fits[name]]
     (tmp_path / "mine.yaml").write_text(fit_files.text(name, fits, "a profile"))
     again = fit_files.load(tmp_path / "mine.yaml")[1]
     assert [fit.constants for fit in again] == [fit.constants for fit in fits]
@@ -151,7 +151,7 @@ def moved(constants: Any) -> dict[str, float]:
 
 def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
     gpu = kernel_fits.gpu("h100")
-    shipped = next(fit for fit in kernel_fits.shelf().fits["h100"] if fit.dtype == "fp8_block")
+    shipped = next(fit for fit in kernel_fits.shipped().fits["h100"] if fit.dtype == "fp8_block")
     on = machine(gpu, "fp8")
     sizes = [(m, n, k) for m in (256, 512, 1024, 4096) for n in (2048, 6144, 8192) for k in (1024, 4096, 8192)]
     m, n, k = (np.array(column, dtype=np.float64) for column in zip(*sizes, strict=True))
@@ -161,9 +161,9 @@ def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
     seconds = seconds + spilled_s(4.0, on, m, n, k)
     probes = [Probe("gemm", "fp8_block", *one, variant="TN fwd") for one in sizes]
     rows = [Measured("h100", probe, took) for probe, took in zip(probes, seconds.tolist(), strict=True)]
-    found = profile(rows, gpu, kernel_fits.shelf()).fits[0].fit
+    found = profile(rows, gpu, kernel_fits.shipped()).fits[0].fit
     assert found.beside["spill_us"] == pytest.approx(4.0, rel=0.05)
-    assert profile(rows[:3], gpu, kernel_fits.shelf()).fits[0].fit.beside == shipped.beside
+    assert profile(rows[:3], gpu, kernel_fits.shipped()).fits[0].fit.beside == shipped.beside
 
 
 # Operators beside pointwise kernels -----------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def norms() -> list[Measured]:
 
 def test_operators_that_were_measured_go_by_their_own_ratio() -> None:
     """Within the error that is told, at sizes between the measured ones; what was not measured keeps the general one."""
-    found = profile(norms(), kernel_fits.gpu(GPU), kernel_fits.shelf())
+    found = profile(norms(), kernel_fits.gpu(GPU), kernel_fits.shipped())
     (judged,) = found.fits
     assert {ratio.op for ratio in judged.ratios} == {"rmsnorm", "rmsnorm_backward", "softmax", "softmax_backward", "adam"}
     assert all(0.05 <= ratio.error < 3 * NOISE for ratio in judged.ratios)
@@ -200,7 +200,7 @@ def test_operators_that_were_measured_go_by_their_own_ratio() -> None:
 @pytest.mark.parametrize("mark", [{"operators": 8}, {"probe": Probe("rmsnorm", "bf16", 4096, 4096, variant="eager")}])
 def test_rows_of_several_operators_tell_nothing_about_one_kernel(mark: dict[str, Any]) -> None:
     rows = [replace(row, **mark) if row.probe.op == "rmsnorm" else row for row in norms()]
-    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    found = profile(rows, kernel_fits.gpu(GPU), kernel_fits.shipped())
     assert "rmsnorm" not in found.fits[0].fit.ratios
     assert found.unused["rmsnorm: several operators, which a run has one by one"] == 18
 
@@ -208,7 +208,7 @@ def test_rows_of_several_operators_tell_nothing_about_one_kernel(mark: dict[str,
 def test_without_pointwise_kernels_ratios_are_to_those_that_ship() -> None:
     """Which are of another machine: their own word stays transferred, that of the operators is measured."""
     gpu = kernel_fits.gpu("h100")
-    found = profile(table("gemm", "softmax"), gpu, kernel_fits.shelf())
+    found = profile(table("gemm", "softmax"), gpu, kernel_fits.shipped())
     judged = found.fits[-1]
     assert (judged.fit.family, judged.fit.rows) == ("rowwise", 0)
     by = Estimator(gpu, "bf16", kernel_fits.overlaid(gpu, "h100", [judged.fit]))
@@ -220,15 +220,15 @@ def test_small_rows_and_rows_that_disagree_give_no_ratio() -> None:
     """Of one large row the ratio is, and its error says that it is one."""
     rows = norms()
     small = [row for row in rows if row.probe.op != "rmsnorm" or row.probe.m * row.probe.n < 2**21]
-    found = profile(small, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    found = profile(small, kernel_fits.gpu(GPU), kernel_fits.shipped())
     assert found.unused["no large row of rmsnorm"] == 1
     largest = max((row for row in rows if row.probe.op == "rmsnorm"), key=lambda row: row.seconds)
-    (judged,) = profile([*small, largest], kernel_fits.gpu(GPU), kernel_fits.shelf()).fits
+    (judged,) = profile([*small, largest], kernel_fits.gpu(GPU), kernel_fits.shipped()).fits
     assert {ratio.op: (ratio.rows, ratio.error) for ratio in judged.ratios}["rmsnorm"] == (1, 0.15)
     wild = [
         replace(row, seconds=row.seconds * (1 + 9 * (i % 2))) if row.probe.op == "rmsnorm" else row for i, row in enumerate(rows)
     ]
-    found = profile(wild, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    found = profile(wild, kernel_fits.gpu(GPU), kernel_fits.shipped())
     assert "rmsnorm" not in found.fits[0].fit.ratios
     assert [count for reason, count in found.unused.items() if "no one ratio comes nearer to rmsnorm than" in reason] == [18]
 
@@ -269,7 +269,7 @@ def test_slowed_constants_give_times_that_are_as_much_longer(family: str, times:
 def step(slower: float) -> list[Measured]:
     """What the trace of a step of a model gives: many products, attention once each way, one norm."""
     gpu = kernel_fits.gpu("h100")
-    by = Estimator(gpu, "bf16", kernel_fits.shelf())
+    by = Estimator(gpu, "bf16", kernel_fits.shipped())
     probes = [Probe("gemm", "bf16", 4096, n, 4096, variant="fwd") for n in range(1024, 9216, 1024)]
     probes += [Probe(f"attention_{way}", "bf16", 0, 0, 0, 1, 8192, 32, 8, 128, True, "fa3") for way in ("fwd", "bwd")]
     probes += [Probe("rmsnorm", "bf16", 8192, 4096)]
@@ -285,7 +285,7 @@ def test_one_row_of_attention_and_of_a_norm_is_enough_to_be_measured(tmp_path: P
     assert "attention bf16 fa3: too few rows for a fit; 2 times that of h100 bf16 fa3" in said.out
     assert 'source: "not stated: 2 times that of h100 bf16 fa3"' in (tmp_path / "mine.yaml").read_text()
     gpu = kernel_fits.gpu("h100", str(tmp_path / "mine.yaml"))
-    mine, ships = (Estimator(gpu, "bf16", shelf) for shelf in (kernel_fits.shelf_for(gpu), kernel_fits.shelf()))
+    mine, ships = (Estimator(gpu, "bf16", fit_library) for fit_library in (kernel_fits.fits_for(gpu), kernel_fits.shipped()))
     forward = Attention(1, 8192, 32, 8, 128, True, 2)
     backward, norm = replace(forward, part=Part.INPUT_GRADIENT), Rowwise("rmsnorm", 8192, 4096, 2, 4)
     for kernel, times in ((forward, 2.0), (replace(forward, seq=4096), 2.0), (backward, 2.4), (norm, 2.0)):
@@ -298,11 +298,11 @@ def test_one_row_of_attention_and_of_a_norm_is_enough_to_be_measured(tmp_path: P
 
 def test_one_row_is_measured_at_its_own_size_only() -> None:
     """Elsewhere the fit that was scaled speaks, as surely as without the row; beyond what that was measured at, less."""
-    gpu, ships = kernel_fits.gpu("gb200"), kernel_fits.shelf()
+    gpu, ships = kernel_fits.gpu("gb200"), kernel_fits.shipped()
     rows = [Measured("GB200", Probe("gemm", "bf16", 8192, 8192, 8192), 7e-4)]
     rows += [Measured("GB200", Probe("rmsnorm", "bf16", 65536, 8192), 4e-4)]
     fits = [judged.fit for judged in profile(rows, gpu, ships).fits]
-    mine, others = (Estimator(gpu, "bf16", shelf) for shelf in (kernel_fits.overlaid(gpu, gpu.name, fits), ships))
+    mine, others = (Estimator(gpu, "bf16", fit_library) for fit_library in (kernel_fits.overlaid(gpu, gpu.name, fits), ships))
     said = {size: mine.estimate(Gemm(*size, 2)) for size in ((8192, 8192, 8192), (16, 1024, 1024), (3000, 3000, 10**6))}
     how = {size: (one.provenance, one.extrapolated) for size, one in said.items()}
     assert list(how.values()) == [("measured", False), ("transferred", False), ("transferred", True)]
@@ -314,7 +314,7 @@ def test_one_row_is_measured_at_its_own_size_only() -> None:
 
 def test_what_was_scaled_is_read_as_it_was_written(tmp_path: Path) -> None:
     rows = [row for row in step(1.5) if row.probe.op != "gemm"]
-    fits = tuple(judged.fit for judged in profile(rows, kernel_fits.gpu("h100"), kernel_fits.shelf()).fits)
+    fits = tuple(judged.fit for judged in profile(rows, kernel_fits.gpu("h100"), kernel_fits.shipped()).fits)
     (tmp_path / "mine.yaml").write_text(fit_files.text("h100", fits, "a profile"))
     again = fit_files.load(tmp_path / "mine.yaml")[1]
     assert [fit.transferred_ranges for fit in again] == [fit.transferred_ranges for fit in fits]
@@ -328,7 +328,7 @@ def test_few_rows_that_no_one_factor_explains_are_left_out_with_the_reason() -> 
     rows = step(1.0)
     forward = next(row for row in rows if row.probe.op == "attention_fwd")
     rows.append(replace(forward, probe=replace(forward.probe, seq=4096), seconds=forward.seconds * 3))
-    found = profile(rows, kernel_fits.gpu("h100"), kernel_fits.shelf())
+    found = profile(rows, kernel_fits.gpu("h100"), kernel_fits.shipped())
     assert found.unused == {"few rows of attention bf16 fa3, which no one factor explains": 3}
 
 
@@ -438,16 +438,16 @@ def test_fit_writes_a_profile_that_a_run_takes(csv: Path, tmp_path: Path) -> Non
 def test_kernels_that_a_profile_says_nothing_about_keep_their_constants(csv: Path, tmp_path: Path) -> None:
     trainsim("calibrate", "fit", csv, "--out", tmp_path / "mine.yaml")
     cluster = sim.cluster("dgx-h100", gpu={"name": "h100", "profile": str(tmp_path / "mine.yaml")})
-    mine, shipped = kernel_fits.shelf_for(cluster.gpu), kernel_fits.shelf()
+    mine, shipped = kernel_fits.fits_for(cluster.gpu), kernel_fits.shipped()
     assert [fit.source for fit in mine.fits["h100"] if (fit.family, fit.dtype) == ("gemm", "bf16")] == [COLD]
     assert [f for f in mine.fits["h100"] if f.family == "attention"] == []
     assert mine.fits["h100 as it ships"] == shipped.fits["h100"]
     attention = Attention(1, 8192, 32, 8, 128, True, 2)
-    own, other = (Estimator(cluster.gpu, "bf16", shelf).estimate(attention) for shelf in (mine, shipped))
+    own, other = (Estimator(cluster.gpu, "bf16", fit_library).estimate(attention) for fit_library in (mine, shipped))
     assert own.seconds == other.seconds
     assert (own.provenance, own.model) == ("transferred", "attention: bf16 fa3 of h100 as it ships")
     assert own.sigma == pytest.approx(math.hypot(other.sigma, BORROWED_SIGMA)), "another machine of the kind was measured"
-    assert kernel_fits.shelf_for(sim.cluster("dgx-h100").gpu) == shipped
+    assert kernel_fits.fits_for(sim.cluster("dgx-h100").gpu) == shipped
 
 
 @pytest.mark.parametrize("whose", ["h100", "my-h100"])

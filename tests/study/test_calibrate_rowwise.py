@@ -68,7 +68,7 @@ def claims(found: Profile) -> dict[str, float]:
 @pytest.mark.parametrize("dtypes", [("bf16",), ("fp32",), ("bf16", "fp32")], ids=" and ".join)
 def test_a_table_is_predicted_by_its_own_profile_as_well_as_the_fit_claims(tmp_path: Path, dtypes: tuple[str, ...]) -> None:
     table = rows(*dtypes)
-    found = profile(table, kernel_fits.gpu(GPU), kernel_fits.shelf())
+    found = profile(table, kernel_fits.gpu(GPU), kernel_fits.shipped())
     assert not found.unused
     claimed = claims(found)
     (tmp_path / "table.csv").write_text(text(table))
@@ -90,7 +90,7 @@ def test_a_table_is_predicted_by_its_own_profile_as_well_as_the_fit_claims(tmp_p
 
 def test_backward_rows_that_were_timed_one_by_one_have_ratios_of_their_own() -> None:
     """Beside those of a survey: each belongs to its own count of bytes."""
-    (judged,) = profile(rows("bf16", "fp32"), kernel_fits.gpu(GPU), kernel_fits.shelf()).fits
+    (judged,) = profile(rows("bf16", "fp32"), kernel_fits.gpu(GPU), kernel_fits.shipped()).fits
     told = {op: ratio[0] for op, ratio in judged.fit.ratios.items()}
     wanted = {"dropout": 0.95, "autograd_dropout": 1.12, "mul": 1.7, "autograd_mul": 0.95, "tanh": 1.5, "autograd_tanh": 0.97}
     wanted |= {"embedding": 2.5, "one_id_embedding": 6.5, "autograd_add": 0.6, "autograd_pow": 1.02}

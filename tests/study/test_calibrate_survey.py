@@ -94,7 +94,7 @@ def test_what_is_written_out_is_compared_with_what_is_predicted_of_that(tmp_path
     for probe in probes:
         kernel = kernel_of(probe)
         assert kernel is not None
-        by = Estimator(gpu, "bf16", kernel_fits.shelf(), Options(eager=probe.variant == "eager"))
+        by = Estimator(gpu, "bf16", kernel_fits.shipped(), Options(eager=probe.variant == "eager"))
         rows.append(row(probe, by.estimate(kernel).seconds))
     written = fit_table.fit_survey(measured(tmp_path / "there", *rows))
     assert written.profile

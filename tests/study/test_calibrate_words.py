@@ -50,7 +50,7 @@ def row(**cells: str) -> dict[str, str]:
 
 def took_us(probe: Probe) -> float:
     """What the kernels of a row take that were timed together, the library left to chance."""
-    by = Estimator(kernel_fits.gpu("h100"), probe.dtype, kernel_fits.shelf(), Options("", eager=True))
+    by = Estimator(kernel_fits.gpu("h100"), probe.dtype, kernel_fits.shipped(), Options("", eager=True))
     return 1e6 * sum(by.estimate(kernel).seconds for kernel in kernels_of(probe))  # TOLERANCE: microseconds
 
 
@@ -96,9 +96,9 @@ def test_columns_add_up_what_was_timed_together() -> None:
     probes += [Probe(f"attention_{way}", "bf16", 0, 0, 0, 2, 2048, 16, 4, 128, True) for way in ("fwd", "bwd", "fwd_bwd")]
     for group in groups(measured(probes), gpu, unused):
         family = group.family.name
-        (fit,) = [f for f in kernel_fits.shelf().fits["h100"] if (f.family, f.dtype, f.library) in (
+        (fit,) = [f for f in kernel_fits.shipped().fits["h100"] if (f.family, f.dtype, f.library) in (
             ("gemm", "bf16", "any"), ("attention", "bf16", "fa3")) and f.family == family]  # fmt: skip
-        by = Estimator(gpu, "bf16", kernel_fits.shelf(), Options("fa3" if family == "attention" else ""))
+        by = Estimator(gpu, "bf16", kernel_fits.shipped(), Options("fa3" if family == "attention" else ""))
         whole: list[Any] = [kernels_of(one.probe) for one in group.rows]
         alone = [sum(by.estimate(replace(k, element_bytes=2)).seconds for k in ks) for ks in whole]
         assert group.family.seconds(fit.constants, group.timed, np.array([])).tolist() == pytest.approx(alone)
@@ -123,13 +123,13 @@ def test_experts_of_a_table_are_fitted_and_a_profile_speaks_for_them(tmp_path: P
         Measured("H200", Probe("moe_ffn", "bf16", m, n, k, e, variant=f"topk{t}"), true_s(m, n, k, e, t))
         for m, n, k, e, t in sizes
     ]
-    (judged,) = profile(rows, gpu, kernel_fits.shelf()).fits
+    (judged,) = profile(rows, gpu, kernel_fits.shipped()).fits
     assert (judged.fit.family, judged.fit.rows) == ("moe", len(rows))
     assert judged.held_out
     (tmp_path / "table.csv").write_text(text(rows))
     trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml")
     own = kernel_fits.gpu("h200", str(tmp_path / "mine.yaml"))
-    made = Estimator(own, "bf16", kernel_fits.shelf_for(own)).estimate(Experts(2048, 1024, 5120, 64, 6, 2))
+    made = Estimator(own, "bf16", kernel_fits.fits_for(own)).estimate(Experts(2048, 1024, 5120, 64, 6, 2))
     assert made.seconds == pytest.approx(true_s(2048, 1024, 5120, 64, 6), rel=3 * judged.fit.sigma)
     assert (made.provenance, made.extrapolated) == ("measured", False)
 
@@ -147,8 +147,8 @@ def test_experts_of_a_table_are_fitted_and_a_profile_speaks_for_them(tmp_path: P
 def test_constants_that_no_kernel_can_have_are_refused_with_their_line(
     tmp_path: Path, family: str, name: str, value: float
 ) -> None:
-    fit = next(f for f in kernel_fits.shelf().fits["a100-pcie-80gb"] if f.family == family) if family == "rowwise" else next(
-        f for f in kernel_fits.shelf().fits["h100"] if f.family == family
+    fit = next(f for f in kernel_fits.shipped().fits["a100-pcie-80gb"] if f.family == family) if family == "rowwise" else next(
+        f for f in kernel_fits.shipped().fits["h100"] if f.family == family
     )  # fmt: skip
     made: Any = replace(fit.constants, **{name: value})
     file = tmp_path / "mine.yaml"

@@ -59,7 +59,7 @@ def test_tables_hold_them_and_runs_do_not() -> None:
         for changes in ({}, {"m": "513"}, {"variant": ""})
     )
     gpu = kernel_fits.gpu("h100")
-    by = Estimator(gpu, "fp8_block", kernel_fits.shelf_for(gpu))
+    by = Estimator(gpu, "fp8_block", kernel_fits.fits_for(gpu))
     alone = by.estimate(Gemm(512, 6144, 8192, 1)).seconds
     assert plain == pytest.approx(alone * US_PER_S)
     assert wide - plain == pytest.approx(GEMM.cast_s(by, 512, 8192, 1) * US_PER_S + 64 * by.beside(SPILL_US))
@@ -68,7 +68,7 @@ def test_tables_hold_them_and_runs_do_not() -> None:
 
 def test_only_gpus_that_run_those_kernels_have_them() -> None:
     found = {
-        name: Estimator(kernel_fits.gpu(name), "fp8_block", kernel_fits.shelf()).beside(SPILL_US) for name in ("h200", "b200")
+        name: Estimator(kernel_fits.gpu(name), "fp8_block", kernel_fits.shipped()).beside(SPILL_US) for name in ("h200", "b200")
     }
     assert found["h200"] > 0
     assert found["b200"] == 0

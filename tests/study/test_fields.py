@@ -152,9 +152,9 @@ def tasks(run: sim.Run) -> tuple[Any, ...]:
     timeline = run.engine_timeline
     graph = timeline.expansion.graph
     durations = (graph.solo_ns, graph.tail_ns, graph.work, graph.cap)
-    columns = (*durations, graph.pace, graph.foot, graph.foot_weight, graph.link_profile)
-    relations = (graph.streams, graph.preds, graph.feet)
-    arrays = (*columns, graph.pace_profile, *(a for csr in relations for a in (csr.ptr, csr.idx)), timeline.class_of)
+    columns = (*durations, graph.speed, graph.footprint, graph.footprint_weight, graph.link_profile)
+    relations = (graph.streams, graph.preds, graph.footprints)
+    arrays = (*columns, graph.speed_profile, *(a for csr in relations for a in (csr.ptr, csr.idx)), timeline.class_of)
     times = (timeline.times.start_ns, timeline.times.end_ns)
     return (*(array.tobytes() for array in (*arrays, *times)), graph.profiles, run.memory)
 

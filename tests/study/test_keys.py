@@ -107,7 +107,7 @@ def test_pods_of_a_shape_without_them_are_said_to_have_no_effect(shape: str, nod
 
 
 def test_a_profile_shows(tmp_path: Path) -> None:
-    fits = [fit for fit in kernel_fits.shelf().fits["h100"] if fit.family == "gemm"]
+    fits = [fit for fit in kernel_fits.shipped().fits["h100"] if fit.family == "gemm"]
     file = tmp_path / "mine.yaml"
     file.write_text(fit_files.text("mine", fits, "a profile"))
     profiled = changed(BASE, {"cluster.gpu.profile": str(file)})

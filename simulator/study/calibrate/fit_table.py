@@ -74,7 +74,7 @@ def profile_of(path: Path, gpu: str = "") -> FittedTable:
     name, own = _rows_on(rows_of(path, gpu), gpu)
     on = kernel_fits.gpu(gpu or name)
     rows, impossible = split_possible(own, on, path)
-    return FittedTable(profile(rows, on, kernel_fits.shelf()), on, tuple(rows), tuple(impossible))
+    return FittedTable(profile(rows, on, kernel_fits.shipped()), on, tuple(rows), tuple(impossible))
 
 
 def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured]]:

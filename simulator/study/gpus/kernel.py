@@ -82,10 +82,10 @@ def time_kernel(asked: Asked, by: Software = Software()) -> dict[str, Any]:
         lambda: kernel_fits.gpu(asked.gpu, by.profile),
         lambda: _known_dtype(dtype),
         lambda: _known_op(asked),
-        lambda: known_library(by.library, kernel_fits.shelf()),
+        lambda: known_library(by.library, kernel_fits.shipped()),
     )
     gpu = replace(gpu, site_scalar=by.site_scalar) if by.site_scalar else gpu
-    fits = kernel_fits.shelf_for(gpu)
+    fits = kernel_fits.fits_for(gpu)
     estimator = Estimator(gpu, dtype, fits, Options(known_library(by.library, fits), by.eager, tensor_cores=dtype != "fp32"))
     gpu.peak(estimator.peak_dtype)
     made, flop, moved = _kernels(asked, estimator)

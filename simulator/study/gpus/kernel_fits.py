@@ -21,34 +21,34 @@ AS_IT_SHIPS = "as it ships"
 
 
 @cache
-def shelf() -> FitLibrary:
+def shipped() -> FitLibrary:
     """Every fit that ships."""
-    return shelf_of(dict(load(path) for path in sorted(folder().glob("*.yaml"))))
+    return fits_of(dict(load(path) for path in sorted(folder().glob("*.yaml"))))
 
 
-def shelf_for(owner: Gpu) -> FitLibrary:
+def fits_for(owner: Gpu) -> FitLibrary:
     """Every fit that ships, behind those of a GPU's own profile, which go first for the kernels that they are of."""
     if not owner.profile:
-        return shelf()
+        return shipped()
     return overlaid(owner, owner.name, load(Path(owner.profile))[1])
 
 
 def overlaid(owner: Gpu, measured: str, fits: Sequence[Fit]) -> FitLibrary:
     """Every fit that ships, behind fits of a GPU of the name `measured`. If that is `owner` itself, what ships for such GPUs
     is that of a sister: it was not measured on this machine."""
-    shipped = shelf()
+    fit_library = shipped()
     if measured != owner.name:
         kinds = [(fit.family, fit.dtype) for fit in fits]
-        rest = [fit for fit in shipped.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
-        return FitLibrary({**shipped.fits, measured: (*fits, *rest)}, {**shipped.gpus, measured: gpu(measured)})
-    found, gpus = {**shipped.fits, measured: fits}, {**shipped.gpus, measured: owner}
-    if measured in shipped.fits:
+        rest = [fit for fit in fit_library.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
+        return FitLibrary({**fit_library.fits, measured: (*fits, *rest)}, {**fit_library.gpus, measured: gpu(measured)})
+    found, gpus = {**fit_library.fits, measured: fits}, {**fit_library.gpus, measured: owner}
+    if measured in fit_library.fits:
         sister = f"{measured} {AS_IT_SHIPS}"
-        found[sister], gpus[sister] = shipped.fits[measured], shipped.gpus[measured]
+        found[sister], gpus[sister] = fit_library.fits[measured], fit_library.gpus[measured]
     return FitLibrary(found, gpus, tuple(fits))
 
 
-def shelf_of(fits: Mapping[str, tuple[Fit, ...]]) -> FitLibrary:
+def fits_of(fits: Mapping[str, tuple[Fit, ...]]) -> FitLibrary:
     """Fits, with the GPUs of the catalog that they were measured on."""
     return FitLibrary(fits, {name: gpu(name) for name in fits})
 
@@ -59,7 +59,7 @@ def like(one: Gpu) -> Gpu:
     def far(other: Gpu) -> tuple[bool, float]:
         return not same_kernels(one, other), abs(likeness(other) - likeness(one))
 
-    return min(shelf().gpus.values(), key=far)
+    return min(shipped().gpus.values(), key=far)
 
 
 def gpu(name: str, profile: str = "") -> Gpu:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...engine.close import close
+from ...engine.close import with_fixed_durations
 from ...engine.fabric import Fabric
 from ...engine.task import WEIGHT_BITS, Array, TaskGraph
 from ...engine.timeline import Times
@@ -27,7 +27,7 @@ LEAVES, JOINS, RESIZES, RECAPS = range(4)
 class Limit(NamedTuple):
     """What limits whatever moves over a footprint."""
 
-    foot: int
+    footprint: int
     links: tuple[int, ...]
     """Of the footprint."""
     full: bool
@@ -53,7 +53,7 @@ class Limited:
 def limited(graph: TaskGraph, times: Times, flows: Array, *, alone: bool = False) -> Limited:
     """What limits each of some flows while it moves; `alone`, as if each had its links to itself."""
     moves_ns = np.minimum(times.start_ns + graph.solo_ns, times.end_ns)
-    shares = close(graph, every=alone).foot >= 0
+    shares = with_fixed_durations(graph, every=alone).footprint >= 0
     changes = [(flow, int(moves_ns[flow]), limit) for flow, limit in _alone(graph, flows[~shares[flows]], each=alone)]
     among = np.flatnonzero(shares & (moves_ns < times.end_ns) & _meets(flows, moves_ns, times.end_ns))
     changes += _Replay(graph, set(flows[shares[flows]].tolist())).changes(among, moves_ns, times.end_ns)
@@ -78,18 +78,18 @@ def _alone(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int,
     what they can, full unless the flow goes slower than they let it.
     """
     capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
-    weight = graph.alone_weight if each and graph.alone_weight is not None else graph.foot_weight
-    load = weight / capacity[graph.feet.idx]
-    most = np.zeros(len(graph.feet))
-    np.maximum.at(most, graph.feet.row_of, load)
-    fullest = load >= (1 - TOLERANCE) * most[graph.feet.row_of]
+    weight = graph.single_weight if each and graph.single_weight is not None else graph.footprint_weight
+    load = weight / capacity[graph.footprints.idx]
+    most = np.zeros(len(graph.footprints))
+    np.maximum.at(most, graph.footprints.row_of, load)
+    fullest = load >= (1 - TOLERANCE) * most[graph.footprints.row_of]
     links_of: dict[int, tuple[int, ...]] = {}
-    full = graph.cap[flows] * most[graph.foot[flows]] >= (1 - TOLERANCE) * (1 << WEIGHT_BITS)
-    for flow, foot, fills in zip(flows.tolist(), graph.foot[flows].tolist(), full.tolist(), strict=True):
-        if foot not in links_of:
-            entries = slice(graph.feet.ptr[foot], graph.feet.ptr[foot + 1])
-            links_of[foot] = tuple(graph.feet.idx[entries][fullest[entries]].tolist())
-        yield flow, Limit(foot, links_of[foot], fills)
+    full = graph.cap[flows] * most[graph.footprint[flows]] >= (1 - TOLERANCE) * (1 << WEIGHT_BITS)
+    for flow, footprint, fills in zip(flows.tolist(), graph.footprint[flows].tolist(), full.tolist(), strict=True):
+        if footprint not in links_of:
+            entries = slice(graph.footprints.ptr[footprint], graph.footprints.ptr[footprint + 1])
+            links_of[footprint] = tuple(graph.footprints.idx[entries][fullest[entries]].tolist())
+        yield flow, Limit(footprint, links_of[footprint], fills)
 
 
 class _Replay:
@@ -141,10 +141,10 @@ class _Replay:
             self.fabric.resize(who, value)
             self.room[who] = value << WEIGHT_BITS
             return [who]
-        foot = int(self.graph.foot[who])
-        links = [link for link, _ in self.routes[foot]]
+        footprint = int(self.graph.footprint[who])
+        links = [link for link, _ in self.routes[footprint]]
         if what == JOINS:
-            self.fabric.join(who, foot, self.cap[who])
+            self.fabric.join(who, footprint, self.cap[who])
             self.rate[who] = 0
             for link in links:
                 self.on_link[link][who] = None
@@ -162,25 +162,25 @@ class _Replay:
             self.cap[flow] = cap
             if flow in self.rate:
                 self.fabric.leave(flow)
-                self.fabric.join(flow, int(self.graph.foot[flow]), cap)
+                self.fabric.join(flow, int(self.graph.footprint[flow]), cap)
 
     def _goes(self, flow: int, rate: int) -> Iterator[int]:
         """Gives a flow its rate; returns its links."""
         more = rate - self.rate[flow]
         self.rate[flow] = rate
-        route = self.routes[int(self.graph.foot[flow])]
+        route = self.routes[int(self.graph.footprint[flow])]
         for link, weight in route:
             self.load[link] += weight * more
         return (link for link, _ in route)
 
     def _limit(self, flow: int) -> Limit:
         """What limits a flow now."""
-        load, room, rate, foot = self.load, self.room, self.rate, int(self.graph.foot[flow])
-        links = [link for link, _ in self.routes[foot]]
+        load, room, rate, footprint = self.load, self.room, self.rate, int(self.graph.footprint[flow])
+        links = [link for link, _ in self.routes[footprint]]
         enough = rate[flow] / (1 - TOLERANCE)
         full = [link for link in links if load[link] >= (1 - TOLERANCE) * room[link]]
         limiting = [link for link in full if all(rate[other] <= enough for other in self.on_link[link])]
         if limiting:
-            return Limit(foot, tuple(limiting), True)
+            return Limit(footprint, tuple(limiting), True)
         fullest = (1 - TOLERANCE) * max(load[link] / room[link] for link in links)
-        return Limit(foot, tuple(link for link in links if load[link] >= fullest * room[link]), False)
+        return Limit(footprint, tuple(link for link in links if load[link] >= fullest * room[link]), False)

@@ -123,14 +123,16 @@ class Network(Traffic):
     @cached_property
     def busy_s(self) -> Array:
         """Of every link: how long anything was on its way over it."""
-        feet, patterns, alike = self.skeleton.feet, self.skeleton.patterns, self.partition
+        footprints, patterns, alike = self.skeleton.footprints, self.skeleton.patterns, self.partition
         first, spans_ns = first_of(alike.link), self._spans_ns
-        looked_at = np.flatnonzero(np.isin(feet.idx, first))
-        foot = feet.row_of[looked_at]
-        same = np.stack([alike.link[feet.idx[looked_at]], alike.communicator[foot // patterns] * patterns + foot % patterns])
+        looked_at = np.flatnonzero(np.isin(footprints.idx, first))
+        footprint = footprints.row_of[looked_at]
+        same = np.stack(
+            [alike.link[footprints.idx[looked_at]], alike.communicator[footprint // patterns] * patterns + footprint % patterns]
+        )
         busy = np.zeros(len(first))
         for link, crossing in groupby(np.unique(same, axis=1).T.tolist(), key=itemgetter(0)):
-            spans = [spans_ns[foot] for _, foot in crossing if foot in spans_ns]
+            spans = [spans_ns[footprint] for _, footprint in crossing if footprint in spans_ns]
             if spans:
                 within = np.concatenate(spans, axis=1).clip(self.begin_ns, self.end_ns)
                 busy[link] = seconds(_covered_ns(within, self.begin_ns)) / self.steps
@@ -166,10 +168,12 @@ class Network(Traffic):
     def flows(self, link: int) -> Iterator[tuple[int, int, float]]:
         """(when its first byte may move, end, bytes) of every transfer that crosses a link, in nanoseconds."""
         skeleton = self.skeleton
-        feet = np.flatnonzero(skeleton.feet.idx == link)
-        foot_of = skeleton.feet.row_of[feet]
-        weight = dict(zip(foot_of.tolist(), (skeleton.foot_weight[feet] / (1 << WEIGHT_BITS)).tolist(), strict=True))
-        wanted = set((foot_of // skeleton.patterns).tolist())
+        footprints = np.flatnonzero(skeleton.footprints.idx == link)
+        footprint_of = skeleton.footprints.row_of[footprints]
+        weight = dict(
+            zip(footprint_of.tolist(), (skeleton.footprint_weight[footprints] / (1 << WEIGHT_BITS)).tolist(), strict=True)
+        )
+        wanted = set((footprint_of // skeleton.patterns).tolist())
         for communicator, program, rows in self.turns(wanted, ever=True):
             rank = self.first_rank[communicator]
             tasks, charge = self.timeline.tasks_of(rank)[rows], skeleton.templates[program].charge[rows]

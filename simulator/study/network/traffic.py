@@ -38,9 +38,9 @@ class Traffic:
             work = skeleton.tariff.work[skeleton.kind[communicator]][skeleton.templates[program].charge[rows]]
             pattern = skeleton.tariff.pattern[skeleton.kind[communicator]][skeleton.templates[program].charge[rows]]
             np.add.at(carried[communicator], pattern, work / (1 << RATE_BITS))
-        of_foot = carried[first_of(alike)[alike]].ravel()
-        each = of_foot[skeleton.feet.row_of] * skeleton.foot_weight / (1 << WEIGHT_BITS)
-        return np.bincount(skeleton.feet.idx, weights=each / self.steps, minlength=self.cluster.wiring.links)
+        of_footprint = carried[first_of(alike)[alike]].ravel()
+        each = of_footprint[skeleton.footprints.row_of] * skeleton.footprint_weight / (1 << WEIGHT_BITS)
+        return np.bincount(skeleton.footprints.idx, weights=each / self.steps, minlength=self.cluster.wiring.links)
 
     @cached_property
     def partition(self) -> Partition:

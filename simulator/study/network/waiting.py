@@ -113,7 +113,7 @@ def waiting(result: Result) -> Waiting:
     observed, timeline = result.observation, result.engine_timeline
     graph, times = timeline.expansion.graph, timeline.times
     pieces, axis = exposed(observed)
-    flows = np.unique(pieces.task[graph.foot[pieces.task] >= 0])
+    flows = np.unique(pieces.task[graph.footprint[pieces.task] >= 0])
     of = limited(graph, times, flows, alone=result.scenario.fidelity.collectives == "closed")
     links_of, behaves = _links_of_limits(result)
     number: dict[tuple[tuple[int, ...], bool], int] = {((), False): 0}
@@ -167,8 +167,8 @@ def _links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]]
     first = np.unique(partition.communicator, return_index=True)[1]
 
     def links_of(limit: Limit) -> tuple[int, ...]:
-        communicator, pattern = divmod(limit.foot, whole.patterns)
-        crossed = whole.feet.row(int(first[communicator]) * whole.patterns + pattern)
+        communicator, pattern = divmod(limit.footprint, whole.patterns)
+        crossed = whole.footprints.row(int(first[communicator]) * whole.patterns + pattern)
         return tuple(crossed[np.isin(partition.link[crossed], limit.links)].tolist())
 
     return links_of, partition.link

@@ -139,9 +139,9 @@ def attention(text: Any) -> str:
     if isinstance(text, str) and not text:
         return ""
     from ...costs.shelf import known_library
-    from ..gpus.kernel_fits import shelf
+    from ..gpus.kernel_fits import shipped
 
-    return known_library(_text(text, "flash_attention"), shelf())
+    return known_library(_text(text, "flash_attention"), shipped())
 
 
 def fabric(text: Any) -> str:

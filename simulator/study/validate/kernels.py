@@ -76,21 +76,23 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
     """Predicts a row from the fits of the catalog, and from those of one's own GPU."""
     mine = _mine(own) if own else None
     found = cache(lambda written: _gpu(written, mine))
-    shelves = {mine.name: kernel_fits.shelf_for(mine)} if mine else {}
-    shelf = kernel_fits.shelf()
-    libraries = tuple(dict.fromkeys(name for each in (shelf, *shelves.values()) for name in each.libraries("attention")))
+    fit_libraries = {mine.name: kernel_fits.fits_for(mine)} if mine else {}
+    fit_library = kernel_fits.shipped()
+    libraries = tuple(
+        dict.fromkeys(name for each in (fit_library, *fit_libraries.values()) for name in each.libraries("attention"))
+    )
 
     @cache
     def estimator(gpu: str, dtype: str, library: str) -> Estimator:
         options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), found(gpu)
-        made = Estimator(on, dtype, shelves.get(on.name, shelf), options)
+        made = Estimator(on, dtype, fit_libraries.get(on.name, fit_library), options)
         made.gpu.peak(made.peak_dtype)
         return made
 
     def predict(row: Row) -> Predicted:
         probe = probe_of(row)
         kernels, on = kernels_in(probe), found(row["gpu"])
-        owned = shelves[on.name].own_libraries("attention") if on.name in shelves else ()
+        owned = fit_libraries[on.name].own_libraries("attention") if on.name in fit_libraries else ()
         is_attention = isinstance(kernels[0], Attention)
         library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
         by = estimator(row["gpu"], probe.dtype, library)
