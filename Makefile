@@ -57,7 +57,7 @@ docs: $(VENV)/.dev ## run README.md, scenarios, notebooks and studies, and compa
 	@$(PYTEST) -m "" -k "readme or docs" $(ARGS)
 
 size: $(VENV)/.dev ## lines per place, the longest files, functions and classes
-	@$(PY) -m tests.size
+	@$(PY) -m tests.project.size
 
 $(PY):
 	@for python in $(CANDIDATES); do \

@@ -1,4 +1,5 @@
-"""What work takes beside what `simulator.study.effort` estimates: the small ends of the grids that its rates were measured on.
+"""What work takes beside what `simulator.simulation.estimated_effort` estimates: the small ends of the grids that its rates
+were measured on.
 
 Processor seconds of this process, from objects to results; starting Python and reading files are left out on both sides.
 """
@@ -11,18 +12,19 @@ from time import process_time
 from typing import Any
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.program.slot import Shape, as_taken, lay_out
-from simulator.study import catalog, effort
+from simulator.simulation import estimated_effort
 from simulator.study.collective import spread, time_collective
-from simulator.study.evaluate import evaluate
 from simulator.study.flows import Case, Flow, effort_of, end_times_s
+from simulator.study.schedule import evaluate
 
-Timed = tuple[str, effort.Effort, Callable[[], Any]]
+Timed = tuple[str, estimated_effort.Effort, Callable[[], Any]]
 
 
 def runs() -> Iterator[Timed]:
     for nodes, folding in ((16, False), (64, False), (4096, True), (16384, True)):
-        estimates: list[effort.Effort] = []
+        estimates: list[estimated_effort.Effort] = []
         scenario = sim.scenario(
             {
                 "model": "llama3-8b",
@@ -32,7 +34,7 @@ def runs() -> Iterator[Timed]:
             }
         )
 
-        def work(scenario: Any = scenario, folding: bool = folding, told: list[effort.Effort] = estimates) -> None:
+        def work(scenario: Any = scenario, folding: bool = folding, told: list[estimated_effort.Effort] = estimates) -> None:
             scenario.simulate(folding=folding, engine="des", long=True, expect=told.append)
 
         work()
@@ -46,7 +48,7 @@ def collectives() -> Iterator[Timed]:
         ("alltoall", "pairwise", 1024),
         ("all_reduce", "ring", 16384),
     ):
-        cluster, told = sim.cluster("dgx-h100", nodes=gpus // 8), list[effort.Effort]()
+        cluster, told = sim.cluster("dgx-h100", nodes=gpus // 8), list[estimated_effort.Effort]()
         chosen = spread(cluster, gpus)
 
         def work(
@@ -69,7 +71,7 @@ def schedules() -> Iterator[Timed]:
     ):
         schedule = catalog.module("schedules", name)
         taken = as_taken(schedule, shape)
-        estimate = effort.of_schedule(taken.stages, taken.microbatches)
+        estimate = estimated_effort.of_schedule(taken.stages, taken.microbatches)
         yield f"{name}, P {shape.ranks} M {shape.microbatches}", estimate, lambda s=schedule, t=taken: evaluate(lay_out(s, t))
 
 

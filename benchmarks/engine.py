@@ -19,13 +19,14 @@ from time import perf_counter
 from timing import best
 
 import simulator as sim
-from simulator.engine import compiled, des
-from simulator.engine.close import with_fixed_durations
+from simulator.engine import des
+from simulator.engine.compiled import event_loop
+from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay
 from simulator.engine.task import TaskGraph
-from simulator.study.assemble import bound_of, program_of
-from simulator.study.runnable import RunnableScenario as Scenario
+from simulator.simulation.assemble import bound_of, program_of
+from simulator.simulation.runnable import RunnableScenario as Scenario
 
 MIB = 2**20
 
@@ -47,8 +48,8 @@ def engines() -> None:
     print(f"  des, contention on            {des_s:7.3f} s  {len(graph) / des_s:12,.0f} tasks/s")
     fixed_s, _ = best(lambda: des.simulate(closed))
     print(f"  des, closed                   {fixed_s:7.3f} s  {len(graph) / fixed_s:12,.0f} tasks/s")
-    if compiled.numba:
-        fast_s, _ = best(lambda: compiled.simulate(graph), 4)  # the first run compiles, or loads what is compiled
+    if event_loop.numba:
+        fast_s, _ = best(lambda: event_loop.simulate(graph), 4)  # the first run compiles, or loads what is compiled
         print(f"  compiled, contention on       {fast_s:7.3f} s  {len(graph) / fast_s:12,.0f} tasks/s  {des_s / fast_s:.1f}x des")
     replay_s, _ = best(lambda: replay(closed))
     ratio = fixed_s / replay_s
@@ -65,8 +66,8 @@ def folding() -> None:
     folded_s, folded = best(lambda: des.simulate(with_fixed_durations(fold(skeleton).expansion.graph)))
     assert whole.makespan_ns == folded.makespan_ns
     print(f"  whole                         {whole_s:7.3f} s  {len(graph):12,} tasks  {len(graph) / whole_s:,.0f} tasks/s")
-    if compiled.numba:
-        fast_s, made = best(lambda: compiled.simulate(graph))
+    if event_loop.numba:
+        fast_s, made = best(lambda: event_loop.simulate(graph))
         assert whole.makespan_ns == made.makespan_ns
         print(
             f"  whole, compiled               {fast_s:7.3f} s  {whole_s / fast_s:.1f}x faster, {len(graph) / fast_s:,.0f} tasks/s"

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator.costs.attention import Heads, attention_s
-from simulator.costs.gemm import GemmConstants, gemm_s
-from simulator.costs.measured import Estimator
-from simulator.costs.shelf import best_fit_for
+from simulator.config import shipped_fits
+from simulator.costs.kernels.attention import Heads, attention_s
+from simulator.costs.kernels.estimator import Estimator
+from simulator.costs.kernels.fits import best_fit_for
+from simulator.costs.kernels.gemm import GemmConstants, gemm_s
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
-from simulator.study.gpus import kernel_fits
 
 
 def best_s(call: Callable[[], Any], runs: int = 3) -> float:
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the columns")
     many = 10**5 if parser.parse_args().quick else 10**6
     rng = np.random.default_rng(0)
-    h100, shelf = kernel_fits.gpu("h100"), kernel_fits.shipped()
+    h100, shelf = shipped_fits.gpu("h100"), shipped_fits.shipped()
     estimator = Estimator(h100, "bf16", shelf)
     m, n, k = (np.exp2(rng.uniform(5, 15, many)).round() for _ in range(3))
     gemm = best_fit_for(h100, shelf, "gemm", "bf16")

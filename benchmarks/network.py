@@ -22,7 +22,7 @@ import numpy as np
 from timing import best
 
 import simulator as sim
-from simulator.engine import compiled
+from simulator.engine.compiled import event_loop
 from simulator.engine.fabric import Fabric, Route
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
 from simulator.study.collective import time_collective
@@ -153,7 +153,7 @@ def compiled_flows_per_s(load: Load, at_once: int) -> float:
         speed_profile=np.zeros(0, dtype=np.int64),
         profiles=(Profile.constant(load.capacity[0]),),
     )
-    return n / best(lambda: compiled.simulate(graph).makespan_ns)[0]
+    return n / best(lambda: event_loop.simulate(graph).makespan_ns)[0]
 
 
 def coupled(load: Load, at_once: int) -> float:
@@ -188,7 +188,7 @@ def flows(quick: bool) -> None:
         ends = FLOWS if hosts > at_once else 600_000 // at_once
         some = Load(load.routes[: at_once + ends], load.work[: at_once + ends], load.capacity)
         rates = {"pure Python": max(flows_per_s(some, at_once) for _ in range(3))}
-        if compiled.numba:
+        if event_loop.numba:
             rates["compiled"] = compiled_flows_per_s(load, at_once)
         print(f"  {at_once:6,} on {hosts:6,} hosts, {coupled(load, at_once):7.1f} coupled on average", flush=True)
         of = dict(zip(("lazy", "full"), SIMGRID.get((at_once, hosts), ()), strict=False))

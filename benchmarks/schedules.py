@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 from time import process_time
 
+from simulator.config import catalog
 from simulator.program.slot import Durations, Shape, as_taken
-from simulator.study import catalog
 
 SIZES = ((8, 32), (16, 64), (32, 128))
 """Ranks and microbatches."""

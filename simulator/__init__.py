@@ -15,62 +15,62 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .binding.fidelity import Fidelity as Fidelity
+    from .config.by_name import cluster as cluster
+    from .config.by_name import framework as framework
+    from .config.by_name import model as model
+    from .config.scenario import Perturb as Perturb
     from .errors import Deadlock as Deadlock
     from .errors import Infeasible as Infeasible
     from .errors import UserError as UserError
     from .figures.gantt import gantt as gantt
     from .figures.trace import trace as trace
+    from .plan.fidelity import Fidelity as Fidelity
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
+    from .simulation.run import Run as Run
+    from .simulation.runnable import load as load
+    from .simulation.runnable import scenario as scenario
+    from .simulation.simulate import simulate as simulate
+    from .study.cluster_facts import topology as topology
     from .study.collective_table import collective as collective
     from .study.flows import flows as flows
     from .study.kernel_time import kernel as kernel
-    from .study.runnable import load as load
-    from .study.runnable import scenario as scenario
-    from .study.runs.run import Run as Run
-    from .study.scenarios.api import cluster as cluster
-    from .study.scenarios.api import framework as framework
-    from .study.scenarios.api import model as model
-    from .study.scenarios.scenario import Perturb as Perturb
     from .study.schedule_verbs import compare_schedules as compare_schedules
     from .study.schedule_verbs import schedule as schedule
-    from .study.simulate import simulate as simulate
     from .study.step_views import memory as memory
     from .study.step_views import network as network
-    from .study.topology import topology as topology
-    from .study.validate.report import validate as validate
+    from .validate.report import validate as validate
     from .workload.job import Job as Job
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Deadlock": "errors",
-    "Fidelity": "binding.fidelity",
+    "Fidelity": "plan.fidelity",
     "Infeasible": "errors",
     "Job": "workload.job",
     "Overlap": "plan.plan",
-    "Perturb": "study.scenarios.scenario",
+    "Perturb": "config.scenario",
     "Plan": "plan.plan",
-    "Run": "study.runs.run",
+    "Run": "simulation.run",
     "UserError": "errors",
-    "cluster": "study.scenarios.api",
+    "cluster": "config.by_name",
     "collective": "study.collective_table",
     "compare_schedules": "study.schedule_verbs",
     "flows": "study.flows",
-    "framework": "study.scenarios.api",
+    "framework": "config.by_name",
     "gantt": "figures.gantt",
     "kernel": "study.kernel_time",
-    "load": "study.runnable",
+    "load": "simulation.runnable",
     "memory": "study.step_views",
-    "model": "study.scenarios.api",
+    "model": "config.by_name",
     "network": "study.step_views",
-    "scenario": "study.runnable",
+    "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",
-    "simulate": "study.simulate",
-    "topology": "study.topology",
+    "simulate": "simulation.simulate",
+    "topology": "study.cluster_facts",
     "trace": "figures.trace",
-    "validate": "study.validate.report",
+    "validate": "validate.report",
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import InvariantBroken, OutsideDomain, UserError
 from .program.slot import Durations, Layout, Shape, as_taken, lay_out
-from .study.evaluate import evaluate
+from .study.schedule import evaluate
 
 SHAPES = tuple(
     Shape(ranks, microbatches, chunks)

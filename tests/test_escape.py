@@ -23,11 +23,11 @@ import simulator as sim
 from simulator import escape
 from simulator.commands import _show
 from simulator.errors import UserError
-from simulator.study.calibrate.table import line
-from simulator.study.runnable import RunnableScenario as Scenario
+from simulator.measurements.kernel_table import line
+from simulator.simulation.runnable import RunnableScenario as Scenario
 
 from .commandline import SMALL, Said, trainsim
-from .source import modules
+from .project.source import modules
 
 ANY = st.text(st.characters(), max_size=40)
 """Every character there is, lone surrogates among them."""
@@ -166,7 +166,7 @@ def test_any_name_runs_and_is_shown_escaped(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
-    from simulator.figures.topology import draw
+    from simulator.figures.topology_plot import draw
 
     run = sim.load(scenario_named(name, tmp_path)).simulate()
     switch = "s" + name.replace(">", "")

@@ -18,10 +18,10 @@ from simulator import files
 from simulator.errors import OutputFailed, UserError
 from simulator.figures.gantt import save
 from simulator.files import atomic, read_bounded, read_unzipped
-from simulator.study import tables
-from simulator.study.calibrate import kineto, nccl_tests, table
-from simulator.study.calibrate.kernel_words import Probe
-from simulator.study.calibrate.table import Measured, append, rows_of
+from simulator.measurements import csv_tables, kernel_table, nccl_tests
+from simulator.measurements.kernel_table import Measured, append, rows_of
+from simulator.measurements.kernel_words import Probe
+from simulator.measurements.torch_trace import events
 from simulator.study.flows import read_cases
 
 from .commandline import SMALL, trainsim
@@ -88,7 +88,7 @@ def test_devices_that_never_end_folders_and_silent_pipes_are_refused(tmp_path: P
     ids=" ".join,
 )
 def test_every_reader_stops_at_its_limit(args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tables, kineto, nccl_tests, table):
+    for module in (csv_tables, events, nccl_tests, kernel_table):
         monkeypatch.setattr(module, "MOST_BYTES", 2**20)
     ends = {word: tmp_path / word.partition(":")[0] for word in args if word.rpartition("=")[2].startswith("FILE")}
     for word, link in ends.items():
@@ -104,10 +104,10 @@ def test_every_reader_stops_at_its_limit(args: list[str], tmp_path: Path, monkey
 def test_a_table_of_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.csv").write_text("gpu,op\n" + "h100,gemm\n" * 11)
     (tmp_path / "columns.csv").write_text(",".join(f"c{i}" for i in range(100)) + "\n")
-    monkeypatch.setattr(tables, "MOST_ROWS", 10)
+    monkeypatch.setattr(csv_tables, "MOST_ROWS", 10)
     for name, message in (("rows", "more than 10 rows"), ("columns", "100 columns")):
         with pytest.raises(UserError, match=message):
-            tables.read(tmp_path / f"{name}.csv")
+            csv_tables.read(tmp_path / f"{name}.csv")
 
 
 class TestWriting:
@@ -150,7 +150,7 @@ class TestWriting:
         def worked(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr("simulator.study.runnable.load", worked)
+        monkeypatch.setattr("simulator.simulation.runnable.load", worked)
         said = trainsim("run", "llama3-70b-64xh100", option.replace("FOLDER", str(tmp_path / "new")))
         assert said.code == 2
         assert f"the folder {str(tmp_path / 'new')!r}"[:40] in said.err

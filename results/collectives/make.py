@@ -25,20 +25,20 @@ import collective_sources as sources
 import numpy as np
 import published
 
-from simulator.costs import theory
-from simulator.costs.curves import Curve, uncontended_time
-from simulator.costs.links import LAWS, Across, Inside, Laws
-from simulator.costs.theory import Call
+from simulator.calibrate.collective_curves import Free, Point, fitted, knots
+from simulator.config import fabric_files, fabric_text
+from simulator.config.by_name import cluster as find
+from simulator.config.fabric_files import Fabric, Loader
+from simulator.costs.collectives import theory
+from simulator.costs.collectives.curves import Curve, uncontended_time
+from simulator.costs.collectives.link_constants import LAWS, Across, Inside, Laws
+from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
+from simulator.fabrics.of_cluster import PCIE_CLOCK_GHZ, Links, links_of
+from simulator.fabrics.policy import LIBRARIES, policy_on
 from simulator.files import atomic
 from simulator.hardware.cluster import Cluster
-from simulator.study.calibrate.fit import Free, Point, fitted, knots
-from simulator.study.links import fabric_text, fabrics
-from simulator.study.links.cluster_links import PCIE_CLOCK_GHZ, Links, links_of
-from simulator.study.links.fabrics import Fabric, Loader
-from simulator.study.links.library import LIBRARIES, policy_on
-from simulator.study.scenarios.api import cluster as find
-from simulator.study.validate.measured_cluster import COLUMNS, cluster_of
+from simulator.measurements.measured_cluster import COLUMNS, cluster_of
 from simulator.units import GB, KIB, MIB, US_PER_S, show_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,9 +172,9 @@ another, and both are given. A whole generation of NVLink is not to be had from 
 take half as many cycles again, which nothing in its description says. cluster00 sends at a quarter of what its
 NICs are sold with, from one GPU to one GPU, and so does nobody else."""
 
-SWITCHES_NOTE = """By NCCL's own cost model (simulator/costs/tuner.py), unless the file of a fabric lays down `choices:`. It
-decides over which links bytes go and how long that takes: a series in which a library chose for itself speaks of what it took.
-A near tie of a ring and a tree is decided by the faster, over two nodes for the tree."""
+SWITCHES_NOTE = """By NCCL's own cost model (simulator/costs/collectives/nccl_choice.py), unless the file of a fabric lays down
+`choices:`. It decides over which links bytes go and how long that takes: a series in which a library chose for itself speaks of
+what it took. A near tie of a ring and a tree is decided by the faster, over two nodes for the tree."""
 
 INSIDE_FREE = {"launch_s": 0.3, "step_s": 0.3, "efficiency": 0.05, "fill_s": 0.4, "pair_efficiency": 0.1}
 ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.1, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
@@ -550,7 +550,7 @@ def main(say: Callable[[str], None] = print) -> None:
     rows = measured(TABLE)
     built = build([row for row in rows if row.role == "fit"], laws=False)
     for fabric in built.fabrics.values():
-        write(fabrics.folder() / f"{fabric.name}.yaml", fabric_text.text(fabric))
+        write(fabric_files.folder() / f"{fabric.name}.yaml", fabric_text.text(fabric))
     if "--fast" not in sys.argv:
         write(REPORT, report(rows, built))
 

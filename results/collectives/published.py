@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from collective_sources import READ
 
-from simulator.costs.curves import uncontended_time
-from simulator.costs.links import Laws
-from simulator.costs.theory import Call
-from simulator.study.links.cluster_links import links_of
-from simulator.study.links.fabrics import Fabric
-from simulator.study.validate.measured_cluster import COLUMNS, cluster_of
+from simulator.config.fabric_files import Fabric
+from simulator.costs.collectives.curves import uncontended_time
+from simulator.costs.collectives.link_constants import Laws
+from simulator.costs.collectives.theory import Call
+from simulator.fabrics.of_cluster import links_of
+from simulator.measurements.measured_cluster import COLUMNS, cluster_of
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 
 ALPS = "boeschf/nccl-benchmark-on-alps-2025@897cff4, 2025"

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pointwise
 
-from simulator.costs.family import Fit
-from simulator.costs.machine import Machine
-from simulator.costs.machine import machine as machine_of
-from simulator.costs.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, pace_of, ratio_s
-from simulator.costs.shelf import FitLibrary
-from simulator.study.gpus import kernel_fits
+from simulator.config import shipped_fits
+from simulator.costs.kernels.family import Fit
+from simulator.costs.kernels.fits import FitLibrary
+from simulator.costs.kernels.gpu_model import Machine
+from simulator.costs.kernels.gpu_model import machine as machine_of
+from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, pace_of, ratio_s
 from simulator.units import US_PER_S
 
 PRODUCTS = ("gemm", "bmm")
@@ -43,7 +43,7 @@ class Passes:
 
     @property
     def on(self) -> Machine:
-        return machine_of(kernel_fits.gpu(self.gpu), "fp32")
+        return machine_of(shipped_fits.gpu(self.gpu), "fp32")
 
     @property
     def ratio(self) -> tuple[float, float] | None:

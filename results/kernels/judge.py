@@ -14,17 +14,17 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from simulator.costs.deep_gemm import SPILL_US
-from simulator.costs.family import Fit
-from simulator.costs.gemm import LINEAR_US, UNFILLED_GB, UNFILLED_SAVES
-from simulator.costs.rowwise import HANDED_ON_US, OPERATOR_US
-from simulator.costs.shelf import FitLibrary, SelectedFit, best_fit_for
+from simulator.config import shipped_fits
+from simulator.costs.kernels.deep_gemm import SPILL_US
+from simulator.costs.kernels.family import Fit
+from simulator.costs.kernels.fits import FitLibrary, SelectedFit, best_fit_for
+from simulator.costs.kernels.gemm import LINEAR_US, UNFILLED_GB, UNFILLED_SAVES
+from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
 from simulator.files import atomic
 from simulator.hardware.gpu import Gpu
-from simulator.study import tables
-from simulator.study.gpus import kernel_fits
-from simulator.study.validate import kernels
-from simulator.study.validate import report as validation
+from simulator.measurements import csv_tables
+from simulator.validate import kernels
+from simulator.validate import report as validation
 
 if TYPE_CHECKING:
     from make import Task
@@ -97,7 +97,7 @@ def _percent(value: float) -> str:
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], fit_library: FitLibrary, raw: Path) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, fit_library, sustained(table))]
-    told = validation.judged(kernels, tables.read(raw), raw.name)
+    told = validation.judged(kernels, csv_tables.read(raw), raw.name)
     parts = [INTRODUCTION, *fitted, *sites(table, fit_library), *backwards(table, fit_library, told), *apart(fit_library)]
     parts += [*trained(table, fit_library, told), *validated(told), *sources.section(table)]
     with atomic(HERE / "report.md") as temporary:
@@ -189,7 +189,7 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
 def sustained(table: pd.DataFrame) -> Mapping[str, float]:
     """The share of its peak that the fastest published bf16 product sustains, of GPUs for which a search was published."""
     found = table[table.variant.str.contains("best-shape") & (table.dtype == "bf16")]
-    peaks = np.array([kernel_fits.gpu(owner).peak("bf16") for owner in found.owner])
+    peaks = np.array([shipped_fits.gpu(owner).peak("bf16") for owner in found.owner])
     return dict(zip(found.owner, 2 * found.m * found.n * found.k / found.seconds / peaks, strict=True))
 
 
@@ -202,7 +202,7 @@ def left_out(scores: Iterable[tuple[Task, Score]], fit_library: FitLibrary, best
     for task, _ in scores:
         out = {task.gpu, *KIN} if task.gpu.startswith("a100") else {task.gpu}
         rest = FitLibrary({name: fits for name, fits in fit_library.fits.items() if name not in out}, fit_library.gpus)
-        own = kernel_fits.gpu(task.gpu)
+        own = shipped_fits.gpu(task.gpu)
         library = "" if task.library == "any" else task.library
         if task.dtype == "fp32" or task.gpu not in EACH_GENERATION:
             continue

@@ -20,8 +20,11 @@ import pandas as pd
 import pointwise
 from zero_weights import UNFILLED_BY, UNFILLED_START, filled_share
 
-from simulator.costs.attention import FAMILY as ATTENTION
-from simulator.costs.attention import (
+from simulator.calibrate.least_squares import fit_constants
+from simulator.config import fit_files, shipped_fits
+from simulator.config.gpu_names import named
+from simulator.costs.kernels.attention import FAMILY as ATTENTION
+from simulator.costs.kernels.attention import (
     HEAD_MULTIPLE,
     PAGED,
     SIXTEENS,
@@ -30,20 +33,17 @@ from simulator.costs.attention import (
     passes_s,
     scaled_both_ways,
 )
-from simulator.costs.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
-from simulator.costs.family import ANY, Constants, Fit, priors
-from simulator.costs.gemm import CAST_START, LINEAR_US, GemmConstants, Timing, timed_gemm_s
-from simulator.costs.machine import Machine, architecture
-from simulator.costs.machine import machine as machine_of
-from simulator.costs.moe import moe_s
-from simulator.costs.shelf import USUAL
+from simulator.costs.kernels.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
+from simulator.costs.kernels.experts import moe_s
+from simulator.costs.kernels.family import ANY, Constants, Fit, priors
+from simulator.costs.kernels.fits import USUAL
+from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants, Timing, timed_gemm_s
+from simulator.costs.kernels.gpu_model import Machine, architecture
+from simulator.costs.kernels.gpu_model import machine as machine_of
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.study.calibrate.cached import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
-from simulator.study.calibrate.kernel_words import INNER_SECOND, turns_of
-from simulator.study.calibrate.least_squares import fit_constants
-from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.gpus.names import named
+from simulator.measurements.framework_kv_cache import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
+from simulator.measurements.kernel_words import INNER_SECOND, turns_of
 from simulator.units import US_PER_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +187,7 @@ def _named(words: str) -> str | None:
 
 def machine(name: str, dtype: str) -> Machine:
     """A GPU of the catalog in a dtype of the table."""
-    return machine_of(kernel_fits.gpu(name), "fp8" if dtype.startswith("fp8") else dtype)
+    return machine_of(shipped_fits.gpu(name), "fp8" if dtype.startswith("fp8") else dtype)
 
 
 def sizes(rows: pd.DataFrame, *names: str) -> list[Any]:
@@ -245,14 +245,14 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         for library in (ANY, *(libraries if len(libraries) > 1 else ())):
             own = rows if library == ANY else rows[rows.library == library]
             prior = WITHOUT_QUANTUM if library == ANY and len(libraries) > 1 else IN_TURN_PRIOR
-            recent = architecture(kernel_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
+            recent = architecture(shipped_fits.gpu(gpu)).kernels in ("hopper", "blackwell") and library != ANY
             start = GemmConstants(cold_us=COLD_US, tiles=TILES_OF.get(dtype, "warpgroups" if recent else "any"))
             unfilled = UNFILLED_START if dtype == "bf16" and UNFILLED_BY in set(own.library) else {}
             beside = SPILL_START if dtype == DEEP else unfilled
             yield Task("gemm", gpu, dtype, library, own, start, prior, gemm, cast, beside)
     plain = fit[fit.op.isin(["gemm", "bmm"]) & (fit.dtype == "fp32") & fit.variant.str.startswith("torch2.1")]
     for gpu, rows in plain.groupby("owner"):
-        later = architecture(kernel_fits.gpu(gpu)).kernels in WITH_CUTLASS
+        later = architecture(shipped_fits.gpu(gpu)).kernels in WITH_CUTLASS
         start = replace(EAGER, tiles="plain_wide") if later else EAGER
         yield Task("gemm", gpu, "fp32", ANY, rows, start, EAGER_PRIOR, gemm, (), EAGER_START)
     for gpu, rows in graphs[graphs.op == "moe_ffn"].groupby("owner"):
@@ -261,7 +261,7 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
     forward = graphs[(graphs.op == "attention_fwd") & (graphs.seq >= LEAST_SEQ)]
     named_as = {word: library for library, words in KERNELS_OF.items() for word in words}
     for (gpu, library), rows in forward.groupby(["owner", forward.variant.replace(named_as)]):
-        blocks = BLOCKS.get(architecture(kernel_fits.gpu(gpu)).kernels, {})
+        blocks = BLOCKS.get(architecture(shipped_fits.gpu(gpu)).kernels, {})
         widths = WIDTHS_OF.get(str(library), SIXTEENS)
         even = rows if widths != SIXTEENS else rows[rows.head_dim % HEAD_MULTIPLE == 0]
         back = ATTENTION_BACKWARD.get(gpu, 2.8)
@@ -384,8 +384,8 @@ def main() -> None:
         with atomic(FITS / f"{gpu}.yaml") as temporary:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"
             temporary.write_text(fit_files.text(gpu, fits[gpu], about), encoding="utf-8")
-    kernel_fits.shipped.cache_clear()
-    judge.report(table, scores, kernel_fits.shipped(), TABLE)
+    shipped_fits.shipped.cache_clear()
+    judge.report(table, scores, shipped_fits.shipped(), TABLE)
 
 
 if __name__ == "__main__":

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulator.costs.family import Fit
-from simulator.costs.machine import Machine
-from simulator.costs.machine import machine as machine_of
-from simulator.costs.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, lookup_s, rowwise_s
+from simulator.calibrate import operator_ratios
+from simulator.calibrate.fit_profile import SIGMA_MOST
+from simulator.calibrate.least_squares import fit_constants
+from simulator.config import shipped_fits
+from simulator.costs.kernels.eager_pytorch import is_one_by_one
+from simulator.costs.kernels.family import Fit
+from simulator.costs.kernels.gpu_model import Machine
+from simulator.costs.kernels.gpu_model import machine as machine_of
+from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, lookup_s, rowwise_s
 from simulator.kernels import Rowwise
-from simulator.study.calibrate import ratios
-from simulator.study.calibrate.kernel_words import Probe, name_of, rowwise_of
-from simulator.study.calibrate.least_squares import fit_constants
-from simulator.study.calibrate.profile import SIGMA_MOST
-from simulator.study.gpus import kernel_fits
-from simulator.study.gpus.eager import is_one_by_one
-from simulator.study.gpus.operator_names import GEMMS_BACKWARD, WIDTH, bytes_per_element, is_backward, table_name
+from simulator.measurements.kernel_words import Probe, name_of, rowwise_of
+from simulator.measurements.operator_names import GEMMS_BACKWARD, WIDTH, bytes_per_element, is_backward, table_name
 from simulator.units import US_PER_S
 
 HOPPER: dict[str, Any] = {
@@ -51,7 +51,7 @@ def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
     moved = fit.m * fit.n * WIDTH["fp32"] * np.where(fit.op_name.isin(BINARY), 3, 2)
     for gpu, rows in fit[(fit.op == "elementwise") & fit.op_name.isin(POINTWISE)].groupby("owner"):
         own, time = moved[rows.index].to_numpy(), rows.seconds.to_numpy()
-        on = machine_of(kernel_fits.gpu(str(gpu)), "fp32")
+        on = machine_of(shipped_fits.gpu(str(gpu)), "fp32")
 
         def predict(c: RowwiseConstants, _: Any, on: Machine = on, own: Any = own) -> Any:
             return rowwise_s(c, on, own)
@@ -84,7 +84,7 @@ def forward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, t
     """How many times as long as a pointwise kernel norms and softmax take, where some were measured."""
     own = [row for row in rows.itertuples() if row.op in REDUCTIONS]
     kernels = [Rowwise(row.op, int(row.m), int(row.n), 1, bytes_per_element(row.op, "fp32")) for row in own]
-    found = ratios.ratios_of(np.array([row.seconds for row in own]), kernels, c, on)
+    found = operator_ratios.ratios_of(np.array([row.seconds for row in own]), kernels, c, on)
     return {ratio.op: (ratio.times, ratio.error) for ratio in found}
 
 
@@ -96,7 +96,7 @@ def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mappi
     alone_s = np.array([row.seconds - around_s for row in own])
     moved = np.array([kernel.traffic_bytes for kernel in kernels], dtype=np.float64)
     long = [i for i, took_s in enumerate(rowwise_s(c, on, moved)) if took_s >= around_s]
-    found = ratios.ratios_of(alone_s[long], [kernels[i] for i in long], c, on) if long else ()
+    found = operator_ratios.ratios_of(alone_s[long], [kernels[i] for i in long], c, on) if long else ()
     return {ratio.op: (ratio.times, ratio.error) for ratio in found if ratio.error <= SIGMA_MOST}
 
 
@@ -120,6 +120,6 @@ def lookup(c: RowwiseConstants, gpu: str, rows: pd.DataFrame) -> float:
     """Cycles of a multiprocessor for an element looked up: the slope of time over elements, with a floor of its own."""
     elements = (rows.m * rows.n).to_numpy()
     slope, _ = np.polyfit(elements, rows.seconds, 1, w=1 / rows.seconds)
-    on, most = machine_of(kernel_fits.gpu(gpu)), elements.max()
+    on, most = machine_of(shipped_fits.gpu(gpu)), elements.max()
     cycle_s = lookup_s(replace(c, launch_us=0.0, lookup_cycles=1.0), on, most, 0.0) / most
     return float(slope / cycle_s)

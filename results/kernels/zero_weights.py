@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simulator.costs.gemm import UNFILLED_GB, UNFILLED_SAVES
-from simulator.costs.machine import Array, Machine
+from simulator.costs.kernels.gemm import UNFILLED_GB, UNFILLED_SAVES
+from simulator.costs.kernels.gpu_model import Array, Machine
 from simulator.units import GB
 
 UNFILLED_BY = "vllm"

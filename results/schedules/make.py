@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from simulator.config import catalog
 from simulator.figures.gantt import gantts, save
 from simulator.files import atomic
 from simulator.program.slot import Durations, Shape, as_taken, lay_out
-from simulator.study import catalog
-from simulator.study.evaluate import evaluate
+from simulator.study.schedule import evaluate
 
 HERE = Path(__file__).parent
 DRAWN = ("1f1b", "zb-v", "v-half", "dualpipe")

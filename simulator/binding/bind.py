@@ -17,12 +17,12 @@ from ..plan.mesh import Mesh
 from ..program.labels import Labels
 from ..program.program import Program, Role
 from ..units import NS_PER_S
+from .collective_policy import CollectivePolicy
 from .communicators import Ground, lay_groups
-from .conduct import CollectivePolicy
 from .degraded import Degraded
-from .host import Host, launched
+from .launches import Host, launched
 from .perturb import Perturbation, profile
-from .template import write
+from .templates import write
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -22,10 +22,10 @@ from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..program.program import Communicator
 from ..units import NS_PER_S
-from .conduct import BARRIER, CollectivePolicy
+from .collective_policy import BARRIER, CollectivePolicy
 from .degraded import Degraded
-from .rings import Plans
-from .template import TRANSFER, Written
+from .mesh_rings import Plans
+from .templates import TRANSFER, Written
 from .uncontended import MOST_WORK, Part, Routed, UncontendedLinks, latency_ns, summed, wire_ns
 
 NO_CHARGE = {"cap": UNCAPPED, "cap_profile": -1}

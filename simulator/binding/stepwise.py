@@ -26,8 +26,8 @@ from ..engine.timeline import Times
 from ..program.op import Collective, Transfer
 from ..units import ns
 from .bind import Bound, Site
-from .rings import Plans
-from .template import TRANSFER
+from .mesh_rings import Plans
+from .templates import TRANSFER
 
 FINEST, MOST_BITS = 10, 61
 """Bits of a nanosecond that the clock may have, and of a number that a compiled engine adds up."""

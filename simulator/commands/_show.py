@@ -17,7 +17,7 @@ from ..errors import OutsideDomain, shown
 from ..files import check_folder
 
 if TYPE_CHECKING:
-    from ..study.effort import Effort, Expect
+    from ..simulation.estimated_effort import Effort, Expect
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object or array, and nothing else.")
 set_option = click.option(

@@ -34,8 +34,8 @@ def links(
     Give runs of several collectives and numbers of GPUs, in one file or in several. Values that they do not determine are taken
     from the nearest fabric of the catalog.
     """
-    from ..study.calibrate.links import calibrated
-    from ..study.links import fabric_text
+    from ..calibrate.fit_fabric import calibrated
+    from ..config import fabric_text
 
     fabric = calibrated(files, Path(out).stem if out else files[0].stem, inside, across, kind)
     content = fabric_text.text(fabric)
@@ -72,18 +72,19 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     """
     from datetime import date
 
-    from ..study.calibrate import grid, survey_folder
-    from ..study.calibrate.fit_table import fit_survey
-    from ..study.calibrate.harness import begin, measure_all
-    from ..study.calibrate.machine import TorchBench
+    from ..calibrate import survey_folder
+    from ..calibrate.bench import kernel_grid
+    from ..calibrate.bench.run_queue import begin, measure_all
+    from ..calibrate.bench.torch_bench import TorchBench
+    from ..calibrate.fit_table import fit_survey
     from ..units import SECONDS, parse
 
     budget_s, today = parse(budget, SECONDS), date.today().isoformat()
-    asked = grid.wanted(model, _names(dtype, "--dtype"), [] if ops is None else _names(ops, "--ops"))
+    asked = kernel_grid.wanted(model, _names(dtype, "--dtype"), [] if ops is None else _names(ops, "--ops"))
     bench = TorchBench(device)
     where = survey_folder.folder(out, bench.name, today)
     try:
-        wanted = grid.possible(asked, bench.device)
+        wanted = kernel_grid.possible(asked, bench.device)
         begin(where, bench.name, bench.facts(), today)
         with bench, _progress() as report:
             outcome = measure_all(bench, wanted, where / survey_folder.RAW, budget_s, report)
@@ -124,7 +125,7 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     Give the profile to a run with `--set cluster.gpu.profile=FILE.yaml`, or to the GPU in a scenario:
     `gpu: {name: h100, profile: FILE.yaml}`. Kernels that are not in the table keep the constants of the catalog.
     """
-    from ..study.calibrate import fit_table
+    from ..calibrate import fit_table
 
     found = fit_table.profile_of(table, gpu_name)
     made = found.profile
@@ -157,7 +158,7 @@ def trace(file: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
 
     Shapes are recorded if the profiler ran with record_shapes=True. Unknown kernels are listed by name and are not fitted.
     """
-    from ..study.calibrate import trace as traces
+    from ..measurements.torch_trace import trace_table as traces
 
     found = traces.read(file, gpu_name)
     _write(out, traces.text(found, f"trace {file.name}"))
@@ -206,7 +207,7 @@ def _names(text: str, option: str) -> list[str]:
 
 def _print_profile(made: Any) -> None:
     """Prints the fits of a profile, those that were scaled to a few rows, and the kernels that were not measured."""
-    from ..study.calibrate import fit_table
+    from ..calibrate import fit_table
 
     fits, ratios = fit_table.fits(made), fit_table.ratios(made)
     rows = [

@@ -43,12 +43,12 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
     `trainsim catalog defaults` lists the fields that a scenario may omit, with their default values: those of the plan, the job,
     the fidelity, the framework and an inline cluster. A named framework or cluster sets most of its fields itself.
     """
+    from ..config import catalog
     from ..errors import UserError, did_you_mean
-    from ..study import catalog
 
     kinds = [*catalog.DATA, *catalog.CODE]
     if schema:
-        from ..study.scenarios.schema import json_schema
+        from ..config.scenario_file import json_schema
 
         print_json(json_schema())
     elif kind == "defaults":
@@ -67,12 +67,11 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
 def _print_gpus(as_json: bool) -> None:
     """Every GPU with what it is sold with: its memory, the dense peak of its 16-bit products, the power that it may draw."""
-    from ..study import catalog
-    from ..study.gpus import kernel_fits
+    from ..config import catalog, shipped_fits
     from ..units import GB, TFLOP, show_bytes
 
     about = {name: catalog.headline(path) for name, path in catalog.files("gpus").items()}
-    gpus = [kernel_fits.gpu(name) for name in about]
+    gpus = [shipped_fits.gpu(name) for name in about]
     if as_json:
         facts = [
             {
@@ -101,14 +100,14 @@ def _print_gpus(as_json: bool) -> None:
 
 def _about(kind: str) -> dict[str, str]:
     """The names of a kind, and what each is."""
-    from ..study import catalog
+    from ..config import catalog
 
     found = {name: catalog.headline(path) for name, path in catalog.files(kind).items()}
     return dict(sorted({**found, **NO_FILE.get(kind, {})}.items()))
 
 
 def _print_defaults(as_json: bool) -> None:
-    from ..binding.fidelity import Fidelity
+    from ..plan.fidelity import Fidelity
     from ..plan.plan import Plan
     from ..workload.framework import Framework
     from ..workload.job import Job
@@ -123,8 +122,8 @@ def _print_defaults(as_json: bool) -> None:
 
 def _cluster() -> dict[str, Any]:
     """What a cluster's fields are where it does not say."""
+    from ..config.cluster_file import ClusterFile
     from ..fields import keys
-    from ..study.scenarios.clusters import ClusterFile
 
     usual = {key: spec.default for key, spec in keys(ClusterFile).items() if not spec.required}
     return {key: _plain(value) for key, value in usual.items() if key not in ("name", *OF_THEIR_SHAPES)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from ..binding.fidelity import Collectives
+from ..plan.fidelity import Collectives
 from ._show import (
     Count,
     json_option,
@@ -22,9 +22,9 @@ from ._show import (
 )
 
 if TYPE_CHECKING:
+    from ..config.trust import Trust
+    from ..fabrics.uneven_alltoall import Exchange
     from ..hardware.cluster import Cluster
-    from ..study.links.uneven import Exchange
-    from ..study.scenarios.code import Trust
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SIZE = re.compile(r"(\d{1,18})\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
@@ -81,10 +81,10 @@ def command(
     Of the libraries, nccl-plain is NCCL with a data type that switches cannot reduce, such as int8; trtllm and vllm reduce
     small payloads within a node by kernels of their own.
     """
+    from ..config.trust import Trust
+    from ..fabrics.of_cluster import links_of
+    from ..fabrics.policy import reducing_networks
     from ..study.collective_table import collective
-    from ..study.links.cluster_links import links_of
-    from ..study.links.library import reducing_networks
-    from ..study.scenarios.code import Trust
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None
@@ -116,8 +116,8 @@ def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:
     from click.core import ParameterSource
 
     from ..errors import Fault, UserError, in_one_go
-    from ..study.links.bytes_csv import read
-    from ..study.links.uneven import KIND, Exchange
+    from ..fabrics.byte_matrix_csv import read
+    from ..fabrics.uneven_alltoall import KIND, Exchange
 
     context = click.get_current_context()
     given = [option for name, option in SIZES.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
@@ -139,8 +139,8 @@ def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) 
     """The cluster, grown to as many nodes as were asked for if it has fewer; a file that cannot be built as it stands is built
     with the nodes that were asked for.
     """
+    from ..config.by_name import cluster as find
     from ..errors import UserError
-    from ..study.scenarios.api import cluster as find
 
     try:
         found = find(name, trust=trust)

@@ -19,7 +19,7 @@ def command(out: str, as_json: bool) -> None:
     from ..figures.gantt import gantt, save
     from ..figures.trace import trace
     from ..files import make_folder
-    from ..study.runnable import load_one
+    from ..simulation.runnable import load_one
     from ..units import show_s
 
     folder = make_folder(out)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, as_json: bool) -> None:
     """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit."""
     from ..errors import Infeasible
-    from ..study.fits import remedies
-    from ..study.runnable import load_one
+    from ..simulation.memory_check import remedies
+    from ..simulation.runnable import load_one
     from ..study.step_views import memory
 
     with progress("simulating") as expect:

@@ -23,9 +23,9 @@ from ._show import (
 
 if TYPE_CHECKING:
     from ..engine.task import Array
-    from ..study.network.network import LinkUse, Network
-    from ..study.network.waiting import WaitedLink
-    from ..study.runnable import RunnableJobs
+    from ..simulation.network.link_use import LinkUse, Network
+    from ..simulation.network.waits import WaitedLink
+    from ..simulation.runnable import RunnableJobs
 
 MOST_WAITS = 3
 """The limiting links that are listed one by one; the rest is summed."""
@@ -75,7 +75,7 @@ def command(
 
     For several jobs on one cluster, show the links that more than one job uses, and the traffic of each job.
     """
-    from ..study.runnable import RunnableJobs, load
+    from ..simulation.runnable import RunnableJobs, load
 
     patience = {"allow_oom": allow_oom, "long": long}
     with progress("simulating") as expect:
@@ -194,7 +194,7 @@ def _or_none(waited_s: float) -> str:
 
 def _draw(network: Network, file: str) -> None:
     from ..figures.gantt import save
-    from ..figures.topology import draw
+    from ..figures.topology_plot import draw
 
     save(draw(network.cluster, network.utilisation, marked=_longest(network)), file)
 

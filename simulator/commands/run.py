@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..study.effort import ENGINES, MOST_STEPS
+from ..simulation.estimated_effort import ENGINES, MOST_STEPS
 from ._show import (
     Count,
     checked_path,
@@ -26,7 +26,7 @@ from ._show import (
 )
 
 if TYPE_CHECKING:
-    from ..study.runs.run import Run
+    from ..simulation.run import Run
 
 COLUMNS = 120
 """Width of text that is wrapped."""
@@ -68,8 +68,8 @@ def command(
 
     A scenario with `jobs` runs several jobs at once on one cluster, and reports how much each job slows down.
     """
-    from ..study.runnable import RunnableJobs, load
-    from ..study.simulate import simulate_scenario
+    from ..simulation.runnable import RunnableJobs, load
+    from ..simulation.simulate import simulate_scenario
     from ..units import show_s
 
     with progress("simulating") as expect:

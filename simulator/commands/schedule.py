@@ -27,7 +27,7 @@ from ._show import (
 
 if TYPE_CHECKING:
     from ..study.compare_schedules import Entry, Refused
-    from ..study.evaluate import Evaluation
+    from ..study.schedule import Evaluation
 
 
 class Durations(click.types.FloatParamType):
@@ -127,7 +127,7 @@ def command(
 
 def _one(names: list[str], options: dict[str, Any], outputs: tuple[str | None, str | None, bool]) -> None:
     """Evaluates one schedule; prints, writes and draws the result."""
-    from ..study import catalog, torch_csv
+    from ..config import catalog, torch_csv
     from ..study.schedule_verbs import brief, schedule
 
     csv_file, plot_file, as_json = outputs
@@ -164,7 +164,7 @@ def _proof(certificate: Mapping[str, Any]) -> str:
 
 def _several(names: list[str], options: dict[str, Any], plot_file: str | None, as_json: bool) -> None:
     """Compares several schedules."""
-    from ..study import catalog
+    from ..config import catalog
     from ..study.schedule_verbs import brief, compare_schedules
 
     with progress(f"evaluating {len(names)} schedules"):
@@ -183,8 +183,8 @@ def _several(names: list[str], options: dict[str, Any], plot_file: str | None, a
 
 
 def _print_comparison(entries: Sequence[Entry], at: list[list[int]], refused: Sequence[Refused]) -> None:
-    from ..study import catalog
-    from ..study.evaluate import crossings
+    from ..config import catalog
+    from ..study.schedule import crossings
 
     latencies = [result.durations.comm for result in entries[0].results] if entries else []
     headers = ["schedule", "V"]
@@ -208,7 +208,7 @@ def _print_comparison(entries: Sequence[Entry], at: list[list[int]], refused: Se
 
 def _called(entry: Entry) -> str:
     """The name of a schedule, with its splits or copies of the model."""
-    from ..study import catalog
+    from ..config import catalog
 
     copies = f" ({entry.copies} copies)" if entry.copies > 1 else ""
     return f"{catalog.called(entry.name)}{f' ({entry.splits} splits)' if entry.splits > 1 else copies}"

@@ -12,7 +12,7 @@ from ._show import Count, json_option, long_option, picture_path, print_json, pr
 if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
     from ..hardware.measure import Way
-    from ..study.topology import Topology
+    from ..study.cluster_facts import Topology
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -30,14 +30,14 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     The bisection bandwidth is the largest rate at which one half of the nodes can send to the other half. The diameter is the
     number of links on the longest of all shortest routes between two GPUs.
     """
-    from ..study.scenarios.api import cluster as find
-    from ..study.topology import topology
+    from ..config.by_name import cluster as find
+    from ..study.cluster_facts import topology
 
     found = find(cluster, trust=trust, **({"nodes": nodes} if nodes else {}))
     shown = topology(found, listed=as_json, long=long)
     if plot is not None:
         from ..figures.gantt import save
-        from ..figures.topology import draw
+        from ..figures.topology_plot import draw
 
         save(draw(found), plot)
     print_json(shown.as_dict()) if as_json else _print_tables(shown, plot)

@@ -12,7 +12,7 @@ import click
 from ._show import json_option, long_option, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
-    from ..study.validate.report import Judged, Report
+    from ..validate.report import Judged, Report
 
 FEW_ROWS = 20
 """Tables of no more rows are shown row by row."""
@@ -34,8 +34,8 @@ def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: st
     Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured. An
     `interval` of --json is two standard errors to each side.
     """
-    from ..study.validate.predicted import Own
-    from ..study.validate.report import validate
+    from ..validate.prediction import Own
+    from ..validate.report import validate
 
     with progress("predicting") as expect:
         report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None, long=long, expect=expect)

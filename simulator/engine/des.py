@@ -13,9 +13,9 @@ from typing import Any
 
 import simpy
 
+from .deadlock import deadlock
 from .fabric import Fabric
-from .paces import SpeedSolver
-from .stuck import deadlock
+from .speeds import SpeedSolver
 from .task import SPEED_BITS, Profile, TaskGraph
 from .timeline import Times
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from ..errors import UserError
-from .close import with_fixed_durations
-from .stuck import deadlock
+from .deadlock import deadlock
+from .fixed_durations import with_fixed_durations
 from .task import Array, Csr, TaskGraph, offsets
 from .timeline import Times
 

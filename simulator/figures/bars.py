@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .. import escape
+from ..config import catalog
 from ..errors import UserError, must_be
 from ..program.op import Compute
 from ..program.slot import Pair, slots_of
-from ..study import catalog
-from ..study.evaluate import Evaluation
-from ..study.runs.run import Run
+from ..simulation.run import Run
+from ..study.schedule import Evaluation
 from ..units import seconds
 
 SLOTS = ("F", "B", "I", "W")

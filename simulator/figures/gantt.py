@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError, must_be
 from ..files import atomic
-from ..study.evaluate import Evaluation
-from ..study.runs.run import Run
+from ..simulation.run import Run
+from ..study.schedule import Evaluation
 from .bars import Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
+from .drawing import Drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,6 @@ def gantts(results: Mapping[str, Evaluation]) -> Figure:
 
 def draw(*charts: Chart) -> Figure:
     """Paints charts under one another, on one time axis."""
-    from .drawing import Drawing
 
     rows, end = sum(len(chart.rows) for chart in charts), max(chart.end for chart in charts)
     if rows > MOST_ROWS_IN_ALL:

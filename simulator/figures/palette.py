@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..hardware.cluster import Cluster
 from ..hardware.measure import link_classes
 from ..units import show_rate
+from .drawing import Drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +54,6 @@ MARK = "#1d4ed8"
 
 
 def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
-    from .drawing import Drawing
 
     figure = Drawing(figsize=(width_in, height_in), layout="constrained", dpi=140)
     axes = figure.add_subplot()

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import UserError, must_be
 from ..files import atomic
 from ..program.op import COMPUTE, Transfer
-from ..study.runs.run import Run
+from ..simulation.run import Run
 from ..units import NS_PER_US, US_PER_S
 
 MOST_EVENTS = 1_000_000

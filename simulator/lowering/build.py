@@ -9,11 +9,11 @@ from ..kernels import Part
 from ..program.op import COMPUTE, AnyOp, Compute
 from ..program.program import ACTIVATION, END, GRADIENT, LAST, LOSS, Body, Key, Program, Stage, Step
 from ..program.slot import Layout, Pair, Slot, slots_of
-from ..workload.blocks.op import BlockOp
+from ..workload.blocks.block_op import BlockOp
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from .passes.fuse import framework_kernels
+from .kernels_of_framework import framework_kernels
 
 
 def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Program:

@@ -14,27 +14,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..binding.bind import Bound, Site, bind
-from ..binding.conduct import AUTO, CollectivePolicy, serving, takes
+from ..binding.collective_policy import AUTO, CollectivePolicy, serving, takes
 from ..binding.stepwise import Counts, stepwise
 from ..collectives import is_pipelined
-from ..costs.theory import FEWEST_AT_A_SWITCH
-from ..engine.close import with_fixed_durations
+from ..config import by_name, catalog
+from ..costs.collectives.theory import FEWEST_AT_A_SWITCH
+from ..engine.fixed_durations import with_fixed_durations
 from ..engine.fold import fold, unfolded
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import OutsideDomain, UserError, did_you_mean, either
+from ..fabrics.of_cluster import IDEAL
+from ..fabrics.policy import IN_SWITCHES, NCCL, can_reduce, policy_on
+from ..fabrics.timing import MEASURED_AS
+from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
 from ..hardware.cluster import Cluster
 from ..kernels import Kernel
 from ..plan.mesh import Mesh
 from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
+from ..simulation import choose_engine, estimated_effort
 from ..units import GB, US_PER_S, seconds
-from . import catalog, effort, engines
-from .links.cluster_links import IDEAL
-from .links.library import IN_SWITCHES, NCCL, can_reduce, policy_on
-from .links.timing import MEASURED_AS
-from .links.uneven import KIND, Exchange, uneven_policy
-from .scenarios import api
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -118,7 +118,7 @@ def time_collective(
     library: str = NCCL,
     matrix: ArrayLike | None = None,
     long: bool = False,
-    expect: effort.Expect = effort.nobody,
+    expect: estimated_effort.Expect = estimated_effort.nobody,
 ) -> list[Timed]:
     """How long a collective of a cluster's GPUs (of those given, if any) takes without contention, for each size.
 
@@ -140,9 +140,11 @@ def time_collective(
     _must_serve(site.policy, cluster, bound_as, nodes)
     _must_cut(site.policy, bound_as, nodes, sizes_bytes)
     needed = effort_of(even, cluster, bound_as, nodes, sizes_bytes)
-    effort.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect)
+    estimated_effort.check(
+        needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect
+    )
     bound = bound_collective(bound_as, site, sizes_bytes, members)
-    timeline = _run(bound, site, fidelity, engines.Limits(long=long, expect=expect).must_send).rank_times(0)
+    timeline = _run(bound, site, fidelity, choose_engine.Limits(long=long, expect=expect).must_send).rank_times(0)
     labels = bound.labels[0]
     charges = bound.skeleton.templates[0].charge
     lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()
@@ -156,18 +158,22 @@ def time_collective(
     return [Timed(size, seconds(ns), len(members), kind, name, how, error) for size, ns, name, how, error in rows]
 
 
-def effort_of(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> effort.Effort:
+def effort_of(
+    policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]
+) -> estimated_effort.Effort:
     """What a collective will take: the messages of the algorithms that serve it, on links that lie by rule or were drawn."""
     if len(nodes) < 2:
-        return effort.Effort()
+        return estimated_effort.Effort()
     taken = {policy.algorithm if policy.algorithm != AUTO else policy.automatic_choice(kind, nodes, size) for size in sizes_bytes}
     named = sorted(name for name in taken if name) if None not in taken else list(policy.candidates(kind, nodes))
-    needed = effort.Effort()
+    needed = estimated_effort.Effort()
     for name in named:
         plan = _messages(policy.algorithms[name], kind)
-        needed += effort.of_exchange(len(nodes), in_rounds=plan > 1) if plan else effort.of_collective(len(nodes))
+        needed += (
+            estimated_effort.of_exchange(len(nodes), in_rounds=plan > 1) if plan else estimated_effort.of_collective(len(nodes))
+        )
     if cluster.shape_name == "explicit":
-        needed += effort.of_routes(len(nodes), sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
+        needed += estimated_effort.of_routes(len(nodes), sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
     return needed
 
 
@@ -229,7 +235,7 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
             hint=f"--gpus {least}, or take ring or tree",
         )
     needed, over = needs[0] if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
-    grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(api.cluster, catalog.files("clusters"))]
+    grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(by_name.cluster, catalog.files("clusters"))]
     able = ", ".join(found.name for found in grown if can_reduce(found, needed, found.gpus_per_node * nodes, nodes))
     bare = ", or take fabric: ideal" if can_reduce(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
     raise OutsideDomain(
@@ -261,9 +267,11 @@ def _run(bound: Bound, site: Site, fidelity: str, may_begin: Callable[[Counts], 
     if fidelity == "stepwise":
         whole = unfolded(bound.skeleton)
         messages = stepwise(bound, site, whole.expansion, may_begin)
-        return Timeline(messages.times(engines.run(with_fixed_durations(messages.graph))[0]), whole.expansion, whole.class_of)
+        return Timeline(
+            messages.times(choose_engine.run(with_fixed_durations(messages.graph))[0]), whole.expansion, whole.class_of
+        )
     folded = fold(bound.skeleton)
-    times, _, _ = engines.run(with_fixed_durations(folded.expansion.graph, every=fidelity == "closed"))
+    times, _, _ = choose_engine.run(with_fixed_durations(folded.expansion.graph, every=fidelity == "closed"))
     return Timeline(times, folded.expansion, folded.class_of)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ..binding.conduct import AUTO
+from ..binding.collective_policy import AUTO
 from ..escape import Summarised
+from ..fabrics.policy import NCCL
+from ..fabrics.uneven_alltoall import Exchange
 from ..hardware.cluster import Cluster
+from ..simulation import estimated_effort
 from ..units import show_bytes, show_s
-from . import effort
 from .collective import Timed, spread, time_collective
-from .links.library import NCCL
-from .links.uneven import Exchange
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +56,7 @@ class CollectiveTable(Summarised):
 def collective(
     kind: str, cluster: Cluster, sizes_bytes: Sequence[int] = (), *, gpus: int | None = None, nodes: int | None = None,
     algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
-    matrix: ArrayLike | None = None, long: bool = False, expect: effort.Expect = effort.nobody,
+    matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.nobody,
 ) -> CollectiveTable:  # fmt: skip
     """Times a collective by itself, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import Deadlock, OutsideDomain
 from ..program.slot import Durations, PerStage, Shape, as_taken, lay_out
-from .evaluate import Evaluation, crossings, evaluate
+from .schedule import Evaluation, crossings, evaluate
 
 TOLERANCE = 1e-9
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ..config import json_text
 from ..engine import des
 from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
 from ..files import check_count, read_bounded
-from . import json_text
-from .effort import Effort, Expect, check, nobody, of_flows
+from ..simulation.estimated_effort import Effort, Expect, check, nobody, of_flows
 
 MOST_BYTES = 2**24
 """Of a file."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypedDict, Unpack
 
 from ..escape import Summarised
-from .gpus.kernel import Asked, Software, time_kernel
+from .kernel_request import Asked, Software, time_kernel
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, cast
 
+from ..config import catalog
 from ..errors import Fault, OutsideDomain, UserError
 from ..escape import Summarised
 from ..program.slot import Durations, Goal, PerStage, Shape, as_taken, lay_out
-from . import catalog, effort
+from ..simulation import estimated_effort
 from .compare_schedules import Entry, Refused, compare, cut, places
-from .evaluate import Evaluation, evaluate
+from .schedule import Evaluation, evaluate
 
 MOST_SLOTS = 4_000_000
 LETTERS = {"forward": "F", "backward": "B", "input_gradient": "I", "weight_gradient": "W"}
@@ -155,12 +156,12 @@ def _check_durations(shape: Shape, count: int, what: str) -> None:
 
 def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) -> None:
     """Raises `UserError` if the schedules together would take longer than goes without saying."""
-    takes = effort.Effort()
+    takes = estimated_effort.Effort()
     for found in schedules.values():
         taken = as_taken(found, shape)
         _must_be_small(taken)
-        takes += effort.of_schedule(taken.stages, taken.microbatches, searched=hasattr(found, "certificate"))
-    effort.check(takes, f"{', '.join(schedules)} of {shape.ranks:,} ranks", "fewer ranks or microbatches", long=long)
+        takes += estimated_effort.of_schedule(taken.stages, taken.microbatches, searched=hasattr(found, "certificate"))
+    estimated_effort.check(takes, f"{', '.join(schedules)} of {shape.ranks:,} ranks", "fewer ranks or microbatches", long=long)
 
 
 def _must_be_small(shape: Shape) -> None:

@@ -7,16 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..config.scenario import Scenario
 from ..engine.task import Array
 from ..escape import Summarised
 from ..memory.account import RankMemory
+from ..simulation import estimated_effort
+from ..simulation.network.link_use import Network
+from ..simulation.run import Run, memory_record
+from ..simulation.runnable import load_one
+from ..simulation.simulate import simulate_scenario
 from ..units import GIB, show_bytes
-from . import effort
-from .network.network import Network
-from .runnable import load_one
-from .runs.run import Run, memory_record
-from .scenarios.scenario import Scenario
-from .simulate import simulate_scenario
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,13 +64,19 @@ class MemoryReport(Summarised):
         }
 
 
-def memory(scenario: Scenario | str | Path, *, long: bool = False, expect: effort.Expect = effort.nobody) -> MemoryReport:
+def memory(
+    scenario: Scenario | str | Path, *, long: bool = False, expect: estimated_effort.Expect = estimated_effort.nobody
+) -> MemoryReport:
     """Simulates a training step and shows what every pipeline rank holds, whether it fits or not."""
     return MemoryReport(_simulated(scenario, allow_oom=True, long=long, expect=expect))
 
 
 def network(
-    scenario: Scenario | str | Path, *, allow_oom: bool = False, long: bool = False, expect: effort.Expect = effort.nobody
+    scenario: Scenario | str | Path,
+    *,
+    allow_oom: bool = False,
+    long: bool = False,
+    expect: estimated_effort.Expect = estimated_effort.nobody,
 ) -> Network:
     """Simulates a training step and shows which links ranks wait for, and what every link carries."""
     return _simulated(scenario, allow_oom=allow_oom, long=long, expect=expect).network

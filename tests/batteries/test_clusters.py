@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.config import catalog, yaml_source
 from simulator.hardware import measure
 from simulator.hardware.cluster import Cluster
-from simulator.study import catalog
-from simulator.study.documents import source
 from simulator.units import GB
 from tests.hardware.paths import assert_leads, pairs_of, routes
 
@@ -25,7 +24,7 @@ SOURCED = {
 
 
 def data_of(name: str) -> dict[str, Any]:
-    return source.read(FILES[name]).data
+    return yaml_source.read(FILES[name]).data
 
 
 def sizes(name: str) -> list[int]:

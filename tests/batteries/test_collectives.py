@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.collectives import Array, Edges, Round, joined, steps, wire_fraction
-from simulator.study import catalog
+from simulator.config import catalog
 
 MODULES: dict[str, ModuleType] = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
 MOVED: dict[str, Callable[[int], Fraction]] = {

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.costs.machine import clock_per_s, tensor_peak
+from simulator.config import catalog, yaml_source
+from simulator.costs.kernels.gpu_model import clock_per_s, tensor_peak
 from simulator.hardware.gpu import Gpu
-from simulator.study import catalog
-from simulator.study.documents import source
 from simulator.units import GB, GIB, TB, TFLOP
 
 FILES = catalog.files("gpus")
@@ -28,7 +27,7 @@ def gpu_of(name: str) -> Gpu:
 
 
 def data_of(name: str) -> dict[str, Any]:
-    return source.read(FILES[name]).data
+    return yaml_source.read(FILES[name]).data
 
 
 def test_there_are_gpus_to_test() -> None:

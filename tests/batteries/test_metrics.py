@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.engine import des
 from simulator.engine.fold import fold
 from simulator.engine.skeleton import Skeleton, Tariff, Template
@@ -20,9 +21,8 @@ from simulator.metrics import Observation
 from simulator.program.labels import Labels
 from simulator.program.op import COMPUTE, Compute
 from simulator.program.program import Stage, Step
-from simulator.study import catalog
 
-from ..house import scenario, small_cluster
+from ..small_scenarios import scenario, small_cluster
 
 NAMES = sorted(catalog.files("metrics"))
 

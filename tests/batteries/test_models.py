@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.study import catalog
-from simulator.study.documents import source
+from simulator.config import catalog, yaml_source
 from simulator.units import GB, MB, TB
 
 FILES = catalog.files("models")
@@ -18,7 +17,7 @@ TOLERANCE = 0.005
 
 
 def data_of(name: str) -> dict[str, Any]:
-    return source.read(FILES[name]).data
+    return yaml_source.read(FILES[name]).data
 
 
 def published(name: str) -> tuple[float, float]:

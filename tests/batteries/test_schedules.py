@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.engine import des
-from simulator.engine.close import with_fixed_durations
+from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay
 from simulator.errors import OutsideDomain, UserError
 from simulator.program.slot import Layout, Shape, Slot, lay_out
-from simulator.study import catalog
 from simulator.testing import check_schedule
 
-from ..house import bound, scenario, small_cluster, small_model
+from ..small_scenarios import bound, scenario, small_cluster, small_model
 
 NAMES = sorted(catalog.files("schedules"))
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.config import catalog
 from simulator.errors import UserError
 from simulator.hardware import measure
 from simulator.hardware.cluster import Cluster
-from simulator.study import catalog
 from tests.hardware.paths import assert_leads, pairs_of, routes
 from tests.hardware.shapes import FABRICS, HASHED, INSIDES, PROPORTIONS, SHAPES, build, every, nodes_of
-from tests.house import both, bound_twice, scenario, small_model
+from tests.small_scenarios import both, bound_twice, scenario, small_model
 
 CASES = [pytest.param(cluster, id=what) for what, cluster in every().items()]
 CASES += [pytest.param(nodes_of(kind, n), id=f"{n} nodes, each {kind}") for kind in INSIDES for n in (1, 3)]

@@ -9,21 +9,21 @@ import pytest
 
 import simulator as sim
 from simulator.binding.bind import Bound, Site, bind, roles_of_ranks
+from simulator.config import feasible
 from simulator.engine import des
-from simulator.engine.close import with_fixed_durations
+from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.timeline import Timeline
 from simulator.errors import InvariantBroken
 from simulator.kernels import Gemm, Kernel
-from simulator.lowering.passes.data import DP
+from simulator.lowering.passes.data_parallel import DP
 from simulator.metrics import Observation
 from simulator.plan.mesh import Mesh
 from simulator.program.op import COMPUTE, AnyOp, Collective, Compute
 from simulator.program.program import Body, Program, Role, Step
-from simulator.study.assemble import program_of, site_of
-from simulator.study.scenarios import feasible
+from simulator.simulation.assemble import program_of, site_of
 
-from ..house import both, scenario, small_cluster
+from ..small_scenarios import both, scenario, small_cluster
 
 NS_PER_GEMM = {1: 10_000, 2: 35_000}
 """Duration of the toy's kernels by their size."""

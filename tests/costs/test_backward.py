@@ -12,9 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulator.costs.family import Fit
-from simulator.costs.measured import Estimator, Options
-from simulator.costs.rowwise import (
+from simulator.config import fit_files, shipped_fits
+from simulator.costs.kernels.eager_pytorch import AUTOGRAD, is_one_by_one
+from simulator.costs.kernels.estimator import Estimator, Options
+from simulator.costs.kernels.family import Fit
+from simulator.costs.kernels.fits import BORROWED_SIGMA
+from simulator.costs.kernels.rowwise import (
     BACKWARD,
     BACKWARD_OPERATORS,
     HANDED_ON_US,
@@ -26,17 +29,14 @@ from simulator.costs.rowwise import (
     is_timed,
     work_of,
 )
-from simulator.costs.shelf import BORROWED_SIGMA
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
-from simulator.study import tables
-from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.gpus.eager import AUTOGRAD, is_one_by_one
-from simulator.study.gpus.operator_names import WIDTH
-from simulator.study.validate import kernels, report
+from simulator.measurements import csv_tables
+from simulator.measurements.operator_names import WIDTH
+from simulator.validate import kernels, report
 
 from ..commandline import trainsim
-from ..source import ROOT, study_script
+from ..project.source import ROOT, study_script
 
 TABLE = ROOT.parent / "shared" / "data" / "kernels.csv.gz"
 GPUS = ("a100-pcie-80gb", "v100-pcie-32gb")
@@ -46,7 +46,7 @@ ROW = {"gpu": "v100-pcie-32gb", "dtype": "fp32", "m": "65536", "n": "4096", "tim
 
 
 def fit_of(gpu: str) -> Fit:
-    (fit,) = (fit for fit in kernel_fits.shipped().fits[gpu] if fit.family == "rowwise")
+    (fit,) = (fit for fit in shipped_fits.shipped().fits[gpu] if fit.family == "rowwise")
     return fit
 
 
@@ -66,8 +66,8 @@ def passes() -> dict[str, Any]:
         return {}
     script = study_script("kernels", "backward")
     table = study_script("kernels").measured(TABLE)
-    told = report.judged(kernels, tables.read(TABLE), TABLE.name).rows
-    found = script.passes(table, pd.Series([row.predicted for row in told]), kernel_fits.shipped())
+    told = report.judged(kernels, csv_tables.read(TABLE), TABLE.name).rows
+    found = script.passes(table, pd.Series([row.predicted for row in told]), shipped_fits.shipped())
     return {f"{one.gpu} {one.name}": one for one in found}
 
 
@@ -197,8 +197,8 @@ def test_the_ratio_for_all_gpus_is_near_those_of_each(op: str) -> None:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_gpu_with_rows_follows_them(gpu: str) -> None:
-    on, kernel = kernel_fits.gpu(gpu), Rowwise("softmax_backward", 65536, 4096, 1, 12)
-    own, other = (Estimator(one, "fp32", kernel_fits.shipped(), Options(eager=True)) for one in (on, kernel_fits.gpu("t4")))
+    on, kernel = shipped_fits.gpu(gpu), Rowwise("softmax_backward", 65536, 4096, 1, 12)
+    own, other = (Estimator(one, "fp32", shipped_fits.shipped(), Options(eager=True)) for one in (on, shipped_fits.gpu("t4")))
     times, error = fit_of(gpu).ratios["softmax_backward"]
     pointwise = own.estimate(Rowwise("add", 65536, 4096, 1, 12))
     said = own.estimate(kernel)
@@ -208,7 +208,7 @@ def test_a_gpu_with_rows_follows_them(gpu: str) -> None:
 
 def test_look_ups_backward_are_hardly_known_where_their_rows_tell_nothing() -> None:
     assert f"{ONE_ID}embedding{BACKWARD}" not in fit_of("v100-pcie-32gb").ratios
-    by = Estimator(kernel_fits.gpu("v100-pcie-32gb"), "fp32", kernel_fits.shipped(), Options(eager=True))
+    by = Estimator(shipped_fits.gpu("v100-pcie-32gb"), "fp32", shipped_fits.shipped(), Options(eager=True))
     for op in ("embedding_backward", f"{ONE_ID}embedding_backward"):
         assert by.estimate(Rowwise(op, 4096, 1024, 1, 12)).sigma > LOOKUP_SIGMA
 
@@ -264,7 +264,7 @@ def test_a_run_with_dropout_takes_the_ratio_of_all_gpus() -> None:
     """Its three passes are not those of which the ratio of autograd tells, eager or not."""
     kernel = Rowwise("dropout_backward", 65536, 4096, 4, 12)
     for eager in (False, True):
-        by = Estimator(kernel_fits.gpu("a100-pcie-80gb"), "fp32", kernel_fits.shipped(), Options(eager=eager))
+        by = Estimator(shipped_fits.gpu("a100-pcie-80gb"), "fp32", shipped_fits.shipped(), Options(eager=eager))
         made, pointwise = by.estimate(kernel), by.estimate(replace(kernel, op="add"))
         assert made.seconds == pytest.approx(work_of("dropout").backward * pointwise.seconds, rel=0.01)  # TOLERANCE: a launch
         assert made.provenance == "transferred"
@@ -274,7 +274,7 @@ def test_a_run_with_dropout_takes_the_ratio_of_all_gpus() -> None:
 def test_look_ups_of_one_id_do_not_set_what_runs_take(eager: list[str]) -> None:
     """A board with such rows takes as long as its sister, but for the rates of their memories."""
     times = {gpu: kernel_us("embedding_backward", *eager, gpu=gpu, dtype="bf16") for gpu in ("a100-80gb", "a100-pcie-80gb")}
-    rate = {gpu: kernel_fits.gpu(gpu).memory_bytes_per_s for gpu in times}
+    rate = {gpu: shipped_fits.gpu(gpu).memory_bytes_per_s for gpu in times}
     one, other = ((took_us * rate[gpu], sigma) for gpu, (took_us, _, sigma) in times.items())
     assert one[0] == pytest.approx(other[0], rel=0.02)  # TOLERANCE: launches, and the fits of two boards
     assert min(one[1], other[1]) >= LOOKUP_SIGMA
@@ -282,15 +282,15 @@ def test_look_ups_of_one_id_do_not_set_what_runs_take(eager: list[str]) -> None:
     assert predicted_us(**row) > 1.05 * kernel_us("embedding_backward", "--eager")[0]
 
 
-@pytest.mark.parametrize("gpu", kernel_fits.shipped().fits)
+@pytest.mark.parametrize("gpu", shipped_fits.shipped().fits)
 def test_ratios_that_ship_are_of_the_bytes_that_workloads_count_or_say_otherwise(gpu: str) -> None:
     """No operator whose backward pass autograd runs in other kernels, and no look-up of one id, goes by its plain name."""
-    ratios = {op for fit in kernel_fits.shipped().fits[gpu] for op in fit.ratios}
+    ratios = {op for fit in shipped_fits.shipped().fits[gpu] for op in fit.ratios}
     assert not ratios & {f"{name}{BACKWARD}" for name in ("add", "mul", "where", "tanh", "pow", "dropout", "embedding")}
 
 
 def test_what_is_timed_around_operators_is_of_no_product(tmp_path: Any) -> None:
-    (fit,) = (fit for fit in kernel_fits.shipped().fits["t4"] if fit.family == "rowwise")
+    (fit,) = (fit for fit in shipped_fits.shipped().fits["t4"] if fit.family == "rowwise")
     file = tmp_path / "mine.yaml"
     text = fit_files.text("t4", [fit], "mine")
     file.write_text(text)

@@ -13,25 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.costs.attention import AttentionConstants, Heads, attention_s
-from simulator.costs.family import Estimate, Fit
-from simulator.costs.gemm import FAMILY as GEMM
-from simulator.costs.gemm import TILES, GemmConstants, accumulation_s, gemm_s
-from simulator.costs.machine import Machine, clock_per_s, machine
-from simulator.costs.measured import Estimator, Options, measured_cost
-from simulator.costs.moe import moe_s
-from simulator.costs.rowwise import TRIP_CYCLES, WORK, Pace, RowwiseConstants, lookup_s, pace_of, rowwise_s
-from simulator.costs.shelf import best_fit_for, known_library
+from simulator.config import catalog, fit_files, shipped_fits
+from simulator.config.gpu_names import named
+from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
+from simulator.costs.kernels.estimator import Estimator, Options, measured_cost
+from simulator.costs.kernels.experts import moe_s
+from simulator.costs.kernels.family import Estimate, Fit
+from simulator.costs.kernels.fits import best_fit_for, known_library
+from simulator.costs.kernels.gemm import FAMILY as GEMM
+from simulator.costs.kernels.gemm import TILES, GemmConstants, accumulation_s, gemm_s
+from simulator.costs.kernels.gpu_model import Machine, clock_per_s, machine
+from simulator.costs.kernels.rowwise import TRIP_CYCLES, WORK, Pace, RowwiseConstants, lookup_s, pace_of, rowwise_s
 from simulator.errors import UserError
 from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
-from simulator.study import catalog
-from simulator.study.gpus import fit_files, kernel_fits
-from simulator.study.gpus.names import named
-from simulator.study.gpus.operator_names import WIDTH
+from simulator.measurements.operator_names import WIDTH
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
-SHELF = kernel_fits.shipped()
+SHELF = shipped_fits.shipped()
 MACHINES = (
     Machine(312 * TFLOP, 2039 * GB, 108),
     Machine(989 * TFLOP, 3350 * GB, 132),
@@ -131,7 +130,7 @@ class TestProducts:
 
     def test_only_weights_that_fit_stay_in_the_cache(self) -> None:
         """Six of 8 MiB do in the 96 MB of an L40S, six of 32 MiB do not; in the 6 MB of an A40 not even the former do."""
-        graphics, smaller = (machine(kernel_fits.gpu(name), "bf16") for name in ("l40s", "a40"))
+        graphics, smaller = (machine(shipped_fits.gpu(name), "bf16") for name in ("l40s", "a40"))
         c = replace(GemmConstants(), cold_us=1.0)
         for k, on, stays in ((2**11, graphics, True), (2**13, graphics, False), (2**11, smaller, False)):
             cold, warm = (US_PER_S * gemm_s(c, on, 1, 2**11, k, turns=turns) for turns in (0, 6))
@@ -268,8 +267,8 @@ class TestRowwise:
         for op, fractions in {**sustained, "gelu": (0.64, 0.71), "add": (0.88, 0.98)}.items():
             for name, fraction in zip(("a100-80gb", "h100"), fractions, strict=True):
                 kernel = Rowwise(op, 2**16, 8192, 1, 4)
-                took_s = Estimator(kernel_fits.gpu(name), "fp16", SHELF, Options(eager=True)).estimate(kernel).seconds
-                made = kernel.traffic_bytes / took_s / kernel_fits.gpu(name).memory_bytes_per_s
+                took_s = Estimator(shipped_fits.gpu(name), "fp16", SHELF, Options(eager=True)).estimate(kernel).seconds
+                made = kernel.traffic_bytes / took_s / shipped_fits.gpu(name).memory_bytes_per_s
                 assert made == pytest.approx(fraction, rel=0.2 if op == "layernorm" else 0.1), (op, name)
 
     def test_backward_ratios_are_those_measured(self) -> None:
@@ -285,7 +284,7 @@ class TestRowwise:
         "name, ghz", [("a100-80gb", 1.41), ("h100", 1.83), ("b200", 1.86), ("l40s", 2.49), ("v100-32gb", 1.53)]
     )
     def test_the_clock_is_in_the_peak(self, name: str, ghz: float) -> None:
-        gpu = kernel_fits.gpu(name)
+        gpu = shipped_fits.gpu(name)
         assert clock_per_s(replace(gpu, clock_hz=0.0)) == pytest.approx(ghz * GB, rel=0.01)
         assert clock_per_s(gpu) == gpu.clock_hz
 
@@ -305,7 +304,7 @@ class TestExperts:
 class TestEveryGpu:
     def test_training_kernels_are_above_the_roofs_and_near_them(self, name: str) -> None:
         """Peak and bandwidth bound them: a large product takes less than 2.2 times as long, attention 3.2, an addition 1.4."""
-        gpu = kernel_fits.gpu(name)
+        gpu = shipped_fits.gpu(name)
         cost, peak = measured_cost(gpu, "fp16", SHELF), gpu.matmul_peak("fp16")
         backward = replace(LONG, part=Part.INPUT_GRADIENT)
         for kernel, most in ((LARGE, 2.2), (LONG, 3.2), (backward, 3.2), (Rowwise("add", 8192, 8192, 2, 6), 1.4)):
@@ -316,7 +315,7 @@ class TestEveryGpu:
         """Half of either fraction changes no constant that was fitted on the GPU itself, and some that another lends it: no GPU
         was measured in everything.
         """
-        gpu = kernel_fits.gpu(name)
+        gpu = shipped_fits.gpu(name)
         cases = [(family, dtype) for family in FAMILIES for dtype in WIDTH]
         before = {case: best_fit_for(gpu, SHELF, *case) for case in cases}
         for fraction in ("compute_fraction", "memory_fraction"):
@@ -327,7 +326,7 @@ class TestEveryGpu:
             assert name not in owners
 
     def test_it_says_whose_word_it_is(self, name: str) -> None:
-        made = Estimator(kernel_fits.gpu(name), "fp16", SHELF).estimate(LARGE)
+        made = Estimator(shipped_fits.gpu(name), "fp16", SHELF).estimate(LARGE)
         own = {fit.dtype for fit in SHELF.fits.get(name, ()) if fit.family == "gemm"}
         assert made.provenance == ("measured" if "bf16" in own else "transferred")
         assert 0 < made.sigma < 0.3
@@ -396,19 +395,19 @@ class TestChoosing:
     )
     def test_a_gpu_borrows_from_its_kin(self, name: str, lender: str) -> None:
         for family in ("gemm", "attention"):
-            chosen = best_fit_for(kernel_fits.gpu(name), SHELF, family, "bf16")
+            chosen = best_fit_for(shipped_fits.gpu(name), SHELF, family, "bf16")
             assert chosen
             assert (chosen.owner, chosen.provenance) == (lender, "transferred")
 
     @pytest.mark.parametrize("asked", ["torch_flow", "fa3", "cudnn"])
     def test_kernels_of_hopper_do_not_run_on_ada(self, asked: str) -> None:
-        chosen = best_fit_for(kernel_fits.gpu("l40s"), SHELF, "attention", "bf16", asked)
+        chosen = best_fit_for(shipped_fits.gpu("l40s"), SHELF, "attention", "bf16", asked)
         assert chosen
         assert (chosen.owner, chosen.fit.library) == ("a100-80gb", "flash_attention")
 
     def test_portable_kernels_run_in_narrower_formats(self) -> None:
         """FP8 on Ada: the kernels of Ampere at the peak of FP8, with the cast that was measured elsewhere."""
-        l40s, h100 = kernel_fits.gpu("l40s"), kernel_fits.gpu("h100")
+        l40s, h100 = shipped_fits.gpu("l40s"), shipped_fits.gpu("h100")
         chosen = best_fit_for(l40s, SHELF, "gemm", "fp8")
         assert chosen
         assert (chosen.owner, chosen.fit.dtype) == ("a100-80gb", "bf16")
@@ -422,7 +421,7 @@ class TestChoosing:
 
     def test_a_cast_that_is_lent_moves_its_bytes_and_waits_for_its_threads(self) -> None:
         """Faster memory helps a cast, but not as much as it is faster; slower memory leaves its threads time to spare."""
-        h100, h200, l40s = (kernel_fits.gpu(name) for name in ("h100", "h200", "l40s"))
+        h100, h200, l40s = (shipped_fits.gpu(name) for name in ("h100", "h200", "l40s"))
         took_s = {gpu.name: GEMM.cast_s(Estimator(gpu, "fp8", SHELF), 8192, 8192, 1) for gpu in (h100, h200, l40s)}
         assert 1 < took_s["h100"] / took_s["h200"] < h200.memory_bytes_per_s / h100.memory_bytes_per_s
         assert 1 < took_s["l40s"] / took_s["h100"] < h100.memory_bytes_per_s / l40s.memory_bytes_per_s
@@ -431,31 +430,31 @@ class TestChoosing:
     def test_what_is_lent_is_scaled_by_what_is_sustained(self) -> None:
         """GB200: 1.045 times a B200 on the same products, as public searches find, and not the 1.11 of the datasheets."""
         times = [
-            Estimator(kernel_fits.gpu(name), "bf16", SHELF).estimate(replace(LARGE, m=2**15)).seconds
+            Estimator(shipped_fits.gpu(name), "bf16", SHELF).estimate(replace(LARGE, m=2**15)).seconds
             for name in ("b200", "gb200")
         ]
         assert times[0] / times[1] == pytest.approx(1.045, abs=0.03)
 
     def test_twice_the_exponentials_make_attention_faster_and_products_no_faster(self) -> None:
-        b200, b300 = (Estimator(kernel_fits.gpu(name), "bf16", SHELF) for name in ("b200", "b300"))
+        b200, b300 = (Estimator(shipped_fits.gpu(name), "bf16", SHELF) for name in ("b200", "b300"))
         narrow = replace(LONG, head_dim=64)
         assert b300.estimate(narrow).seconds < 0.9 * b200.estimate(narrow).seconds
         assert b300.estimate(LARGE).seconds > 0.98 * b200.estimate(LARGE).seconds
 
     def test_what_is_measured_is_known_better(self) -> None:
-        own, lent = (best_fit_for(kernel_fits.gpu(name), SHELF, "gemm", "bf16") for name in ("h100", "h200"))
+        own, lent = (best_fit_for(shipped_fits.gpu(name), SHELF, "gemm", "bf16") for name in ("h100", "h200"))
         assert own
         assert lent
         assert own.sigma < lent.sigma
 
     def test_beyond_the_measured_sizes(self) -> None:
-        estimator = Estimator(kernel_fits.gpu("h100"), "bf16", SHELF)
+        estimator = Estimator(shipped_fits.gpu("h100"), "bf16", SHELF)
         near, far = estimator.estimate(LARGE), estimator.estimate(replace(LARGE, m=2**20))
         assert far.extrapolated
         assert far.sigma > near.sigma
 
     def test_without_any_measurement(self) -> None:
-        made = Estimator(kernel_fits.gpu("h100"), "bf16", replace(SHELF, fits={})).estimate(LARGE)
+        made = Estimator(shipped_fits.gpu("h100"), "bf16", replace(SHELF, fits={})).estimate(LARGE)
         assert (made.provenance, made.extrapolated) == ("roofline", True)
 
     def test_a_library_by_its_other_name(self) -> None:
@@ -466,7 +465,7 @@ class TestChoosing:
 
     def test_generations_of_attention(self) -> None:
         """Unfused, then each FlashAttention faster than the one before; the second does not fill Hopper's tensor cores."""
-        h100 = kernel_fits.gpu("h100")
+        h100 = shipped_fits.gpu("h100")
 
         def took(library: str) -> float:
             return Estimator(h100, "bf16", SHELF, Options(library)).estimate(LONG).seconds
@@ -477,14 +476,14 @@ class TestChoosing:
 
     def test_a_library_that_does_not_run_here_is_not_called_measured(self) -> None:
         """FlashAttention 3 on an A100: what was measured there is FlashAttention 2."""
-        estimator = Estimator(kernel_fits.gpu("a100-80gb"), "bf16", SHELF)
+        estimator = Estimator(shipped_fits.gpu("a100-80gb"), "bf16", SHELF)
         own, asked = (replace(estimator, options=Options(name)).estimate(LONG) for name in ("fa2", "fa3"))
         assert (own.provenance, asked.provenance) == ("measured", "transferred")
         assert asked.seconds == own.seconds
         assert asked.sigma > own.sigma
 
     def test_fp8_without_its_cast_is_nearly_twice_as_fast(self) -> None:
-        h100 = kernel_fits.gpu("h100")
+        h100 = shipped_fits.gpu("h100")
         half, byte = Estimator(h100, "bf16", SHELF), Estimator(h100, "fp8", SHELF)
         ratio = half.estimate(LARGE).seconds / byte.estimate(replace(LARGE, element_bytes=1)).seconds
         assert 1.6 < ratio < 2.05
@@ -492,7 +491,7 @@ class TestChoosing:
         assert GEMM.cast_s(half, 8192, 8192, 2) == 0
 
     def test_fp32_products_run_as_tf32_unless_told_otherwise(self) -> None:
-        a100 = kernel_fits.gpu("a100-80gb")
+        a100 = shipped_fits.gpu("a100-80gb")
         product = replace(LARGE, element_bytes=4)
         tensor, plain = (Estimator(a100, "fp32", SHELF, Options(tensor_cores=t)).estimate(product) for t in (True, False))
         assert 5 < plain.seconds / tensor.seconds < 9
@@ -500,7 +499,7 @@ class TestChoosing:
 
 class TestCost:
     def test_nanoseconds_of_the_estimate(self) -> None:
-        h100 = kernel_fits.gpu("h100")
+        h100 = shipped_fits.gpu("h100")
         estimate = Estimator(h100, "bf16", SHELF).estimate
         kernels: list[Kernel] = [LARGE, LONG, Rowwise("rmsnorm", 8192, 8192, 2, 4), Rowwise("embedding", 8192, 8192, 2, 4)]
         cost = measured_cost(h100, "bf16", SHELF)
@@ -508,7 +507,7 @@ class TestCost:
         assert cost(LARGE) == pytest.approx(1.4e-3 * NS_PER_S, rel=0.05)
 
     def test_a_weight_gradient_adds_up_in_fp32(self) -> None:
-        h100 = kernel_fits.gpu("h100")
+        h100 = shipped_fits.gpu("h100")
         gradient = replace(LARGE, part=Part.WEIGHT_GRADIENT)
         apart = measured_cost(h100, "bf16", SHELF, Options(accumulate=False))
         cost = measured_cost(h100, "bf16", SHELF)
@@ -521,9 +520,9 @@ class TestCost:
 
     def test_what_is_not_there_is_refused(self) -> None:
         with pytest.raises(UserError, match="no bf16 peak"):
-            measured_cost(kernel_fits.gpu("v100-32gb"), "bf16", SHELF)
+            measured_cost(shipped_fits.gpu("v100-32gb"), "bf16", SHELF)
         with pytest.raises(UserError, match="no kernels of library"):
-            measured_cost(kernel_fits.gpu("h100"), "bf16", SHELF, Options("no such"))
+            measured_cost(shipped_fits.gpu("h100"), "bf16", SHELF, Options("no such"))
 
 
 class TestFiles:
@@ -592,8 +591,8 @@ class TestRatios:
 
     def estimate(self, gpu: str, times: float, kernel: Rowwise = OP, *, eager: bool = False) -> Estimate:
         fit = replace(rowwise_fit(), rows=0, ratios=dict.fromkeys(("rmsnorm", "cross_entropy"), (times, 0.03)))
-        fit_library = kernel_fits.overlaid(kernel_fits.gpu("h100"), "h100", [fit])
-        return Estimator(kernel_fits.gpu(gpu), "bf16", fit_library, Options(eager=eager)).estimate(kernel)
+        fit_library = shipped_fits.overlaid(shipped_fits.gpu("h100"), "h100", [fit])
+        return Estimator(shipped_fits.gpu(gpu), "bf16", fit_library, Options(eager=eager)).estimate(kernel)
 
     def test_the_ratio_is_of_the_whole_time_of_a_pointwise_kernel(self) -> None:
         plain = self.estimate("h100", 1.7, replace(self.OP, op="add"))
@@ -652,7 +651,7 @@ class TestWhoseWordItIs:
         sizes = [(m, n, k) for m in (64, 4096, 16384) for n in (4096, 14336) for k in (4096, 14336)]
         for m, n, k in sizes:
             took = {
-                gpu: Estimator(kernel_fits.gpu(gpu), dtype, SHELF).estimate(Gemm(m, n, k, 2)).seconds
+                gpu: Estimator(shipped_fits.gpu(gpu), dtype, SHELF).estimate(Gemm(m, n, k, 2)).seconds
                 for gpu in ("b200", "b300", "gb200")
             }
             assert took["gb200"] <= took["b200"] * 1.001
@@ -667,7 +666,7 @@ class TestWhoseWordItIs:
             assert usual.seconds / 5 < said.seconds < usual.seconds
 
     def test_the_same_chip_lends_first(self) -> None:
-        chosen = best_fit_for(kernel_fits.gpu("v100-32gb"), SHELF, "gemm", "fp32")
+        chosen = best_fit_for(shipped_fits.gpu("v100-32gb"), SHELF, "gemm", "fp32")
         assert chosen
         assert chosen.owner == "v100-pcie-32gb"
 
@@ -687,13 +686,13 @@ class TestRivals:
     @given(st.integers(6, 14), st.booleans())
     def test_it_is_the_fastest_of_the_profile(self, power: int, backward: bool) -> None:
         """Forward and backward together: a step takes both from one library."""
-        gpu = kernel_fits.gpu("h100")
-        fit_library = kernel_fits.overlaid(gpu, "h100", self.fits())
+        gpu = shipped_fits.gpu("h100")
+        fit_library = shipped_fits.overlaid(gpu, "h100", self.fits())
         kernel = replace(LONG, seq=2**power)
         by = Estimator(gpu, "bf16", fit_library)
         whole = {}
         for library in ("flash_attention", "cudnn"):
-            alone = kernel_fits.overlaid(gpu, "h100", [f for f in self.fits() if f.library == library])
+            alone = shipped_fits.overlaid(gpu, "h100", [f for f in self.fits() if f.library == library])
             own = Estimator(gpu, "bf16", alone)
             whole[library] = sum(own.estimate(replace(kernel, part=p)).seconds for p in (Part.FORWARD, Part.INPUT_GRADIENT))
         made = by.estimate(replace(kernel, part=Part.INPUT_GRADIENT) if backward else kernel)
@@ -701,8 +700,8 @@ class TestRivals:
         assert min(whole, key=whole.__getitem__) in made.model
 
     def test_both_win_somewhere_and_a_name_decides(self) -> None:
-        gpu = kernel_fits.gpu("h100")
-        fit_library = kernel_fits.overlaid(gpu, "h100", self.fits())
+        gpu = shipped_fits.gpu("h100")
+        fit_library = shipped_fits.overlaid(gpu, "h100", self.fits())
         models = [Estimator(gpu, "bf16", fit_library).estimate(replace(LONG, seq=seq)).model for seq in (64, 2**14)]
         assert ["flash_attention" in models[0], "cudnn" in models[1]] == [True, True]
         named = Estimator(gpu, "bf16", fit_library, Options("fa2")).estimate(replace(LONG, seq=2**14))
@@ -710,7 +709,7 @@ class TestRivals:
 
     def test_what_ships_keeps_its_order(self) -> None:
         """Fits that ship are of inference libraries too: a training run takes the usual one, faster or not."""
-        gpu = kernel_fits.gpu("h100")
+        gpu = shipped_fits.gpu("h100")
         for kernel in (LONG, replace(LONG, seq=128), replace(LONG, head_dim=64)):
             plain, named = (Estimator(gpu, "bf16", SHELF, Options(name)).estimate(kernel) for name in ("", "fa3"))
             assert plain == named
@@ -720,7 +719,7 @@ class TestSite:
     @given(st.sampled_from([LARGE, LONG, Rowwise("rmsnorm", 8192, 8192, 2, 4), Rowwise("embedding", 8192, 8192, 2, 4)]),
            st.floats(0.01, 100), st.sampled_from(["", "unfused"]))  # fmt: skip
     def test_one_scalar_multiplies_every_kernel(self, kernel: Kernel, times: float, library: str) -> None:
-        gpu = kernel_fits.gpu("h100")
+        gpu = shipped_fits.gpu("h100")
         plain, site = (Estimator(g, "bf16", SHELF, Options(library)) for g in (gpu, replace(gpu, site_scalar=times)))
         first, second = plain.estimate(kernel), site.estimate(kernel)
         assert second.seconds == pytest.approx(times * first.seconds)
@@ -742,5 +741,5 @@ class TestSite:
     ],
 )
 def test_only_what_was_timed_on_a_gpu_is_called_measured(gpu: str, op: str, says: str) -> None:
-    estimator = Estimator(kernel_fits.gpu(gpu), "bf16", kernel_fits.shipped())
+    estimator = Estimator(shipped_fits.gpu(gpu), "bf16", shipped_fits.shipped())
     assert estimator.estimate(Rowwise(op, 8192, 8192, 2, 6)).provenance == says

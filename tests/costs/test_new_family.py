@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import simulator.costs
-from simulator.costs.family import Fit, families
-from simulator.costs.measured import Estimator
+import simulator.costs.kernels
+from simulator.calibrate import row_groups
+from simulator.calibrate.fit_profile import profile
+from simulator.config import fit_files, shipped_fits
+from simulator.costs.kernels.estimator import Estimator
+from simulator.costs.kernels.family import Fit, families
 from simulator.errors import UserError
-from simulator.study.calibrate import groups
-from simulator.study.calibrate.profile import profile
-from simulator.study.calibrate.table import Measured, Probe
-from simulator.study.gpus import fit_files, kernel_fits
+from simulator.measurements.kernel_table import Measured, Probe
 
 GPU = "h100"
 SHAPES = [(m, n, k, 8) for m, n, k in product((512, 4096, 32768), (1024, 2048, 4096, 8192), (512, 2048, 6144))]
@@ -27,25 +27,27 @@ SHAPES = [(m, n, k, 8) for m, n, k in product((512, 4096, 32768), (1024, 2048, 4
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module of the new family, in the package as long as a test lasts; a row calls its kernels by their name."""
-    monkeypatch.setattr(simulator.costs, "__path__", [*simulator.costs.__path__, str(Path(__file__).parent / "throwaway")])
+    monkeypatch.setattr(
+        simulator.costs.kernels, "__path__", [*simulator.costs.kernels.__path__, str(Path(__file__).parent / "throwaway")]
+    )
     families.cache_clear()
-    module = __import__("simulator.costs.grouped_gemm", fromlist=["GroupedGemm"])
-    known = groups.kernels_of
+    module = __import__("simulator.costs.kernels.grouped_gemm", fromlist=["GroupedGemm"])
+    known = row_groups.kernels_of
 
     def kernels_of(probe: Probe) -> Any:
         grouped = module.GroupedGemm(probe.m, probe.n, probe.k, probe.batch)
         return (grouped,) if probe.op == "toy_grouped_gemm" else known(probe)
 
-    monkeypatch.setattr(groups, "kernels_of", kernels_of)
+    monkeypatch.setattr(row_groups, "kernels_of", kernels_of)
     yield module
     families.cache_clear()
 
 
 def rows(module: Any, compute: float, noise: float = 0.02) -> list[Measured]:
     """What a machine would measure whose grouped GEMMs reach a share of the peak."""
-    by, random = Estimator(kernel_fits.gpu(GPU), "bf16", kernel_fits.shipped()), np.random.default_rng(1)
+    by, random = Estimator(shipped_fits.gpu(GPU), "bf16", shipped_fits.shipped()), np.random.default_rng(1)
     true = module.GroupedConstants(launch_us=9.0, compute=compute)
-    fits = kernel_fits.overlaid(by.gpu, GPU, [fit(true)])
+    fits = shipped_fits.overlaid(by.gpu, GPU, [fit(true)])
     probes = [Probe("toy_grouped_gemm", "bf16", *shape) for shape in SHAPES]
     return [
         Measured(GPU, one, replace(by, fits=fits).estimate(module.GroupedGemm(*shape)).seconds * float(np.exp(noise * drawn)))
@@ -65,7 +67,7 @@ def test_a_family_that_is_not_there_is_not_known(tmp_path: Path) -> None:
 
 
 def test_one_file_is_a_family(added: Any, tmp_path: Path) -> None:
-    gpu, ships = kernel_fits.gpu(GPU), kernel_fits.shipped()
+    gpu, ships = shipped_fits.gpu(GPU), shipped_fits.shipped()
     table = rows(added, 0.55)
     (judged,) = profile(table, gpu, ships).fits
     assert judged.held_out >= 6
@@ -79,7 +81,7 @@ def test_one_file_is_a_family(added: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="compute is missing"):
         fit_files.load(tmp_path / "bad.yaml")
 
-    mine = Estimator(gpu, "bf16", kernel_fits.overlaid(gpu, GPU, read))
+    mine = Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, GPU, read))
     errors = [
         mine.estimate(added.GroupedGemm(*shape)).seconds / row.seconds - 1 for shape, row in zip(SHAPES, table, strict=True)
     ]
@@ -91,11 +93,11 @@ def test_one_file_is_a_family(added: Any, tmp_path: Path) -> None:
 
 def test_it_is_borrowed_and_scaled_as_others_are(added: Any) -> None:
     """By a GPU of the same kernels, by one of a few rows, and by nobody the usual constants."""
-    kernel, h200 = added.GroupedGemm(32768, 8192, 6144, 8), kernel_fits.gpu("h200")
-    usual = Estimator(h200, "bf16", kernel_fits.shipped()).estimate(kernel)
+    kernel, h200 = added.GroupedGemm(32768, 8192, 6144, 8), shipped_fits.gpu("h200")
+    usual = Estimator(h200, "bf16", shipped_fits.shipped()).estimate(kernel)
     assert (usual.provenance, usual.extrapolated) == ("roofline", True)
-    owner = kernel_fits.gpu(GPU)
-    fits = kernel_fits.overlaid(owner, GPU, [fit(added.GroupedConstants(compute=0.5))])
+    owner = shipped_fits.gpu(GPU)
+    fits = shipped_fits.overlaid(owner, GPU, [fit(added.GroupedConstants(compute=0.5))])
     borrowed = Estimator(h200, "bf16", fits).estimate(kernel)
     assert borrowed.provenance == "transferred"
     assert borrowed.seconds > usual.seconds

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import compiled
-from simulator.engine.code_cache import NO_FOLDER, why_not_kept
-from simulator.study import engines
+from simulator.engine.compiled import event_loop
+from simulator.engine.compiled.code_cache import NO_FOLDER, why_not_kept
+from simulator.simulation import choose_engine
 
-pytestmark = pytest.mark.skipif(compiled.numba is None, reason="numba, the extra 'fast', is not installed")
+pytestmark = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
 SOURCE = """\
 from simulator.engine.machine import compiled
 
@@ -110,16 +110,16 @@ def test_without_a_folder_machine_code_is_made_for_the_process(nowhere: Path) ->
 
 def test_auto_says_that_it_would_compile_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """And takes the event loop, until so many tasks that compiling for every process pays."""
-    monkeypatch.setattr(engines, "why_not", lambda graph: "links are shared")
-    monkeypatch.setattr(engines, "MANY_TASKS", 1)
-    monkeypatch.setattr(compiled, "_run", SimpleNamespace())
+    monkeypatch.setattr(choose_engine, "why_not", lambda graph: "links are shared")
+    monkeypatch.setattr(choose_engine, "MANY_TASKS", 1)
+    monkeypatch.setattr(event_loop, "_run", SimpleNamespace())
     tasks, times = [None] * 5, object()
-    monkeypatch.setattr(compiled, "why_not", lambda graph: "")
-    monkeypatch.setattr(compiled, "simulate", lambda graph: times)
-    monkeypatch.setattr(engines, "_looped", lambda graph: times)
-    assert engines.run(tasks)[1:] == ("des", f"des because links are shared, and not compiled because {NO_FOLDER}")  # type: ignore[arg-type]
-    monkeypatch.setattr(engines, "MANY_TASKS_ANEW", 5)
-    assert engines.run(tasks)[1:] == (  # type: ignore[arg-type]
+    monkeypatch.setattr(event_loop, "why_not", lambda graph: "")
+    monkeypatch.setattr(event_loop, "simulate", lambda graph: times)
+    monkeypatch.setattr(choose_engine, "_looped", lambda graph: times)
+    assert choose_engine.run(tasks)[1:] == ("des", f"des because links are shared, and not compiled because {NO_FOLDER}")  # type: ignore[arg-type]
+    monkeypatch.setattr(choose_engine, "MANY_TASKS_ANEW", 5)
+    assert choose_engine.run(tasks)[1:] == (  # type: ignore[arg-type]
         "compiled",
         f"compiled because links are shared, and 5 tasks are many; it was compiled for this run alone ({NO_FOLDER})",
     )

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import compiled, compiled_fluid, des, machine
+from simulator.engine import des
+from simulator.engine.compiled import event_loop, fluid_rates, numba_heap
 from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, Profile, TaskGraph
 from simulator.engine.timeline import Times
 from simulator.errors import Deadlock, UserError
 
 from .make import ONE, Build, gb_per_s, random_graph, steady
 
-needs_numba = pytest.mark.skipif(compiled.numba is None, reason="numba, the extra 'fast', is not installed")
+needs_numba = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
 seeds = st.integers(0, 2**32)
 
 
@@ -31,7 +32,7 @@ def outcome(simulate: Callable[[TaskGraph], Times], graph: TaskGraph) -> tuple[o
 
 
 def assert_equal_to_des(graph: TaskGraph) -> None:
-    assert outcome(compiled.simulate, graph) == outcome(des.simulate, graph)
+    assert outcome(event_loop.simulate, graph) == outcome(des.simulate, graph)
 
 
 @needs_numba
@@ -90,7 +91,7 @@ def test_a_deadlock_is_the_same() -> None:
     b.task(1, on="q", after=[first])
     b.task(1, on="r", work=1, route=[0])
     with pytest.raises(Deadlock):
-        compiled.simulate(b.graph())
+        event_loop.simulate(b.graph())
     assert_equal_to_des(b.graph())
 
 
@@ -99,7 +100,7 @@ def test_what_outgrows_64_bits_on_the_way_goes_to_the_event_loop() -> None:
     b = Build(links=steady(1))
     for _ in range(4):
         b.task(0, on="p", work=1 << 36, route=[0])
-    assert compiled.why_not(b.graph()) == ""
+    assert event_loop.why_not(b.graph()) == ""
     assert_equal_to_des(b.graph())
 
 
@@ -107,24 +108,24 @@ def test_what_outgrows_64_bits_on_the_way_goes_to_the_event_loop() -> None:
 def test_refusals() -> None:
     b = Build(speeds=[Profile((0, 5), (FULL_SPEED, FULL_SPEED // 2))])
     b.task(10, on="p", speed=0)
-    assert "speed" in compiled.why_not(b.graph())
+    assert "speed" in event_loop.why_not(b.graph())
     with pytest.raises(UserError, match="compiled engine"):
-        compiled.simulate(b.graph())
+        event_loop.simulate(b.graph())
     b = Build(links=steady(1 << 46))
     b.task(0, on="p", work=1, route=[0])
-    assert "64 bits" in compiled.why_not(b.graph())
+    assert "64 bits" in event_loop.why_not(b.graph())
 
 
 def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "numba", None)
-    assert compiled.why_not(Build().graph()) == "numba is not installed"
+    monkeypatch.setattr(event_loop, "numba", None)
+    assert event_loop.why_not(Build().graph()) == "numba is not installed"
     with pytest.raises(UserError, match="numba is not installed"):
-        compiled.simulate(Build().graph())
+        event_loop.simulate(Build().graph())
 
 
 @needs_numba
 def test_machine_code_is_made_anew_when_any_of_its_sources_changes() -> None:
     """numba by itself looks only at the file of a function, and not at those of the functions that it calls."""
-    for function in (compiled._run, compiled_fluid.solve, machine.push):
-        assert function._cache.files._source_stamp is machine.SOURCES  # type: ignore[attr-defined]
-    assert {"compiled.py", "compiled_fluid.py", "machine.py"} <= {name for name, _, _ in machine.SOURCES}
+    for function in (event_loop._run, fluid_rates.solve, numba_heap.push):
+        assert function._cache.files._source_stamp is numba_heap.SOURCES  # type: ignore[attr-defined]
+    assert {"compiled.py", "compiled_fluid.py", "machine.py"} <= {name for name, _, _ in numba_heap.SOURCES}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.compiled_fluid import UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
+from simulator.engine.compiled.fluid_rates import UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
+from simulator.engine.compiled.numba_heap import numba, records
 from simulator.engine.fabric import fill
-from simulator.engine.machine import numba, records
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
 
 from .make import ONE, Build, steady

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.engine import des
 from simulator.engine.fold import fold, unfolded
-from simulator.engine.join import join_skeletons
+from simulator.engine.join_skeletons import join_skeletons
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.task import FULL_SPEED, Profile, check
 

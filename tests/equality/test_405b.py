@@ -6,7 +6,7 @@ import pytest
 
 import simulator as sim
 
-from ..house import both, bound_twice, scenario
+from ..small_scenarios import both, bound_twice, scenario
 
 
 @pytest.mark.slow

@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given, settings
 
 import simulator as sim
-from simulator.binding.fidelity import Fidelity
-from simulator.engine import compiled, des
-from simulator.engine.close import with_fixed_durations
+from simulator.engine import des
+from simulator.engine.compiled import event_loop
+from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
 from simulator.errors import UserError
-from simulator.study import effort, engines
-from simulator.study.runnable import RunnableScenario as Scenario
+from simulator.plan.fidelity import Fidelity
+from simulator.simulation import choose_engine, estimated_effort
+from simulator.simulation.runnable import RunnableScenario as Scenario
 
 from ..commandline import trainsim
-from ..house import bound, scenario, small_cluster
+from ..small_scenarios import bound, scenario, small_cluster
 from .test_plans import scenarios
 
-needs_numba = pytest.mark.skipif(compiled.numba is None, reason="numba, the extra 'fast', is not installed")
+needs_numba = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
 
 
 @needs_numba
@@ -32,8 +33,8 @@ def test_every_task_of_random_plans_starts_and_ends_as_in_the_event_loop(of: Sce
     """With slow GPUs, links that are slow for a while, and every rank for itself."""
     skeleton = bound(of).skeleton
     for graph in (with_fixed_durations(fold(skeleton).expansion.graph), unfolded(skeleton).expansion.graph):
-        assert compiled.why_not(graph) == ""
-        one, other = des.simulate(graph), compiled.simulate(graph)
+        assert event_loop.why_not(graph) == ""
+        one, other = des.simulate(graph), event_loop.simulate(graph)
         np.testing.assert_array_equal(one.start_ns, other.start_ns)
         np.testing.assert_array_equal(one.end_ns, other.end_ns)
 
@@ -62,7 +63,7 @@ def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.Monke
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
     few = of.simulate()
     assert few.engine == "des"
-    monkeypatch.setattr(engines, "MANY_TASKS", 10)
+    monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)
     many = of.simulate()
     assert many.engine == "compiled"
     assert "tasks are many" in many.engine_reason
@@ -72,8 +73,8 @@ def test_auto_takes_it_for_many_tasks_that_share_links(monkeypatch: pytest.Monke
 
 
 def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "numba", None)
-    monkeypatch.setattr(engines, "MANY_TASKS", 10)
+    monkeypatch.setattr(event_loop, "numba", None)
+    monkeypatch.setattr(choose_engine, "MANY_TASKS", 10)
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
     run = of.simulate()
     assert run.engine == "des"
@@ -85,10 +86,10 @@ def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_would_never_end_is_refused_with_its_cost(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "find_spec", lambda name: name if quick else None)
-    monkeypatch.setattr(effort, "MOST_S", 0)
+    monkeypatch.setattr(choose_engine, "find_spec", lambda name: name if quick else None)
+    monkeypatch.setattr(estimated_effort, "MOST_S", 0)
     with pytest.raises(UserError, match=r"\d+ tasks.*would take about .* and .*B") as refused:
-        engines.Limits().must_end(1000)
+        choose_engine.Limits().must_end(1000)
     assert ("extra 'fast'" in refused.value.hint) != quick
 
 

@@ -12,9 +12,9 @@ import pytest
 import simulator as sim
 from simulator.engine.skeleton import Skeleton
 from simulator.errors import UserError
-from simulator.study.runnable import RunnableScenario as Scenario
+from simulator.simulation.runnable import RunnableScenario as Scenario
 
-from ..house import Both, both, bound_twice, scenario, small_cluster, small_model
+from ..small_scenarios import Both, both, bound_twice, scenario, small_cluster, small_model
 
 ORDERS = ("tp-cp-ep-dp-pp", "tp-pp-dp")
 BREAKS = ("symmetric", "slow GPU", "slow NIC", "slow uplink", "uneven microbatches")

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.binding.fidelity import Fidelity
+from simulator.config import feasible
 from simulator.engine import des
-from simulator.engine.close import with_fixed_durations
+from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay, why_not
 from simulator.errors import UserError
-from simulator.study.runnable import RunnableScenario as Scenario
-from simulator.study.scenarios import feasible
+from simulator.plan.fidelity import Fidelity
+from simulator.simulation.runnable import RunnableScenario as Scenario
 
-from ..house import both, bound, bound_twice, scenario, small_cluster, small_model
+from ..small_scenarios import both, bound, bound_twice, scenario, small_cluster, small_model
 
 
 @st.composite

@@ -72,9 +72,9 @@ def _cluster(path: Path) -> None:
 
 
 def _fabric(path: Path) -> None:
-    from simulator.study.links import fabric_text, fabrics
+    from simulator.config import fabric_files, fabric_text
 
-    fabric_text.text(fabrics.load(str(path)))
+    fabric_text.text(fabric_files.load(str(path)))
 
 
 def _profile(path: Path) -> None:
@@ -89,7 +89,7 @@ def _setting(path: Path) -> None:
 
 
 def _data(kind: str, name: str) -> bytes:
-    from simulator.study import catalog
+    from simulator.config import catalog
 
     return catalog.files(kind)[name].read_bytes()
 
@@ -99,7 +99,7 @@ def _raw(*texts: str) -> tuple[bytes, ...]:
 
 
 def _kernel_fits() -> bytes:
-    from simulator.study import catalog
+    from simulator.config import catalog
 
     return next(iter(sorted((catalog.folder("gpus").parent / "kernels").glob("*h100*.yaml")))).read_bytes()
 

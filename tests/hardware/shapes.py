@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import simulator as sim
+from simulator.config import catalog, grammar
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
-from simulator.study import catalog
-from simulator.study.scenarios import grammar
 
 SHAPES = sorted(map(catalog.plain, catalog.files("shapes")))
 FABRICS = [name for name in SHAPES if name in grammar.shapes_with("fabric") or name == "explicit"]

@@ -9,14 +9,14 @@ import networkx as nx
 import pytest
 
 import simulator as sim
-from simulator.costs.curves import uncontended_time
-from simulator.costs.theory import Call
+from simulator.costs.collectives.curves import uncontended_time
+from simulator.costs.collectives.theory import Call
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import ways
 from simulator.study.collective import time_collective
 from simulator.units import GB, US_PER_S
 from tests.hardware.paths import attributes
-from tests.network.described import links_in
+from tests.validate.described import links_in
 
 NIC = 50 * GB
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.figures.topology import draw
+from simulator.config import catalog
+from simulator.figures.topology_plot import draw
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import bisection, diameter, link_classes, switches, ways
-from simulator.study import catalog
 from simulator.units import GB
 from tests.commandline import trainsim
 from tests.hardware.shapes import INSIDES, PROPORTIONS, SHAPES, SMALL_ROUTERS, build, nodes_of

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import simulator as sim
+from simulator.config.scenario import Scenario
 from simulator.lowering import lower as lowering
 from simulator.program.op import AnyOp
 from simulator.program.program import END, LAST, Body, Program, Step
-from simulator.study.assemble import program_of
-from simulator.study.scenarios.scenario import Scenario
+from simulator.simulation.assemble import program_of
 
-from ..house import scenario, small_cluster, small_model
+from ..small_scenarios import scenario, small_cluster, small_model
 
 PASSES = (
     "build", "tensor_parallel", "sequence_parallel", "overlap_tensor", "quantise", "accumulate", "data_parallel", "zero1",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ..source import ROOT, project_files
+from ..project.source import ROOT, project_files
 from .record import VARIABLE
 
 PATCHES = Path(__file__).parent

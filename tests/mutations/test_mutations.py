@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ..source import refuse
+from ..project.source import refuse
 from .mutation import PATCHES, Mutation, Ran, apply, check_imported, copied, faults, not_passing, run_tests
 
 pytestmark = pytest.mark.slow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.config import catalog
 from simulator.program.slot import Box, Durations, Layout, Shape, lay_out, slots_of
-from simulator.study import catalog
-from simulator.study.evaluate import Evaluation, evaluate
+from simulator.study.schedule import Evaluation, evaluate
 
 
 def layout(

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.config import catalog
 from simulator.errors import OutsideDomain
 from simulator.program.slot import Durations, Layout, Shape, Slot, lay_out, looped, snaked
 from simulator.schedules._building_block import INTERVAL, Block, unrolled
 from simulator.schedules._list_scheduling import ticks
-from simulator.study import catalog
-from simulator.study.evaluate import Evaluation, evaluate
+from simulator.study.schedule import Evaluation, evaluate
 from simulator.testing import check_schedule
 
 from .test_published import TABLE_9

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.config import catalog
 from simulator.errors import OutsideDomain
 from simulator.program.slot import Layout, Pair
-from simulator.study import catalog
-from simulator.study.evaluate import peaks
+from simulator.study.schedule import peaks
 
 from .bare import layout, makespan, plain, result
 

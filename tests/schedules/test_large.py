@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from simulator.config import catalog
 from simulator.errors import OutsideDomain
 from simulator.program.slot import Durations, Goal, Layout, PerStage, Shape, lay_out
 from simulator.schedules import _plan_following, v_half, v_min, zb_v
 from simulator.schedules._building_block import Block, unrolled
 from simulator.schedules._list_scheduling import ROUNDED, Ticks, ticks
-from simulator.study import catalog
-from simulator.study.evaluate import SCALE_BITS, TOTAL_BITS, Evaluation, _ticks_per_unit, evaluate
+from simulator.study.schedule import SCALE_BITS, TOTAL_BITS, Evaluation, _ticks_per_unit, evaluate
 
 NAMES = sorted(catalog.files("schedules"))
 ODD = Durations(26123456.1, 27123456.3, 24123456.7, comm=300123.0)

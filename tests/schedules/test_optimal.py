@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from simulator.errors import OutsideDomain
 from simulator.program.slot import Durations, Goal, Shape, Slot, lay_out
 from simulator.schedules import _cp_sat, _line, _lists, _search, optimal
-from simulator.study.evaluate import evaluate
+from simulator.study.schedule import evaluate
 
 from .test_records import RECORDS, records
 

@@ -18,7 +18,7 @@ import pytest
 
 from simulator.errors import OutsideDomain
 from simulator.program.slot import Box, Durations, Layout, Pair, Shape, Slot, check, looped, snaked
-from simulator.study.evaluate import Evaluation, evaluate
+from simulator.study.schedule import Evaluation, evaluate
 
 from .bare import layout, plain
 

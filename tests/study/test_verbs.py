@@ -10,8 +10,8 @@ import pytest
 
 import simulator as sim
 import simulator.memory.account  # which makes Python store a subpackage where a verb stands
-import simulator.study.validate.report
-from simulator.study.runnable import RunnableScenario
+import simulator.validate.report
+from simulator.simulation.runnable import RunnableScenario
 
 from ..commandline import SMALL, trainsim
 

@@ -16,7 +16,7 @@ from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
 from ...program.op import AnyOp, Collective, Compute, Purpose
 from ...program.program import Body, Program, first_forward
 from ...workload.framework import LowPrecision
-from .fuse import ACTIVATIONS, GATED, NORMS
+from ..kernels_of_framework import ACTIVATIONS, GATED, NORMS
 
 BY_TENSOR = "fp8"
 """The format with one scale for a tensor: what is gathered has to be transposed where it arrives."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ...kernels import Part, Rowwise
 from ...program.op import AnyOp, Collective, Compute, Purpose
 from ...program.program import PARAMETERS, Body, Key, Program, Step, first_forward
-from .data import OPTIMIZER, Bucket, Buckets, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
+from .data_parallel import OPTIMIZER, Bucket, Buckets, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
 
 
 @dataclass(frozen=True, slots=True)

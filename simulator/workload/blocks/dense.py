@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...kernels import Attention, Gemm, Part, Rowwise, Split
 from ..architecture import Architecture
-from .op import BlockOp, linear, rowwise
+from .block_op import BlockOp, linear, rowwise
 
 FP32_BYTES = 4
 

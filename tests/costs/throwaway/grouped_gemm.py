@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from simulator.costs.family import SHARE, Estimate, KernelFamily, TimedKernels, constant
-from simulator.costs.machine import Array
-from simulator.costs.measured import Estimator
+from simulator.costs.kernels.estimator import Estimator
+from simulator.costs.kernels.family import SHARE, Estimate, KernelFamily, TimedKernels, constant
+from simulator.costs.kernels.gpu_model import Array
 from simulator.units import US_PER_S
 
 

@@ -1,0 +1,86 @@
+"""The policy of collectives: which algorithms there are to choose from, and the time of one without contention, where known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from ..collectives import is_pipelined
+from ..costs.collectives.curves import UncontendedTime
+from ..engine.task import Array
+from ..errors import UserError, did_you_mean
+
+AUTO = "auto"
+BARRIER = "barrier"
+
+Timing = Callable[[str, str, Array, int], UncontendedTime | None]
+"""The uncontended time of a collective, by kind, algorithm, the nodes of its members and payload bytes; None if unknown."""
+PiecesCorrection = Callable[[UncontendedTime, str, str, Array, int], UncontendedTime]
+"""A known time corrected for a payload cut into pieces, by kind, algorithm, the nodes of its members and payload bytes."""
+Choose = Callable[[str, Array, int], str | None]
+"""The algorithm for a collective, by kind, the nodes of its members and payload bytes; None for no opinion."""
+
+
+@dataclass(frozen=True)
+class CollectivePolicy:
+    """Algorithms by name, those that `auto` chooses from by kind of collective, and measured times."""
+
+    algorithms: Mapping[str, ModuleType]
+    choices: Mapping[str, Sequence[str]]
+    algorithm: str = AUTO
+    """The algorithm asked for; `auto` takes the configured one, else the library's choice, else the fastest of the choices by
+    its messages."""
+    timing: Timing | None = field(default=None, compare=False)
+    """None where links are taken at their face value."""
+    configured_algorithm: Choose | None = field(default=None, compare=False)
+    """What the fabric's file lays down for these links."""
+    library_choice: Choose | None = field(default=None, compare=False)
+    """What the library would take of the choices, the first of them where it has no opinion; None where there is no library."""
+    pieces: int | None = None
+    """Into how many pieces pipelined algorithms cut a payload; None for infinitely fine ones."""
+    pieces_correction: PiecesCorrection | None = field(default=None, compare=False)
+    """Correction of measured times for so many pieces; None where they are infinitely fine."""
+
+    def uncontended_time(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
+        """The time of a collective by itself, done by the algorithm of that name, whoever chose it; None if unknown."""
+        if not self.timing:
+            return None
+        known = self.timing(kind, algorithm, nodes, payload_bytes)
+        correction = self.pieces_correction
+        return correction(known, kind, algorithm, nodes, payload_bytes) if known and correction else known
+
+    def pieces_of(self, algorithm: ModuleType) -> int | None:
+        """In how many pieces a payload goes through the rounds of an algorithm; None for infinitely many."""
+        return self.pieces if is_pipelined(algorithm) else 1
+
+    def candidates(self, kind: str, nodes: Array) -> dict[str, ModuleType]:
+        """The algorithms that may serve a kind for a group whose members sit in these nodes. Raises if there is none."""
+        able = serving(self.algorithms, kind, nodes)
+        wanted = [self.algorithm] if self.algorithm in able else self.choices.get(kind, ())
+        chosen = {name: able[name] for name in wanted if name in able}
+        if not chosen:
+            raise UserError(f"no algorithm for {kind} over {len(nodes)} ranks", hint=did_you_mean(self.algorithm, able))
+        return chosen
+
+    def chosen(self, kind: str, nodes: Array, payload_bytes: int) -> str:
+        """The algorithm that serves a collective where its messages need not be looked at; else the first of several."""
+        able = self.candidates(kind, nodes)
+        name = next(iter(able)) if len(able) == 1 else self.automatic_choice(kind, nodes, payload_bytes)
+        return name if name in able else next(iter(able))
+
+    def automatic_choice(self, kind: str, nodes: Array, payload_bytes: int) -> str | None:
+        """The algorithm that `auto` takes without timing any; None for the fastest."""
+        if self.configured_algorithm and (name := self.configured_algorithm(kind, nodes, payload_bytes)):
+            return name
+        return (self.library_choice(kind, nodes, payload_bytes) or self.choices[kind][0]) if self.library_choice else None
+
+
+def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:
+    """Those of some algorithms that can serve a kind for a group whose members sit in these nodes."""
+    return {name: module for name, module in algorithms.items() if kind in module.KINDS and takes(module, kind, nodes)}
+
+
+def takes(module: ModuleType, kind: str, nodes: Array) -> bool:
+    """Whether an algorithm that knows a kind can serve such a group."""
+    return bool(module.takes(kind, nodes)) if hasattr(module, "takes") else True

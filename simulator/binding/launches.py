@@ -1,0 +1,236 @@
+"""The host: a rank's thread that launches its kernels and collectives one after the other, and what a launch costs.
+
+An operation starts only when its launch has ended; the host runs ahead of the GPU and waits for it only at a barrier: where
+it reads a number (the norm of the gradients), and in some software behind every exchange of transfers that block compute.
+So all launches between two barriers end at times that are known beforehand, counted from the end of the first of the two:
+an operation is *due* then. The engine learns nothing of this: a host is a
+communicator of one rank, whose turns move no bytes and take as long as the launches that they stand for.
+
+Few launches can ever be waited for. The others are left out, and their time is folded into the next one that stays:
+1. Counted from the same barrier, an operation starts no earlier than it is due, nor than what precedes it on its streams and
+   in its rank's program can have ended at the best speed that the rank ever has, nor, if it receives, than its sender can send.
+2. A launch is left out only if what precedes the operation says by itself that it starts no earlier than it is due; that is
+   so by induction along the order of the graph, because what precedes it has its own launch, or does without it likewise.
+3. So a launch that is left out has ended whenever everything else that its operation waits for has, and every operation
+   starts at the same instant with it as without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from ..engine.skeleton import Skeleton, Tariff, Template
+from ..engine.task import SPEED_BITS, Array, Csr
+from ..program.labels import Labels
+from ..program.op import COMPUTE, HOST, Collective, Transfer
+from .collective_policy import BARRIER
+
+GRAPHED = ("F", "B", "I", "W", "optimizer")
+"""Phases of the steps that a graph can launch at once."""
+LAUNCH = Collective(name="launch", streams=(HOST,), communicator=HOST, kind="launch", payload_bytes=0)
+"""What labels say of a host's rows."""
+ANY_TIME = -(1 << 62)
+"""Earlier than every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a launch takes on the thread that drives a GPU, in nanoseconds."""
+
+    kernel_ns: int
+    collective_ns: int
+    """A collective's, and that of either end of a transfer."""
+    graph_ns: int | None
+    """That of a slot, or an optimizer, with all that is in it, as one CUDA graph; None launches one by one."""
+    waits_for_transfers: bool = False
+    """Whether it launches what comes after a wait for transfers only when that is over."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Role:
+    """A template and its launches. Rows are numbered as in the template."""
+
+    template: Template
+    labels: Labels
+    order: Array
+    """The rows as the host takes them up."""
+    at: Array
+    """Row -> the row before which it is launched: itself, but a receive is launched for what waits for it."""
+    under: Array
+    """Row -> the row with whose launch it comes: itself, or the first of its graph."""
+    barriers: Array
+    """The rows that the host waits for, in order."""
+    part: Array
+    """Row -> how many of those the host has waited for before."""
+    due_ns: Array
+    """Row -> when its launch has ended, counted from the last of those; `ANY_TIME` if it need not be launched before."""
+    sends: Array
+    """Row -> a number for the edge of which it is the sending end, or -1; then the same of receiving ends."""
+    receives: Array
+
+
+def launched(skeleton: Skeleton, labels: Sequence[Labels], host: Host, *, every: bool) -> tuple[Skeleton, tuple[Labels, ...]]:
+    """The skeleton and its labels with a host for every rank. With `every` no launch is left out."""
+    blocks = any(bool(names.is_wait.any()) for names in labels)
+    roles = [_role(template, names, host, blocks) for template, names in zip(skeleton.templates, labels, strict=True)]
+    earliest = [_earliest(role, speed) for role, speed in zip(roles, _best_speeds(skeleton), strict=True)]
+    _not_before_sent(roles, earliest)
+    waiting = [
+        np.flatnonzero((role.due_ns > least) | (every & (role.due_ns > ANY_TIME)))
+        for role, least in zip(roles, earliest, strict=True)
+    ]
+    chosen = [role.order[np.isin(role.order, role.under[rows])] for role, rows in zip(roles, waiting, strict=True)]
+    lasting = [_lasts_ns(role, rows) for role, rows in zip(roles, chosen, strict=True)]
+    charges, which = np.unique(np.concatenate(lasting), return_inverse=True)
+    if not len(charges):
+        return skeleton, tuple(labels)
+    slot, charge = len(skeleton.slots), skeleton.tariff.work.shape[1] + which
+    charges_of = np.split(charge, np.cumsum([len(rows) for rows in chosen])[:-1])
+    written = [_written(*of, slot) for of in zip(roles, chosen, waiting, charges_of, strict=True)]
+    return _with_hosts(skeleton, tuple(t for t, _ in written), charges), tuple(names for _, names in written)
+
+
+def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role:
+    """The launches of a template. Where transfers block, no sender waits for the launch of a receive."""
+    row = np.arange(len(template))
+    cost_ns = np.where(labels.is_compute, host.kernel_ns, host.collective_ns)
+    cost_ns[labels.is_wait] = 0
+    sends, receives = _ends(labels)
+    at, under = _before_what_waits(template, labels, receives >= 0), row
+    if host.graph_ns is not None:
+        graphed = np.array([step.phase in GRAPHED for step in labels.steps])[labels.step]
+        first = np.full(len(labels.steps), len(row))
+        np.minimum.at(first, labels.step, row)
+        under = np.where(graphed, first[labels.step], row)
+        cost_ns = np.where(under != row, 0, np.where(graphed, host.graph_ns, cost_ns))
+    order = np.lexsort((at == row, at))
+    is_barrier = ((labels.kind == BARRIER) | (labels.is_wait & host.waits_for_transfers))[order]
+    ended_ns = np.cumsum(cost_ns[order])
+    passed = np.cumsum(is_barrier) - is_barrier
+    part, due_ns = np.empty_like(row), np.empty_like(row)
+    part[order] = passed
+    due_ns[order] = ended_ns - np.concatenate([[0], ended_ns[is_barrier]])[passed]
+    due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[under])
+    return _Role(template, labels, order, at, under, order[is_barrier], part, due_ns, sends, receives)
+
+
+def _before_what_waits(template: Template, labels: Labels, receives: Array) -> Array:
+    """Row -> the row before which it is launched. Receives stand first in a rank's program, posted long before."""
+    row, first = np.arange(len(template)), np.full(len(template), len(template))
+    np.minimum.at(first, template.preds.idx, template.preds.row_of)
+    return np.where(receives & (first < len(row)), first, row)
+
+
+def _ends(labels: Labels) -> tuple[Array, Array]:
+    """Row -> the number of the edge of which it is the sending end, and the receiving end, or -1."""
+    edges: dict[str, int] = {}
+    ends = np.full((2, len(labels.ops)), -1)
+    for i, op in enumerate(labels.ops):
+        if isinstance(op, Transfer):
+            ends[0 if op.sends else 1, i] = edges.setdefault(op.communicator, len(edges))
+    sends, receives = ends[:, labels.op]
+    return sends, receives
+
+
+def _best_speeds(skeleton: Skeleton) -> list[int]:
+    """For each template, the highest speed that a rank of it ever has."""
+    best = np.array([max(profile.value) for profile in skeleton.profiles], dtype=np.int64)[skeleton.speed]
+    return [int(best[skeleton.program == p].max(initial=1)) for p in range(len(skeleton.templates))]
+
+
+def _earliest(role: _Role, speed: int) -> Array:
+    """For each row, a time that it does not start before, whenever it is launched; counted as `due_ns` is."""
+    template, compute = role.template, role.labels.lanes.index(COMPUTE)
+    least_ns = np.where(template.slot < 0, -(-(template.solo_ns << SPEED_BITS) // speed), 0)
+    earliest = np.where(role.part == 0, 0, ANY_TIME)
+    _follow(template.lanes.row(compute), role, least_ns, earliest)
+    row, before = template.preds.row_of, template.preds.idx
+    known = role.part[row] == role.part[before]
+    ended = np.maximum(earliest, role.due_ns) + least_ns
+    np.maximum.at(earliest, row[known], ended[before[known]])
+    for lane in range(len(template.lanes)):
+        if lane != compute:
+            _follow(template.lanes.row(lane), role, least_ns, earliest)
+    return earliest
+
+
+def _follow(rows: Array, role: _Role, least_ns: Array, earliest: Array) -> None:
+    """Raises `earliest` by what the order of one stream says: a row starts when all before it can have ended, or later."""
+    cuts = np.flatnonzero(np.diff(role.part[rows])) + 1
+    for run in np.split(rows, cuts):
+        passed = np.cumsum(least_ns[run])
+        ended = np.maximum.accumulate(np.maximum(earliest, role.due_ns)[run] - passed + least_ns[run]) + passed
+        earliest[run[1:]] = np.maximum(earliest[run[1:]], ended[:-1])
+
+
+def _not_before_sent(roles: Sequence[_Role], earliest: Sequence[Array]) -> None:
+    """Raises `earliest` of receives to that of their sends, which is counted from the same barrier: that of all ranks.
+
+    Where a host has barriers of its own, transfers block, and no receive is launched before it starts.
+    """
+    sent: dict[int, tuple[Array, Array]] = {}
+    for role, least in zip(roles, earliest, strict=True):
+        starts, edges = np.maximum(least, role.due_ns), role.sends
+        sent |= {e: (starts[edges == e], role.part[edges == e]) for e in np.unique(edges[edges >= 0]).tolist()}
+    for role, least in zip(roles, earliest, strict=True):
+        for edge in np.unique(role.receives[role.receives >= 0]).tolist():
+            rows, (starts, part) = np.flatnonzero(role.receives == edge), sent[edge]
+            least[rows] = np.where(part == role.part[rows], np.maximum(least[rows], starts), least[rows])
+
+
+def _lasts_ns(role: _Role, rows: Array) -> Array:
+    """What each launch that stays takes, with those that were folded into it. `rows` are in the order of launches."""
+    due_ns, part = role.due_ns[rows], role.part[rows]
+    follows = np.concatenate([[False], part[1:] == part[:-1]])[: len(rows)]
+    return due_ns - np.where(follows, np.roll(due_ns, 1), 0)
+
+
+def _written(role: _Role, chosen: Array, waiting: Array, charge: Array, slot: int) -> tuple[Template, Labels]:
+    """The template and its labels with a row before each launch's own, for every launch that stays."""
+    old, labels = role.template, role.labels
+    n, count = len(old), len(chosen)
+    rows = np.argsort(np.concatenate([2 * np.arange(n) + 1, 2 * role.at[chosen]]), kind="stable")
+    place = np.argsort(rows)
+    launch_of = np.full(n, -1)
+    launch_of[chosen] = place[n:]
+    part = role.part[chosen]
+    first = np.flatnonzero((part > 0) & (part != np.concatenate([[0], part])[:count]))
+    after = [place[old.preds.row_of], place[waiting], place[n:][first]]
+    before = [place[old.preds.idx], launch_of[role.under[waiting]], place[role.barriers[part[first] - 1]]]
+    lanes = Csr(np.append(old.lanes.ptr, len(old.lanes.idx) + count), np.concatenate([place[old.lanes.idx], place[n:]]))
+    template = Template(
+        np.append(old.slot, np.full(count, slot))[rows],
+        np.append(old.solo_ns, np.zeros(count, dtype=np.int64))[rows],
+        np.append(old.charge, charge)[rows],
+        Csr.from_pairs(np.concatenate(after), np.concatenate(before), n + count),
+        lanes,
+    )
+    names = replace(
+        labels,
+        ops=(*labels.ops, LAUNCH),
+        step=np.append(labels.step, labels.step[chosen])[rows],
+        op=np.append(labels.op, np.full(count, len(labels.ops)))[rows],
+        lanes=(*labels.lanes, HOST),
+        axes=(*labels.axes, HOST),
+    )
+    return template, names
+
+
+def _with_hosts(skeleton: Skeleton, templates: tuple[Template, ...], charges: Array) -> Skeleton:
+    """The skeleton with those templates, and for every rank a communicator of its own whose turns last as `charges` say."""
+    old, ranks = skeleton.tariff, skeleton.ranks
+    kinds, known = old.work.shape
+    tables = {column.name: np.pad(getattr(old, column.name), ((0, 1), (0, len(charges)))) for column in fields(old)}
+    tables["latency_ns"][kinds, known:] = charges
+    no_links = np.full(ranks * skeleton.patterns, skeleton.footprints.ptr[-1])
+    return replace(
+        skeleton,
+        templates=templates,
+        tariff=Tariff(**tables),
+        slots=np.concatenate([skeleton.slots, skeleton.communicators + np.arange(ranks)[None, :]]),
+        kind=np.append(skeleton.kind, np.full(ranks, kinds)),
+        footprints=Csr(np.append(skeleton.footprints.ptr, no_links), skeleton.footprints.idx),
+    )

@@ -1,0 +1,1 @@
+"""Constants of kernels and links fitted to measurements."""

@@ -1,0 +1,1 @@
+"""Kernels timed on a GPU."""

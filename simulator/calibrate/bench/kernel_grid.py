@@ -1,0 +1,204 @@
+"""The kernels to time: those of a model as several plans would split it, or a grid of sizes.
+
+The grid covers what training runs: GEMMs of 128 to 16,384 tokens with the widths of public models, most of them no powers of
+two; attention over short and long sequences; memory-bound operators from kilobytes to gigabytes. A kernel that a machine cannot
+run is refused when it is timed, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ...config import by_name
+from ...errors import UserError, did_you_mean
+from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
+from ...measurements.kernel_words import EAGER, FLOP_PER_BYTE, Probe, kernel_of, probes_of, work
+from ...workload.blocks.block_op import BlockOp
+from ...workload.model import Model
+
+DTYPES = ("bf16", "fp16", "fp8")
+TOKENS = (16384, 8192, 4096, 2048, 1024, 512, 128)
+WIDTHS = (
+    (1024, 1024), (1536, 4096), (2048, 8192), (4096, 4096), (4096, 14336), (5120, 5120), (6144, 4096),
+    (7168, 8192), (8192, 1024), (8192, 8192), (10240, 8192), (28672, 4096), (32768, 5120),
+)  # fmt: skip
+"""Outputs and inputs of a linear layer."""
+HEADS = (
+    (1, 8192, 32, 8, 128), (1, 4096, 32, 8, 128), (4, 4096, 32, 32, 128), (1, 16384, 16, 2, 128), (1, 32768, 4, 1, 128),
+    (2, 2048, 64, 8, 128), (8, 1024, 32, 8, 128), (1, 4096, 8, 8, 128), (4, 2048, 24, 24, 64), (8, 2048, 16, 16, 64),
+    (16, 512, 32, 32, 64), (1, 8192, 12, 12, 64), (1, 2048, 4, 1, 128), (2, 1024, 20, 4, 128),
+)  # fmt: skip
+"""Batch, sequence, heads, key heads, width."""
+ROWS = (16384, 4096, 1024)
+COLUMNS = (16384, 8192, 5120, 4096, 2048, 1024)
+PAIRS = ("rmsnorm", "layernorm", "silu_gated", "rope", "gelu", "softmax")
+"""Operators that are timed forward and backward."""
+VOCABULARIES = (32000, 128256)
+BATCHED = ((128, 1024, 1024, 128), (64, 2048, 128, 2048), (256, 512, 512, 64), (32, 4096, 4096, 128))
+"""Batch, m, n, k."""
+PARAMETERS = tuple(2**power for power in (29, 27, 25, 23, 20))
+COPIED = tuple(2**power for power in (30, 28, 26, 24, 20, 16))
+"""Elements of 16 bits in a copy."""
+CHAIN = 512
+"""Kernels that are launched one after another to time a launch."""
+DEGREES = (1, 2, 4, 8)
+MICROBATCHES = (1, 2, 4)
+MOST_SEQUENCE = 4096
+MOST_CPU_WORK = 2**32
+"""Flop, or what takes as long, that a CPU is asked to do in one kernel."""
+SHRINKS = ("m", "n", "k", "seq")
+"""Sizes that may be made smaller; a number of heads may not."""
+
+
+def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list[Probe]:
+    """The kernels to time: those of a model or of the grid, of some operators if any are named."""
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise UserError(f"kernels are not timed in {dtype!r}", hint=did_you_mean(dtype, DTYPES))
+    return only(default(dtypes) if model is None else of_model(by_name.model(model), dtypes), ops)
+
+
+def possible(probes: Sequence[Probe], device: str) -> list[Probe]:
+    """The kernels that a device is asked to run."""
+    return for_cpu(probes) if device == "cpu" else list(probes)
+
+
+def default(dtypes: Iterable[str]) -> list[Probe]:
+    """The grid of sizes in some dtypes."""
+    found: dict[Probe, None] = {}
+    for dtype in dtypes:
+        found |= dict.fromkeys(_probes_in(_sizes(2), dtype))
+    return [*found, *_others()]
+
+
+def of_model(model: Model, dtypes: Iterable[str], sequence: int = MOST_SEQUENCE) -> list[Probe]:
+    """The kernels of a model at several degrees of tensor parallelism and sizes of a microbatch."""
+    seq = min(sequence, model.max_sequence_length or sequence)
+    kernels: dict[Kernel, None] = {}
+    parameters: dict[int, None] = {}
+    for tp in DEGREES:
+        for batch in MICROBATCHES:
+            kernels |= dict.fromkeys(_of_rank(model, batch, seq, tp))
+        parameters |= dict.fromkeys([model.layer_parameters // tp])
+    found: dict[Probe, None] = {}
+    for dtype in dtypes:
+        found |= dict.fromkeys(_probes_in(kernels, dtype))
+    return [*found, *(Probe("adam", "fp32", 1, count) for count in parameters), *_launches()]
+
+
+def _of_rank(model: Model, batch: int, seq: int, tp: int) -> Iterator[Kernel]:
+    """The kernels of one rank, those that do not divide left out."""
+    sizes = {"batch": batch, "seq": seq, "element_bytes": 2}
+    block = model.block
+    operators: list[BlockOp] = [*block.embedding(model, **sizes), *block.layer(model, **sizes), *block.head(model, **sizes)]
+    for op in operators:
+        for kernel in (op.forward, op.input_gradient, op.weight_gradient):
+            if kernel is None or op.split is Split.LOOKUP:
+                yield from () if kernel is None else (kernel,)
+                continue
+            try:
+                yield kernel.split(op.split, tp)
+            except UserError:
+                continue
+
+
+def _probes_in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
+    """The rows of kernels in a format. In FP8 those are GEMMs only, and the casts of their operands."""
+    for kernel in kernels:
+        if dtype != "fp8":
+            yield from probes_of(kernel, dtype)
+        elif isinstance(kernel, Gemm) and kernel.batch == 1:
+            yield from (probe for probe in probes_of(kernel, dtype) if "acc" not in probe.variant)
+            yield Probe("cast", dtype, kernel.m, kernel.k)
+            yield Probe("quantise", dtype, kernel.m, kernel.k, variant=EAGER)
+
+
+def _sizes(width: int) -> Iterator[Kernel]:
+    """The grid as kernels of elements of `width` bytes."""
+    for outputs, inputs in WIDTHS:
+        for tokens in TOKENS:
+            yield Gemm(tokens, outputs, inputs, width)
+            yield Gemm(tokens, inputs, outputs, width, Part.INPUT_GRADIENT)
+            yield Gemm(inputs, outputs, tokens, width, Part.WEIGHT_GRADIENT)
+    yield from (Gemm(m, n, k, width, batch=batch) for batch, m, n, k in BATCHED)
+    for heads in HEADS:
+        for causal in (True, False):
+            yield from (Attention(*heads, causal, width, part) for part in (Part.FORWARD, Part.INPUT_GRADIENT))
+    for rows in ROWS:
+        for columns in COLUMNS:
+            for op in (*PAIRS, *(f"{name}_backward" for name in PAIRS), "add", "dropout", "embedding", "embedding_backward"):
+                yield Rowwise(op, rows, columns, width, width)
+        for vocabulary in VOCABULARIES:
+            yield from (Rowwise(op, rows, vocabulary, width, width) for op in ("cross_entropy", "cross_entropy_backward"))
+
+
+def _others() -> list[Probe]:
+    """Rows that do not depend on the format of GEMMs: the optimizer, copies, launches, and GEMMs beside a copy."""
+    found = [Probe("adam", "fp32", 1, count) for count in PARAMETERS]
+    found += [Probe("copy", "bf16", 1, count, variant=way) for count in COPIED for way in ("d2d", "h2d", "d2h")]
+    beside = [Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]]
+    return [*found, *beside, *_launches()]
+
+
+def _launches() -> list[Probe]:
+    return [Probe("launch", "fp32", CHAIN, 1, variant=how) for how in ("eager", "graph")]
+
+
+def names(probe: Probe) -> tuple[str, ...]:
+    """The names by which a kernel may be asked for."""
+    base = probe.op.removesuffix("_bwd").removesuffix("_fwd")
+    return (base, probe.op, *([probe.variant] if base == "elementwise" else []))
+
+
+def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
+    """The kernels of some operators, or all if none are named."""
+    known = dict.fromkeys(name for probe in probes for name in names(probe))
+    for op in ops:
+        if op not in known:
+            raise UserError(f"no operator {op!r} to measure", hint=did_you_mean(op, known))
+    return [probe for probe in probes if not ops or any(name in ops for name in names(probe))]
+
+
+def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
+    """The kernels that a CPU runs in a moment; of an operator that is too large in every size, the smallest one, shrunk."""
+    found: list[Probe] = []
+    for queue in _by_operator(probes):
+        small = [probe for probe in queue if _is_small(probe)]
+        found += small or [_shrunk(min(queue, key=work))]
+    return found
+
+
+def _is_small(probe: Probe) -> bool:
+    return work(probe) <= (MOST_CPU_WORK if kernel_of(probe) else MOST_CPU_WORK / FLOP_PER_BYTE)
+
+
+def _shrunk(probe: Probe) -> Probe:
+    """A kernel with its largest size halved again and again."""
+    while not _is_small(probe):
+        name = max(SHRINKS, key=lambda size: getattr(probe, size))
+        probe = replace(probe, **{name: getattr(probe, name) // 2})
+    return probe
+
+
+def _by_operator(probes: Iterable[Probe]) -> list[list[Probe]]:
+    """Kernels by operator, format and variant."""
+    found: dict[tuple[str, str, str], list[Probe]] = {}
+    for probe in probes:
+        found.setdefault((probe.op, probe.dtype, probe.variant), []).append(probe)
+    return list(found.values())
+
+
+def queues(probes: Iterable[Probe]) -> list[list[Probe]]:
+    """Kernels by operator, format and variant: the largest first, then so that a few already span all sizes."""
+    return [_spread(sorted(queue, key=lambda probe: (-work(probe), str(probe)))) for queue in _by_operator(probes)]
+
+
+def _spread(ordered: list[Probe]) -> list[Probe]:
+    """The first, the last, the middle, the quarters, and so on."""
+    if len(ordered) < 3:
+        return ordered
+    bits = (len(ordered) - 1).bit_length()
+    halving = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(2**bits)]
+    places = dict.fromkeys([0, len(ordered) - 1, *(place for place in halving if place < len(ordered))])
+    return [ordered[place] for place in places]

@@ -1,0 +1,130 @@
+"""Measuring a list of kernels: within a time budget, spread fairly over operators, resumable after every row.
+
+Kernels wait in queues by operator, dtype and variant. The next kernel comes from the queue on which the least time was spent. A
+row is written as soon as it is measured, and rows that a table already has are not measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+from ...errors import UserError
+from ...files import atomic, make_folder
+from ...measurements.kernel_table import BEFORE_CACHE, COLUMNS, FIT, Measured, append, content, line, mend, rows_of, text
+from ...measurements.kernel_words import Probe
+from .. import survey_folder
+from .kernel_grid import queues
+from .timers import Sample
+from .torch_operands import Refused
+
+MOST_EFFORT_S, LEAST_EFFORT_S = 0.3, 0.02
+"""Time of the runs of one kernel."""
+
+
+class KernelTimer(Protocol):
+    """A machine that times kernels."""
+
+    name: str
+    source: str
+
+    def measure(self, probe: Probe, effort_s: float) -> Sample:
+        """The times of some runs. Raises `Refused` for a kernel that the machine cannot run."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Progress of a survey, in kernels."""
+
+    wanted: int
+    kept: int
+    """Rows that the table had before."""
+    measured: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Kernels that could not run here, by reason."""
+
+    @property
+    def left(self) -> int:
+        """Kernels that wait for more time."""
+        return self.wanted - self.kept - self.measured - sum(self.refused.values())
+
+
+Report = Callable[[Outcome, Probe], None]
+
+
+def measure_all(
+    bench: KernelTimer,
+    probes: Iterable[Probe],
+    path: Path,
+    budget_s: float,
+    report: Report = lambda outcome, probe: None,
+    clock: Callable[[], float] = perf_counter,
+) -> Outcome:
+    """Measures the kernels that a table lacks, until none is left or the time is up."""
+    wanted = list(dict.fromkeys(probes))
+    done = dict.fromkeys(measured_before(path, bench.name))
+    waiting = [probe for probe in wanted if probe not in done]
+    outcome = Outcome(len(wanted), len(wanted) - len(waiting))
+    lines, spent = queues(waiting), dict[int, float]()
+    began = clock()
+    while any(lines) and clock() - began < budget_s:
+        turn = min((i for i, line in enumerate(lines) if line), key=lambda i: (spent.get(i, 0.0), i))
+        probe, started = lines[turn].pop(0), clock()
+        report(outcome, probe)
+        left_s = budget_s - (started - began)
+        effort_s = min(MOST_EFFORT_S, max(LEAST_EFFORT_S, left_s / (1 + sum(map(len, lines))) / 2))
+        try:
+            sample = bench.measure(probe, effort_s)
+        except Refused as error:
+            reason = error.faults[0].message
+            outcome.refused[reason] = outcome.refused.get(reason, 0) + 1
+        else:
+            append(path, row_of(bench, probe, sample))
+            outcome.measured += 1
+        spent[turn] = spent.get(turn, 0.0) + clock() - started
+    return outcome
+
+
+def row_of(bench: KernelTimer, probe: Probe, sample: Sample) -> Measured:
+    """The row of a sample, taken with a cold cache."""
+    median_s, low_s, high_s = sample.spread_s
+    state = sample.reading
+    seen = (state.clock_mhz, state.power_w, state.throttle, sample.operators, sample.alone_s, True)
+    return Measured(bench.name, probe, median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
+
+
+def _add_cache_column(path: Path) -> None:
+    """Rewrites a table that was begun before the column `cache` existed; its rows stay as they are."""
+    if content(path).startswith(line(BEFORE_CACHE).encode()):
+        mend(path)
+        rows = rows_of(path)
+        with atomic(path) as temporary:
+            temporary.write_text(text(rows), encoding="utf-8")
+
+
+def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
+    """Writes the facts of a machine, with all days of measuring. Raises for a folder of another GPU."""
+    measured_before(make_folder(where) / survey_folder.RAW, gpu)
+    before = survey_folder.facts(where).get("measured", [])
+    days = [*before, date] if isinstance(before, list) else [date]
+    survey_folder.write_facts(where, {**facts, "measured": list(dict.fromkeys(days))})
+
+
+def measured_before(path: Path, name: str) -> list[Probe]:
+    """The kernels that a table has, after a last row that was cut short is removed. Raises for a file that is no such table."""
+    header = line(COLUMNS).encode()
+    _add_cache_column(path)
+    begins = content(path)[: len(header)]
+    if not header.startswith(begins):
+        raise UserError(f"{path} is not a table that this command began", hint="--out names another folder")
+    mend(path)
+    if len(content(path).splitlines()) < 2:
+        return []
+    rows = rows_of(path)
+    others = sorted({row.gpu for row in rows} - {name})
+    if others:
+        raise UserError(f"{path} holds measurements of {others[0]}, and this is {name}", hint="--out names another folder")
+    return [row.probe for row in rows]

@@ -1,0 +1,152 @@
+"""The catalog: what exists, by file name. There is no registry: to add a thing is to add its file.
+
+Names take dashes or underscores and any case. A path to a file, or `module:name`, works wherever a name does; an object is
+taken as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, TypeGuard
+
+from ..errors import UserError, did_you_mean, shown
+from ..files import read_bounded
+from . import torch_csv, user_code
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+MOST_BYTES = 2**20
+"""Of a file of the catalog."""
+DATA = {
+    "models": "workloads/models",
+    "clusters": "topologies",
+    "gpus": "topologies/gpus",
+    "frameworks": "workloads/frameworks",
+    "scenarios": "workloads/scenarios",
+    "fabrics": "topologies/fabrics",
+}
+"""Kinds of things that are data: YAML files in a folder."""
+CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "collectives", "metrics": "metrics"}
+"""Kinds of things that are code: Python files in a folder of the package."""
+WITH_UNDERSCORES = ("collectives",)
+"""Kinds whose names are written with underscores, as NCCL writes all_reduce; all others have dashes, as in rail-optimized."""
+SINGULAR = {kind: kind[:-1] for kind in (*DATA, *CODE)} | {"gpus": "GPU"}
+
+
+def folder(kind: str) -> Path:
+    """Where the files of a kind are: inside the installed package, or beside it in a checkout."""
+    if kind in CODE:
+        return PACKAGE / CODE[kind]
+    installed = PACKAGE / "_data" / DATA[kind]
+    return installed if installed.is_dir() else PACKAGE.parent / DATA[kind]
+
+
+def files(kind: str) -> dict[str, Path]:
+    """Every name of a kind, as it is written, and its file."""
+    home, suffix = folder(kind), ".py" if kind in CODE else ".yaml"
+    stems = [name.removesuffix(suffix) for name in os.listdir(home) if name.endswith(suffix)]
+    found = {written(kind, stem): home / f"{stem}{suffix}" for stem in stems if not stem.startswith("_")}
+    return dict(sorted(found.items()))
+
+
+def plain(name: str) -> str:
+    """A name without the differences that do not matter."""
+    return name.strip().lower().replace("_", "-")
+
+
+def written(kind: str, name: str) -> str:
+    """A name in the spelling of its kind: the one that is printed, whatever was typed."""
+    return plain(name).replace("-", "_") if kind in WITH_UNDERSCORES else plain(name)
+
+
+def is_path(name: str) -> bool:
+    """Whether a name of data means a file of its own and not one of the catalog."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def is_table(name: object) -> bool:
+    """Whether a schedule is named by its file."""
+    return isinstance(name, str) and name.lower().endswith(".csv")
+
+
+def is_code(name: object) -> TypeGuard[str]:
+    """Whether a name would have to be imported: `module:name` or `file.py:name`, of which nothing was imported yet."""
+    return type(name) is str and ":" in name and not is_table(name)
+
+
+def is_file(name: str) -> bool:
+    """Whether there is something to read under a name, other than a folder."""
+    try:
+        return Path(name).exists() and not Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def exists(name: str) -> bool:
+    """Whether there is a file or a folder under a name."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def find(kind: str, name: str) -> Path:
+    """The file of a name, or of a path."""
+    if kind in DATA and is_path(name):
+        return Path(name)
+    known = files(kind)
+    if written(kind, name) not in known and kind in DATA and exists(name):
+        return Path(name)
+    if written(kind, name) not in known:
+        raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
+    return known[written(kind, name)]
+
+
+def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
+    if kind in CODE and name.endswith(".py"):
+        return f"a {SINGULAR[kind]} in a file is written {name}:function"
+    if kind in DATA and is_file(f"{name}.yaml"):
+        return f"did you mean '{name}.yaml'?"
+    return did_you_mean(written(kind, name), known)
+
+
+def module(kind: str, name: Any) -> Any:
+    """The module of a name, the object of code that was imported, or the thing itself if it is not a name.
+
+    A schedule may be a table in a `file.csv`. Somebody's code is watched while it runs. Nothing is imported here but modules of
+    the catalog: `module:name` and `file.py:name` are no names of it.
+    """
+    if kind == "schedules" and is_table(name):
+        return torch_csv.read(name)
+    if type(name) is str:
+        return import_module(f"simulator.{CODE[kind].replace('/', '.')}.{find(kind, name).stem}")
+
+    found = name.found if isinstance(name, user_code.Code) else name
+    return (user_code.Schedule if kind == "schedules" else user_code.Watched)(found, called(name))
+
+
+def modules(package: str) -> dict[str, Any]:
+    """Every module of a package of the simulator, by the name of its file."""
+    return {found.name: import_module(f"{package}.{found.name}") for found in iter_modules(import_module(package).__path__)}
+
+
+def typed(kind: str, name: Any) -> Any:
+    """The same of a name that somebody typed, or wrote in Python, which is trusted: code is imported."""
+
+    return module(kind, user_code.imported(name) if is_code(name) else name)
+
+
+def called(thing: Any) -> str:
+    """The name of a schedule of the catalog, or of an object or a file that was given in its place."""
+    if isinstance(thing, str):
+        return thing if ":" in thing or is_table(thing) else plain(thing)
+    return str(getattr(thing, "__name__", type(thing).__name__)).rpartition(".")[2]
+
+
+def headline(path: Path) -> str:
+    """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
+    first, _, _ = read_bounded(path, MOST_BYTES, "a file of the catalog").partition(b"\n")
+    return first.decode("utf-8").strip().strip('#"').strip()

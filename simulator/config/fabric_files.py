@@ -1,0 +1,159 @@
+"""Fabrics in files: the constants of links and the measured curves of collectives, one YAML file each in topologies/fabrics.
+
+A file describes the links inside a node, or the network across nodes, or both; curves measured across nodes name the fabric
+that was inside. `results/collectives/make.py` writes those that ship, `trainsim calibrate links` those of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ..costs.collectives.curves import Curve
+from ..costs.collectives.link_constants import Across, Inside
+from ..costs.collectives.nccl_choice import Choice
+from ..costs.collectives.theory import Algorithm, Kind
+from ..errors import UserError, did_you_mean, shown
+from ..fields import NO_KEY, Bytes, Contradiction, Declared, Key, Length, Limits, Seconds, Text, Usual, Written
+from ..files import read_bounded
+from . import catalog
+from .document import Document
+from .reader import Boundary, Grammar, validated
+from .yaml_source import parse, read
+
+MOST_KNOTS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series(Declared):
+    """A measured curve as its file has it: the fabric inside the nodes by its name, sizes and times apart."""
+
+    kind: Kind
+    algorithm: Annotated[Algorithm, Written(with_field="kind"), "auto: as the library chose"] = "auto"
+    ranks: Annotated[int, Limits(ge=2, le=2**20), "GPUs"]
+    nodes: Annotated[int, Limits(ge=1, le=2**20), Written(with_field="kind"), "nodes that they sit on"] = 1
+    inside: Annotated[str | None, Text("fabric_name"), "fabric inside the nodes; left out, this one"] = None
+    error: Annotated[float, Limits(ge=0, le=10), Written(".4f"), "median relative error of the times"]
+    source: Annotated[str, Written(with_field="kind"), "who measured it"] = ""
+    sizes: Annotated[tuple[Bytes, ...], Length(1, MOST_KNOTS), "payloads, smallest first"]
+    times: Annotated[tuple[Seconds, ...], Length(1, MOST_KNOTS), "one for each size"]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if len(self.sizes) != len(self.times):
+            yield "times", f": {len(self.times)} of them for {len(self.sizes)} sizes", "one time for each size"
+        elif any(b <= a for a, b in zip(self.sizes, self.sizes[1:], strict=False)):
+            yield "sizes", " do not rise", "smallest first, each once"
+        if not all(self.times):
+            yield "times", " hold a zero", "leave out what takes no time"
+        if self.ranks % self.nodes:
+            yield "ranks", f": {self.ranks} do not sit evenly on {self.nodes} nodes", f"{self.nodes} of them, or a multiple"
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric(Declared):
+    """Links inside a node, or across nodes, or both, and what was measured on them."""
+
+    name: Annotated[str, NO_KEY, Usual(lambda given: "")]
+    about: str
+    provenance: Literal["measured", "theoretical"]
+    source: str
+    inside: Inside | None = None
+    across: Across | None = None
+    curves: Annotated[tuple[Curve, ...], NO_KEY] = ()
+    choices: Annotated[
+        tuple[Choice, ...], "which algorithm the library takes up to which size, where that is known better than by NCCL's model"
+    ] = ()
+    series: Annotated[tuple[Series, ...], Key("curves")] = ()
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        if self.inside is None and self.across is None:
+            yield "", " describes neither links inside a node nor a network across nodes", "give inside:, across: or both"
+        for i, curve in enumerate(self.series):
+            if curve.nodes > 1 and self.across is None:
+                yield f"curves.{i}.nodes", f": {curve.nodes}, and no network across nodes", "describe it under across:"
+            if self.inside is None and curve.inside is None:
+                yield f"curves.{i}", " names no fabric inside the nodes", "inside: nvlink4-nvswitch"
+
+
+def _algorithm(name: Any) -> str:
+    """An algorithm of the catalog, as it is written there."""
+    known = catalog.files("collectives")
+    found = catalog.written("collectives", name) if isinstance(name, str) else ""
+    if found not in known:
+        raise UserError(f"there is none called {shown(name)}", hint=did_you_mean(found, list(known)))
+    return found
+
+
+def _name(value: Any) -> str:
+    """The name of a fabric, which is looked up when all else of a file is right."""
+    if not isinstance(value, str):
+        raise UserError(f"{shown(value)} is no name of a fabric", hint='write it like "nvlink4-nvswitch"')
+    return value
+
+
+def _served(choice: Choice) -> Iterator[Contradiction]:
+    """An algorithm that does not do the collective that it is chosen for."""
+    if choice.kind not in catalog.module("collectives", choice.algorithm).KINDS:
+        message = f": {choice.algorithm} does no {choice.kind}"
+        yield "algorithm", message, "`trainsim catalog collectives` says what each does"
+
+
+BOUNDARY = Boundary(
+    {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}, {Choice: _served}
+)
+
+
+Loader = Callable[[str], Fabric]
+
+
+def folder() -> Path:
+    """Where the fabrics are that ship."""
+    return catalog.folder("fabrics")
+
+
+def names() -> list[str]:
+    """Every fabric that ships."""
+    return list(catalog.files("fabrics"))
+
+
+def load(name: str) -> Fabric:
+    """A fabric by name, or by the path of a file of one's own."""
+    if catalog.is_path(name):
+        return _fabric(read(Path(name)), Path(name).stem)
+    if catalog.plain(name) not in names():
+        raise UserError(f"no fabric {name!r}", hint=did_you_mean(catalog.plain(name), names()))
+    return _fabric(read(folder() / f"{catalog.plain(name)}.yaml"), catalog.plain(name))
+
+
+def outline(name: str) -> Fabric:
+    """A fabric that ships, without its curves, which are most of its file and stand at its end."""
+    path = folder() / f"{catalog.plain(name)}.yaml"
+    outlined = read_bounded(path, catalog.MOST_BYTES, "a fabric").decode("utf-8").partition("\ncurves:")[0]
+    return _fabric(parse(outlined, str(path)), catalog.plain(name))
+
+
+def _fabric(document: Document, name: str) -> Fabric:
+    found = validated(Fabric, document, boundary=BOUNDARY)
+    inside = found.inside and replace(found.inside, name=name)
+    across = found.across and replace(found.across, name=name)
+    curves = []
+    for series in found.series:
+        within = inside if series.inside is None else load(series.inside).inside
+        if within is None:
+            raise UserError(f"{series.inside!r} describes no links inside a node", where=document.where(("curves",)))
+        curve = Curve(
+            series.kind,
+            series.algorithm,
+            series.ranks,
+            series.nodes,
+            knots=tuple(zip(series.sizes, series.times, strict=True)),
+            error=series.error,
+            inside=within,
+            across=across if series.nodes > 1 else None,
+            source=f"{name}: {series.source}" if series.source else name,
+            choices=found.choices,
+        )
+        curves.append(curve)
+    return replace(found, name=name, inside=inside, across=across, curves=tuple(curves), series=())

@@ -1,0 +1,266 @@
+"""Whether a scenario makes sense before anything is simulated: degrees that divide, GPUs that exist, features that do.
+
+Every fault names the field that a person would change. All are found in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import gcd, inf
+from typing import Any
+
+from ..errors import Fault, OutsideDomain, UserError, shown
+from ..hardware.cluster import Cluster
+from ..plan.fidelity import Fidelity
+from ..plan.mesh import Mesh
+from ..plan.plan import Plan
+from ..program.slot import Shape, as_taken, lay_out
+from ..workload.framework import Framework
+from ..workload.job import DTYPES, ELEMENT_BYTES, Job
+from ..workload.model import Model
+from . import catalog, grammar, user_code
+from .document import Document
+from .grammar import BOUNDARY
+from .reader import Boundary, Grammar, faults_in
+from .scenario import Perturb, Scenario
+
+MOST_LAYER_SLOTS = 400_000
+"""Layers x microbatches of a replica: what one simulation takes in memory and in patience."""
+LONGEST_MICROBATCH_S = 24 * 3600
+"""Of a whole model on one GPU: within it every duration fits the clock."""
+
+OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_limit": (1.0, "zb-auto")}
+"""Fields of a plan that only some schedules look at (those that name them in `OPTIONS`): default, and one that does."""
+
+Found = Iterator[tuple[str, str, str]]
+"""(dotted field, what is wrong, hint)."""
+
+
+def data_parallel_degree(scenario: Scenario) -> int:
+    """The plan's dp, or what is left of the GPUs."""
+    plan = scenario.plan
+    return plan.dp or max(1, scenario.cluster.gpus // (plan.tp * plan.pp * plan.cp))
+
+
+def microbatches(scenario: Scenario) -> int:
+    """Microbatches of one replica in one step."""
+    return max(1, scenario.job.global_batch // (data_parallel_degree(scenario) * scenario.job.microbatch_size))
+
+
+def schedule_shape(scenario: Scenario) -> Shape:
+    """What the plan asks of its schedule, durations apart."""
+    plan = scenario.plan
+    shape = Shape(
+        plan.pp, microbatches(scenario) * plan.splits, plan.chunks, plan.group, plan.splits, memory_limit=plan.memory_limit
+    )
+    return as_taken(catalog.module("schedules", plan.schedule), shape)
+
+
+def mesh_of(scenario: Scenario) -> Mesh:
+    plan = scenario.plan
+    degrees = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "dp": data_parallel_degree(scenario), "pp": plan.pp}
+    return Mesh.of(degrees, plan.rank_order)
+
+
+def check(scenario: Scenario) -> None:
+    """Raises `UserError` with every fault of the scenario, each with its place if it came from a file."""
+    _well_formed(scenario)
+    cheap: tuple[Callable[[Scenario], Found], ...] = (_degrees, _batch, _divisions, _order, _disturbed_ranks)
+    dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled)
+    found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
+    if found:
+        raise UserError(
+            faults=[Fault(f"{field}: {message}", hint, _where(scenario, field, message)) for field, message, hint in found]
+        )
+
+
+def _where(scenario: Scenario, field: str, message: str) -> str:
+    place = tuple(int(part) if part.isdecimal() else part for part in field.split("."))
+    return Document({}, scenario.marks).where_of_several(place, message)
+
+
+def _well_formed(scenario: Scenario) -> None:
+    """Whether what was made in Python is of the right type, each field legal by itself; what a file says was checked there."""
+    plan, marks = scenario.plan, Document({}, scenario.marks)
+    sections: dict[str, tuple[Any, type[Any], str]] = {
+        "model": (scenario.model, Model, "sim.model"),
+        "cluster": (scenario.cluster, Cluster, "sim.cluster"),
+        "plan": (plan, Plan, "sim.Plan"),
+        "job": (scenario.job, Job, "sim.Job"),
+        "framework": (scenario.framework, Framework, "sim.framework"),
+        "fidelity": (scenario.fidelity, Fidelity, "sim.Fidelity"),
+        **{f"perturb.{i}": (p, Perturb, "sim.Perturb") for i, p in enumerate(scenario.perturb)},
+    }
+    faults: list[Fault] = []
+    for name, (value, kind, maker) in sections.items():
+        if not isinstance(value, kind):
+            raise UserError(f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=f"{maker}(...) makes one")
+    for name, (value, kind, _) in sections.items():
+        if kind not in (Model, Cluster) and not any(value is one for one in scenario.read):
+            place = tuple(int(part) if part.isdecimal() else part for part in name.split("."))
+            faults += faults_in(value, marks, place, OF_PYTHON)
+    if faults:
+        raise UserError(faults=faults)
+
+
+def _schedule(value: Any) -> Any:
+    """A schedule by name, or an object that is one."""
+    if isinstance(value, str):
+        return grammar.schedule(value)
+    if not any(callable(getattr(value, name, None)) for name in ("order", "orders", "__call__")):
+        raise UserError(f"{shown(value)} is no schedule", hint=user_code.SCHEDULE)
+    return value
+
+
+OF_PYTHON = Boundary({**BOUNDARY.grammars, "schedule": Grammar(_schedule, "1f1b")})
+"""What Python may say: there a schedule may also be an object."""
+
+
+def _degrees(scenario: Scenario) -> Found:
+    plan, gpus, per_node = scenario.plan, scenario.cluster.gpus, scenario.cluster.gpus_per_node
+    fixed = plan.tp * plan.pp * plan.cp
+    asked = fixed * (plan.dp or 1)
+    product = "tp x pp" + (" x cp" if plan.cp > 1 else "") + (" x dp" if plan.dp else "")
+    exact = bool(plan.dp) and not asked % per_node
+    nodes = asked // per_node if exact else fixed // gcd(fixed, per_node)
+    by_nodes = f"nodes: {nodes}" if exact or not plan.dp else f"nodes: {nodes} without dp"
+    by_dp = f"dp: {gpus // fixed}, or leave it out"
+    if asked > gpus and plan.dp and not gpus % fixed:
+        yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", by_dp
+    elif asked > gpus:
+        hint = f"give the cluster {by_nodes}, or lower a degree"
+        yield "plan", f"{product} = {asked} GPUs, but {scenario.cluster.name} has {gpus}", hint
+    elif plan.dp and asked < gpus:
+        hint = by_dp if not gpus % fixed else by_nodes
+        yield "plan.dp", f"{product} = {asked} leaves {gpus - asked} of {gpus} GPUs idle", hint
+    elif gpus % fixed:
+        near = [n for n in range(fixed, 0, -1) if gpus % n == 0][:1] + [n for n in range(fixed, gpus + 1) if gpus % n == 0][:1]
+        hint = f"a product of {' or '.join(map(str, near))}, or {by_nodes}"
+        yield "plan", f"{gpus} GPUs do not divide by {product} = {fixed}", hint
+
+
+def _batch(scenario: Scenario) -> Found:
+    job, model, gpu = scenario.job, scenario.model, scenario.cluster.gpu
+    dp = data_parallel_degree(scenario)
+    near = " or ".join(map(str, _multiples(job.global_batch, dp * job.microbatch_size)))
+    if job.global_batch % (dp * job.microbatch_size):
+        message = f"{job.global_batch} does not divide by dp {dp} x microbatch_size {job.microbatch_size}"
+        yield "job.global_batch", message, f"global_batch: {near}"
+    if microbatches(scenario) * model.layers > MOST_LAYER_SLOTS:
+        message = f"{microbatches(scenario)} microbatches of {model.layers} layers are more than one simulation takes"
+        most = max(1, MOST_LAYER_SLOTS // model.layers)
+        yield "job.global_batch", message, f"global_batch: {most * dp * job.microbatch_size}, or a larger microbatch_size"
+    flop = model.train_flop_per_token(job.sequence_length, causal=False) * job.microbatch_size * job.sequence_length
+    sustained = gpu.peak_flop_per_s.get(job.activation_dtype, inf) * gpu.kernels.compute_fraction
+    if flop / sustained > LONGEST_MICROBATCH_S:
+        message = (
+            f"a microbatch of {job.microbatch_size * job.sequence_length} tokens keeps one {gpu.name} busy for more than a day"
+        )
+        yield "job.microbatch_size", message, "a smaller model, fewer tokens or a faster GPU"
+    if model.positions == "learned" and job.sequence_length > model.max_sequence_length:
+        message = f"{model.name} has learned positions for {model.max_sequence_length} tokens, not {job.sequence_length}"
+        yield "job.sequence_length", message, f"at most {model.max_sequence_length}"
+    if not gpu.runs(job.dtype):
+        legal = [dtype for dtype in DTYPES if gpu.runs(dtype)]
+        yield "job.dtype", f"{gpu.name} has no {job.dtype} products", f"it has {', '.join(legal)}"
+    elif job.narrow and job.dtype not in scenario.framework.low_precision.formats:
+        legal = [*ELEMENT_BYTES, *scenario.framework.low_precision.formats]
+        yield "job.dtype", f"{scenario.framework.name} has no {job.dtype} products", f"it has {', '.join(legal)}"
+
+
+def _multiples(value: int, unit: int) -> list[int]:
+    """The multiples of `unit` on both sides of a value, of which the lower is not zero."""
+    return sorted({max(1, value // unit) * unit, -(-value // unit) * unit})
+
+
+def _divisions(scenario: Scenario) -> Found:
+    model, plan, job = scenario.model, scenario.plan, scenario.job
+    undivided = [f"{name} {size}" for name, size in (("heads", model.heads), ("ffn_hidden", model.ffn_hidden)) if size % plan.tp]
+    if model.kv_heads % plan.tp and plan.tp % model.kv_heads and model.kv_heads != model.heads:
+        undivided.append(f"kv_heads {model.kv_heads}")
+    if undivided:
+        whole = gcd(model.heads, model.ffn_hidden)
+        best = next(t for t in range(plan.tp, 0, -1) if not whole % t and (not model.kv_heads % t or not t % model.kv_heads))
+        yield "plan.tp", f"{' and '.join(undivided)} of {model.name} do not divide by tp {plan.tp}", f"tp: {best}"
+    tokens = job.microbatch_size * job.sequence_length // plan.splits
+    if job.sequence_length % plan.splits:
+        near = " or ".join(map(str, _multiples(job.sequence_length, plan.splits)))
+        yield "plan.splits", f"{job.sequence_length} tokens do not divide into {plan.splits} parts", f"sequence_length: {near}"
+    elif plan.sequence_parallel and plan.tp == 1:
+        hint = "use tp > 1, or leave it out"
+        yield "plan.sequence_parallel", "there is no tensor-parallel group to divide the sequence in", hint
+    elif plan.uses_sequence_parallel and tokens % plan.tp:
+        near = " or ".join(map(str, _multiples(job.sequence_length, plan.tp * plan.splits)))
+        message = f"{tokens} tokens of a microbatch do not divide by tp {plan.tp}, which sequence parallelism needs"
+        yield "job.sequence_length", message, f"sequence_length: {near}, or plan.sequence_parallel: false"
+
+
+def _order(scenario: Scenario) -> Found:
+    try:
+        mesh_of(scenario)
+    except UserError as error:
+        yield "plan.rank_order", error.faults[0].message, error.hint
+
+
+def _cluster(scenario: Scenario) -> Found:
+    """What only the shape of the cluster can say."""
+    try:
+        len(scenario.cluster.wiring.source)
+    except UserError as error:
+        yield "cluster.shape", error.faults[0].message, error.hint
+
+
+def _disturbed_ranks(scenario: Scenario) -> Found:
+    last = scenario.cluster.gpus - 1
+    for i, p in enumerate(scenario.perturb):
+        if p.rank is not None and p.rank > last:
+            yield f"perturb.{i}.rank", f"there is no rank {shown(p.rank)} among {last + 1}", f"ranks are 0 to {last}"
+
+
+def _disturbed_links(scenario: Scenario) -> Found:
+    for i, p in enumerate(scenario.perturb):
+        if p.link is not None and p.link.count(">") != 1:
+            yield f"perturb.{i}.link", f"{shown(p.link)} is no link: it has two ends", 'write it like "node0/nic3>leaf3"'
+        elif p.link is not None:
+            try:
+                scenario.cluster.link_named(p.link)
+            except UserError as error:
+                yield f"perturb.{i}.link", error.faults[0].message, error.hint
+
+
+def _in_fields(scenario: Scenario, refused: OutsideDomain) -> str:
+    """The nearest shape that a schedule serves, in fields of a scenario: there are no microbatches there, but a batch."""
+    unit = data_parallel_degree(scenario) * scenario.job.microbatch_size
+    fields = {"ranks": "plan.pp", "chunks": "plan.chunks", "group": "plan.group", "memory_limit": "plan.memory_limit"}
+    told = []
+    for name, value in refused.nearest.items():
+        if name == "microbatches":
+            batch = value * unit // scenario.plan.splits
+            told.append(f"job.global_batch: {batch}, which is {value} microbatches of each replica")
+        else:
+            told.append(f"{fields.get(name, name)}: {value}")
+    return "nearest legal: " + "; ".join(told) if told else refused.hint
+
+
+def _scheduled(scenario: Scenario) -> Found:
+    plan, schedule, shape = scenario.plan, catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
+    name = catalog.called(plan.schedule)
+    if plan.chunks not in (1, shape.chunks):
+        runs = f"{name} runs {shape.chunks} chunk{'s' * (shape.chunks > 1)} per rank"
+        yield "plan.chunks", f"{runs}, not {plan.chunks}", f"chunks: {shape.chunks}, or the schedule interleaved"
+    elif scenario.model.layers < shape.stages:
+        message = f"{scenario.model.layers} layers of {scenario.model.name} do not fill pp x chunks = {shape.stages} stages"
+        yield "plan.chunks" if plan.chunks > 1 else "plan.pp", message, f"at most {scenario.model.layers} stages"
+    used = OPTIONS if isinstance(schedule, user_code.Schedule) else getattr(schedule, "OPTIONS", ())
+    for option, (default, example) in OPTIONS.items():
+        if getattr(plan, option) != default and option not in used:
+            yield f"plan.{option}", f"{name} has no use for it", f"leave it out, or a schedule such as {example}"
+    try:
+        if isinstance(schedule, user_code.Schedule):
+            lay_out(schedule, shape)
+        elif hasattr(schedule, "refuse"):
+            schedule.refuse(shape)
+    except OutsideDomain as error:
+        yield "plan.schedule", error.reason, _in_fields(scenario, error)
+    except UserError as error:
+        yield from (("plan.schedule", fault.message, fault.hint) for fault in error.faults)

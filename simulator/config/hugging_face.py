@@ -1,0 +1,41 @@
+"""The config.json of a Hugging Face model, recognised where a file of ours is wanted, and told in our words.
+
+Reference: `PretrainedConfig` of transformers; the keys are those of Llama, Mistral and their kin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import UserError, shown
+
+MARKS = ("architectures", "model_type", "num_hidden_layers")
+"""Two of these, and it is such a file."""
+KEYS = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "ffn_hidden",
+    "vocab_size": "vocab",
+}
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+GATED = ("silu", "swiglu")
+
+
+def refuse_config(data: Mapping[str, Any], file: str) -> None:
+    """Raises `UserError` with what to write instead, if this is such a file."""
+    if sum(key in data for key in MARKS) < 2:
+        return
+    kind = data.get("architectures") or [data.get("model_type")]
+    name = kind[0] if isinstance(kind, list) and kind else kind
+    message = f"this is the configuration of a Hugging Face model, {shown(name)}, not a file of this simulator"
+    if any(key in data for key in EXPERTS):
+        message += "; and it has experts: mixture-of-experts models cannot be simulated yet, only dense decoder models"
+        raise UserError(message, where=f"{file}:1", hint="take a dense model: `trainsim catalog models` lists those that ship")
+    told = [f"{ours}: {data[theirs]}" for theirs, ours in KEYS.items() if type(data.get(theirs)) is int]
+    told += ["gated_mlp: true"] if data.get("hidden_act") in GATED else []
+    told += ["tied_embeddings: true"] if data.get("tie_word_embeddings") is True else []
+    raise UserError(message, where=f"{file}:1", hint=f"write the model as model: {{{', '.join(told)}}}")

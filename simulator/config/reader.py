@@ -1,0 +1,297 @@
+"""Dataclasses from documents: every value checked against the annotations of its field, all faults at once, each with its place.
+
+Two readers share one walk over the fields. One takes what stands in a file and makes the dataclass. The other takes a dataclass
+that was made in Python and only checks it: there a quantity is a number in the unit of its field's name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, TypeVar
+
+from ..errors import Fault, UserError, did_you_mean, either, shown
+from ..fields import Contradiction, Declared, FieldSpec, Form, Later, Noun, form, keys, limits_words, specs
+from ..units import Dimension, checked, parse
+from .document import Document, Place
+from .other_names import plain
+from .suggestions import dotted, how_to_write, true_or_false, unknown_key, whole_number
+
+MOST_HINTED = 1000
+"""Faults of a file for which it is worked out what was meant: nobody reads more."""
+T = TypeVar("T", bound=Declared)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A kind of text: a function reads it, or raises `UserError`."""
+
+    read: Callable[[Any], Any]
+    example: str
+    types: tuple[str, ...] = ("string",)
+    """In JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What the annotations of a dataclass leave to those who read it: names are known higher up than the dataclass is."""
+
+    grammars: Mapping[str, Grammar] = field(default_factory=dict)
+    """The kinds of text, by the names that `Text` gives them."""
+    rules: Mapping[type[Any], Callable[[Any], Iterable[Contradiction]]] = field(default_factory=dict)
+    """Contradictions of dataclasses besides their own."""
+
+
+BARE = Boundary()
+
+
+class _Wrong:
+    """Stands for a value that is wrong, after the fault is noted."""
+
+
+WRONG = _Wrong()
+
+
+def validated(schema: type[T], document: Document, at: Place = (), boundary: Boundary = BARE) -> T:
+    """The data at a place of a document as `schema`, or a `UserError` with every fault and its place."""
+    value: T
+    value, found = examined(schema, document, at, boundary)
+    if found:
+        raise UserError(faults=[fault for _, fault in found])
+    return value
+
+
+def examined(
+    schema: type[Declared], document: Document, at: Place = (), boundary: Boundary = BARE
+) -> tuple[Any, list[tuple[Place, Fault]]]:
+    """The data at a place as `schema`, or something else and every fault by its place."""
+    reader = _Reader(schema, document, at, boundary)
+    return reader.record(schema, document.at(at), at), reader.faults
+
+
+def faults_in(value: Declared, document: Document, at: Place, boundary: Boundary) -> list[Fault]:
+    """What is wrong with a dataclass that was made in Python; `document` says where values come from that were read before."""
+    checker = _Checker(type(value), document, at, boundary)
+    checker.record(type(value), value, at)
+    return [fault for _, fault in checker.faults]
+
+
+class _Reader:
+    """Reads the values of one document, noting every fault."""
+
+    def __init__(self, schema: type[Declared], document: Document, at: Place, boundary: Boundary) -> None:
+        self.schema, self.document, self.at, self.boundary = schema, document, at, boundary
+        self.faults: list[tuple[Place, Fault]] = []
+
+    def fault(self, place: Place, message: str, hint: str) -> _Wrong:
+        """Notes what is wrong with the value at a place."""
+        self.faults.append((place, Fault(f"{dotted(place)}{message}", hint, self.document.where(place))))
+        return WRONG
+
+    def record(self, schema: type[Declared], data: Any, place: Place, of: Form | None = None) -> Any:
+        """The data of a mapping as a dataclass."""
+        data = schema.prepared(data)
+        if not isinstance(data, dict):
+            return self.fault(place, f" should be a mapping, not {shown(data)}", self._how(of or form(schema)))
+        before = len(self.faults)
+        given = self._given(schema, data, place)
+        self._extra_keys(schema, data, place)
+        if len(self.faults) > before or self._contradict(schema.gaps(given), place):
+            return WRONG
+        for spec in specs(schema):
+            usual = spec.form.usual
+            if usual and spec.name not in given:
+                given[spec.name] = usual.of(given)
+        made = schema(**given)
+        return WRONG if self._contradict(self._rules(made), place) else made
+
+    def _rules(self, made: Declared) -> Iterator[Contradiction]:
+        """What is wrong with the fields together."""
+        yield from made.contradictions()
+        yield from self.boundary.rules.get(type(made), lambda _: ())(made)
+
+    def _given(self, schema: type[Declared], data: Mapping[Any, Any], place: Place) -> dict[str, Any]:
+        """The values of the fields that a mapping has."""
+        given: dict[str, Any] = {}
+        for key, spec in keys(schema).items():
+            left_out = key not in data or (data[key] is None and spec.form.usual is not None)
+            if not left_out:
+                given[spec.name] = self.field(spec, data[key], (*place, key))
+            elif spec.required:
+                self.fault((*place, key), " is missing", self._how(spec.form))
+        return given
+
+    def _extra_keys(self, schema: type[Declared], data: Mapping[Any, Any], place: Place) -> None:
+        for key in data:
+            if not isinstance(key, str):
+                self.fault((*place, key), f": {shown(key)} cannot be a key", "keys are words")
+            elif key in schema.comments:
+                self.value(form(schema.comments[key]), data[key], (*place, key))
+            elif key not in keys(schema) and len(self.faults) >= MOST_HINTED:
+                self.fault((*place, key), ": unknown key", "")
+            elif key not in keys(schema):
+                self.fault((*place, key), *unknown_key(self.schema, schema, (*place, key)[len(self.at) :], self.at))
+
+    def _contradict(self, found: Iterable[Contradiction], place: Place) -> bool:
+        """Notes fields that do not go together; whether there are any."""
+        before = len(self.faults)
+        for name, message, hint in found:
+            at = (*place, *(int(part) if part.isdecimal() else part for part in name.split(".") if part))
+            where = self.document.where_of_several(at, message)
+            self.faults.append((at, Fault(f"{dotted(at)}{message}", hint, where)))
+        return len(self.faults) > before
+
+    def field(self, spec: FieldSpec, data: Any, place: Place) -> Any:
+        """The value of a field."""
+        return self.value(spec.form, data, place)
+
+    def value(self, of: Form, data: Any, place: Place) -> Any:
+        """The value of an annotation: of its type, within its limits, among its choices."""
+        if data is None and of.optional:
+            return None
+        if of.text or of.dimension:
+            try:
+                if of.dimension:
+                    return self.quantity(data, of.dimension)
+                return self.boundary.grammars[of.text.kind].read(data) if of.text else data
+            except UserError as error:
+                return self.fault(place, f": {error.faults[0].message}", error.faults[0].hint)
+        if data is None:
+            return self.fault(place, " has no value", "give it one, or leave it out")
+        value = self._typed(of, data, place)
+        return value if value is not WRONG and self._within(of, data, place) else WRONG
+
+    @staticmethod
+    def quantity(data: Any, dimension: Dimension) -> float:
+        """A number with a unit."""
+        return parse(data, dimension)
+
+    def _typed(self, of: Form, data: Any, place: Place) -> Any:
+        """The value as its type."""
+        if of.is_record:
+            return self.record(of.kind, data, place, of)
+        if of.choices:
+            return data if isinstance(data, str) and data in of.choices else self._no_choice(of, data, place)
+        if of.origin in CONTAINERS:
+            return self._container(of, data, place)
+        if of.members:
+            return self.value(next((one for one in of.members if _takes(one, data)), of.members[0]), data, place)
+        if not _takes(of, data):
+            return self._mistyped(of, data, place)
+        if of.kind is float:
+            return self._float(of, data, place)
+        if of.kind is str:
+            with suppress(UnicodeEncodeError):
+                data.encode()
+                return data
+            return self.fault(place, f" should be text in UTF-8, not {shown(data)}", self._how(of))
+        return data
+
+    def _mistyped(self, of: Form, data: Any, place: Place) -> _Wrong:
+        kind = _kind(of)
+        hint = whole_number(data) if kind is int else true_or_false(data) if kind is bool else ""
+        return self.fault(place, f" should be {WORDS[kind]}, not {shown(data)}", hint or self._how(of))
+
+    def _how(self, of: Form) -> str:
+        return how_to_write(of, {name: grammar.example for name, grammar in self.boundary.grammars.items()})
+
+    def _float(self, of: Form, data: Any, place: Place) -> Any:
+        """A finite number, as a float where that is what stands for it."""
+        if isinstance(data, float) and not math.isfinite(data):
+            return self.fault(place, f" should be a finite number, not {shown(data)}", self._how(of))
+        try:
+            return float(data)
+        except OverflowError:
+            return self.fault(place, f": {shown(data)} is too {'large' if data > 0 else 'small'}", limits_words(of))
+
+    def _container(self, of: Form, data: Any, place: Place) -> Any:
+        """A list as a tuple or a list, a mapping as a dict."""
+        into, mapped = CONTAINERS[of.origin]
+        accepted = dict if mapped else self.lists
+        if not isinstance(data, accepted):
+            return self._mistyped(of, data, place)
+        if mapped:
+            for key in data:
+                if not isinstance(key, str):
+                    return self.fault((*place, key), f": {shown(key)} cannot be a key", "keys are words")
+        inner, pairs = of.members[-1], data.items() if mapped else enumerate(data)
+        values = {key: self.value(inner, value, (*place, key)) for key, value in pairs}
+        if any(value is WRONG for value in values.values()):
+            return WRONG
+        return values if mapped else into(values.values())
+
+    lists: Any = list
+    """What counts as a list in a document."""
+
+    def _no_choice(self, of: Form, data: Any, place: Place) -> _Wrong:
+        word, later = shown(data).strip("'"), of.note(Later) or Later(())
+        coming = {plain(known): known for known in later.words}
+        if plain(word) in coming:
+            named = later.what.format(coming[plain(word)])
+            return self.fault(place, f": {named} is not modelled yet", f"use {either(of.choices)}")
+        noun = of.note(Noun)
+        none = f"no {noun.name}" if noun else "none of the choices"
+        return self.fault(place, f": {shown(data)} is {none}", did_you_mean(word, of.choices))
+
+    def _within(self, of: Form, data: Any, place: Place) -> bool:
+        """Whether data keeps to what is noted beside its type."""
+        for limits in of.limits:
+            broken = limits.broken_by(data)
+            if broken:
+                self.fault(place, f": {shown(data)} is {broken[0]}", broken[1])
+                return False
+        if of.only and data != of.only.value:
+            self.fault(place, f": {of.only.what} is not modelled yet", f"use {shown(of.only.value)}")
+            return False
+        return True
+
+
+class _Checker(_Reader):
+    """Checks a dataclass that was made in Python."""
+
+    lists = (list, tuple)
+
+    def record(self, schema: type[Declared], data: Any, place: Place, of: Form | None = None) -> Any:
+        if not isinstance(data, schema):
+            message = f" is {shown(data)}, not an object of class {schema.__name__}"
+            return self.fault(place, message, f"sim.{schema.__name__}(...) makes one")
+        before = len(self.faults)
+        for key, spec in keys(schema).items():
+            self.field(spec, getattr(data, spec.name), (*place, key))
+        return WRONG if len(self.faults) > before or self._contradict(self._rules(data), place) else data
+
+    def field(self, spec: FieldSpec, data: Any, place: Place) -> Any:
+        return data if data is spec.default else self.value(spec.form, data, place)
+
+    @staticmethod
+    def quantity(data: Any, dimension: Dimension) -> float:
+        return checked(data, dimension)
+
+
+CONTAINERS: Mapping[Any, tuple[Any, bool]] = {
+    list: (list, False),
+    tuple: (tuple, False),
+    dict: (dict, True),
+    Mapping: (dict, True),
+}
+"""What a container is read into, and whether it is a mapping."""
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a mapping"}
+
+
+def _kind(of: Form) -> Any:
+    """The kind of data that an annotation takes."""
+    if of.choices:
+        return str
+    if of.origin in CONTAINERS:
+        return dict if CONTAINERS[of.origin][1] else list
+    return dict if is_dataclass(of.kind) else int if of.whole else of.kind
+
+
+def _takes(of: Form, data: Any) -> bool:
+    """Whether data is of the kind that an annotation takes; whole numbers are numbers, and true is none."""
+    kind = _kind(of)
+    if kind in (int, float):
+        return isinstance(data, int if kind is int else (int, float)) and not isinstance(data, bool)
+    return isinstance(data, kind)

@@ -1,0 +1,111 @@
+"""A scenario: model, cluster, plan and job with everything else that a run needs, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, ClassVar
+
+from .. import escape
+from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
+from ..hardware.cluster import Cluster
+from ..plan.fidelity import Fidelity
+from ..plan.plan import Plan
+from ..units import show_s
+from ..workload.framework import Framework
+from ..workload.job import Job
+from ..workload.model import Model
+from . import catalog
+from .document import Mark, Place
+
+EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class Perturb(Declared):
+    """A rank that computes slower or a link that carries less, from one time until another."""
+
+    rank: Annotated[int | None, Limits(ge=0), "the rank that is slower"] = None
+    speed: Annotated[
+        float | None, Limits(ge=LEAST_FACTOR, le=100), "of the rank, a constant factor; random ones are not modelled yet"
+    ] = None
+    link: Annotated[Name | None, "the link that carries less, as source>target"] = None
+    capacity: Annotated[
+        float | None, Limits(ge=0, le=100), "of the link, a constant factor; random ones are not modelled yet"
+    ] = None
+    from_s: Annotated[Seconds, "when it starts"] = 0.0
+    until_s: Annotated[Seconds | None, "when it ends; None for never"] = None
+
+    not_yet: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("random", "seed", "distribution", "probability", "jitter"), "random perturbations are not modelled yet"
+    )
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        of_rank, of_link = self.rank is not None, self.link is not None
+        if of_rank == of_link:
+            yield "", f" names {'both a rank and a link' if of_rank else 'neither a rank nor a link'}", EXAMPLE
+        elif (self.speed is not None, self.capacity is not None) != (of_rank, of_link):
+            yield "", " gives a rank a speed, or a link a capacity, and nothing else", EXAMPLE
+        if self.until_s is not None and self.until_s <= self.from_s:
+            message = f": {show_s(self.until_s)} is not after {show_s(self.from_s)}, where it starts"
+            yield "until", message, "leave it out for no end"
+        if self.capacity == 0 and self.until_s is None:
+            yield "capacity", ": a link that carries nothing for ever stops the step", "give until, or a small capacity"
+        if self.capacity and self.capacity < LEAST_FACTOR:
+            yield "capacity", f": {self.capacity} is too small", f"at least {LEAST_FACTOR}, or 0 with an until"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that a run needs."""
+
+    model: Model
+    cluster: Cluster
+    plan: Plan = field(default_factory=Plan)
+    job: Job = field(default_factory=Job)
+    fidelity: Fidelity = field(default_factory=Fidelity)
+    perturb: tuple[Perturb, ...] = ()
+    framework: Framework = field(default_factory=Framework)
+    marks: Mapping[Place, Mark] = field(default_factory=dict, compare=False, repr=False)
+    """Where the values came from, for messages."""
+    read: tuple[object, ...] = field(default=(), compare=False, repr=False)
+    """Sections that the reader of files made, and has checked."""
+
+    def __repr__(self) -> str:
+        return f"Scenario({escape.terminal(self.model.name)} on {self.cluster!r}, {self.plan!r})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The scenario as plain data, for records of results; its schedule as it was asked for."""
+        schedule = self.plan.schedule
+        named = str(schedule) if isinstance(schedule, str) else catalog.called(schedule)
+        return {
+            "model": self.model.name,
+            "cluster": self._cluster(),
+            "plan": {**asdict(replace(self.plan, schedule=named)), "overlap": self._overlap()},
+            "job": asdict(self.job),
+            "framework": asdict(self.framework),
+            "fidelity": asdict(self.fidelity),
+            "perturb": [asdict(p) for p in self.perturb],
+        }
+
+    def _cluster(self) -> dict[str, Any]:
+        """The cluster, and whatever makes its links, or the kernels of its GPU, other than those of the catalog."""
+        cluster, gpu = self.cluster, self.cluster.gpu
+        of_profile = {"profile": gpu.profile, "profile_hash": gpu.profile_hash} if gpu.profile else {}
+        of_site = {"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}
+        links = {"fabric": cluster.fabric} if cluster.fabric else {}
+        return {
+            "name": cluster.name,
+            "gpu": gpu.name,
+            "nodes": cluster.nodes,
+            "gpus": cluster.gpus,
+            **links,
+            **of_profile,
+            **of_site,
+        }
+
+    def _overlap(self) -> dict[str, Any]:
+        """What runs beside compute, by the plan or else by the framework."""
+        used = self.plan.overlap.over(self.framework.overlap)
+        return {axis: getattr(used, axis, said) for axis, said in asdict(self.plan.overlap).items()}

@@ -1,0 +1,84 @@
+"""What a fault says to write instead: the legal value that is nearest, how a field is written, which key was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import did_you_mean, either
+from ..fields import Declared, Form, keys, limits_words, once
+from .document import Place
+from .other_names import OPTIONS, OTHER_NAMES, plain
+
+_THOUSANDS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
+_KILO = re.compile(r"([0-9]{1,6}) ?[kK]")
+_TRUTH = {**dict.fromkeys(("yes", "on", "y", 1), "true"), **dict.fromkeys(("no", "off", "n", 0), "false")}
+
+
+def dotted(place: Place) -> str:
+    """A place as people write it: `plan.tp`."""
+    return ".".join(str(part) for part in place)
+
+
+def true_or_false(value: Any) -> str:
+    """What to write for a word that means yes or no."""
+    word = _TRUTH.get(value.lower() if isinstance(value, str) else value) if isinstance(value, (str, int)) else None
+    return f"write {word}" if word else ""
+
+
+def whole_number(value: Any) -> str:
+    """The whole numbers next to what somebody wrote."""
+    if isinstance(value, str) and "," in value and not _THOUSANDS.fullmatch(value.strip()):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        return f"one value at a time: write {either(parts)}" if parts and all(map(str.isdecimal, parts)) else ""
+    if isinstance(value, str) and (thousands := _KILO.fullmatch(value.strip())):
+        return f"write {int(thousands[1]) * 1024}"
+    text = value.replace(",", "").replace("_", "").strip() if isinstance(value, str) else ""
+    if text.isdecimal() and len(text) <= 15:
+        return f"write {int(text)}, without quotes" if text == value else f"write {int(text)}"
+    if isinstance(value, float) and abs(value) < 2**53:
+        return f"write {either(sorted({max(1, int(value)), max(1, -int(-value // 1))}))}"
+    return "int(...) makes it one" if hasattr(value, "__index__") and not isinstance(value, bool) else ""
+
+
+def how_to_write(of: Form, examples: Mapping[str, str]) -> str:
+    """How to write a field: by example, or by its meaning with its keys or its limits."""
+    text, dimension = of.text, of.dimension
+    example = examples[text.kind] if text else dimension.example if dimension else ""
+    if example:
+        return f'write it like "{example}"'
+    listed = "a list of mappings with the keys" if of.record and of.record is not of.kind else "its keys:"
+    shape = f"{listed} {', '.join(keys(of.record))}" if of.record else limits_words(of)
+    return "; ".join(filter(None, (of.meaning, shape)))
+
+
+def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: Place) -> tuple[str, str]:
+    """What is wrong with a key that the mapping does not have, and the key that was meant."""
+    key = str(within[-1])
+    if key in owner.not_yet:
+        return f": {owner.not_yet[key]}", owner.instead
+    if len(within) == 1 and plain(key) in OPTIONS:
+        return ": unknown key", f"it is an option of the command: {OPTIONS[plain(key)]}"
+    known = [*keys(owner), *owner.comments, *owner.before]
+    paths, meant = shortest_paths(root), OTHER_NAMES.get(plain(key), key)
+    meant = meant if meant in paths or meant in known else key
+    elsewhere = None if meant in known else paths.get(meant)
+    return ": unknown key", f"did you mean {dotted(elsewhere)!r}?" if elsewhere else did_you_mean(meant, known)
+
+
+@once
+def shortest_paths(root: type[Declared]) -> Mapping[str, tuple[str, ...]]:
+    """The shortest path to a field of every name that is below a dataclass."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted(_paths(root), key=len):
+        found.setdefault(path[-1], path)
+    return found
+
+
+def _paths(root: type[Declared]) -> Iterator[tuple[str, ...]]:
+    """Every field below a dataclass, except in lists."""
+    for key, spec in keys(root).items():
+        yield (key,)
+        if spec.form.record and spec.form.is_record:
+            yield from ((key, *path) for path in _paths(spec.form.record))

@@ -1,0 +1,166 @@
+"""Several jobs on one cluster: each trains its own model on its own GPUs, and all share the fabric."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import Fault, UserError, shown
+from ..hardware.cluster import Cluster
+from .cluster_file import MOST_GPUS
+from .document import Document, Place
+from .named_parts import resolved
+from .scenario import Perturb, Scenario
+from .scenario_file import from_document
+from .trust import FIELDS, Trust
+
+KEYS = ("name", "model", "plan", "job", "gpus")
+STEPWISE: Place = ("fidelity", "collectives")
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A job with the GPUs that it has: numbers in the whole cluster."""
+
+    name: str
+    scenario: Scenario
+    """On a cluster that is only what it sees of the whole one."""
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    """Jobs on one cluster."""
+
+    cluster: Cluster
+    tenants: tuple[Tenant, ...]
+    perturb: tuple[Perturb, ...] = ()
+    """Ranks in it are GPUs of the whole cluster."""
+
+
+def tenancy(document: Document, trust: Trust) -> Tenancy:
+    """The jobs of a document; raises `UserError` with the faults of all of them."""
+    entries = document.at(("jobs",))
+    faults: list[Fault] = []
+    tenants: dict[int, Tenant] = {}
+    whole, free, counted = None, 0, True
+    if not isinstance(entries, list) or not entries:
+        raise UserError("jobs should be a list of jobs", where=document.where(("jobs",)), hint="jobs: [{name: a, gpus: 8, ...}]")
+    _look_for_code(document, len(entries), trust)
+    for i, entry in enumerate(entries):
+        place: Place = ("jobs", i)
+        try:
+            whole, tenant = _tenant(document, place, entry, free, trust)
+        except UserError as error:
+            faults += error.faults
+            counted = False
+            continue
+        free = max(free, max(tenant.gpus) + 1)
+        if counted or isinstance(entry["gpus"], list):
+            tenants[i] = tenant
+    faults += _misnamed(document, entries)
+    if whole is not None and whole.fidelity.collectives == "stepwise":
+        hint = "fluid or closed; stepwise simulates one job at a time"
+        faults.append(Fault("fidelity.collectives: stepwise is not there for several jobs", hint, document.where(STEPWISE)))
+    if whole is not None:
+        faults += _clashes(document, tenants, whole.cluster)
+    if faults or whole is None:
+        raise UserError(faults=sorted(dict.fromkeys(faults), key=_place))
+    return Tenancy(whole.cluster, tuple(tenants.values()), whole.perturb)
+
+
+def _look_for_code(document: Document, jobs: int, trust: Trust) -> None:
+    """Looks at all jobs before the code of any is imported. What is refused each job tells of itself."""
+    with suppress(UserError):
+        trust.refuse(document, [("jobs", i, *place) for i in range(jobs) for place in FIELDS])
+    with suppress(UserError):
+        trust.refuse(resolved(document, ("cluster",), "clusters"))
+
+
+def _place(fault: Fault) -> tuple[str, tuple[int, ...]]:
+    """The file of a fault, and its line and column there."""
+    file, *at = fault.where.rsplit(":", 2)
+    return (file, tuple(map(int, at))) if all(map(str.isdecimal, at)) else (fault.where, ())
+
+
+def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trust) -> tuple[Scenario, Tenant]:
+    """The job as if it had the whole cluster, and the job on its part: the GPUs named, or so many from the first free one."""
+    where = document.where(place)
+    if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:
+        hint = "{name: a, model: .., plan: {..}, job: {..}, gpus: 8}"
+        raise UserError(f"jobs: {shown(entry)} is no job", where=where, hint=hint)
+    gpus = entry["gpus"]
+    chosen = list(range(free, free + gpus)) if type(gpus) is int and 0 < gpus <= MOST_GPUS else gpus
+    if type(gpus) is int and gpus > MOST_GPUS:
+        at = document.where((*place, "gpus"))
+        raise UserError(f"jobs: {shown(gpus)} GPUs are more than one simulation takes", where=at, hint=f"at most {MOST_GPUS}")
+    if not isinstance(chosen, list) or not chosen or not all(type(g) is int and g >= 0 for g in chosen):
+        at = document.where((*place, "gpus"))
+        wrong = next((g for g in gpus if type(g) is not int or g < 0), gpus) if isinstance(gpus, list) else gpus
+        said = f"{shown(wrong)} is no number of a GPU" if wrong is not gpus else f"{shown(gpus)} are no GPUs"
+        raise UserError(f"jobs: gpus: {said}", where=at, hint="how many, such as 8, or a list of their numbers: [0, 1, 2, 3]")
+    shared = {key: value for key, value in document.data.items() if key in ("cluster", "framework", "fidelity", "perturb")}
+    own = {key: entry[key] for key in ("model", "plan", "job") if key in entry}
+    marks = {p: mark for p, mark in document.marks.items() if p[:1] != ("jobs",)}
+    marks |= {p[2:]: mark for p, mark in document.marks.items() if p[:2] == place}
+    scenario = from_document(Document({**shared, **own}, marks), trust)
+    part = _part(scenario.cluster, len(chosen), document.where((*place, "gpus")))
+    tenant = Tenant(_name_of(entry, int(place[1])), replace(scenario, cluster=part, perturb=()), tuple(chosen))
+    return scenario, tenant
+
+
+def _name_of(entry: Mapping[str, Any], number: int) -> str:
+    """What a job is called; one without a name, by its place in the list."""
+    name = entry.get("name")
+    return f"job {number}" if name is None else str(name)
+
+
+def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
+    """Jobs whose name is no text, or that are called as one before them: nobody could tell the two apart in the result."""
+    faults: list[Fault] = []
+    names: set[str] = set()
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            continue
+        name, where = _name_of(entry, i), document.where(("jobs", i, "name"))
+        if type(entry.get("name", "")) not in (str, int, float, type(None)):
+            faults.append(Fault(f"jobs: name: {shown(entry['name'])} is no name", "a word, such as a", where))
+        elif name in names:
+            faults.append(Fault(f"jobs: two are called {name!r}", "give each job a name of its own", where))
+        names.add(name)
+    return faults
+
+
+def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
+    """What a job sees of a cluster: so many GPUs, in whole nodes or in a part of one."""
+    if gpus <= cluster.gpus_per_node:
+        return replace(cluster, nodes=1, gpus_per_node=gpus)
+    if gpus % cluster.gpus_per_node:
+        near = gpus // cluster.gpus_per_node * cluster.gpus_per_node
+        message = f"jobs: {gpus} GPUs are neither whole nodes of {cluster.gpus_per_node} nor a part of one"
+        raise UserError(message, where=where, hint=f"gpus: {near} or {near + cluster.gpus_per_node}")
+    return replace(cluster, nodes=gpus // cluster.gpus_per_node)
+
+
+def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster) -> list[Fault]:
+    """GPUs that do not exist, or that two jobs have, of jobs whose GPUs are known: behind one that could not be built, nobody
+    knows those of a job that only says how many.
+    """
+    faults: list[Fault] = []
+    owner: dict[int, str] = {}
+    for i, tenant in tenants.items():
+        where = document.where(("jobs", i, "gpus"))
+        beyond = [gpu for gpu in tenant.gpus if gpu >= cluster.gpus]
+        twice = sorted(gpu for gpu, times in Counter(tenant.gpus).items() if gpu in owner or times > 1)
+        if beyond:
+            message = f"jobs: {tenant.name} has GPU {max(beyond)}, but {cluster.name} has {cluster.gpus}"
+            faults.append(Fault(message, f"GPUs are 0 to {cluster.gpus - 1}; give the cluster more nodes", where))
+        if twice:
+            whose = owner.get(twice[0], tenant.name)
+            message = f"jobs: GPU {twice[0]} of {tenant.name} belongs to {whose} too"
+            faults.append(Fault(message, "give each GPU to one job", where))
+        owner |= dict.fromkeys(tenant.gpus, tenant.name)
+    return faults

@@ -1,0 +1,74 @@
+"""A dataclass as YAML, by the same annotations that its reader checks: what reads it back gets the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .. import escape
+from ..fields import Declared, Form, specs
+from ..units import GB, GIB, KIB, MIB, US_PER_S
+
+
+def yaml_lines(value: Declared) -> list[str]:
+    """The fields that are not as usual, one or more lines each."""
+    lines: list[str] = []
+    for key, of, item in _written(value):
+        if isinstance(item, Declared):
+            lines += [f"{key}:", *(f"  {line}" for line in yaml_lines(item))]
+        elif of.record:
+            lines += [f"{key}:", *(f"  - {flow(one)}" for one in item)]
+        else:
+            lines.append(f"{key}: {_text(of, item)}")
+    return lines
+
+
+def flow(value: Declared) -> str:
+    """A dataclass as one mapping in braces, in which lists begin lines of their own."""
+    parts = ((f"{key}: {_text(of, item)}", isinstance(item, tuple)) for key, of, item in _written(value))
+    joined = "".join(f",\n     {part}" if is_list else f", {part}" for part, is_list in parts)
+    return f"{{{joined.removeprefix(', ')}}}"
+
+
+def _written(value: Declared) -> Iterator[tuple[str, Form, Any]]:
+    """The keys of the fields that a file states, with their values."""
+    stated: set[str] = set()
+    for spec in specs(type(value)):
+        item = getattr(value, spec.name)
+        if spec.key and (item != spec.default or spec.form.written.with_field in stated):
+            stated.add(spec.name)
+            yield spec.key, spec.form, item
+
+
+def _text(of: Form, item: Any) -> str:
+    """A value as a file has it."""
+    if isinstance(item, tuple):
+        return f"[{', '.join(_text(of.members[0], one) for one in item)}]"
+    if of.dimension:
+        return _QUANTITIES[of.dimension.name](item)
+    if isinstance(item, bool):
+        return str(item).lower()
+    if isinstance(item, float):
+        return f"{item:{'.0f' if of.whole else of.written.format}}"
+    free = isinstance(item, str) and not of.choices and not of.text
+    return escape.yaml(item) if free else str(item)
+
+
+def _rate(value: float) -> str:
+    return f"{value / GB:.6g} GB/s"
+
+
+def _us(value: float) -> str:
+    """Rounded twice, as means of measured times lie half way between digits, and one machine errs above and another below."""
+    us = float(f"{value * US_PER_S:.9g}")
+    return f"{us:.4g} us" if us < MIB else f"{us:.0f} us"
+
+
+def _size(value: float) -> str:
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if round(value) % factor == 0:
+            return f"{value / factor:.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+_QUANTITIES = {"bytes": _size, "bytes per second": _rate, "seconds": _us}

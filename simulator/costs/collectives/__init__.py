@@ -1,0 +1,1 @@
+"""Time of collectives without contention: measured curves, theory, and the choice of the library."""

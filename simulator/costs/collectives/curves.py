@@ -1,0 +1,290 @@
+"""The uncontended time of a collective: measured where somebody measured it, the closed forms of `theory` elsewhere.
+
+A measured curve is kept as a few knots (bytes, seconds) with the links that it was measured on. It is used as a correction
+of the theory: the ratio of the two, which varies slowly with the size, with the number of ranks and of nodes, and from one
+machine to a similar one: on links other than its own a curve only extrapolates. Between measured numbers of ranks the
+ratio is interpolated, beyond them it fades; below the smallest size and above the largest it stays, so that latency and
+bandwidth are those of the theory there. By construction
+the time of an algorithm never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that
+changes its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted. A series
+in which the library chose for itself speaks, at each size, of the algorithm that it took there; where it changes over, times may
+jump, up or down.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import Literal
+
+from . import nccl_choice, theory
+from .link_constants import LAWS, Across, Inside, Laws
+from .nccl_choice import Choice
+from .theory import Call
+
+Provenance = Literal["interpolated", "extrapolated", "theoretical"]
+Knots = tuple[tuple[float, float], ...]
+"""(bytes, seconds), both rising."""
+
+FADES_OCTAVES = 2.0
+"""Doublings of ranks or nodes over which a measured correction loses its say."""
+THEORY_SIGMA_INSIDE, THEORY_SIGMA_ACROSS = 0.22, 0.3
+"""Relative error of the theory on machines that it has not seen: results/collectives/report.md."""
+SIGMA_OF_MEDIAN = 1.48
+"""Standard error over median error, of a bell curve."""
+SAME_RATE = 0.01
+"""Links whose rates differ by no more are the same."""
+DIRECT_MOST_BYTES = 8 * 2**20
+"""Direct kernels hand over to the library above this size: the workspace that frameworks give them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One measured series, fitted."""
+
+    kind: str
+    algorithm: str
+    ranks: int
+    nodes: int
+    knots: Knots
+    error: float
+    """Median relative error of the knots against the measurements."""
+    inside: Inside
+    across: Across | None = None
+    source: str = ""
+    choices: tuple[Choice, ...] = ()
+    """What is laid down of what the library took."""
+
+    def ratios(self, laws: Laws) -> Knots:
+        """log(measured / theory) at each knot."""
+        return tuple((size, math.log(time / self.theory_s(size, laws))) for size, time in self.knots)
+
+    def theory_s(self, size: float, laws: Laws) -> float:
+        """What theory says of such a call, of a series in which a library chose without its jumps."""
+        return theory.fastest(self._call(size), self.inside, self.across, laws)
+
+    def taken(self, size: float) -> str:
+        """The algorithm that a library took here for an all-reduce that was left to it."""
+        configured = nccl_choice.configured_algorithm(self.choices, self.kind, size, self.nodes)
+        name = configured or theory.taken(self._call(size), self.inside, self.across)
+        return theory.TAKEN_AS.get(name, name)
+
+    def _call(self, size: float) -> Call:
+        return Call(self.kind, size, self.ranks, self.nodes, self.algorithm)
+
+    def is_of(self, call: Call, inside: Inside, across: Across | None) -> bool:
+        """Whether it was measured on the links that a call has, as far as the rates tell."""
+        pairs = zip(_rates(call, self.inside, self.across), _rates(call, inside, across), strict=True)
+        return all(math.isclose(own, other, rel_tol=SAME_RATE) for own, other in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class UncontendedTime:
+    """The time of a collective when nothing else runs, and how it is known."""
+
+    seconds: float
+    provenance: Provenance
+    source: str
+    uncertainty: float
+    """Relative standard error."""
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether nobody measured such a time: it lies beyond the measured ones, or is theory alone."""
+        return self.provenance != "interpolated"
+
+
+def uncontended_time(
+    call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS
+) -> UncontendedTime:
+    """The uncontended time of one collective on these links, by the curves that were measured of it.
+
+    An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.
+    """
+    call = _named(call, inside, across)
+    near = _near(call, curves)
+    scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
+    if call.ranks < 2 or not near:
+        return UncontendedTime(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
+    low, high, knots = _corrected(call, near, inside, across, laws)
+    size = call.payload_bytes
+    if knots[0][0] <= size <= knots[-1][0]:
+        time = read(knots, size)
+    else:
+        end = knots[0] if size < knots[0][0] else knots[-1]
+        at_end = theory.seconds(_at(call, end[0]), inside, across, laws)
+        time = theory.seconds(call, inside, across, laws) * end[1] / at_end
+    say = min(1.0, sum(weight for _, weight in near))
+    at_home = all(curve.is_of(call, inside, across) for curve, _ in near)
+    within = at_home and say > 1 - 1 / 64 and low <= size <= high
+    error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
+    return UncontendedTime(
+        max(time, theory.least(call, inside, across)),
+        "interpolated" if within else "extrapolated",
+        "; ".join(dict.fromkeys(curve.source for curve, _ in near)),
+        math.hypot(error, (1 - say) * scale, 0.0 if within else scale / 2),
+    )
+
+
+def _named(call: Call, inside: Inside, across: Across | None) -> Call:
+    """A call by the algorithm that serves it: direct kernels hand over to the library above a size."""
+    left = "auto" if call.algorithm == "direct" and call.payload_bytes > DIRECT_MOST_BYTES else call.algorithm
+    if call.kind != "all_reduce" or call.ranks < 2 or left != "auto":
+        return replace(call, algorithm=left)
+    call = replace(call, algorithm=left)
+    return replace(call, algorithm=theory.taken(call, inside, across))
+
+
+def read(knots: Knots, size: float) -> float:
+    """Seconds at a size, straight between knots on log-log paper; level beyond the ends."""
+    (x0, y0), (x1, y1) = _around(knots, size)
+    return y0 if x0 == x1 else float(y0 * (y1 / y0) ** (math.log(size / x0) / math.log(x1 / x0)))
+
+
+def _straight(points: Knots, size: float) -> float:
+    """A value at a size, straight between points over the logarithm of the size."""
+    (x0, y0), (x1, y1) = _around(points, size)
+    return y0 if x0 == x1 else y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
+
+
+def _around(knots: Knots, size: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The knots on both sides of a size; beyond the ends, the last one twice."""
+    i = bisect_right(knots, size, key=lambda knot: knot[0])
+    return knots[max(i - 1, 0)], knots[min(i, len(knots) - 1)]
+
+
+def rising(knots: Iterable[tuple[float, float]]) -> Knots:
+    """Knots whose times never fall."""
+    points = sorted(knots)
+    times = list(accumulate((time for _, time in points), max))
+    return tuple((size, time) for (size, _), time in zip(points, times, strict=True))
+
+
+def _rates(call: Call, inside: Inside, across: Across | None) -> tuple[float, ...]:
+    """What tells the links of a call from others: the rates that it has there, bytes/s, and whether the switch adds up."""
+    within = inside.bytes_per_s, inside.rate(call.per_node), float(inside.nvls_efficiency > 0)
+    if across is None or call.nodes < 2:
+        return (*within, 0.0)
+    return (*within, across.nic_bytes_per_s * min(across.nics, math.ceil(call.per_node)))
+
+
+def _at(call: Call, size: float) -> Call:
+    return replace(call, payload_bytes=size)
+
+
+def _corrected(
+    call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, across: Across | None, laws: Laws
+) -> tuple[float, float, Knots]:
+    """The theory times what the measured curves say about it, at each of their knots and each power of two as far as the payload;
+    before that, between which sizes they all speak. Where only some do, the others stay at what they said last.
+    """
+    low = max(curve.knots[0][0] for curve, _ in near)
+    high = min(curve.knots[-1][0] for curve, _ in near)
+    if low > high:
+        near = near[:1]
+        low, high = near[0][0].knots[0][0], near[0][0].knots[-1][0]
+    sizes = {size for curve, _ in near for size, _ in curve.knots}
+    first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
+    sizes |= {2.0**octave for octave in range(first, last + 1)}
+    end = min((size for size in sizes if size >= call.payload_bytes), default=max(sizes))
+    ratios = [(curve.ratios(laws), weight) for curve, weight in near]
+    return (
+        low,
+        high,
+        rising(
+            (
+                size,
+                theory.seconds(_at(call, size), inside, across, laws)
+                * math.exp(sum(weight * _straight(knots, size) for knots, weight in ratios)),
+            )
+            for size in sorted(sizes)
+            if size <= end
+        ),
+    )
+
+
+def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
+    """The curves that a call is corrected by, each with its weight: at most 1 together."""
+    kin = [curve for curve in curves if curve.kind == call.kind and (curve.nodes > 1) == (call.nodes > 1)]
+    kin = _of_algorithm(call.algorithm, kin) if call.kind == "all_reduce" else _of_stand_in(call, kin)
+    if call.nodes == 1:
+        return _bracketed(call, kin)
+    say = {i: 1 - _distance(call, curve) / FADES_OCTAVES for i, curve in enumerate(kin)}
+    best = max(say.values(), default=0.0)
+    chosen = [i for i, value in say.items() if value == best > 0]
+    return [(kin[i], best / len(chosen)) for i in chosen]
+
+
+def _of_stand_in(call: Call, kin: Sequence[Curve]) -> list[Curve]:
+    """The curves of the algorithm that is asked for, or else of what a library took by itself: but for all-reduces it has one."""
+    own = [curve for curve in kin if curve.algorithm == call.algorithm]
+    return own or [curve for curve in kin if curve.algorithm == "auto"]
+
+
+def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:
+    """What measured all-reduces say of one algorithm: series in which it was forced, parts of those in which it was taken."""
+    found: dict[tuple[int, int, Inside, Across | None], Curve] = {}
+    ranked = sorted(kin, key=lambda curve: _PREFERRED.index(curve.algorithm) if curve.algorithm in _PREFERRED else -1)
+    for curve in ranked:
+        part = curve if curve.algorithm == name else _part(curve, name)
+        if part is not None:
+            series = (curve.ranks, curve.nodes, curve.inside, curve.across)
+            found[series] = _joined(found[series], part) if series in found else part
+    return list(found.values())
+
+
+_PREFERRED = ("auto", "plain")
+"""Series in which a library chose, the one with all that it has first; where an algorithm was forced is better than both."""
+
+
+@lru_cache(maxsize=4096)
+def _part(curve: Curve, name: str) -> Curve | None:
+    """The part of a library's series in which it took an algorithm, read at each knot and each power of two between; None if it
+    never did.
+    """
+    if curve.algorithm not in _PREFERRED:
+        return None
+    ratios = curve.ratios(LAWS)
+    first, last = (curve.knots[end][0] for end in (0, -1))
+    sizes = {size for size, _ in curve.knots}
+    sizes |= {2.0**octave for octave in range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)}
+    base = {size: curve.theory_s(size, LAWS) for size in sorted(sizes) if curve.taken(size) == name}
+    knots = tuple((size, seconds * math.exp(_straight(ratios, size))) for size, seconds in base.items())
+    return replace(curve, algorithm=name, knots=knots) if knots else None
+
+
+def _joined(curve: Curve, other: Curve) -> Curve:
+    """A series, and of another on the same links what lies outside of its sizes."""
+    first, last = curve.knots[0][0], curve.knots[-1][0]
+    more = [knot for knot in other.knots if not first <= knot[0] <= last]
+    if not more:
+        return curve
+    source = "; ".join(dict.fromkeys(filter(None, (curve.source, other.source))))
+    return replace(curve, knots=tuple(sorted([*curve.knots, *more])), error=max(curve.error, other.error), source=source)
+
+
+def _bracketed(call: Call, kin: Sequence[Curve]) -> list[tuple[Curve, float]]:
+    """The curves of the next fewer and the next more ranks; beyond the most, the last one, which fades."""
+    by_ranks = {curve.ranks: curve for curve in kin}
+    if call.ranks in by_ranks:
+        return [(by_ranks[call.ranks], 1.0)]
+    below = [n for n in sorted(by_ranks) if n < call.ranks]
+    above = [n for n in sorted(by_ranks) if n > call.ranks]
+    if below and above:
+        part = math.log(call.ranks / below[-1]) / math.log(above[0] / below[-1])
+        return [(by_ranks[below[-1]], 1 - part), (by_ranks[above[0]], part)]
+    if not by_ranks:
+        return []
+    nearest = (below or above)[-1 if below else 0]
+    say = 1 - abs(math.log2(call.ranks / nearest)) / FADES_OCTAVES
+    return [(by_ranks[nearest], say)] if say > 0 else []
+
+
+def _distance(call: Call, curve: Curve) -> float:
+    """Doublings between two ways to place ranks on nodes."""
+    per_node = curve.ranks / curve.nodes
+    return abs(math.log2(call.nodes / curve.nodes)) + abs(math.log2(call.per_node / per_node))

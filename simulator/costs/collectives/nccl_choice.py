@@ -1,0 +1,237 @@
+"""Which algorithm NCCL takes for an all-reduce: its own cost model, with its own constants.
+
+NCCL weighs every algorithm with every protocol (LL: words with flags, LL128: lines with flags, Simple: plain pieces) by
+latency + bytes / bandwidth, and takes the least. The constants are what NCCL believes, not what was measured; they decide what
+runs, never how long it takes. The sizes at which it changes over follow from them and from the links; where somebody found
+others, `Choice` says so. Facts of NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), retyped: its tables, its formulas, and
+that its search lets a tree over two nodes count each NIC twice, as either direction carries one half. Taken as Intel's: the
+processors. Left out: limits per channel, which hardly bind, and what a network plug-in says of itself. GPUs of several hosts that
+one NVLink joins, as in a rack, are one node to NCCL too, which lays its rings through all of them. Other collectives have one way
+each here: rings for gathers, scatters and broadcasts, single messages for an all-to-all. (NCCL also weighs NVSwitches that
+gather, which never win by its own reckoning, and PAT, a tree for gathers and scatters of groups with one rank per node.)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ...fields import Bytes, Declared, Key, Limits, Text, Whole
+from ...units import GB, US_PER_S
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+BASE_US = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)}
+"""What a kernel costs before its first hop, by protocol."""
+HOP_US: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "nvlink": {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)},
+    "pcie": {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)},
+    "network": {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)},
+}
+SWITCH_US = 25.0
+"""An NVSwitch that adds up. It, and what builds on it, knows Simple only."""
+TREE_NETWORK_US, SHARP_NETWORK_US = 14.0, 18.0
+"""Over the network, with an NVSwitch that adds up: a hop of a tree, and switches of the network that add up too."""
+DIRECT_US, DIRECT_PEER_US, DIRECT_NETWORK_US = 3.7, 0.4, 31.0
+"""Switches of the network that add up, without an NVSwitch that does: to a GPU's rail, per GPU, and over the network."""
+POST_US = 1.0
+"""What a step of a ring over several nodes costs at least, for the network's sake; three times as much in pieces."""
+LL_GB_PER_S = {"volta": (39.0, 39.0, 20.4), "ampere": (87.7, 39.0, 20.4), "hopper": (141.0, 39.0, 20.4)}
+"""The most that words with flags carry: in one node by its GPUs, over two and more by their processors."""
+BLACKWELL_LL = 2.0
+"""Over Hopper's, within a node."""
+SWITCH_SHARE = {"hopper": 0.85, "blackwell": 0.74}
+"""Of the links' rate, what an NVSwitch that adds up is granted."""
+CHANNELS = 16
+COUNTED = {"volta": 0.8, "ampere": 0.8, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
+COUNTED_PCIE = 24 / 31.5
+"""Of the rate on the label of a GPU's links, what NCCL reckons with."""
+TREE_SHARE: Mapping[str, Sequence[float]] = {
+    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9),
+    "Simple": (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+}
+"""Of a tree's bandwidth, what it is granted for payloads from 64 bytes on, doubling; all of it beyond."""
+FIRST_TREE_BYTES = 64
+TIE = 0.1
+"""Times of a ring and of a tree that differ by no more, relative to the smaller, do not tell which NCCL takes: how many trees it
+finds in a machine's links, and what a plug-in says of its network, are left out."""
+PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
+"""Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
+
+GENERATIONS = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (0, "volta"))
+"""From which architecture on NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
+RATES = (("blackwell", 800 * GB), ("hopper", 400 * GB), ("ampere", 200 * GB), ("volta", 0.0))
+"""From which rate of NVLink on a GPU is of a generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Declared):
+    """One line of what somebody laid down: the algorithm of a kind, for payloads and numbers of nodes up to so many."""
+
+    kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall"]
+    algorithm: Annotated[str, Text("collective"), "the algorithm that the library takes"]
+    bytes_up_to: Annotated[Bytes, Key("size_up_to"), "the largest payload; left out, all"] = math.inf
+    nodes_up_to: Annotated[float, Whole(), Limits(ge=1, le=2**20), "the most nodes; left out, all"] = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks of a collective and what NCCL sees between them."""
+
+    ranks: int
+    nodes: int
+    generation: str
+    """volta, ampere, hopper or blackwell."""
+    link: str
+    """nvlink or pcie."""
+    inside_bytes_per_s: float
+    """A GPU's links, as on the label."""
+    nics_bytes_per_s: float
+    """All NICs that the ranks of a node use together."""
+
+    @property
+    def hops(self) -> int:
+        """Along the ranks of one node."""
+        return self.ranks // self.nodes - 1
+
+    @property
+    def doublings(self) -> int:
+        """Of the number of nodes, rounded down."""
+        return self.nodes.bit_length() - 1
+
+    @property
+    def counted_bytes_per_s(self) -> float:
+        return self.inside_bytes_per_s * (COUNTED[self.generation] if self.link == "nvlink" else COUNTED_PCIE)
+
+    def bus_bytes_per_s(self, nics_count: int = 1) -> float:
+        """The narrower of what is inside nodes and what leaves them, every NIC counted so many times."""
+        outside = self.nics_bytes_per_s * nics_count if self.nodes > 1 else math.inf
+        return min(self.counted_bytes_per_s, outside)
+
+    @property
+    def words_bytes_per_s(self) -> float:
+        """The most that LL carries."""
+        own = LL_GB_PER_S["hopper" if self.generation == "blackwell" else self.generation]
+        doubled = BLACKWELL_LL if self.generation == "blackwell" and self.nodes == 1 else 1.0
+        return own[min(self.nodes, 3) - 1] * doubled * GB
+
+    @property
+    def switch_bytes_per_s(self) -> float:
+        """What an NVSwitch that adds up is granted, both its directions together."""
+        return 2 * self.counted_bytes_per_s * SWITCH_SHARE.get(self.generation, 0.0) * (CHANNELS - 1) / CHANNELS
+
+    @property
+    def ring_share(self) -> float:
+        """Of the bus, what is left of an all-reduce."""
+        return self.ranks / (2 * (self.ranks - 1))
+
+
+def generation(architecture: str, link_bytes_per_s: float) -> str:
+    """The constants of NCCL for GPUs of an architecture, such as sm_90; for a GPU that names none, by the rate of its links."""
+    number = re.match(r"sm_?(\d{1,9})", architecture)
+    if number:
+        return next(name for least, name in GENERATIONS if int(number[1]) >= least)
+    return "ampere" if architecture else next(name for name, rate in RATES if link_bytes_per_s >= rate)
+
+
+def configured_algorithm(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
+    """The algorithm of the first line that covers the call; None if none does."""
+    lines = (c for c in choices if c.kind == kind and payload_bytes <= c.bytes_up_to and nodes <= c.nodes_up_to)
+    return next((line.algorithm for line in lines), None)
+
+
+def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
+    """The algorithm with the least estimate for an all-reduce, of those that there are."""
+    known = [name for name in among if name in WAYS]
+    return min(known, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
+
+
+def is_tie(payload_bytes: float, group: Group) -> bool:
+    """Whether what is left out here may decide between ring and tree."""
+    ring, tree = (nccl_estimate_s(name, payload_bytes, group) for name in ("ring", "tree"))
+    return max(ring, tree) <= min(ring, tree) * (1 + TIE)
+
+
+def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float:
+    """NCCL's own estimate of the time of an algorithm, with the protocol that it likes best; infinite if it has none."""
+    estimates = (
+        latency_us / US_PER_S + payload_bytes / bytes_per_s
+        for latency_us, bytes_per_s in WAYS[algorithm](payload_bytes, group)
+        if bytes_per_s > 0
+    )
+    return min(estimates, default=math.inf)
+
+
+Estimates = Sequence[tuple[float, float]]
+"""Latency in us and bytes/s, by protocol; 0 where there is none."""
+
+
+def _ring(payload_bytes: float, g: Group) -> Estimates:
+    steps, far = 2 * (g.ranks - 1), 2 * (g.nodes - 1)
+    bus = g.bus_bytes_per_s()
+    rates = (min(g.words_bytes_per_s, bus / 2), bus * 0.92 * (g.link == "nvlink"), bus)
+    found = []
+    for which, (protocol, rate) in enumerate(zip(PROTOCOLS, rates, strict=True)):
+        simple = protocol == "Simple"
+        post_us = POST_US * (3 if simple else 1) * (g.nodes > 1)
+        near_us, far_us = max(HOP_US[g.link]["ring"][which], post_us), _far_us("ring", which, g)
+        latency_us = BASE_US["ring"][which] + (steps - far) * near_us + far * far_us
+        if simple and g.nodes > 1 and payload_bytes >= PLATEAU_BYTES * CHANNELS * g.ranks:
+            latency_us *= PLATEAU_VOLTA if g.generation == "volta" else PLATEAU
+        found.append((latency_us, rate * g.ring_share))
+    return found
+
+
+def _tree(payload_bytes: float, g: Group) -> Estimates:
+    bus = 0.92 * g.bus_bytes_per_s(nics_count=2 if g.nodes == 2 else 1)
+    lines = (7 / 9 if g.nodes == 1 else 120 / 128) * (g.link == "nvlink")
+    rates = (min(bus / 3.8, g.words_bytes_per_s), bus * lines, bus)
+    found = []
+    for which, (protocol, rate) in enumerate(zip(PROTOCOLS, rates, strict=True)):
+        latency_us = 2 * (g.hops * HOP_US[g.link]["tree"][which] + g.doublings * _far_us("tree", which, g))
+        found.append((BASE_US["tree"][which] + latency_us, rate / 2 * _tree_share(protocol, payload_bytes)))
+    return found
+
+
+def _tree_share(protocol: str, payload_bytes: float) -> float:
+    shares, doublings = TREE_SHARE[protocol], int(payload_bytes // FIRST_TREE_BYTES).bit_length() - 1
+    return shares[doublings] if 0 <= doublings < len(shares) else 1.0
+
+
+def _far_us(algorithm: str, which: int, g: Group) -> float:
+    """One hop over the network; where a node has one rank, nothing hides it."""
+    return HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm][which]
+
+
+def _nvls(_: float, g: Group) -> Estimates:
+    return [(SWITCH_US, g.switch_bytes_per_s * g.ring_share)] if g.nodes == 1 else []
+
+
+def _nvls_tree(_: float, g: Group) -> Estimates:
+    if g.nodes == 1:
+        return []
+    latency_us = SWITCH_US + 2 * g.doublings * TREE_NETWORK_US
+    outside = g.nics_bytes_per_s * (2 if g.nodes == 2 else 1)
+    return [(latency_us, min(g.switch_bytes_per_s, outside) * g.ring_share)]
+
+
+def _sharp(payload_bytes: float, g: Group) -> Estimates:
+    """The network's switches add up: with an NVSwitch that does so too, where there is one."""
+    if g.nodes == 1:
+        return []
+    if g.switch_bytes_per_s:
+        return [(SWITCH_US + SHARP_NETWORK_US, min(g.switch_bytes_per_s, g.nics_bytes_per_s) * g.ring_share)]
+    latency_us = 2 * (min(1, g.hops) * DIRECT_US + g.hops * DIRECT_PEER_US) + DIRECT_NETWORK_US
+    return [(latency_us, g.bus_bytes_per_s(nics_count=2) / 2)]
+
+
+WAYS: Mapping[str, Callable[[float, Group], Estimates]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "nvls": _nvls,
+    "nvls_tree": _nvls_tree,
+    "sharp": _sharp,
+}

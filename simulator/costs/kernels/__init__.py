@@ -1,0 +1,1 @@
+"""Time of kernels: one module per family."""

@@ -1,0 +1,335 @@
+"""Fused attention: blocks of query rows that walk over the keys before them, spread over the multiprocessors.
+
+A block of rows costs, per key, two GEMMs of the width of a head and an exponential, which no tensor core does; the two
+overlap, a p-norm of both: that is why narrow heads are slower per flop. A library is compiled for blocks of so many rows, fewer
+for wide heads. Blocks of full attention are alike and run in waves. Causal ones are not: with few heads the longest walk decides,
+unless the library splits it; with many, the sum over the multiprocessors; between the two, a p-norm. Libraries for grouped
+queries pack the heads that share keys into a block. Queries, keys, values and results move meanwhile: a p-norm of the arithmetic
+and the traffic. Heads are padded to the widths that a library is compiled for. Backward does five GEMMs instead of two.
+References: Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...errors import UserError
+from ...hardware.gpu import PEAK_OF, Gpu
+from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
+from ...units import US_PER_S
+from .estimator import Estimator, together
+from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
+from .fits import UNFUSED, SelectedFit
+from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
+
+NARROW, WIDE = 96, 128
+"""Widths of heads up to which a library's tallest blocks, and its usual ones, are compiled."""
+ALIKE = 8.0
+"""The norm between the longest block and the mean load where all blocks are as long: nearly the larger."""
+HEAD_MULTIPLE = 16
+"""What a tensor core takes at once of a head's width."""
+SIXTEENS = "sixteens"
+WIDTHS: Mapping[str, tuple[int, ...]] = {
+    SIXTEENS: tuple(range(HEAD_MULTIPLE, 257, HEAD_MULTIPLE)),
+    "flash": (32, 64, 96, 128, 192, 256),
+    "flash3": (64, 96, 128, 160, 192, 256),
+}
+"""Widths of heads that libraries are compiled for, to the next of which a head is padded: every multiple, or those of
+FlashAttention 2 and 3 (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`). 160 stands for keys of 192 with values of
+128, which 3 has a kernel for and 2 pads."""
+WIDTH = 128
+"""The head width in whose GEMMs the cost of an exponential is counted."""
+SPLITS = (1, 2, 4, 8, 16, 32)
+FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
+EXACT = 2.0
+"""Flop of a multiplication with its addition."""
+EXPONENTIAL_SHARE = 2 / 3
+"""Share of the exponential in the time that a score costs beside its GEMMs, at 16 exponentials a cycle: .58 to .72 of what is
+fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
+SLOWER_LIBRARIES = {"fa1": ("flash_attention", 1.7)}
+"""FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
+FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
+BACKWARD_SIGMA = 0.1
+"""What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
+UNTIMED_BACKWARD_SIGMA = 0.2
+"""The same of a ratio that was not fitted to rows of the GPU: of published ones for B200, half lie up to 27% lower or 16% higher
+than their median, by the width of the heads."""
+ODD_SIGMA = 0.2
+"""What heads leave open whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
+SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
+NARROW_SIGMA = 0.2
+"""What attention in 8 bits leaves open that is predicted by that in 16: assumed, as none was measured."""
+CACHE_US, CACHE_PASSES, PAGED = "cache_us", "cache_passes", "paged"
+"""Names of what was timed with attention in inference frameworks and is none of its time: microseconds of writing keys and values
+to a cache, passes over the bytes that this reads and writes, and how many times longer the kernel takes that reads them there
+(measurements/framework_kv_cache.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConstants:
+    """Fitted to one GPU and library."""
+
+    launch_us: float = constant(8.0, 0.7, scales="time")
+    """With what wraps the kernel: metadata, scheduling, copies."""
+    compute: float = constant(0.85, 0.8, scale=SHARE, positive=True, scales="compute")
+    """Fraction of the peak that the GEMMs reach by themselves."""
+    exponential: float = constant(0.4, 0.7, positive=True, scales="time")
+    """What the exponential of a score costs, in GEMMs of WIDTH-wide heads at the peak."""
+    overlap: float = constant(1.5, 1.0, scale=ABOVE_ONE)
+    """The norm of GEMMs and exponentials: 1 adds them up, infinite takes the larger."""
+    ramp: float = constant(150.0, 1.0)
+    """Starting and ending a block, in exponentials of keys."""
+    quantum: float = constant(0.2, 1.0, scale=SHARE)
+    """How much of the last wave is lost."""
+    norm: float = constant(2.5, 0.7, scale=ABOVE_ONE)
+    """Of the longest walk and the mean load, where walks differ."""
+    memory: float = constant(0.85, 0.15, scale=SHARE, positive=True, scales="memory")
+    """Of the memory's rate, at which queries, keys, values and results move, once each."""
+    cover: float = constant(2.0, 0.3, scale=ABOVE_ONE)
+    """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
+    walk: float = constant(1.0, 0.7, positive=True)
+    """How much slower a block walks by itself than the multiprocessor works through many."""
+    walk_products: float = constant(1.0, 0.7, positive=True)
+    """The same again, for the GEMMs of it."""
+    split_us: float = constant(10.0, 1.0, scales="time")
+    """What joining a walk that was halved takes."""
+    throttle: float = constant(0.05, 0.7)
+    """Slowdown of long kernels."""
+    throttle_us: float = constant(1024.0, 1.0, scales="time")
+    backward: float = constant(2.8, 0.7, sometimes=True, positive=True)
+    """Time of the backward pass over that of the forward pass, without launches."""
+    odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
+    """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
+    odd_ramp: float = constant(1.0, 1.0, sometimes=True, optional=True)
+    """And how much slower its blocks begin and end."""
+    widths: str = word(SIXTEENS, WIDTHS)
+    """Which of `WIDTHS` the library is compiled for."""
+    packed: bool = False
+    """Whether heads that share keys share a block."""
+    narrow_rows: float = constant(128, positive=True)
+    """Query rows of a block, for heads up to NARROW wide."""
+    rows: float = constant(128, positive=True)
+    wide_rows: float = constant(128, positive=True)
+    """The same beyond WIDE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What is attended to: sizes, or columns of sizes. `causal` is 1 where only earlier keys are seen, `prefix` the number of
+    keys before the sequence itself, which all of it sees.
+    """
+
+    batch: ArrayLike
+    seq: ArrayLike
+    heads: ArrayLike
+    kv_heads: ArrayLike
+    head_dim: ArrayLike
+    causal: ArrayLike = 1
+    prefix: ArrayLike = 0
+
+
+def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float = 2, backward: bool = False) -> Array:
+    """Seconds of the forward pass, or of the backward pass by itself."""
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
+        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
+    )
+    working_s = _working(c, on, Heads(batch, seq, heads, kv_heads, head_dim, causal, prefix))
+    working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))
+    moved = 2 * batch * head_dim * (seq * heads + (seq + prefix) * kv_heads)
+    moving_s = width * moved / (c.memory * on.bytes_per_s)
+    kernel_s = (working_s**c.cover + moving_s**c.cover) ** (1 / c.cover)
+    scores = batch * heads * seq * (np.where(causal > 0, (seq + 1) / 2, seq) + prefix)
+    gemms = BACKWARD_GEMMS if backward else FORWARD_GEMMS
+    ideal_s = EXACT * gemms * scores * head_dim / on.flop_per_s
+    times = c.backward if backward else 1.0
+    took_s: Array = c.launch_us / US_PER_S + np.maximum(times * kernel_s, ideal_s)
+    return took_s
+
+
+def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
+    """Seconds of the arithmetic; what is causal takes no longer than what is not."""
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
+        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
+    )
+    shared = heads / kv_heads if c.packed else np.ones_like(heads)
+    rows = np.where(head_dim <= NARROW, c.narrow_rows, np.where(head_dim <= WIDE, c.rows, c.wide_rows))
+    of_head = np.ceil(seq * shared / rows)
+    blocks = batch * heads / shared * of_head
+    waves = ((1 - c.quantum) * blocks + c.quantum * np.ceil(blocks / on.sms) * on.sms) / on.sms
+    per_key_s, walk_s, ramp_s = (rows * each_s for each_s in _per_row(c, on, head_dim))
+    longest_s = (seq + prefix) * walk_s + c.walk * ramp_s
+    even_s = _spread(c, on, blocks, (waves * ((seq + prefix) * per_key_s + ramp_s), longest_s, ALIKE))
+    mean = np.minimum((of_head + 1) * rows / shared / 2, seq) + prefix
+    uneven_s = _spread(c, on, blocks, (waves * (mean * per_key_s + ramp_s), longest_s, c.norm))
+    return np.where(causal > 0, np.minimum(uneven_s, even_s), even_s)
+
+
+def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
+    """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a single walk, and to begin."""
+    per_sm = on.flop_per_s / on.sms
+    product_s = EXACT * FORWARD_GEMMS * _padded(head_dim, WIDTHS[c.widths]) / (c.compute * per_sm)
+    exponential_s = c.exponential * EXACT * FORWARD_GEMMS * WIDTH / per_sm
+
+    def both(products_s: Array) -> Array:
+        found: Array = (products_s**c.overlap + exponential_s**c.overlap) ** (1 / c.overlap)
+        return found
+
+    slower, ramps = (np.where(head_dim % HEAD_MULTIPLE, odd, 1.0) for odd in (c.odd, c.odd_ramp))
+    return slower * both(product_s), slower * c.walk * both(c.walk_products * product_s), ramps * c.ramp * exponential_s
+
+
+def _padded(head_dim: Array, widths: tuple[int, ...]) -> Array:
+    """The width that a head is computed with: the next of `widths`, beyond them the next multiple."""
+    every = np.array([*widths, np.inf])
+    wide = every[np.searchsorted(every, head_dim)]
+    return np.where(np.isinf(wide), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, wide)
+
+
+def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:
+    """Seconds between an even share and the longest walk, by their norm; walks are split while multiprocessors are free."""
+    share_s, longest_s, norm = times
+    least = np.full(share_s.shape, np.inf)
+    for split in SPLITS:
+        taken_s = (share_s**norm + (longest_s / split) ** norm) ** (1 / norm) + np.log2(split) * c.split_us / US_PER_S
+        allowed = (split == 1) | (blocks * split <= on.sms)
+        least = np.where(allowed, np.minimum(least, taken_s), least)
+    return least
+
+
+def unfused(kernel: Attention) -> list[Kernel]:
+    """Attention as two GEMMs with a softmax between them, which write and read all scores, the masked ones too."""
+    lines, keys, width = kernel.batch * kernel.heads, kernel.seq + kernel.prefix, kernel.element_bytes
+    scores = Gemm(kernel.seq, keys, kernel.head_dim, width, batch=lines)
+    mixed = Gemm(kernel.seq, kernel.head_dim, keys, width, batch=lines)
+    if kernel.part is Part.FORWARD:
+        return [scores, Rowwise("softmax", lines * kernel.seq, keys, width, 2 * width), mixed]
+    turned = Gemm(keys, kernel.head_dim, kernel.seq, width, batch=lines)
+    return [scores, turned, Rowwise("softmax_backward", lines * kernel.seq, keys, width, 3 * width), mixed, turned]
+
+
+# The family -----------------------------------------------------------------------------------------------------------------
+
+
+class AttentionFamily(KernelFamily):
+    """Attention in one kernel, forward or backward; and as an eager framework writes it out."""
+
+    name = plural = "attention"
+    constants = AttentionConstants
+    far_sigma = 0.4
+    held_out = ("seq", "heads")
+    beside = (CACHE_US, CACHE_PASSES, PAGED)
+    names_libraries = True
+    slower_libraries = SLOWER_LIBRARIES
+    for_ampere = FOR_AMPERE
+
+    def estimate(self, by: Estimator, kernel: Attention) -> Estimate:
+        if by.options.library == UNFUSED:
+            return together("attention: unfused", [by.estimate(part) for part in unfused(kernel)])
+        backward = kernel.part is not Part.FORWARD
+        what = Heads(
+            kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, float(kernel.causal), kernel.prefix
+        )
+
+        def took_s(c: AttentionConstants, *, back: bool) -> float:
+            return float(attention_s(c, by.machine, what, width=kernel.element_bytes, backward=back))
+
+        chosen = self.selected(by, lambda c: took_s(c, back=False) + took_s(c, back=True))
+        sizes = {"seq": kernel.seq, "lines": kernel.batch * kernel.heads, "head_dim": kernel.head_dim}
+        time_s, timed = took_s(chosen.fit.constants, back=backward), chosen.fit.backward_rows > 0
+        found = by.estimate_from(chosen, time_s, f"{self.name} backward" if backward else self.name, sizes)
+        more = ODD_SIGMA if kernel.head_dim % HEAD_MULTIPLE else 0.0
+        if backward:
+            more = math.hypot(more, BACKWARD_SIGMA if timed else UNTIMED_BACKWARD_SIGMA)
+            if not timed and found.provenance == "measured":
+                found = replace(found, provenance="transferred")
+        return replace(found, sigma=math.hypot(found.sigma, more))
+
+    def selected(self, by: Estimator, takes_s: Callable[[AttentionConstants], float] | None = None) -> SelectedFit:
+        """The fit of attention; in 8 bits without rows of its own that of 16, whose exponentials take as long as before. In 4
+        bits nobody has attention."""
+        chosen = by.selected(self.name, takes_s)
+        if by.peak_dtype not in NARROW_PEAKS or PEAK_OF.get(chosen.fit.dtype, chosen.fit.dtype) in NARROW_PEAKS:
+            return chosen
+        if by.peak_dtype == NARROWEST:
+            raise UserError(f"no attention runs in {by.dtype}", hint="bf16, or fp8 where the GPU has it")
+        faster = by.gpu.peak(by.peak_dtype) / by.gpu.peak(SIXTEEN_BITS)
+
+        def narrow(wide: AttentionConstants) -> AttentionConstants:
+            return replace(wide, exponential=wide.exponential * faster)
+
+        chosen = replace(by, dtype=SIXTEEN_BITS).selected(self.name, takes_s and (lambda wide: takes_s(narrow(wide))))
+        if chosen.provenance == "roofline":
+            return chosen
+        fit = replace(chosen.fit, constants=narrow(chosen.fit.constants))
+        return replace(chosen, fit=fit, provenance="transferred", sigma=math.hypot(chosen.sigma, NARROW_SIGMA))
+
+    def fit_of_same_kernels(self, by: Estimator) -> Fit | None:
+        """The fit of attention, if that is of a GPU that runs the same kernels."""
+        chosen = self.selected(by)
+        return chosen.fit if by.runs_kernels_of(chosen) else None
+
+    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
+        lines = timed.first("batch") * timed.first("heads")
+        return {"seq": timed.first("seq"), "head_dim": timed.first("head_dim"), "lines": lines}
+
+    def seconds(self, c: AttentionConstants, timed: TimedKernels, extra: Array) -> Array:
+        what = Heads(*(timed.column(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim", "causal")))
+        backward = _is_backward(timed)
+        return timed.per_row(passes_s(c, timed.on, what, ~backward, backward))
+
+    def free(self, timed: TimedKernels, start: AttentionConstants) -> dict[str, float]:
+        return priors(start, *(("backward",) if _is_backward(timed).any() else ()))
+
+    def about(self, timed: TimedKernels, extra: Array) -> dict[str, Any]:
+        return {"backward_rows": sum(any(kernel.part is not Part.FORWARD for kernel in row) for row in timed.rows)}
+
+    def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
+        """Exponentials take as long beside tensor cores as the multiprocessors are built."""
+        made = super().transferred(fit, transfer)
+        sooner = 1.0 if transfer.ported else _flop_per_score(transfer.gpu) / _flop_per_score(transfer.owner)
+        return replace(made, constants=replace(made.constants, exponential=made.constants.exponential * sooner))
+
+    def slower_library(self, c: AttentionConstants, times: float) -> AttentionConstants:
+        return replace(c, compute=c.compute / times, exponential=c.exponential * times)
+
+    def scaled_to(self, start: AttentionConstants, timed: TimedKernels, extra: Array) -> tuple[AttentionConstants, float]:
+        """Scaled to rows with a forward pass, where there are any, and then the backward pass to the others."""
+        only_back = np.array([all(kernel.part is not Part.FORWARD for kernel in row) for row in timed.rows])
+        return scaled_both_ways(start, np.log(timed.seconds / self.seconds(start, timed, extra)), only_back)
+
+
+def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) -> tuple[AttentionConstants, float]:
+    """Attention made slower by the logarithms of measured over predicted times, and by how much, each direction by its rows."""
+    both = bool(backward.any() and not backward.all())
+    times = math.exp(float(np.median(logs[~backward] if both else logs)))
+    made = FAMILY.slowed(start, times)
+    if both:
+        back = math.exp(float(np.median(logs[backward]))) / times
+        made = replace(made, backward=made.backward * back)
+    return made, times
+
+
+def passes_s(c: AttentionConstants, on: Machine, what: Heads, forward: Array, backward: Array) -> Array:
+    """Seconds of the passes of attention that were measured, each where its column is 1."""
+    both: Array = forward * attention_s(c, on, what) + backward * attention_s(c, on, what, backward=True)
+    return both
+
+
+def _is_backward(timed: TimedKernels) -> Array:
+    return np.array([kernel.part is not Part.FORWARD for kernel in timed.kernels])
+
+
+def _flop_per_score(gpu: Gpu) -> float:
+    """What tensor cores would do while a score is made a weight: its exponential, and what is computed around that."""
+    built = architecture(gpu)
+    exponential, around = UNKNOWN.exponentials / built.exponentials, UNKNOWN.lanes / built.lanes
+    return flop_per_cycle(gpu, "fp16") * (EXPONENTIAL_SHARE * exponential + (1 - EXPONENTIAL_SHARE) * around)
+
+
+FAMILY = AttentionFamily()

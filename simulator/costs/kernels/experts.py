@@ -1,0 +1,81 @@
+"""The feed-forward network of a mixture of experts, as libraries fuse it: two GEMMs grouped by expert, and what moves.
+
+Tokens go to `top_k` experts each, evenly. An expert that gets no token is not read. Up and gate projections are one GEMM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...kernels import Experts
+from .estimator import Estimator
+from .family import Estimate, Fit, KernelFamily, TimedKernels, Transfer, priors
+from .gemm import FAMILY as GEMM
+from .gemm import GemmConstants, gemm_s
+from .gpu_model import Array, Machine, columns
+
+GATES = 2
+LOADED = 16
+"""Of how many channels the compiler of such kernels, Triton, would know a multiple to load them fast."""
+ACTIVATION_PASSES = 3
+"""Gate and value read, their product written."""
+PERMUTE_PASSES = 4
+"""Tokens gathered by expert, and back: each a read and a write."""
+
+
+def moe_s(
+    c: GemmConstants,
+    on: Machine,
+    tokens: ArrayLike,
+    hidden: ArrayLike,
+    expert: ArrayLike,
+    routing: tuple[ArrayLike, ArrayLike],
+    *,
+    width: float = 2,
+) -> Array:
+    """Seconds for `tokens` of `hidden` channels through experts of `expert` channels; `routing` is (experts, top_k)."""
+    tokens, hidden, expert, experts, top_k = columns(tokens, hidden, expert, *routing)
+    pairs = tokens * top_k
+    active = np.minimum(experts, pairs)
+    rows = pairs / active
+    up_s = gemm_s(c, on, rows, GATES * expert, hidden, active, width=width)
+    down_s = gemm_s(c, on, rows, hidden, expert, active, width=width)
+    moved = width * pairs * (ACTIVATION_PASSES * expert + PERMUTE_PASSES * hidden)
+    odd = np.where(expert % LOADED == 0, 1.0, c.odd)
+    took_s: Array = odd * (up_s + down_s) + moved / (c.memory * on.bytes_per_s)
+    return took_s
+
+
+class ExpertsFamily(KernelFamily):
+    """Feed-forward networks of experts in one kernel."""
+
+    name, plural = "moe", "experts"
+    constants = GemmConstants
+    far_sigma = 0.3
+    held_out = ("n", "k")
+    narrower = True
+
+    def estimate(self, by: Estimator, kernel: Experts) -> Estimate:
+        chosen, routing, width = by.selected(self.name), (kernel.batch, kernel.top_k), kernel.element_bytes
+        time_s = float(moe_s(chosen.fit.constants, by.machine, kernel.m, kernel.k, kernel.n, routing, width=width))
+        return by.estimate_from(chosen, time_s, self.name, {"m": kernel.m, "n": kernel.n, "k": kernel.k})
+
+    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
+        return {name: timed.first(name) for name in ("m", "n", "k")}
+
+    def seconds(self, c: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
+        m, k, n, experts, top_k = (timed.column(name) for name in ("m", "k", "n", "batch", "top_k"))
+        return timed.per_row(moe_s(c, timed.on, m, k, n, (experts, top_k), width=timed.width_bytes))
+
+    def free(self, timed: TimedKernels, start: GemmConstants) -> dict[str, float]:
+        odd = start.odd > 1 and bool((timed.column("n") % LOADED).any())
+        return priors(start, *(("odd",) if odd else ()))
+
+    def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
+        return replace(GEMM.transferred(fit, transfer), cast=None)
+
+
+FAMILY = ExpertsFamily()

@@ -1,0 +1,340 @@
+"""GEMMs: tiles in waves over the multiprocessors, beside the traffic that they cause.
+
+A library picks a tile and splits the inner dimension so that the GEMM ends soonest. A tile of tm x tn over k takes
+2 tm tn (k + ramp) flop at the rate of one multiprocessor, less for small tiles, which reuse their operands less; tiles run in
+waves, the last of which is (partly) empty, and the ramps of one wave may pass during the work of another. The clock falls with
+the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the p-norm of their times.
+The tiles in flight read their operands together, but run apart along a long inner dimension; what the cache no longer holds when
+the last of them comes is read from memory again.
+What comes from memory starts later than what a benchmark that repeats itself left in the cache, and streams slower.
+The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the least over tiles
+and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...hardware.gpu import Gpu
+from ...kernels import Gemm, Part
+from ...units import US_PER_S
+from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
+from .estimator import Estimator
+from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
+from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, in_blocks, likeness, portable
+
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
+"""What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
+BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
+DEEP = ((256, 128), (128, 192), (128, 128), (128, 64), (64, 64), (64, 32), (64, 16))
+PLAIN = ((128, 128), (64, 128), (32, 128), (64, 64), (32, 64))
+TILE_SETS = {
+    "any": TILES,
+    "warpgroups": ((192, 128), (128, 192), *TILES),
+    "blocks": BLOCKS,
+    "block": BLOCKS[:1],
+    "deep_gemm": DEEP,
+    "plain": PLAIN,
+    "plain_wide": ((256, 128), (128, 256), *PLAIN),
+}
+"""Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
+eight bits; one, as the times of NVFP4 GEMMs show: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
+Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; those of
+fp32 without tensor cores, sizes that cuBLAS has kernels of, of which held-out rows took those no narrower than high; and, from
+Ampere on, CUTLASS's too."""
+SPLITS = (1, 2, 4, 8, 16, 32)
+"""Powers of two, so that a whole number of waves is one in floats as well."""
+PARTIAL_BYTES = 4
+"""A split adds up in fp32."""
+REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
+"""The tile, by its flop per byte, that reaches the `compute` fraction."""
+ACCUMULATED_BYTES = 8
+"""A weight gradient that is added to an fp32 one reads and writes it."""
+DRIFT = 2.0**-4
+"""Of the inner dimension, by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
+BLOCK = 4096
+CAST_START = (10.0, 2.5)
+"""Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
+CAST_FROM_BYTES = 2
+"""Of an element before it is cast."""
+CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
+"""A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
+so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
+UNFILLED_SAVES, UNFILLED_GB, LINEAR_US = "unfilled_saves", "unfilled_gb", "linear_us"
+"""Names of what was timed with GEMMs and is none of theirs: the share of time that weights full of zeros save, and the size of
+weights of which half are (results/kernels/zero_weights.py); microseconds that an eager linear layer takes longer to launch than
+a batch of GEMMs."""
+ONE_BY_ONE = (1.0, 1.0)
+"""Batches of the rows of a fit that does not say."""
+
+_SIDES = {
+    name: tuple(np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*tiles, strict=True))
+    for name, tiles in TILE_SETS.items()
+}
+_S = np.array(SPLITS, dtype=np.float64)[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConstants:
+    """Fitted to one GPU, dtype and library."""
+
+    launch_us: float = constant(2.5, 1.0, scales="time")
+    """From one kernel to the next when the host is ahead."""
+    compute: float = constant(0.9, 0.6, scale=SHARE, positive=True, scales="compute")
+    """Fraction of the peak, before the clock falls."""
+    memory: float = constant(0.82, 0.6, scale=SHARE, positive=True, scales="memory")
+    cold_us: float = constant(0.0, 1.0, sometimes=True, optional=True)
+    """How much later a kernel ends whose operands come from memory and not from the cache, beside their bytes."""
+    ramp: float = constant(180.0, 1.0)
+    """Filling and draining a tile's pipeline, as an inner dimension."""
+    hidden: float = constant(0.2, 1.0, scale=SHARE)
+    """How much of that passes while another tile is worked on, in all waves but one."""
+    quantum: float = constant(0.5, 1.5, scale=SHARE)
+    """How much of the last wave is lost: 1 for a wave like any other, 0 for work that is spread evenly."""
+    norm: float = constant(3.0, 0.7, scale=ABOVE_ONE)
+    """Of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
+    tile: float = constant(400.0, 1.0)
+    """How much small tiles cost: the reuse at which half of the rate would be gone."""
+    split_us: float = constant(2.0, 1.0, scales="time")
+    """What adding up the partial sums takes at least."""
+    split_traffic: float = constant(0.2, 1.0, scale=SHARE)
+    """Of the partial sums, that goes to memory and not to the cache."""
+    power: float = constant(0.2, 1.0, scales="time")
+    """Slowdown at once, when the arithmetic units never wait. The clock falls with the share of the peak that is reached: on a
+    slower machine as much only if that is set against the slower rate."""
+    power_us: float = constant(10.0, 1.0, scales="time")
+    throttle: float = constant(0.1, 1.0, scales="time")
+    """Slowdown later."""
+    throttle_us: float = constant(1024.0, 1.0, scales="time")
+    accumulate: float = constant(0.5, 1.0, sometimes=True)
+    """Of the traffic of adding to an fp32 gradient, that is not hidden."""
+    odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
+    """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
+    reread: float = constant(0.0, 2.0, sometimes=True, optional=True)
+    """How many times as long as at the memory's peak it takes to read, slice by slice, what the cache did not keep."""
+    split_loss: float = constant(0.0, 2.0, sometimes=True, optional=True)
+    """How much longer all of a GEMM takes that is split, beside what is moved: its parts wait for each other."""
+    tiles: str = word("any", TILE_SETS)
+    """Which of TILE_SETS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How GEMMs were timed."""
+
+    adds: ArrayLike = False
+    """Which of them add to a gradient in fp32."""
+    cast: Sequence[float] | Array = ()
+    """With an unfused cast of the first operand: microseconds, and passes over its bytes."""
+    turns: int = 0
+    """Over and over, with so many second operands in turn."""
+
+
+def gemm_s(
+    c: GemmConstants,
+    on: Machine,
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    batch: ArrayLike = 1,
+    *,
+    width: float = 2,
+    turns: int = 0,
+) -> Array:
+    """Seconds of (m, k) x (k, n), `batch` times, of elements `width` bytes wide: of one GEMM, or of many at once. Operands
+    come from memory; with `turns` they are timed over and over, so many second operands in turn, and the cache may hold all.
+    """
+    sizes = columns(m, n, k, batch)
+    flat = [size.ravel() for size in sizes]
+    out = np.empty(flat[0].shape)
+    for part in in_blocks(out.size, BLOCK):
+        out[part] = _block(c, on, [size[part] for size in flat], width, turns)
+    return out.reshape(sizes[0].shape)
+
+
+def accumulation_s(c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike) -> Array:
+    """Seconds that a weight gradient takes beyond its GEMM, when it is added to one in fp32."""
+    m, n = columns(m, n)
+    return c.accumulate * ACCUMULATED_BYTES * m * n / (c.memory * on.bytes_per_s)
+
+
+def cast_s(cast: Sequence[float] | Array, on: Machine, m: ArrayLike, k: ArrayLike, width: float) -> Array:
+    """Seconds of an unfused cast of an operand of m x k from 16 bits: `cast` is microseconds, and passes over its bytes."""
+    m, k = columns(m, k)
+    took_s: Array = cast[0] / US_PER_S + cast[1] * m * k * (CAST_FROM_BYTES + width) / on.bytes_per_s
+    return took_s
+
+
+def timed_gemm_s(c: GemmConstants, on: Machine, sizes: Sequence[Array], width: float, timing: Timing) -> Array:
+    """Seconds of GEMMs of `sizes` m, n, k and batch, as they were timed."""
+    m, n, k, batch = sizes
+    time = gemm_s(c, on, m, n, k, batch, width=width, turns=timing.turns)
+    time = time + np.where(timing.adds, accumulation_s(c, on, m, n) * batch, 0.0)
+    return time + cast_s(timing.cast, on, m, k, width) if len(timing.cast) else time
+
+
+def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float, turns: int) -> Array:
+    m, n, k, batch = sizes
+    ideal_s = 2 * batch * m * n * k / on.flop_per_s
+    moved = width * batch * (m * k + k * n + m * n)
+    warm = held(on, moved + (turns - 1) * width * batch * k * n) if turns else np.zeros_like(moved)
+    bytes_s = (1 - warm) * moved / on.bytes_per_s
+    tiled_s = _tiled(c, on, sizes, width)
+    slowed = c.power / (tiled_s + c.power_us / US_PER_S) + c.throttle / (tiled_s + c.throttle_us / US_PER_S)
+    busy_s = tiled_s * (1 + ideal_s * slowed)
+    moving_s = bytes_s / c.memory + (warm * moved / on.cache_bytes_per_s if turns else 0.0)
+    both_s = _overlapped(busy_s, moving_s, c.norm)
+    least_s = np.maximum(ideal_s, bytes_s)
+    took_s: Array = (c.launch_us + (1 - warm) * c.cold_us) / US_PER_S + np.maximum(both_s, least_s)
+    return took_s
+
+
+def _overlapped(one_s: Array, other_s: Array, norm: float) -> Array:
+    """The p-norm of two times, of which not both are nothing."""
+    larger, smaller = np.maximum(one_s, other_s), np.minimum(one_s, other_s)
+    both_s: Array = larger * (1 + (smaller / larger) ** norm) ** (1 / norm)
+    return both_s
+
+
+def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
+    """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, GEMMs."""
+    m, n, k, batch = sizes
+    rows, across = _SIDES[c.tiles]
+    reuse = 2 * rows * across / (rows + across)
+    rate = c.compute * reuse / (reuse + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
+    per_depth_s = 2 * rows * across / rate
+    waves = np.ceil(m / rows) * np.ceil(n / across) * batch / on.sms * _S
+    whole = np.ceil(waves)
+    whole *= c.quantum * per_depth_s
+    np.maximum(waves, 1, out=waves)
+    waves *= (1 - c.quantum) * per_depth_s
+    waves += whole
+    waves *= np.ceil(k / _S) + (1 - c.hidden) * c.ramp
+    waves += c.hidden * c.ramp * per_depth_s
+    if c.split_loss:
+        waves *= np.where(_S > 1, 1 + c.split_loss, 1.0)
+    partial_s = c.split_traffic * PARTIAL_BYTES / (c.memory * on.bytes_per_s)
+    waves += np.where(_S > 1, _S * (partial_s * batch * m * n) + c.split_us / US_PER_S, 0)
+    if c.reread:
+        waves = _overlapped(waves, _reread_s(c, on, sizes, width), c.norm)
+    least: Array = waves.min(axis=(0, 1))
+    return least
+
+
+def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
+    """Reading for each tile what the cache holds no longer: where tiles in flight, a square of the result, run apart by more of
+    the inner dimension than it has room for, and the operands exceed it."""
+    m, n, k, batch = sizes
+    rows, across = _SIDES[c.tiles]
+    moved_s = width * batch * m * n * k * (1 / rows + 1 / across) / on.bytes_per_s
+    kept = on.cache_bytes / (width * on.sms**0.5 * (rows + across))
+    apart = 1 / (1 + (kept / (DRIFT * k)) ** 2)
+    beyond = 1 / (1 + (on.cache_bytes / (width * k * (m + n))) ** 2)
+    took_s: Array = c.reread * apart * beyond * moved_s
+    return took_s
+
+
+# The family -----------------------------------------------------------------------------------------------------------------
+
+
+class GemmFamily(KernelFamily):
+    """GEMMs, one by one or in batches, forward or with regard to an operand."""
+
+    name, plural = "gemm", "GEMMs"
+    constants = GemmConstants
+    far_sigma = 0.15
+    held_out = ("n", "k")
+    unstated: ClassVar = {"batch": ONE_BY_ONE}
+    beside = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
+
+    def estimate(self, by: Estimator, kernel: Gemm) -> Estimate:
+        by = replace(by, dtype=kernel.dtype) if kernel.dtype else by
+        on, adds = by.machine, kernel.part is Part.WEIGHT_GRADIENT and by.options.accumulate
+        m, n, k, width, turns = kernel.m, kernel.n, kernel.k, kernel.operand_bytes, by.options.turns
+
+        def took_s(c: GemmConstants) -> float:
+            time_s = float(gemm_s(c, on, m, n, k, kernel.batch, width=width, turns=turns))
+            return time_s + float(accumulation_s(c, on, m, n)) * kernel.batch if adds else time_s
+
+        chosen = by.selected(self.name, took_s)
+        sizes = {"m": m, "n": n, "k": k, "batch": kernel.batch}
+        least, most = chosen.fit.ranges.get("batch", ONE_BY_ONE)
+        found = by.estimate_from(chosen, took_s(chosen.fit.constants), self.name, sizes)
+        timed = (most > 1 if kernel.batch > 1 else least <= 1) and (not adds or chosen.fit.backward_rows > 0)
+        return found if timed or chosen.provenance != "measured" else replace(found, provenance="transferred")
+
+    def cast_s(self, by: Estimator, m: int, k: int, width: float) -> float:
+        """Seconds of casting the first operand from 16 bits apart, as measured beside FP8 GEMMs."""
+        fit = by.selected(self.name).fit
+        return by.gpu.site_scalar * float(cast_s(fit.cast or (0.0, 0.0), by.machine, m, k, width))
+
+    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
+        return {name: timed.first(name) for name in ("m", "n", "k", "batch")}
+
+    def seconds(self, c: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
+        m, n, k, batch = (timed.column(name) for name in ("m", "n", "k", "batch"))
+        timing = Timing(_adds(timed.kernels), extra[:2], timed.turns)
+        time = timed_gemm_s(c, timed.on, (m, n, k, batch), timed.width_bytes, timing)
+        return timed.per_row(time + spilled_s(extra[2], timed.on, m, n, k) if len(extra) > 2 else time)
+
+    def free(self, timed: TimedKernels, start: GemmConstants) -> dict[str, float]:
+        accumulate = ("accumulate",) if _adds(timed.kernels).any() else ()
+        return priors(start, *accumulate, *(("reread", "split_loss") if start.reread > 0 else ()))
+
+    def extra_start(self, timed: TimedKernels, start: GemmConstants) -> Array:
+        """An unfused cast, and slow steps of DeepGEMM."""
+        slow = SPILL_START.values() if start.tiles == DEEP_TILES else ()
+        return np.array([*CAST_START, *slow] if _casts(timed) else [])
+
+    def extra_of(self, fit: Fit, timed: TimedKernels) -> Array:
+        known = (*fit.cast, *(fit.beside[name] for name in SPILL_START if name in fit.beside)) if fit.cast else ()
+        return np.array(known if _casts(timed) else [])
+
+    def about(self, timed: TimedKernels, extra: Array) -> dict[str, Any]:
+        cast = (float(extra[0]), float(extra[1])) if len(extra) else None
+        beside = dict(zip(SPILL_START, extra[2:].tolist(), strict=False))
+        adds = _adds([row[0] for row in timed.rows])
+        return {"cast": cast, "beside": beside, "backward_rows": int(adds.sum())}
+
+    def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
+        """The inner dimension that goes by while a tile is filled follows the flop of a cycle where the kernels are the same."""
+        made, owner, gpu = super().transferred(fit, transfer), transfer.owner, transfer.gpu
+        cycles = flop_per_cycle(gpu, transfer.dtype) / flop_per_cycle(owner, fit.dtype) if portable(gpu, owner) else 1.0
+        constants = replace(made.constants, ramp=made.constants.ramp * cycles)
+        return replace(made, constants=constants, cast=_transferred_cast(transfer))
+
+
+def _adds(kernels: Sequence[Gemm]) -> Array:
+    """Which GEMMs are added to a gradient in fp32."""
+    return np.array([kernel.part is Part.WEIGHT_GRADIENT for kernel in kernels])
+
+
+def _casts(timed: TimedKernels) -> bool:
+    """Whether GEMMs were measured with the cast of their first operand, as inference libraries are in FP8."""
+    return timed.width_bytes < CAST_FROM_BYTES and timed.turns > 0
+
+
+def _transferred_cast(transfer: Transfer) -> tuple[float, float] | None:
+    """What a cast to a format takes, from where it was measured: there, or else on the GPU most like this one."""
+    found = [(owner, fit.cast) for owner, fit in transfer.known if fit.dtype == transfer.dtype and fit.cast]
+    if not found:
+        return None
+
+    def distance(one: tuple[Gpu, tuple[float, float]]) -> tuple[bool, float]:
+        return one[0] is not transfer.owner, abs(likeness(one[0]) - likeness(transfer.gpu))
+
+    owner, (launch_us, passes) = min(found, key=distance)
+    return launch_us, max(1.0, passes * _cast_passes(transfer.gpu) / _cast_passes(owner))
+
+
+def _cast_passes(gpu: Gpu) -> float:
+    """How often an unfused cast moves its bytes: what it needs, and the time of its threads in terms of the memory's rate."""
+    return CAST_PASSES + gpu.memory_bytes_per_s / (CAST_CYCLE_BYTES * gpu.sms * clock_per_s(gpu))
+
+
+FAMILY = GemmFamily()

@@ -1,0 +1,283 @@
+"""Memory-bound operators: their bytes at the rate that streaming kernels sustain, and what an operator needs beyond.
+
+A pointwise kernel moves its bytes at a fraction of the memory's rate that hardly depends on the operation. Fused reductions
+over a row take a multiple of that: its own where they were measured, and else one for all GPUs. Eager kernels are bound
+elsewhere: each thread waits for what it has read, so that a multiprocessor moves so many bytes in a cycle, whatever the memory
+could do; a kernel that gives a row to one block walks along it, a round trip to memory at each step, and cannot end sooner.
+What fits into the last cache was left there by the kernel before, and comes back as much faster as the cache answers sooner. A
+lookup is bound by the arithmetic of its indices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...kernels import Rowwise
+from ...units import US_PER_S
+from .estimator import BEYOND, STRETCH, Estimator
+from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
+from .fits import FEW_ROWS, SelectedFit
+from .gpu_model import UNKNOWN, Array, Machine, columns, held, machine, same_kernels
+
+BACKWARD = "_backward"
+TRIP_CYCLES = 2 * 475
+"""There and back at each step of a row: one that is read and one that is written, each about 475 cycles to memory on A100 and
+H100 (Luo et al., arXiv 2402.13499, from memory)."""
+CACHED = 1.8
+"""How much sooner the last cache answers than memory: about 265 cycles against 475 (the same)."""
+NORM = 3.0
+"""Between what binds a kernel: the memory, its threads, and the walk along a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowwiseConstants:
+    """Fitted to one GPU."""
+
+    launch_us: float = constant(1.5, 1.0, scales="time")
+    """From the start of a kernel that does next to nothing to its end, at the clock of an A100."""
+    stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
+    """Fraction of the memory's rate that a pointwise kernel reaches."""
+    lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
+    """Clock cycles for which an element that is looked up keeps one multiprocessor busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How one operator is run, beside a pointwise kernel of the same bytes."""
+
+    times: float = 1.0
+    """How much slower it streams."""
+    kernels: int = 1
+    cycle_bytes: float = math.inf
+    """What a multiprocessor that holds 2,048 of its threads moves in a cycle at most, in elements of 16 bits."""
+    block: int = 0
+    """Its threads to a block; a multiprocessor holds whole ones."""
+    step: int = 0
+    """Elements of a row between one wait and the next; 0 where a row is no one block's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An operator fused into one kernel, and as eager frameworks run it; `backward` is the former's backward pass, how much
+    slower it streams the bytes of that."""
+
+    fused: float = 1.0
+    eager: Pace = Pace()
+    backward: float = 1.0
+
+
+POINTWISE = Work()
+WORK = {
+    "layernorm": Work(1.3, Pace(1.45, 1, 7.4, 128, 1024 // 3), 2.3),
+    "rmsnorm": Work(1.3, Pace(1.3, 1, 4.8, 1024, 1024), 2.3),
+    "softmax": Work(1.25, Pace(1.25), 2.2),
+    "cross_entropy": Work(1.25, Pace(3.0, 6), 1.25),
+    "rope": Work(1.0, Pace(1.0, 1, 6.05, 512, 1024)),
+    "gated": Work(1.0, Pace(1.0, 1, 7.0, 1024, 1024)),
+    "gelu": Work(1.0, Pace(1.0, 1, 10.3, 128)),
+    "dropout": Work(1.2, Pace(1.2), 1.3),
+    "adam": Work(1.15, Pace(2.0, 8), 1.15),
+    "quantise": Work(1.2, Pace(2.7, 3), 1.2),
+    "embedding": Work(1.0, Pace(6.0, 2)),
+}
+"""The global constants of memory-bound operators; 1 for all others.
+
+Fused reductions: fp32 layer norm and softmax of torch 2.1 on four GPUs, over add on the same (NeuSight: 1.0 to 1.5); their
+backward: 2.7 and 2.6 times forward there, on 3 passes over memory against 2. Eager norms, rope, gates and gelu: bytes in a cycle
+from the bandwidth that they sustain in fp16 on A100 and H100 (microsoft/vidur@7d47513) beside that of add, for
+which the two agree to 8% (layer norm: 17%); blocks and steps are those of the kernels of vLLM and PyTorch in 2023, from memory.
+Dropout: 2.7 times forward backward in fp32. Look-ups: eager backward, where the table's gradient is zeroed and ids are sorted,
+6 times as long as its three passes (5.3 and 6.1 on two GPUs, in fp32, of ids that were all the same; forward they wait for
+indices). Cross-entropy: as softmax; eager, by its passes in fp32. Adam: 34 bytes per parameter at three quarters of the rate.
+Quantise: the casts that are taken apart from FP8 GEMMs in results/kernels.
+"""
+LOOKUPS = ("embedding",)
+ONE_ID = "one_id_"
+"""How look-ups backward are called whose ids were all the same, as in some tables: every gradient is added to one row, the worst
+case. What runs take does not follow them."""
+
+
+BACKWARD_OPERATORS = (
+    "layernorm", "softmax", "gelu", "relu", "truediv", f"{ONE_ID}embedding",
+    "autograd_dropout", "autograd_tanh", "autograd_pow", "autograd_mul", "autograd_where",
+)  # fmt: skip
+ONE_OPERATOR = ("layernorm", "softmax", *(f"{name}_backward" for name in BACKWARD_OPERATORS))
+FORMATS_OF_RATIOS = ("fp32", "tf32")
+"""What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
+measured; in others by its threads. What autograd moves other bytes for has a name of its own (costs/kernels/eager_pytorch.py)."""
+UNTIMED_SIGMA = 0.15
+"""What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
+one, 68% of all that were measured are off by less than 17%."""
+LOOKUP_SIGMA = 0.6
+"""What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
+WIDE_BYTES, NARROW_BYTES = 4, 2
+"""Of an element outside of GEMMs: in 32 bits, and in 16 whatever GEMMs run in."""
+OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
+"""Names of what was timed with memory-bound operators one by one and is none of theirs: microseconds that the framework takes
+around one, and around one that launches nothing, as an addition's backward pass that hands its gradient on
+(costs/kernels/eager_pytorch.py). """
+
+
+def work_of(op: str) -> Work:
+    """The ratios of an operator, by its name with or without `_backward`."""
+    name = op.removesuffix(BACKWARD).removeprefix(ONE_ID)
+    return WORK["gated"] if name.endswith("_gated") else WORK.get(name, POINTWISE)
+
+
+def is_lookup(op: str) -> bool:
+    """Whether an operator, or its backward pass, is bound by indices."""
+    return op.removesuffix(BACKWARD).removeprefix(ONE_ID) in LOOKUPS
+
+
+def is_timed(op: str) -> bool:
+    """Whether the constants of a GPU come from kernels such as this one; others are known by a ratio to them."""
+    return op in LOOKUPS or (not op.endswith(BACKWARD) and work_of(op) is POINTWISE)
+
+
+def pace_of(op: str, *, eager: bool = False, width: float = 2) -> Pace:
+    """How an operator, or its backward pass, is run on elements of `width` bytes. An eager backward pass loses as much more as
+    the forward one streams slower."""
+    work = work_of(op)
+    back = op.endswith(BACKWARD)
+    if not eager:
+        return Pace(work.backward if back else work.fused)
+    pace = replace(work.eager, cycle_bytes=work.eager.cycle_bytes * width / 2)
+    return replace(pace, times=work.backward * pace.times / work.fused, step=0) if back else pace
+
+
+def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, pace: Pace = Pace(), row: ArrayLike = 0) -> Array:
+    """Seconds of an operator that moves so many bytes, in rows of so many elements."""
+    moved, row = columns(bytes_moved, row)
+    streaming_s = np.maximum(pace.times / c.stream, 1.0) * moved / on.bytes_per_s / _sooner(on, moved)
+    held = on.threads // pace.block * pace.block if pace.block else on.threads
+    waiting_s = moved / (pace.cycle_bytes * on.sms * on.clock_per_s * held / UNKNOWN.threads)
+    walking_s = np.ceil(row / pace.step) * TRIP_CYCLES / on.clock_per_s if pace.step else np.zeros_like(moved)
+    least_s = moved / on.bytes_per_s / _sooner(on, moved)
+    bound_s = (streaming_s**NORM + waiting_s**NORM + walking_s**NORM) ** (1 / NORM)
+    took_s: Array = pace.kernels * c.launch_us / US_PER_S + np.maximum(bound_s, least_s)
+    return took_s
+
+
+def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: ArrayLike) -> Array:
+    """Seconds of an operator that was measured to take so many times as long as a pointwise kernel; never less than its bytes."""
+    moved = np.asarray(bytes_moved, dtype=np.float64)
+    least_s = moved / on.bytes_per_s / _sooner(on, moved)
+    took_s: Array = np.maximum(np.asarray(times, dtype=np.float64) * rowwise_s(c, on, moved), least_s)
+    return took_s
+
+
+def _sooner(on: Machine, moved: Array) -> Array:
+    """How much faster bytes come that the cache holds: all of them up to half of it, none beyond it."""
+    return 1 + (CACHED - 1) * held(on, moved)
+
+
+def lookup_s(c: RowwiseConstants, on: Machine, elements: ArrayLike, bytes_moved: ArrayLike, kernels: int = 1) -> Array:
+    """Seconds of looking up rows of a table, of so many elements in all."""
+    elements, moved = columns(elements, bytes_moved)
+    indexing_s = elements * c.lookup_cycles / (on.sms * on.clock_per_s)
+    return kernels * c.launch_us / US_PER_S + np.maximum(indexing_s, moved / (c.stream * on.bytes_per_s))
+
+
+# The family -----------------------------------------------------------------------------------------------------------------
+
+
+class RowwiseFamily(KernelFamily):
+    """Memory-bound operators: pointwise kernels and look-ups, to which constants are fitted, and others by their ratios."""
+
+    name, plural = "rowwise", "memory-bound operators"
+    constants = RowwiseConstants
+    least_sigma = 0.05
+    far_sigma = 0.15
+    held_out = ("traffic_bytes",)
+    beside = (OPERATOR_US, HANDED_ON_US)
+    any_format = True
+    has_ratios = True
+
+    def estimate(self, by: Estimator, kernel: Rowwise) -> Estimate:
+        chosen = by.selected(self.name)
+        ratio = chosen.fit.ratios.get(kernel.op) if self._has_ratio(by, kernel.op, chosen) else None
+        return self._by_ratio(by, kernel, chosen, ratio[0]) if ratio else self._by_constants(by, kernel, chosen)
+
+    def _by_ratio(self, by: Estimator, kernel: Rowwise, chosen: SelectedFit, times: float) -> Estimate:
+        time_s = float(ratio_s(chosen.fit.constants, machine(by.gpu), kernel.traffic_bytes, times))
+        found = by.estimate_from(_as_ratio(chosen, kernel), time_s, kernel.op, {"bytes": kernel.traffic_bytes})
+        if by.dtype in FORMATS_OF_RATIOS or by.is_own(chosen):
+            return found
+        return replace(found, provenance="transferred", sigma=math.hypot(found.sigma, UNTIMED_SIGMA))
+
+    def _by_constants(self, by: Estimator, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
+        width = WIDE_BYTES if by.dtype in ("fp32", "tf32") else NARROW_BYTES
+        c, on, pace = chosen.fit.constants, machine(by.gpu), pace_of(kernel.op, eager=by.options.eager, width=width)
+        if kernel.op in LOOKUPS:
+            time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, pace.kernels))
+        else:
+            time = float(rowwise_s(c, on, kernel.traffic_bytes, pace, kernel.columns))
+        found = by.estimate_from(chosen, time, kernel.op, {"bytes": kernel.traffic_bytes})
+        if is_lookup(kernel.op):
+            found = replace(found, sigma=math.hypot(found.sigma, LOOKUP_SIGMA))
+        if chosen.provenance == "roofline" or (is_timed(kernel.op) and chosen.fit.rows > 0):
+            return found
+        more = 0.0 if is_timed(kernel.op) else UNTIMED_SIGMA
+        return replace(found, provenance="transferred", sigma=math.hypot(found.sigma, more))
+
+    def owns(self, by: Estimator, op: str) -> bool:
+        """Whether a profile of this GPU says how long a memory-bound operator takes."""
+        chosen = by.selected(self.name)
+        return by.is_own(chosen) and op in chosen.fit.ratios
+
+    def _has_ratio(self, by: Estimator, op: str, chosen: SelectedFit) -> bool:
+        """Whether the ratios of a fit hold for an operator: all for fused ones; for eager ones those that ship where they were
+        measured, and one's own but for what runs as several kernels."""
+        if not by.options.eager:
+            return True
+        if by.is_own(chosen):
+            return is_lookup(op) or pace_of(op, eager=True).kernels == 1
+        return op in ONE_OPERATOR and by.dtype in FORMATS_OF_RATIOS
+
+    def is_fitted(self, kernel: Rowwise) -> bool:
+        return is_timed(kernel.op)
+
+    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
+        return {"bytes": timed.first("traffic_bytes")}
+
+    def seconds(self, c: RowwiseConstants, timed: TimedKernels, extra: Array) -> Array:
+        moved, elements = timed.column("traffic_bytes"), timed.column("rows") * timed.column("columns")
+        lookups_s, others_s = lookup_s(c, timed.on, elements, moved), pointwise_s(c, timed.on, moved, timed.cold)
+        return timed.per_row(np.where(_are_lookups(timed), lookups_s, others_s))
+
+    def free(self, timed: TimedKernels, start: RowwiseConstants) -> dict[str, float]:
+        return priors(start, *(("lookup_cycles",) if _are_lookups(timed).any() else ()))
+
+    def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
+        return super().transferred(fit, transfer) if same_kernels(transfer.gpu, transfer.owner) else fit
+
+
+def pointwise_s(c: RowwiseConstants, on: Machine, moved: Array, cold: ArrayLike, times: ArrayLike = 1.0) -> Array:
+    """Seconds of kernels that take so many times as long as pointwise ones of so many bytes, of which the last cache held nothing
+    where it was `cold`."""
+    nothing_held = replace(on, cache_bytes=0.0)
+    return np.where(cold, ratio_s(c, nothing_held, moved, times), ratio_s(c, on, moved, times))
+
+
+def _as_ratio(chosen: SelectedFit, kernel: Rowwise) -> SelectedFit:
+    """A fit as it holds for an operator by its ratio: as surely as the rows of that, and at their sizes. That of a few rows is
+    measured there only."""
+    fit = chosen.fit
+    sigma, rows = fit.ratios[kernel.op][1], fit.ratio_rows.get(kernel.op)
+    if rows:
+        few: dict[str, tuple[float, float]] | None = {} if rows.rows < FEW_ROWS else None
+        fit = replace(fit, ranges={"bytes": (rows.least_bytes, rows.most_bytes)}, transferred_ranges=few)
+        if kernel.traffic_bytes * STRETCH < rows.least_bytes:
+            sigma = max(sigma, rows.smaller_sigma / BEYOND)
+    return replace(chosen, fit=fit, sigma=math.hypot(chosen.borrowed_sigma, sigma))
+
+
+def _are_lookups(timed: TimedKernels) -> Array:
+    return np.array([kernel.op in LOOKUPS for kernel in timed.kernels])
+
+
+FAMILY = RowwiseFamily()

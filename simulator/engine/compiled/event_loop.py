@@ -1,0 +1,278 @@
+"""The engine compiled: the rules of `des.py` and the levels of `fabric.py`, over records of integers, by numba.
+
+Equal to them to the bit, for graphs whose integers fit into 64 bits and whose speeds do not change while a task runs; `why_not`
+gives the reason for any other. numba is the extra `fast`, and takes a while to import: import this where it is needed.
+The flows and their rates are in `compiled_fluid.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UserError
+from .. import des
+from ..deadlock import deadlock
+from ..task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph
+from ..timeline import Times
+from .code_cache import why_not_kept
+from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
+from .numba_heap import compiled, heap, numba, push, records, remove
+
+LIMIT = 1 << 61
+"""Rooms, times and products of a rate and a weight stay below this."""
+
+
+def why_not(graph: TaskGraph) -> str:
+    """The reason why this engine may not run a graph, or an empty string if it may."""
+    if numba is None:
+        return "numba is not installed"
+    if graph.changing_speed_tasks.any():
+        return "the speed of some tasks changes while they run"
+    profiles = [graph.profiles[number] for number in np.unique(graph.link_profile).tolist()]
+    room = max((value for profile in profiles for value in profile.value), default=0) << WEIGHT_BITS
+    changing = [value for index in graph.changing_caps for value in graph.profiles[index].value]
+    heaviest, lightest = (int(bound(graph.footprint_weight, initial=1 << WEIGHT_BITS)) for bound in (np.max, np.min))
+    columns = (graph.cap, graph.work, graph.stretched_ns(), graph.tail_ns)
+    cap, work, solo_ns, tail_ns = (int(column.max(initial=0)) for column in columns)
+    if (
+        max(cap, *changing, 0) > UNCAPPED
+        or max(room * heaviest // lightest, heaviest * len(graph.streams), work, solo_ns, tail_ns) >= LIMIT
+    ):
+        return "its integers do not fit into 64 bits"
+    return ""
+
+
+def why_slow_to_begin() -> str:
+    """The reason why every process compiles this engine, which takes some ten seconds; an empty string if it is kept on disk."""
+    return why_not_kept(_run)
+
+
+def simulate(graph: TaskGraph) -> Times:
+    """Start and end of every task, as `des.simulate` gives them. Raises `UserError` for a graph that `why_not` refuses."""
+    if reason := why_not(graph):
+        install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
+        raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
+    state = _state_of(graph)
+    fluid = fluid_of(graph)
+    if not _run(state, fluid, _changes(graph)):
+        return des.simulate(graph)
+    start, end = (state.tasks[name][:-1].copy() for name in ("start", "end"))
+    if (end < 0).any():
+        raise deadlock(graph, end.tolist())
+    return Times.with_tails(start, end, graph.tail_ns)
+
+
+class State(NamedTuple):
+    """The graph as records, and the state of the run. A row holds where its own rows begin in another table; they end where the
+    next row's begin.
+
+    A task has rows of `after`, the tasks that wait for it, and of `streams_of`; a stream of `order`, a footprint of `routes`.
+    `clock` is a heap of streams by the time at which their task's latency has passed, or its last byte has moved. `arrivals` is
+    a heap of the tasks that have a tail, by the time at which it has passed: task `sent[i]` is item i of it. `caps` are the
+    present values of the caps that change, by the index of their profile.
+    """
+
+    tasks: Array
+    after: Array
+    streams_of: Array
+    streams: Array
+    order: Array
+    footprints: Array
+    routes: Array
+    clock: Array
+    arrivals: Array
+    sent: Array
+    ready: Array
+    caps: Array
+
+
+def _state_of(graph: TaskGraph) -> State:
+    n, streams = len(graph), len(graph.streams)
+    after, streams_of = graph.preds.transposed(n), graph.streams.transposed(n)
+    has_tail = graph.tail_ns > 0
+    tasks = records(
+        n + 1,
+        solo_ns=graph.stretched_ns(),
+        tail_ns=graph.tail_ns,
+        item=np.cumsum(has_tail),
+        footprint=np.where(graph.work > 0, graph.footprint, NOTHING),
+        work=graph.work,
+        cap=graph.cap,
+        cap_profile=NOTHING if graph.cap_profile is None else graph.cap_profile,
+        waiting=graph.preds.counts + streams_of.counts,
+        after=after.ptr,
+        streams_of=streams_of.ptr,
+        start=-1,
+        end=-1,
+    )
+    return State(
+        tasks,
+        after.idx.astype(np.int64),
+        streams_of.idx.astype(np.int64),
+        records(streams + 1, first=graph.streams.ptr, head=graph.streams.ptr, task=NOTHING),
+        graph.streams.idx.astype(np.int64),
+        graph.footprints.ptr.astype(np.int64),
+        records(len(graph.footprint_weight), link=graph.footprints.idx, weight=graph.footprint_weight),
+        heap(streams),
+        heap(int(has_tail.sum())),
+        np.append(NOTHING, np.flatnonzero(has_tail)),
+        np.zeros(streams + 1, dtype=np.int64),
+        _caps(graph),
+    )
+
+
+def _caps(graph: TaskGraph) -> Array:
+    """The first value of each cap that changes, by the index of its profile."""
+    caps = np.zeros(len(graph.profiles) + 1, dtype=np.int64)
+    for index in graph.changing_caps:
+        caps[index] = graph.profiles[index].value[0]
+    return caps
+
+
+def _changes(graph: TaskGraph) -> Array:
+    """Changes of rooms and caps in order of time: a row of time, link, new room; or of time, index of a cap inverted, new cap."""
+    restless = np.array([not profile.steady for profile in graph.profiles], dtype=bool)[graph.link_profile]
+    changes = [
+        (since, link, value << WEIGHT_BITS)
+        for link in np.flatnonzero(restless).tolist()
+        for profile in [graph.profiles[graph.link_profile[link]]]
+        for since, value in zip(profile.since_ns[1:], profile.value[1:], strict=True)
+    ]
+    for index in graph.changing_caps:
+        profile = graph.profiles[index]
+        changes += [(since, ~index, cap) for since, cap in zip(profile.since_ns[1:], profile.value[1:], strict=True)]
+    return np.array(sorted(changes), dtype=np.int64).reshape(-1, 3)
+
+
+@compiled
+def _run(state: State, fluid: Fluid, changes: Array) -> bool:
+    """Runs to the end, instant by instant. False if times grow too long for 64 bits."""
+    clock, arrivals, ready, changed, now = state.clock, state.arrivals, 0, 0, 0
+    for stream in range(len(state.streams) - 1):
+        ready = _advance(state, stream, ready)
+    while now < LIMIT:
+        while ready:
+            ready -= 1
+            task = state.tasks[state.ready[ready]]
+            task.start = now
+            stream = state.streams_of[task.streams_of]
+            state.streams[stream].task = state.ready[ready]
+            if task.solo_ns:
+                push(clock, stream, now + task.solo_ns)
+            else:
+                ready = _start_or_finish(state, fluid, stream, now, ready)
+        while clock[0].item and clock[clock[1].item].key == now:
+            stream = clock[1].item
+            remove(clock, stream)
+            ready = _start_or_finish(state, fluid, stream, now, ready)
+        while arrivals[0].item and arrivals[arrivals[1].item].key == now:
+            item = arrivals[1].item
+            remove(arrivals, item)
+            ready = _arrive(state, state.sent[item], ready)
+        while changed < len(changes) and changes[changed, 0] == now:
+            if changes[changed, 1] < 0:
+                _change_cap(state, fluid, ~changes[changed, 1], changes[changed, 2], now)
+            else:
+                resize(fluid, changes[changed, 1], changes[changed, 2])
+            changed += 1
+        if not ready:
+            _solve_rates(state, fluid, now)
+            if not clock[0].item and not arrivals[0].item and changed == len(changes):
+                return True
+            now = min(_next(clock), _next(arrivals))
+            if changed < len(changes):
+                now = min(now, changes[changed, 0])
+    return False
+
+
+@compiled
+def _next(heap: Array) -> int:
+    """The lowest key of a heap."""
+    return heap[heap[1].item].key if heap[0].item else FREE
+
+
+@compiled
+def _advance(state: State, stream: int, ready: int) -> int:
+    """The next task of a stream comes to its head; returns how many tasks are ready."""
+    head = state.streams[stream].head
+    return _release(state, state.order[head], ready) if head < state.streams[stream + 1].first else ready
+
+
+@compiled
+def _release(state: State, task: int, ready: int) -> int:
+    """One thing less that a task waits for; returns how many tasks are ready."""
+    state.tasks[task].waiting -= 1
+    if state.tasks[task].waiting:
+        return ready
+    state.ready[ready] = task
+    return ready + 1
+
+
+@compiled
+def _start_or_finish(state: State, fluid: Fluid, stream: int, now: int, ready: int) -> int:
+    """The task of a stream starts to move its bytes, or finishes; returns how many tasks are ready."""
+    number = state.streams[stream].task
+    task, flow = state.tasks[number], fluid.flows[stream]
+    if flow.end >= 0:
+        leave(fluid, stream)
+    elif task.footprint >= 0:
+        flow.left, flow.since, flow.cap = task.work, now, task.cap
+        if task.cap_profile >= 0:
+            flow.cap = state.caps[task.cap_profile]
+        join(fluid, stream, state.routes[state.footprints[task.footprint] : state.footprints[task.footprint + 1]])
+        return ready
+    task.end = now
+    following = state.tasks[number + 1]
+    for i in range(task.streams_of, following.streams_of):
+        state.streams[state.streams_of[i]].head += 1
+        ready = _advance(state, state.streams_of[i], ready)
+    if task.tail_ns:
+        push(state.arrivals, task.item, now + task.tail_ns)
+        return ready
+    return _arrive(state, number, ready)
+
+
+@compiled
+def _arrive(state: State, task: int, ready: int) -> int:
+    """The tail of a task has passed, and what depends on it may start; returns how many tasks are ready."""
+    for i in range(state.tasks[task].after, state.tasks[task + 1].after):
+        ready = _release(state, state.after[i], ready)
+    return ready
+
+
+@compiled
+def _change_cap(state: State, fluid: Fluid, profile: int, cap: int, now: int) -> None:
+    """Changes the cap of all tasks that follow this profile; those under way leave and join with the work that is left."""
+    state.caps[profile] = cap
+    for stream in range(len(fluid.flows)):
+        flow = fluid.flows[stream]
+        if flow.end < 0:
+            continue
+        task = state.tasks[state.streams[stream].task]
+        if task.cap_profile == profile:
+            flow.left -= flow.rate * (now - flow.since)
+            leave(fluid, stream)
+            flow.since, flow.cap = now, cap
+            join(fluid, stream, state.routes[state.footprints[task.footprint] : state.footprints[task.footprint + 1]])
+
+
+@compiled
+def _solve_rates(state: State, fluid: Fluid, now: int) -> None:
+    """Solves the rates for this instant and sets the clock of every flow whose rate changed."""
+    solve(fluid)
+    for i in range(1, fluid.scratch[0].changed + 1):
+        stream = fluid.scratch[i].changed
+        flow = fluid.flows[stream]
+        was, flow.before = flow.before, UNCHANGED
+        if flow.rate == was:
+            continue
+        if was != NEW:
+            flow.left -= was * (now - flow.since)
+        flow.since = now
+        if flow.rate:
+            push(state.clock, stream, now + (flow.left + flow.rate - 1) // flow.rate)
+        elif state.clock[stream].place:
+            remove(state.clock, stream)
+    fluid.scratch[0].changed = 0

@@ -1,0 +1,193 @@
+"""The flows of the compiled engine: the levels of `fabric.py` over records of integers.
+
+A flow has the number of the first stream of its task, which runs nothing else meanwhile. It crosses links; the crossings
+of a link are a doubly linked list.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..task import WEIGHT_BITS, Array, TaskGraph, offsets
+from .numba_heap import compiled, heap, push, records, remove
+
+FREE = 2**63 - 1
+"""The level of a link that slows no flow."""
+NOTHING, NEW, UNCHANGED = -1, -1, -2
+"""In place of an index: none. In place of the rate before this instant: the flow is new; its rate has not changed."""
+
+
+class Fluid(NamedTuple):
+    """The flows under way, by the first stream of each task, and the links that they cross.
+
+    `due` is a heap of links whose level may be wrong, by the lowest that it can be. `scratch` holds the flows whose rate
+    changed, their number in front, and the crossings of the link in hand, with the rate that each asks for.
+    """
+
+    flows: Array
+    crossings: Array
+    links: Array
+    due: Array
+    scratch: Array
+
+
+def fluid_of(graph: TaskGraph) -> Fluid:
+    """The links of a graph, before any flow is under way."""
+    streams, links = len(graph.streams), len(graph.link_profile)
+    streams_of = graph.streams.transposed(len(graph))
+    flowing = np.flatnonzero((graph.footprint >= 0) & (graph.work > 0))
+    most = np.zeros(streams, dtype=np.int64)
+    np.maximum.at(most, streams_of.idx[streams_of.ptr[flowing]], graph.footprints.counts[graph.footprint[flowing]])
+    first = offsets(most)
+    room = np.zeros(len(graph.profiles), dtype=np.int64)
+    for number in np.unique(graph.link_profile).tolist():
+        room[number] = graph.profiles[number].value[0] << WEIGHT_BITS
+    room = room[graph.link_profile]
+    return Fluid(
+        records(streams, first=first[:-1], end=NOTHING, cap=0, rate=0, before=UNCHANGED, left=0, since=0),
+        records(int(first[-1]), flow=np.repeat(np.arange(streams), most), link=0, weight=0, previous=0, following=0),
+        records(links, room=room, spare=room, weight=0, slack=0, level=FREE, first=NOTHING),
+        heap(links),
+        records(max(streams, links) + 1, changed=0, crossing=0, asked=0),
+    )
+
+
+@compiled
+def note_change(fluid: Fluid, stream: int, before: int) -> None:
+    """Notes that the rate of a flow changes in this instant, and from what."""
+    if fluid.flows[stream].before == UNCHANGED:
+        fluid.flows[stream].before = before
+        fluid.scratch[0].changed += 1
+        fluid.scratch[fluid.scratch[0].changed].changed = stream
+
+
+@compiled
+def join(fluid: Fluid, stream: int, route: Array) -> None:
+    """A flow begins to move; all its links will get their levels."""
+    flow = fluid.flows[stream]
+    flow.rate, flow.end = flow.cap, flow.first + len(route)
+    for i in range(len(route)):
+        flow.rate = min(flow.rate, fluid.links[route[i].link].level)
+    note_change(fluid, stream, NEW)
+    for i in range(len(route)):
+        at = flow.first + i
+        crossing, link = fluid.crossings[at], fluid.links[route[i].link]
+        crossing.link, crossing.weight = route[i].link, route[i].weight
+        crossing.following, crossing.previous = link.first, NOTHING
+        if link.first >= 0:
+            fluid.crossings[link.first].previous = at
+        link.first = at
+        link.spare -= crossing.weight * flow.rate
+        link.weight += crossing.weight
+        link.slack = link.weight if crossing.following >= 0 else 0
+        push(fluid.due, crossing.link, link.room // link.weight)
+
+
+@compiled
+def leave(fluid: Fluid, stream: int) -> None:
+    """A flow has moved its last byte; only links that slowed it may slow others less."""
+    flow = fluid.flows[stream]
+    for at in range(flow.first, flow.end):
+        crossing = fluid.crossings[at]
+        link = fluid.links[crossing.link]
+        if crossing.previous >= 0:
+            fluid.crossings[crossing.previous].following = crossing.following
+        else:
+            link.first = crossing.following
+        if crossing.following >= 0:
+            fluid.crossings[crossing.following].previous = crossing.previous
+        link.spare += crossing.weight * flow.rate
+        link.weight -= crossing.weight
+        if link.first < 0:
+            link.level, link.slack = FREE, 0
+            if fluid.due[crossing.link].place:
+                remove(fluid.due, crossing.link)
+            continue
+        link.slack = link.weight if fluid.crossings[link.first].following >= 0 else 0
+        if link.level != FREE:
+            push(fluid.due, crossing.link, link.room // link.weight)
+    flow.end = NOTHING
+
+
+@compiled
+def resize(fluid: Fluid, number: int, room: int) -> None:
+    link = fluid.links[number]
+    link.spare += room - link.room
+    link.room = room
+    if link.first >= 0:
+        push(fluid.due, number, room // link.weight)
+
+
+@compiled
+def solve(fluid: Fluid) -> None:
+    """Brings the levels of all links up to date, and the rates of their flows."""
+    while fluid.due[0].item:
+        link = fluid.due[1].item
+        remove(fluid.due, link)
+        _set_level(fluid, link)
+
+
+@compiled
+def _set_level(fluid: Fluid, number: int) -> None:
+    """Sets the level of a link and the rates of its flows; other links that this puts out of balance become due."""
+    link = fluid.links[number]
+    n, at = 0, link.first
+    while at >= 0:
+        fluid.scratch[n].crossing, fluid.scratch[n].asked = at, fluid.flows[fluid.crossings[at].flow].rate
+        n, at = n + 1, fluid.crossings[at].following
+    level = _level(fluid, number, n)
+    held_elsewhere = n == 1 and fluid.scratch[0].asked <= level and level != link.level
+    link.level = FREE if held_elsewhere else level
+    for i in range(n):
+        stream = fluid.crossings[fluid.scratch[i].crossing].flow
+        flow, rate = fluid.flows[stream], min(fluid.scratch[i].asked, level)
+        if rate == flow.rate:
+            continue
+        note_change(fluid, stream, flow.rate)
+        for at in range(flow.first, flow.end):
+            other, weight = fluid.crossings[at].link, fluid.crossings[at].weight
+            row = fluid.links[other]
+            row.spare -= weight * (rate - flow.rate)
+            if (row.spare < row.slack or row.level != FREE) and other != number and not fluid.due[other].place:
+                push(fluid.due, other, row.room // row.weight)
+        flow.rate = rate
+
+
+@compiled
+def _level(fluid: Fluid, number: int, n: int) -> int:
+    """The level of a link on which `n` flows ask for rates; if it rises, flows that the link slowed so far ask again."""
+    link, scratch = fluid.links[number], fluid.scratch
+    room, weight, was = link.room, link.weight, link.level
+    level: int = room // weight
+    rising, more = n, True
+    while more:
+        more, i = False, 0
+        while i < rising:
+            at, asked = scratch[i].crossing, scratch[i].asked
+            if was <= asked < level:
+                asked = _limit_elsewhere(fluid, fluid.crossings[at].flow, number)
+                scratch[i].asked = asked
+            if asked < level:
+                more = True
+                rising -= 1
+                scratch[i].crossing, scratch[i].asked = scratch[rising].crossing, scratch[rising].asked
+                scratch[rising].crossing, scratch[rising].asked = at, asked
+                room -= fluid.crossings[at].weight * asked
+                weight -= fluid.crossings[at].weight
+            else:
+                i += 1
+        level = room // weight if weight else FREE
+    return level
+
+
+@compiled
+def _limit_elsewhere(fluid: Fluid, stream: int, here: int) -> int:
+    """The least of a flow's cap and the levels of its links other than `here`."""
+    flow = fluid.flows[stream]
+    least: int = flow.cap
+    for at in range(flow.first, flow.end):
+        if fluid.crossings[at].link != here:
+            least = min(least, fluid.links[fluid.crossings[at].link].level)
+    return least

@@ -1,0 +1,1 @@
+"""Collectives on a cluster: which algorithm serves one, and how long it takes."""

@@ -1,0 +1,262 @@
+"""Tables of measured kernels: one row a kernel, in the columns that `trainsim validate --kind kernels` reads.
+
+`calibrate gpu` appends to such a table row by row, `calibrate trace` writes one, and `calibrate fit` reads one. What describes a
+kernel stands in `kernel_words`. A row also holds the spread of the runs, clock and power of the GPU and what held the clock down,
+how many operators of PyTorch the kernel is made of, and how long a kernel that ran beside others takes without them.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+
+from .. import escape
+from ..errors import Fault, UserError, did_you_mean, shown
+from ..files import not_written, read_bounded
+from ..units import US_PER_S
+from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth
+from .kernel_words import EAGER, SIZES, Probe
+from .operator_names import FORMAT_NAMES, WIDTH, table_name
+
+COLUMNS = (
+    "gpu", "op", "dtype", *SIZES, "causal", "variant", "time_us", "source", "role", "p10_us", "p90_us", "runs", "clock_mhz",
+    "power_w", "throttle", "operators", "alone_us", "cache",
+)  # fmt: skip
+BEFORE_CACHE = COLUMNS[:-1]
+"""The columns that `calibrate gpu` once wrote."""
+NEEDED = ("gpu", "op", "dtype", "time_us")
+FIT = "fit"
+"""The role of rows that may be fitted. A row without a role may be fitted too."""
+COLD = "trainsim calibrate gpu"
+"""Start of the source of rows that were measured with a cold cache, in tables without a column for it."""
+CACHES = {"cold": True, "warm": False, "": False}
+"""Values of the column `cache`: whether the last cache held nothing of what a kernel reads."""
+DIGITS = 7
+FIRST_LINE = 2
+"""The line of a table's first row, below its header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One row: a kernel on a GPU, the median time of its runs, and their spread (0 where it is not known)."""
+
+    gpu: str
+    probe: Probe
+    seconds: float
+    low_s: float = 0.0
+    """Time that a tenth of the runs stayed below."""
+    high_s: float = 0.0
+    """Time that a tenth of the runs exceeded."""
+    runs: int = 0
+    source: str = ""
+    role: str = FIT
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    throttle: str = ""
+    operators: int | None = None
+    """Operators of a framework that the row is made of; None where they were not counted."""
+    alone_s: float | None = None
+    """Time without the others of a kernel that ran beside others."""
+    cold: bool = False
+    """Whether the last cache held nothing of what the kernel reads."""
+    line: int = field(default=0, compare=False)
+    """Line of its file; 0 for a row that is in none."""
+
+    @property
+    def may_be_fitted(self) -> bool:
+        return self.role in ("", FIT)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the row is made of several operators: its variant says so, or they were counted."""
+        return EAGER in self.probe.variant.lower().split() or (self.operators or 1) > 1
+
+    def cells(self) -> list[str]:
+        """The row as it is written, in the order of `COLUMNS`."""
+        probe = self.probe
+        cells = {name: str(getattr(probe, name) or "") for name in SIZES} | {
+            "gpu": self.gpu, "op": probe.op, "dtype": probe.dtype, "causal": {None: "", True: "1", False: "0"}[probe.causal],
+            "variant": probe.variant, "time_us": _us(self.seconds), "source": self.source, "role": self.role,
+            "p10_us": _us(self.low_s), "p90_us": _us(self.high_s), "runs": str(self.runs or ""),
+            "clock_mhz": _written(self.clock_mhz), "power_w": _written(self.power_w), "throttle": self.throttle,
+            "operators": str(self.operators or ""), "alone_us": _us(self.alone_s or 0.0), "cache": "cold" * self.cold,
+        }  # fmt: skip
+        return [cells[name] for name in COLUMNS]
+
+
+def _us(seconds: float) -> str:
+    return _written(seconds * US_PER_S if seconds else None)
+
+
+def _written(value: float | None) -> str:
+    return "" if value is None else f"{value:.{DIGITS}g}"
+
+
+def line(cells: Iterable[str]) -> str:
+    """Cells as a line of CSV; what a spreadsheet would compute is text in it."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(map(escape.csv_cell, cells))
+    return out.getvalue()
+
+
+def text(rows: Iterable[Measured]) -> str:
+    """A whole table."""
+    return line(COLUMNS) + "".join(line(row.cells()) for row in rows)
+
+
+def append(path: Path, row: Measured) -> None:
+    """Adds a row in one write, so that whoever is killed loses one row at most."""
+    added = (line(row.cells()) if path.exists() and path.stat().st_size else text([row])).encode("utf-8")
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            before = os.fstat(handle).st_size
+            if os.write(handle, added) < len(added):
+                os.ftruncate(handle, before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise not_written(path, error, hint="the rows before are kept") from None
+
+
+def content(path: Path) -> bytes:
+    """What a table in a file of its own holds so far; nothing if there is no file."""
+    return read_bounded(path, MOST_BYTES, "a table of measurements") if path.exists() else b""
+
+
+def mend(path: Path) -> None:
+    """Cuts off a last line that has no end: whoever wrote it was killed meanwhile."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    held = content(path)
+    whole = held.rfind(b"\n") + 1
+    if whole < len(held):
+        os.truncate(path, whole)
+
+
+def rows_of(path: Path, gpu: str = "") -> list[Measured]:
+    """The rows of a table, plain or gzipped, all of one GPU where that has no column. Raises with file:line for every cell that
+    makes no sense."""
+    rows = completed(read(path), gpu)
+    check_header(NEEDED, rows, str(path))
+    faults = [
+        Fault(message, hint, f"{path}:{line}") for line, row in enumerate(rows, FIRST_LINE) for message, hint in _wrong(row)
+    ]
+    if faults:
+        raise UserError(faults=faults)
+    return [_measured(row, line) for line, row in enumerate(rows, FIRST_LINE)]
+
+
+def completed(rows: Sequence[Row], gpu: str) -> list[Row]:
+    """Rows with columns that their table leaves out: `gpu`, where it is known, and `cache`, if the program that measured them
+    always empties it."""
+    missing = {"gpu": gpu} if gpu and "gpu" not in rows[0] else {}
+    cold = [row.get("source", "").startswith(COLD) for row in rows]
+    if "cache" in rows[0] or not any(cold):
+        return [{**row, **missing} for row in rows]
+    return [{**row, **missing, "cache": "cold" * was} for row, was in zip(rows, cold, strict=True)]
+
+
+def is_cold(row: Row) -> bool:
+    """Whether a row says that the cache was cold."""
+    return CACHES.get(_cell(row, "cache").lower(), False)
+
+
+def probe_of(row: Row) -> Probe:
+    """The kernel that a row names. Raises `UserError` for a cell that makes no sense."""
+    dtype = table_name(row["dtype"])
+    if dtype not in WIDTH:
+        known = FORMAT_NAMES.get(dtype)
+        raise UserError(f"dtype: {shown(row['dtype'])} is not known" + f", here it is {known}" * (known in WIDTH))
+    for message, hint in _wrong_kernel(row):
+        raise UserError(message, hint=hint)
+    return _probe(row)
+
+
+def _wrong(row: Row) -> Iterator[tuple[str, str]]:
+    """What is wrong with the cells of a row, and how to write them."""
+    for name in ("op", "dtype"):
+        if not row[name].strip():
+            yield f"{name} is empty", "such as gemm" if name == "op" else "such as bf16"
+    dtype = table_name(row["dtype"])
+    if dtype and dtype not in WIDTH and _cell(row, "role") in ("", FIT):
+        yield f"dtype: {shown(row['dtype'])} is not known", did_you_mean(FORMAT_NAMES.get(dtype, dtype), WIDTH)
+    if not number(row["time_us"]) > 0:
+        yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
+    yield from _wrong_counts(row, "runs", "operators")
+    for name in ("p10_us", "p90_us", "clock_mhz", "power_w", "alone_us"):
+        cell = _cell(row, name)
+        if cell and not number(cell) >= 0:
+            yield f"{name}: {shown(cell)} is no number", "a number, or nothing"
+    yield from _wrong_kernel(row)
+
+
+def _wrong_kernel(row: Row) -> Iterator[tuple[str, str]]:
+    """The same of the cells that describe the kernel and its cache."""
+    yield from _wrong_counts(row, *SIZES)
+    causal = _cell(row, "causal")
+    if causal and truth(causal) is None:
+        yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
+    if _cell(row, "cache").lower() not in CACHES:
+        yield f"cache: {shown(row['cache'])} is neither cold nor warm", "cold where nothing of what is read was in the cache"
+
+
+def _wrong_counts(row: Row, *names: str) -> Iterator[tuple[str, str]]:
+    for name in names:
+        cell = _cell(row, name)
+        if cell and not (0 <= number(cell) <= MOST_COUNT and number(cell) == int(number(cell))):
+            yield f"{name}: {shown(cell)} is no count", "a whole number, or nothing"
+
+
+def _probe(row: Row) -> Probe:
+    sizes = {name: _count(row, name) for name in SIZES}
+    causal, variant = truth(_cell(row, "causal")), _cell(row, "variant")
+    return Probe(table_name(row["op"]), table_name(row["dtype"]), **sizes, causal=causal, variant=variant)
+
+
+def _measured(row: Row, line: int) -> Measured:
+    return Measured(
+        gpu=row["gpu"].strip(),
+        probe=_probe(row),
+        seconds=number(row["time_us"]) / US_PER_S,
+        low_s=(_optional(row, "p10_us") or 0.0) / US_PER_S,
+        high_s=(_optional(row, "p90_us") or 0.0) / US_PER_S,
+        runs=_count(row, "runs"),
+        source=_cell(row, "source"),
+        role=_cell(row, "role"),
+        clock_mhz=_optional(row, "clock_mhz"),
+        power_w=_optional(row, "power_w"),
+        throttle=_cell(row, "throttle"),
+        operators=_count(row, "operators") or None,
+        alone_s=(_optional(row, "alone_us") or 0.0) / US_PER_S or None,
+        cold=is_cold(row),
+        line=line,
+    )
+
+
+def _cell(row: Row, name: str) -> str:
+    return row.get(name, "").strip()
+
+
+def _count(row: Row, name: str) -> int:
+    return int(number(_cell(row, name) or "0"))
+
+
+def _optional(row: Row, name: str) -> float | None:
+    cell = _cell(row, name)
+    return number(cell) if cell else None
+
+
+def spread(times: Sequence[float]) -> tuple[float, float, float]:
+    """The median of some times, and the times between which four fifths of them lie."""
+    if len(times) < 2:
+        return times[0], times[0], times[0]
+    tenths = quantiles(times, n=10, method="inclusive")
+    return median(times), tenths[0], tenths[-1]

@@ -1,0 +1,309 @@
+"""What nccl-tests prints, read: its table of text, and its JSON.
+
+The table names the program (`all_reduce_perf`) in a comment or not at all, lists one `Rank` per line with host and device,
+and then gives size, count, type, redop, root and twice (out of place, in place) time, algbw, busbw and errors. The collective
+is found from the program's name, else from the name of the file, else from redop and the ratio of bus to algorithm bandwidth
+where those leave one only; a file may hold several tables. What mpirun writes before each line is taken off. Measurements
+whose results nccl-tests found wrong count for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..config import json_text
+from ..errors import Fault, UserError, did_you_mean, either, shown
+from ..files import check_count, read_bounded
+from ..units import US_PER_S
+
+PROGRAMS = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "alltoall": "alltoall",
+    "sendrecv": "sendrecv",
+    "broadcast": "broadcast",
+}
+TIMES = 4
+"""Columns of one measurement: time, algbw, busbw, errors; once out of place, once in place."""
+OPERANDS = (3, 5)
+"""Columns before: size, count and type, in later versions redop and root too."""
+KINDS = tuple(dict.fromkeys(PROGRAMS.values()))
+PREFIX = re.compile(r"^(\[\d+,\d+\]<std\w+>:|\d+:(?=\s))", re.MULTILINE)
+"""Before each line: of mpirun --tag-output, and of srun --label."""
+FILE = re.compile(r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?all|sendrecv|broadcast)", re.IGNORECASE)
+"""The name of a collective in that of a file."""
+PROGRAM = re.compile(r"(all_?reduce|reduce_?scatter|all_?gather|alltoall|sendrecv|broadcast)_perf", re.IGNORECASE)
+HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
+"""A line of the header of a run; its end may name the program too."""
+RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
+"""Number, host and, in most versions, the name of the GPU, in a line whose words stand one space apart."""
+VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
+MEASURED = re.compile(r"\s*\d+(\s|$)")
+"""How a line of measurements begins: with the size."""
+WRONG = r"0*[1-9]\d*"
+"""In the last column of a measurement: how many results were wrong. Older versions give the largest error there, as 5e-07, and
+those that checked nothing N/A."""
+ALL_WRONG, AGAIN = "every result is wrong, as nccl-tests marked them", "mend the machine or its software, and measure again"
+TOLERANCE = 0.02
+HUNDRED = 100
+MOST_BYTES = 2**26
+MOST_LINES = 500_000
+"""Of a file, or commas of one in JSON; a table has some 30 lines."""
+LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One run: a collective over ranks on nodes, and its times in seconds by size in bytes."""
+
+    kind: str
+    ranks: int
+    nodes: int
+    times: Mapping[float, float]
+    version: str = ""
+    gpus: tuple[str, ...] = ()
+    """What its GPUs are called, each name once; nothing if the run does not say."""
+    wrong: tuple[str, ...] = ()
+    """Where measurements with wrong results stand, which are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    size: float
+    seconds: float
+    factor: float
+    """Bus bandwidth over algorithm bandwidth; 0 if the line gives none."""
+    redop: str = ""
+    """`sum` and the like, or `none`; nothing if the table has no such column."""
+    wrong: bool = False
+    """Whether results were wrong."""
+
+
+def read(path: Path, kind: str | None = None) -> list[Table]:
+    """The tables of a file; `kind` is the collective of those that do not name their program. Raises with file:line for what
+    is malformed.
+    """
+    if kind is not None and kind.lower() not in PROGRAMS:
+        raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
+    stated_kind = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
+    raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
+    check_count(raw, b"\n\r,", MOST_LINES, path, "the output of nccl-tests")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError("not a text file", where=f"{path}:{line}") from None
+    if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
+        return _of_json(text, str(path))
+    return _of_text(PREFIX.sub("", text), str(path), stated_kind)
+
+
+def _of_file(name: str) -> str:
+    """The collective that a file is called after, or nothing."""
+    found = {re.sub("[_-]", "", match.lower()) for match in FILE.findall(name)}
+    return PROGRAMS[found.pop()] if len(found) == 1 else ""
+
+
+# The table of text ----------------------------------------------------------------------------------------------------------
+
+
+def _of_text(text: str, name: str, stated_kind: str) -> list[Table]:
+    tables: list[Table] = []
+    faults: list[Fault] = []
+    for first, lines in _runs(text.splitlines()):
+        try:
+            tables.append(_table(first, lines, name, stated_kind))
+        except UserError as error:
+            faults += error.faults
+    if not tables and not faults:
+        raise UserError("no line of measurements", where=f"{name}:1", hint="the output of all_reduce_perf and its kin")
+    if faults:
+        raise UserError(faults=faults)
+    return tables
+
+
+def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each run, from its header to where another one starts, with the number of the first."""
+    start, measured = 0, False
+    for i, line in enumerate(lines):
+        opens = HEADER.search(line) is not None
+        if opens and measured:
+            yield start + 1, list(lines[start:i])
+            start, measured = i, False
+        measured |= MEASURED.match(line) is not None
+    if measured:
+        yield start + 1, list(lines[start:])
+
+
+def _table(first: int, lines: Sequence[str], name: str, stated_kind: str) -> Table:
+    hosts, kind, version, found, faults = dict[int, str](), "", "", list[_Line](), list[Fault]()
+    gpus: dict[str, None] = {}
+    for number, line in enumerate(lines, first):
+        rank, program, library = RANK.search(" ".join(line.split())), PROGRAM.search(line), VERSION.search(line)
+        if program and HEADER.search(line):
+            kind = PROGRAMS[program[1].lower()]
+        version = version or (_version(library[1] or library[2]) if library else "")
+        if rank:
+            hosts[int(rank[1])] = rank[2]
+            gpus |= {rank[3].strip(): None} if rank[3].strip() else {}
+        elif MEASURED.match(line):
+            try:
+                found.append(_line(number, line.split()))
+            except ValueError as error:
+                faults.append(Fault(str(error), "size count type redop root time algbw busbw #wrong ...", f"{name}:{number}"))
+    if faults:
+        raise UserError(faults=faults)
+    where = f"{name}:{found[0].number}"
+    wrong = tuple(f"{name}:{line.number}" for line in found if line.wrong)
+    found = [line for line in found if not line.wrong]
+    if not found:
+        raise UserError(ALL_WRONG, where=where, hint=AGAIN)
+    if len(hosts) < 2:
+        raise UserError(
+            "the run names fewer than two ranks", where=where, hint='lines like "#  Rank  0 ... on host device  0 ..."'
+        )
+    nodes = len(set(hosts.values()))
+    kind = kind or _agreed(stated_kind, found[-1].factor, len(hosts), where) or _kind(found, len(hosts), where)
+    table = _checked(kind, len(hosts), nodes, {line.size: line.seconds for line in found if line.size}, version, where)
+    return replace(table, gpus=tuple(gpus), wrong=wrong)
+
+
+def _line(number: int, words: Sequence[str]) -> _Line:
+    least, most = OPERANDS
+    skipped = min(max(len(words) - 2 * TIMES, least), most)
+    if len(words) < least + TIMES or (len(words) < least + 2 * TIMES and len(words) not in (least + TIMES, most + TIMES)):
+        raise ValueError(f"{len(words)} columns: a line of the table has {most + 2 * TIMES}")
+    size, _ = (_positive(word, allow_zero=True) for word in words[:2])
+    time_us, algorithm, bus = (_positive(word, allow_zero=i > 0 or not size) for i, word in enumerate(words[skipped:][:3]))
+    redop = words[least] if skipped > least else ""
+    wrong = re.fullmatch(WRONG, words[skipped + TIMES - 1]) is not None
+    return _Line(number, size, time_us / US_PER_S, bus / algorithm if algorithm else 0.0, redop, wrong)
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", word) is not None
+
+
+def _positive(word: str, *, allow_zero: bool = False) -> float:
+    if not _is_number(word) or (not allow_zero and float(word) == 0):
+        raise ValueError(f"{shown(word)} is no positive number")
+    return float(word)
+
+
+def _agreed(stated_kind: str, factor: float, ranks: int, where: str) -> str:
+    """The collective that a file is said to be of, unless its bandwidths are those of another."""
+    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "sendrecv": 1.0}.get(stated_kind, (ranks - 1) / ranks)
+    if stated_kind and factor and abs(factor / share - 1) > TOLERANCE:
+        message = f"busbw is {factor:.3g} times algbw, and of {stated_kind} over {ranks} ranks it is {share:.3g} times"
+        raise UserError(message, where=where, hint="--kind says which collective it is")
+    return stated_kind
+
+
+def _kind(lines: Sequence[_Line], ranks: int, where: str) -> str:
+    """The collective whose bandwidths are in the ratio of the largest sizes: that of a gather is that of an all-to-all too,
+    and of a scatter unless something is added up.
+    """
+    factor, adds = lines[-1].factor, lines[-1].redop.lower() not in ("", "none")
+    if abs(factor / (2 * (ranks - 1) / ranks) - 1) < TOLERANCE and (ranks > 2 or adds):
+        return "all_reduce"
+    if adds and abs(factor / ((ranks - 1) / ranks) - 1) < TOLERANCE:
+        return "reduce_scatter"
+    hint = "say it by --kind, by the name of the file, or keep the line that names the program, such as all_gather_perf"
+    raise UserError("the run does not say which collective it is", where=where, hint=hint)
+
+
+def _checked(kind: str, ranks: int, nodes: int, times: Mapping[float, float], version: str, where: str) -> Table:
+    if ranks % nodes:
+        raise UserError(f"{ranks} ranks do not sit evenly on {nodes} nodes", where=where, hint="run as many on each")
+    return Table(kind, ranks, nodes, dict(sorted(times.items())), version)
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------------
+
+
+def _of_json(text: str, name: str) -> list[Table]:
+    data = json_text.parsed(text, name)
+    runs = data if isinstance(data, list) else [data]
+    faults: list[Fault] = []
+    tables = []
+    for i, run in enumerate(runs):
+        try:
+            tables.append(_json_run(run, f"{name}: [{i}]" if isinstance(data, list) else name))
+        except UserError as error:
+            faults += error.faults
+    if faults or not tables:
+        raise UserError("no run", where=name, faults=faults)
+    return tables
+
+
+def _json_run(run: Any, where: str) -> Table:
+    """One report of nccl-tests -J: `args`, `config` with `devices` (one per process), `results`."""
+    run = run if isinstance(run, Mapping) else {}
+    config = run.get("config")
+    config = config if isinstance(config, Mapping) else {}
+    program = PROGRAM.search(" ".join(map(str, _list(run.get("args")))))
+    devices = [d for d in _list(config.get("devices")) if isinstance(d, Mapping)]
+    each = [config.get("nthreads", 1), config.get("ngpus", 1)]
+    faults = []
+    if not program:
+        faults.append(Fault(f"args name no program that measures {either(sorted(set(PROGRAMS.values())))}", where=where))
+    if not all(isinstance(n, int) and n >= 1 for n in each):
+        faults.append(Fault("config: nthreads and ngpus should be counts", where=where))
+    elif len(devices) * each[0] * each[1] < 2:
+        faults.append(Fault("config: fewer than two GPUs", "devices lists one for each process", where))
+    times: dict[float, float] = {}
+    wrong = []
+    for i, result in enumerate(_list(run.get("results"))):
+        try:
+            size, seconds, spoiled = _json_result(result)
+        except ValueError as error:
+            faults.append(Fault(str(error), where=f"{where}: results[{i}]"))
+            continue
+        wrong += [f"{where}: results[{i}]"] if spoiled else []
+        times |= {size: seconds} if size and not spoiled else {}
+    if not times and not faults:
+        faults.append(Fault(ALL_WRONG, AGAIN, where) if wrong else Fault("results hold no measurement", where=where))
+    if faults or not program:
+        raise UserError(faults=faults)
+    hosts = {str(device.get("hostname", "")) for device in devices}
+    version = _version(str(run.get("nccl_version", "")))
+    kind = PROGRAMS[program[1].lower()]
+    table = _checked(kind, len(devices) * each[0] * each[1], len(hosts), times, version, where)
+    return replace(table, wrong=tuple(wrong))
+
+
+def _json_result(result: Any) -> tuple[float, float, bool]:
+    """Bytes, seconds, and whether results were wrong."""
+    held = result if isinstance(result, Mapping) else {}
+    inner = held.get("out_of_place") or held.get("in_place")
+    inner = inner if isinstance(inner, Mapping) else {}
+    size, time_us = held.get("size"), inner.get("time", inner.get("cpu_time"))
+    for field, value in (("size", size), ("time", time_us)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+            raise ValueError(f"{field} should be a number, not {shown(value)}")
+    if size and not time_us:
+        raise ValueError("time is zero")
+    wrong = inner.get("nwrong")
+    return float(size or 0), float(time_us or 0) / US_PER_S, isinstance(wrong, (int, float)) and wrong > 0
+
+
+def _version(text: str) -> str:
+    """2.27.3, also from 22703."""
+    if not re.fullmatch(r"\d{4,6}", text):
+        return text
+    code = int(text)
+    return f"{code // (HUNDRED * HUNDRED)}.{code // HUNDRED % HUNDRED}.{code % HUNDRED}"
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

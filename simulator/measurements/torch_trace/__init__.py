@@ -1,0 +1,1 @@
+"""Traces of PyTorch read into tables of measured kernels."""

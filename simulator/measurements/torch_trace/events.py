@@ -1,0 +1,319 @@
+"""Events of PyTorch's traces (Kineto, in the format of Chrome's trace viewer): operators nested by thread, kernels, launches.
+
+A kernel of the GPU names the operator that launched it by `External id`, or by the `correlation` of its launch, which lies
+within an operator on the same thread. Both numbers count within a process. In a trace of several processes a kernel has the
+number of its device instead of its process, and belongs to the latest launch of its number before it. Times are microseconds,
+as the trace has them; some writers quote them.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeGuard, TypeVar
+
+from ...config import json_text
+from ...errors import Fault, UserError, shown
+from ...files import check_count, read_unzipped
+from ...units import US_PER_S
+from ..operator_names import FORMAT_NAMES
+
+MOST_VALUES, MOST_HOLDERS = 15_000_000, 8_000_000
+"""Values of a trace, by their commas, and its lists and objects, of which an empty one takes 70 bytes."""
+MOST_BYTES = 2**28
+"""Bytes of a trace; what is made of it takes ten times as much memory."""
+HOST = ("cpu_op", "operator")
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
+KINDS = (*HOST, *DEVICE, *RUNTIME)
+T = TypeVar("T")
+Event = Mapping[str, Any]
+ByProcess = Mapping[str, Mapping[Any, T]]
+"""By number, then by process."""
+MOST_NESTED = 200
+"""Depth of operators within one another."""
+LATEST_US = 2.0**62
+"""Times beyond this are of no clock."""
+LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
+
+
+MOST_DIMENSIONS, MOST_SIZE = 64, 2**62
+"""Dimensions of a tensor, and the size of a dimension or a stride."""
+DECIMAL = re.compile(r"\d{1,18}")
+TRUTH = {"True": True, "False": False}
+FIRST = -1
+"""Place of a truth value that is the first one among the arguments: versions of flash-attn differ."""
+
+
+@dataclass(slots=True)
+class Op:
+    """An operator of the host; `parent` is the one that called it. Times are microseconds, as the trace has them."""
+
+    name: str
+    start_us: float
+    end_us: float
+    args: Mapping[str, Any]
+    parent: Op | None = None
+    inner: list[Op] = field(default_factory=list)
+    process: Any = None
+    depth: int = 0
+    """How many operators it lies in."""
+
+    def argument(self, kind: str, place: int) -> Any:
+        """One entry of a list that a trace records for all arguments; None if it is not recorded."""
+        found = self.args.get(kind)
+        return found[place] if isinstance(found, Sequence) and place < len(found) else None
+
+    def dims(self, place: int) -> list[int]:
+        """The shape of an argument; empty if it is no tensor."""
+        shape = self.argument("Input Dims", place)
+        return [int(size) for size in shape] if is_shape(shape) else []
+
+    def type_name(self, place: int) -> str:
+        """The dtype of an argument as the trace names it."""
+        return str(self.argument("Input type", place) or "").removeprefix("c10::")
+
+    def dtype(self, place: int) -> str:
+        """The dtype of an argument as tables name it."""
+        name = self.type_name(place).lower()
+        return FORMAT_NAMES.get(name, name)
+
+    @property
+    def values(self) -> list[str]:
+        """The values of all arguments that are no tensors."""
+        found = self.args.get("Concrete Inputs")
+        return list(map(str, found)) if isinstance(found, Sequence) else []
+
+    def flag(self, place: int) -> bool | None:
+        """A truth value among the arguments; None if it is not recorded."""
+        if place == FIRST:
+            return next((TRUTH[value] for value in self.values if value in TRUTH), None)
+        return TRUTH.get(self.values[place]) if place < len(self.values) else None
+
+    @property
+    def first_count(self) -> int | None:
+        """The first whole number among the arguments; None if none is recorded."""
+        return next((int(value) for value in self.values if DECIMAL.fullmatch(value)), None)
+
+    def transposed(self, place: int) -> bool | None:
+        """Whether a matrix is read across its rows; None if that is not recorded."""
+        strides = self.argument("Input Strides", place)
+        return strides[-1] != 1 if is_shape(strides) and len(strides) > 1 else None
+
+    @property
+    def chain(self) -> list[Op]:
+        """The operator, its caller, the caller of that, and so on."""
+        found = [self]
+        while found[-1].parent is not None:
+            found.append(found[-1].parent)
+        return found
+
+    @property
+    def is_backward(self) -> bool:
+        return any("Backward" in op.name for op in self.chain)
+
+
+def is_shape(value: Any) -> TypeGuard[list[int]]:
+    """Whether a value is a list of sizes, as shapes and strides are."""
+    return (
+        isinstance(value, list) and len(value) <= MOST_DIMENSIONS and all(type(n) is int and abs(n) <= MOST_SIZE for n in value)
+    )
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value is a number of elements, bytes or ranks."""
+    return isinstance(value, int) and 0 <= value <= MOST_SIZE
+
+
+@dataclass
+class Events:
+    """The events of a trace, by their kind."""
+
+    gpu: str = ""
+    ops: dict[tuple[Any, Any], list[Op]] = field(default_factory=dict)
+    """Operators by thread, in the order of their starts."""
+    device: list[Event] = field(default_factory=list)
+    runtime: list[Event] = field(default_factory=list)
+
+    @cached_property
+    def _ops_by_id(self) -> ByProcess[Op]:
+        """The operators of the host by their `External id`."""
+        return _by_number((op.args.get("External id"), op.process, op) for line in self.ops.values() for op in line)
+
+    @cached_property
+    def _calls_by_id(self) -> ByProcess[Event]:
+        """The calls of the runtime by their `correlation`."""
+        return _by_number((args_of(event).get("correlation"), event.get("pid"), event) for event in self.runtime)
+
+    def launcher(self, kernel: Event) -> Op | None:
+        """The innermost operator that launched a kernel."""
+        args, own, start_us = args_of(kernel), _process(kernel), span_of(kernel)[0]
+        call = _last(self._calls_by_id.get(str(args.get("correlation")), {}), own, start_us, lambda one: float(one["ts"]))
+        process = own if call is None else call.get("pid")
+        for owner in (args, args_of(call or {})):
+            known = self._ops_by_id.get(str(owner.get("External id")), {})
+            if process in known or call is None:
+                found = _last(known, process, start_us, lambda op: op.start_us)
+                if found is not None:
+                    return found
+        if call is None:
+            return None
+        ops, called_us = self.ops.get((call.get("pid"), call.get("tid")), []), float(call["ts"])
+        at = bisect_right(ops, called_us, key=lambda op: op.start_us) - 1
+        return next((op for op in (ops[at].chain if at >= 0 else []) if op.end_us >= called_us), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Launches of kernels by the host; None where there were fewer than two."""
+
+    count: int
+    per_s: float | None
+    call_us: float | None
+    """Median time of the call that launches, in microseconds."""
+    apart_us: float | None
+    """Median time from the end of one launch to the end of the next: the cost of a launch to a host that does little else."""
+
+
+def read(path: Path) -> Events:
+    """The events of a trace, plain or gzipped."""
+    data = _json(path)
+    events = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise UserError("no list of traceEvents", where=str(path), hint="what torch.profiler's export_chrome_trace writes")
+    about = data.get("deviceProperties") if isinstance(data, dict) else None
+    named = about[0].get("name", "") if isinstance(about, list) and about and isinstance(about[0], dict) else ""
+    found = _sorted_out(events, named if isinstance(named, str) else "", str(path))
+    if not found.device and not found.ops:
+        hint = "the profiler should have recorded ProfilerActivity.CPU, and CUDA where there is any"
+        raise UserError(f"no operator and no kernel among {len(events)} events", where=str(path), hint=hint)
+    return found
+
+
+def _json(path: Path) -> Any:
+    content = read_unzipped(path, MOST_BYTES, "a trace")
+    check_count(content, b",", MOST_VALUES, path, "a trace")
+    check_count(content, b"[{", MOST_HOLDERS, path, "a trace")
+    return json_text.parsed(content, str(path))
+
+
+def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
+    """Operators by thread and nested, kernels, and calls of the runtime."""
+    found = Events(gpu)
+    faults: list[Fault] = []
+    for i, event in enumerate(events):
+        if not isinstance(event, dict) or event.get("ph") != "X" or not _are_times(event.get("ts"), event.get("dur", 0)):
+            continue
+        kind, args = word(event.get("cat")).lower(), event.get("args")
+        if kind not in KINDS:
+            continue
+        if wrong := [key for key in ("pid", "tid") if isinstance(event.get(key), (list, dict))]:
+            faults += [Fault(f"traceEvents[{i}].{key} is {shown(event[key])}", "a number or a word", name) for key in wrong]
+        elif kind in HOST:
+            start, end = span_of(event)
+            op = Op(word(event.get("name")), start, end, args if isinstance(args, dict) else {}, process=event.get("pid"))
+            found.ops.setdefault((event.get("pid"), event.get("tid")), []).append(op)
+        elif kind in DEVICE:
+            found.device.append(event)
+        else:
+            found.runtime.append(event)
+    if faults:
+        raise UserError(faults=faults)
+    for ops in found.ops.values():
+        _nest(ops, name)
+    return found
+
+
+def word(value: Any) -> str:
+    """A text of an event; another value as messages show it."""
+    return value if isinstance(value, str) else shown(value)
+
+
+def _are_times(start: Any, lasts: Any) -> bool:
+    """Whether values are a time and a duration in microseconds, or words for such."""
+    try:
+        return (
+            not isinstance(start, bool) and not isinstance(lasts, bool)
+            and abs(float(start)) <= LATEST_US and 0 <= float(lasts) <= LATEST_US
+        )  # fmt: skip
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def span_of(event: Event) -> tuple[float, float]:
+    """Start and end of an event, in microseconds."""
+    start = float(event["ts"])
+    return start, start + float(event.get("dur", 0))
+
+
+def _nest(ops: list[Op], name: str) -> None:
+    """Sorts the operators of a thread and sets the caller of each."""
+    ops.sort(key=lambda op: (op.start_us, -op.end_us))
+    open_: list[Op] = []
+    for op in ops:
+        while open_ and open_[-1].end_us <= op.start_us:
+            open_.pop()
+        if open_ and op.end_us <= open_[-1].end_us:
+            op.parent, op.depth = open_[-1], open_[-1].depth + 1
+            open_[-1].inner.append(op)
+            if op.depth > MOST_NESTED:
+                raise UserError(f"operators nested more than {MOST_NESTED} deep", where=name, hint="record fewer steps")
+        open_.append(op)
+
+
+def _by_number(entries: Iterable[tuple[Any, Any, T]]) -> ByProcess[T]:
+    """Entries by their number, then by their process; those without a number left out."""
+    found: dict[str, dict[Any, T]] = {}
+    for number, process, entry in entries:
+        if number is not None:
+            found.setdefault(str(number), {})[process] = entry
+    return found
+
+
+def _process(event: Event) -> Any:
+    """The process of a kernel, where it says so and not its device."""
+    return None if event.get("pid") == args_of(event).get("device", "") else event.get("pid")
+
+
+def _last(held: Mapping[Any, T], process: Any, before_us: float, start_us: Callable[[T], float]) -> T | None:
+    """The entry of a process; else the only one; else the one that began last before a time."""
+    if process in held or len(held) < 2:
+        return held.get(process, next(iter(held.values()), None))
+    return max((one for one in held.values() if start_us(one) <= before_us), key=start_us, default=None)
+
+
+def args_of(event: Event) -> Mapping[str, Any]:
+    """The arguments of an event."""
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def union(spans: Iterable[tuple[float, float]]) -> float:
+    """Total time that is covered by any of some spans."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def launches(runtime: Iterable[Event]) -> Launches:
+    """How often the host launched kernels, and how long that took it."""
+    threads: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
+    for event in runtime:
+        if LAUNCH.search(word(event.get("name"))):
+            threads.setdefault((event.get("pid"), event.get("tid")), []).append(span_of(event))
+    spans = [span for line in threads.values() for span in line]
+    ends = [sorted(end for _, end in line) for line in threads.values()]
+    apart = [late - early for line in ends for early, late in pairwise(line)]
+    if not apart:
+        return Launches(len(spans), None, None, None)
+    whole_us = max(end for _, end in spans) - min(start for start, _ in spans)
+    calls = median(end - start for start, end in spans)
+    return Launches(len(spans), len(spans) / whole_us * US_PER_S if whole_us else None, calls, median(apart))

@@ -1,0 +1,164 @@
+"""Kernels of a table for the operators of a PyTorch trace, by their names and by the shapes that they were called with.
+
+Some operators are made of others (a norm of products and sums, on some devices): of those the outermost counts. Matrix products
+are found by the innermost, because the operators around them reshape. The places of arguments follow the schemas of
+torch.ops.aten (2.13) and of flash-attn. Shapes are recorded if the profiler ran with record_shapes=True.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..attention_libraries import BY_PYTORCH
+from ..kernel_words import Probe
+from .events import FIRST, Op, is_shape
+
+SHARED = "e8m0"
+"""Part of the dtype of scales that are powers of two, one for 32 elements: they make MX formats of fp8 and nvfp4."""
+OF_MX = {"fp8": "mxfp8", "nvfp4": "mxfp4"}
+TRACE_GEMMS = {
+    "aten::mm": ("gemm", 0), "aten::addmm": ("gemm", 1), "aten::addmm_": ("gemm", 1), "aten::_scaled_mm": ("gemm", 0),
+    "aten::bmm": ("bmm", 0), "aten::baddbmm": ("bmm", 1), "aten::baddbmm_": ("bmm", 1),
+}  # fmt: skip
+"""Operator of a table, and place of the first operand; the second follows it."""
+KERNEL_ALONE = "fwd kernel"
+"""Variant of a product forward in fp32. Where tables say `fwd` alone, an eager framework was timed with it."""
+TRACE_GROUPED_GEMMS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4}
+"""Place of the ends of the groups; the operands come first."""
+SCALES = 2
+"""Place of the scales of the first operand, in scaled products."""
+_SDPA, _FA2, _FA3 = "aten::_scaled_dot_product_", "flash_attn::_flash_attn_", "flash_attn_3::"
+TRACE_ATTENTIONS = {
+    f"{_SDPA}flash_attention": ("attention_fwd", 0, 4, "flash_attention"),
+    f"{_SDPA}flash_attention_backward": ("attention_bwd", 1, 11, "flash_attention"),
+    f"{_SDPA}efficient_attention": ("attention_fwd", 0, 6, "mem_efficient"),
+    f"{_SDPA}efficient_attention_backward": ("attention_bwd", 1, 11, "mem_efficient"),
+    f"{_SDPA}cudnn_attention": ("attention_fwd", 0, 6, "cudnn"),
+    f"{_SDPA}cudnn_attention_backward": ("attention_bwd", 1, 14, "cudnn"),
+    f"{_SDPA}flash_attention_for_cpu": ("attention_fwd", 0, 4, "flash_attention"),
+    f"{_SDPA}flash_attention_for_cpu_backward": ("attention_bwd", 1, 7, "flash_attention"),
+    **dict.fromkeys((f"{_FA2}forward", f"{_FA2}varlen_forward"), ("attention_fwd", 0, FIRST, "flash_attention")),
+    **dict.fromkeys((f"{_FA2}backward", f"{_FA2}varlen_backward"), ("attention_bwd", 1, FIRST, "flash_attention")),
+    **dict.fromkeys((f"{_FA3}fwd", f"{_FA3}_flash_attn_forward"), ("attention_fwd", 0, FIRST, "fa3")),
+    **dict.fromkeys((f"{_FA3}bwd", f"{_FA3}_flash_attn_backward"), ("attention_bwd", 1, FIRST, "fa3")),
+}
+"""Operator of a table, places of the queries and of `is_causal`, and the library."""
+TOKENS_FIRST = "flash_attn"
+"""Operators whose tensors are batch x sequence x heads x width, not batch x heads x sequence x width; without a batch if the
+sequences are packed."""
+TRACE_ROWWISE = {
+    "aten::rms_norm": ("rmsnorm", 0, ""), "aten::_fused_rms_norm": ("rmsnorm", 0, ""),
+    "aten::_fused_rms_norm_backward": ("rmsnorm_bwd", 1, ""), "aten::layer_norm": ("layernorm", 0, ""),
+    "aten::native_layer_norm": ("layernorm", 0, ""), "aten::native_layer_norm_backward": ("layernorm_bwd", 1, ""),
+    "aten::softmax": ("softmax", 0, ""), "aten::_softmax": ("softmax", 0, ""),
+    "aten::_softmax_backward_data": ("softmax_bwd", 0, ""), "aten::cross_entropy_loss": ("cross_entropy", 0, ""),
+    "aten::_log_softmax_backward_data": ("cross_entropy_bwd", 0, ""),
+    "aten::embedding_dense_backward": ("embedding_bwd", 0, ""), "aten::silu": ("elementwise", 0, "silu"),
+    "aten::silu_backward": ("elementwise_bwd", 0, "silu"), "aten::gelu": ("elementwise", 0, "gelu"),
+    "aten::gelu_backward": ("elementwise_bwd", 0, "gelu"), "aten::native_dropout": ("elementwise", 0, "dropout"),
+    "aten::dropout": ("elementwise", 0, "dropout"),
+}  # fmt: skip
+"""Operator of a table, place of the tensor that has its shape, and the variant."""
+POINTWISE = {"aten::add": "add", "aten::add_": "add", "aten::mul": "mul", "aten::mul_": "mul"}
+ADAMS = ("aten::_fused_adamw_", "aten::_fused_adam_")
+
+
+def is_composite(op: Op) -> bool:
+    """Whether an operator stands for everything that it calls."""
+    return op.name in TRACE_ATTENTIONS or op.name in TRACE_ROWWISE or op.name in ADAMS or op.name == "aten::embedding"
+
+
+def found(op: Op) -> tuple[Op, Probe] | None:
+    """The operator that a kernel was launched for, as a row of a table: the outermost composite one, else the innermost known."""
+    known = [(outer, probe) for outer in op.chain if (probe := probe_of(outer)) is not None]
+    composite = [pair for pair in known if is_composite(pair[0])]
+    return next(iter(composite[-1:] or known[:1]), None)
+
+
+def probe_of(op: Op) -> Probe | None:
+    """The row of a table for an operator, with its sizes; None if there is none, or its shapes are not recorded."""
+    if op.name in TRACE_GEMMS:
+        return _gemm(op, *TRACE_GEMMS[op.name])
+    if op.name in TRACE_GROUPED_GEMMS:
+        return _grouped(op, TRACE_GROUPED_GEMMS[op.name])
+    if op.name in TRACE_ATTENTIONS:
+        return _attention(op, *TRACE_ATTENTIONS[op.name])
+    if op.name in TRACE_ROWWISE:
+        ours, place, variant = TRACE_ROWWISE[op.name]
+        return _rows(op, ours, place, variant)
+    if op.name in POINTWISE:
+        return _rows(op, "elementwise", 0, POINTWISE[op.name]) if op.dims(0) == op.dims(1) else None
+    if op.name == "aten::embedding" and len(op.dims(0)) == 2:
+        vocabulary, width = op.dims(0)
+        return Probe("embedding", op.dtype(0), math.prod(op.dims(1)), width, vocabulary)
+    return _adam(op) if op.name in ADAMS else None
+
+
+def _gemm(op: Op, ours: str, place: int) -> Probe | None:
+    first, second = op.dims(place), op.dims(place + 1)
+    if len(first) != len(second) or len(first) != (3 if ours == "bmm" else 2):
+        return None
+    batch, dtype, k = first[0] if ours == "bmm" else 0, op.dtype(place), first[-1]
+    variant = KERNEL_ALONE if dtype == "fp32" else "fwd"
+    if op.is_backward:
+        turned = op.transposed(place)
+        variant = {True: "wgrad", False: "dgrad", None: "bwd"}[turned]
+    if dtype == "nvfp4":
+        k *= 2  # two elements share a byte, and those are counted
+    if SHARED in op.dtype(SCALES):
+        dtype = OF_MX.get(dtype, dtype)
+    return Probe(ours, dtype, first[-2], second[-1], k, batch, variant=variant)
+
+
+def _grouped(op: Op, ends: int) -> Probe | None:
+    """Products of groups of tokens, each with its own weight, or of pairs of such groups; groups are taken to be alike."""
+    first, second, groups = op.dims(0), op.dims(1), math.prod(op.dims(ends))
+    if len(op.dims(ends)) != 1 or not groups or (len(first), len(second)) not in ((2, 3), (2, 2), (3, 2)):
+        return None
+    m, k, n = first[-2], first[-1], second[-1]
+    variant = ("dgrad" if op.is_backward else "fwd") if len(second) == 3 else "wgrad"
+    if len(second) == 3:
+        m = math.ceil(m / groups)
+    elif len(first) == 2:
+        k = math.ceil(k / groups)
+    else:
+        n = math.ceil(n / groups)
+    return Probe("grouped_gemm", op.dtype(0), m, n, k, groups, variant=variant)
+
+
+def _attention(op: Op, ours: str, place: int, causal: int, variant: str) -> Probe | None:
+    queries, keys = op.dims(place), op.dims(place + 1)
+    if op.name.startswith(TOKENS_FIRST):
+        queries, keys = _unpacked(op, queries), _unpacked(op, keys)
+        queries, keys = ([shape[0], shape[2], shape[1], shape[3]] if len(shape) == 4 else [] for shape in (queries, keys))
+    if len(queries) != 4 or len(keys) != 4:
+        return None
+    batch, heads, seq, width = queries
+    if keys[2] != seq:
+        return None
+    return Probe(ours, op.dtype(place), 0, 0, 0, batch, seq, heads, keys[1], width, op.flag(causal), f"{variant} {BY_PYTORCH}")
+
+
+def _unpacked(op: Op, shape: list[int]) -> list[int]:
+    """The shape of packed sequences as that of a batch, if all are as long as the longest; the starts of those stand first among
+    the tensors of one dimension, and their longest first among the numbers."""
+    if len(shape) != 3:
+        return shape
+    starts = next((found for i in range(len(op.args.get("Input Dims", ()))) if len(found := op.dims(i)) == 1), [1])
+    batch = starts[0] - 1
+    alike = batch > 0 and shape[0] % batch == 0 and (batch == 1 or op.first_count == shape[0] // batch)
+    return [batch, shape[0] // batch, *shape[1:]] if alike else []
+
+
+def _rows(op: Op, ours: str, place: int, variant: str) -> Probe | None:
+    shape = op.dims(place)
+    return Probe(ours, op.dtype(place), math.prod(shape[:-1]), shape[-1], variant=variant) if shape else None
+
+
+def _adam(op: Op) -> Probe | None:
+    """A fused step over a list of tensors, whose shapes stand in a list."""
+    shapes = op.argument("Input Dims", 0)
+    if not (isinstance(shapes, list) and shapes and all(map(is_shape, shapes))):
+        return None
+    # lists have no dtype of their own in a trace; the fused optimizer of fp32 training is what is modelled
+    return Probe("adam", "fp32", 1, sum(math.prod(shape) for shape in shapes))

@@ -1,0 +1,1 @@
+"""Run a scenario, and ask the result."""

@@ -1,0 +1,244 @@
+"""Step times of several jobs that share a cluster: each job by itself, and all of them together.
+
+All start together and step after step, so many steps that there is a time in which every job does at least one whole step while
+all of them run: after each has done its first and before any begins its last. A job's step is the mean of its whole steps within
+that time; beside it stands what the same job takes with the fabric to itself. Where a disturbance begins or ends no step is like
+the next: then every job does one, from a standing start to its last arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..binding.bind import Bound, Site, bind
+from ..config import feasible
+from ..config.tenancy import Tenancy, Tenant
+from ..config.unused_fields import unused
+from ..engine import des
+from ..engine.fixed_durations import with_fixed_durations
+from ..engine.fold import fold
+from ..engine.join_skeletons import join_skeletons
+from ..engine.task import Array
+from ..engine.timeline import Timeline
+from ..errors import UserError
+from ..escape import Summarised
+from ..lowering.passes.repeat import NORM
+from ..program.slot import Layout
+from ..units import seconds, show_s
+from . import choose_engine
+from .assemble import layout_of, program_of, site_of
+from .memory_check import memory_of, must_fit
+from .network.shared_links import SharedLink, shared_links
+from .network.traffic import Traffic
+from .notes import of_memory
+from .steady_state import first_kernels, passing
+
+LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
+"""Of which whole steps are measured, by how the optimizer waits."""
+MOST_STEPS = 512
+ATTEMPTS = 8
+"""At finding how many steps each job does while another does one."""
+SPARE = 1.25
+"""By which jobs run longer than seems to be enough."""
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """The step time of a job beside the others, and with the cluster to itself."""
+
+    name: str
+    gpus: int
+    step_time_s: float
+    alone_s: float
+
+    @property
+    def slowdown(self) -> float:
+        return self.step_time_s / self.alone_s if self.alone_s else 1.0
+
+
+@dataclass(frozen=True, repr=False)
+class SharedRun(Summarised):
+    """The result of several jobs on one fabric."""
+
+    jobs: tuple[JobRun, ...]
+    gpus: int
+    wall_s: float
+    from_ns: int
+    until_ns: int
+    """Between these times all of them run, and are measured."""
+    notes: Sequence[str] = ()
+    """What users should know besides the numbers, in sentences."""
+
+    def as_dict(self) -> dict[str, Any]:
+        named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")
+        jobs = [{name: getattr(job, name) for name in named} for job in self.jobs]
+        return {"jobs": jobs, "gpus": self.gpus, "wall_s": self.wall_s}
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """A line for every job."""
+        return [
+            (job.name, f"{show_s(job.step_time_s)} on {job.gpus:,} GPUs, {job.slowdown:.3f}x of {show_s(job.alone_s)} alone")
+            for job in self.jobs
+        ]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Placed:
+    """A job with what is made of it once: its site in the whole cluster, and the order of its slots."""
+
+    tenant: Tenant
+    site: Site
+    layout: Layout
+    passing: bool
+    """Whether a disturbance begins or ends."""
+
+    @property
+    def least_steps(self) -> int:
+        return 1 if self.passing else LEAST_STEPS[self.tenant.scenario.plan.optimizer]
+
+    def bound(self, steps: int) -> Bound:
+        """So many steps of the job on its GPUs."""
+        scenario = self.tenant.scenario
+        program = program_of(scenario, steps, self.layout)
+        return bind(program, feasible.mesh_of(scenario), self.site, gpus=np.array(self.tenant.gpus))
+
+
+def _placed(tenancy: Tenancy) -> list[_Placed]:
+    """The jobs of a cluster, each checked."""
+    placed, begins_or_ends = [], passing(tenancy.perturb)
+    for tenant in tenancy.tenants:
+        feasible.check(tenant.scenario)
+        site = site_of(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
+        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), begins_or_ends))
+    return placed
+
+
+def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
+    """Every job alone, then all of them together."""
+    began, limits = perf_counter(), choose_engine.Limits("des", long)
+    notes: list[str] = []
+    placed = _placed(tenancy)
+    for job in placed:
+        memory = memory_of(job.tenant.scenario, job.layout)
+        if not allow_oom:
+            must_fit(job.tenant.scenario, memory)
+        notes += [f"{job.tenant.name}: {sentence}" for sentence in of_memory(job.tenant.scenario, memory)]
+    alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
+    edges = _together(placed, alone_s, limits)
+    runs = [
+        JobRun(job.tenant.name, len(job.tenant.gpus), step_s, alone)
+        for job, step_s, alone in zip(placed, _means_s(edges), alone_s, strict=True)
+    ]
+    if placed[0].passing:
+        notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
+    notes += unused(tenancy.tenants[0].scenario)
+    return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
+
+
+def _together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: choose_engine.Limits) -> list[_Edges]:
+    """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
+    if placed[0].passing:
+        return _run([(job, 1) for job in placed], limits)
+    lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
+    for _ in range(ATTEMPTS):
+        steps = [
+            job.least_steps + (ceil(SPARE * enough_s / step_s) if step_s else 0)
+            for job, step_s in zip(placed, lasts_s, strict=True)
+        ]
+        if max(steps) > MOST_STEPS:
+            many, few = (placed[steps.index(of)].tenant.name for of in (max(steps), min(steps)))
+            raise UserError(
+                f"while {few} does one step {many} does so many that more than {MOST_STEPS} had to be simulated",
+                hint=f"a larger batch for {many}, or a smaller one for {few}",
+            )
+        edges = _run(list(zip(placed, steps, strict=True)), limits)
+        if all(of.within(*_common_ns(edges)) is not None for of in edges):
+            return edges
+        lasts_s = [of.mean_s(0, of.at_ns.shape[1] - 1) for of in edges]
+        enough_s = 2 * max(*lasts_s, seconds(_common_ns(edges)[0]))
+    raise UserError("no time was found in which every job does a whole step", hint="jobs whose steps are more alike")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Edges:
+    """Where the steps of a job begin and end, in nanoseconds: a row per class of ranks, a column per edge."""
+
+    at_ns: Array
+    ranks: Array
+    """That each class stands for."""
+
+    def within(self, from_ns: int, until_ns: int) -> tuple[int, int] | None:
+        """The first and the last edge between two times, if there is a whole step between them."""
+        inside = np.flatnonzero((self.at_ns.min(axis=0) >= from_ns) & (self.at_ns.max(axis=0) <= until_ns))
+        return (int(inside[0]), int(inside[-1])) if len(inside) > 1 else None
+
+    def mean_s(self, first: int, last: int) -> float:
+        """The mean step between two edges, over ranks."""
+        lasted_ns = int(np.dot(self.at_ns[:, last] - self.at_ns[:, first], self.ranks))
+        return seconds(lasted_ns / (int(self.ranks.sum()) * (last - first)))
+
+
+def _common_ns(edges: Sequence[_Edges]) -> tuple[int, int]:
+    """From when until when all jobs are between their first edge and their last."""
+    return max(int(of.at_ns[:, 0].max()) for of in edges), min(int(of.at_ns[:, -1].min()) for of in edges)
+
+
+def _means_s(edges: Sequence[_Edges]) -> list[float]:
+    """The mean of the whole steps of each job while all run."""
+    common_ns = _common_ns(edges)
+    return [of.mean_s(*(of.within(*common_ns) or (0, 1))) for of in edges]
+
+
+def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
+    """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
+    bounds = [job.bound(1) for job in _placed(tenancy)]
+    traffic = [Traffic(tenancy.cluster, bound.every_link, bound.labels, range(1), 1) for bound in bounds]
+    users = [(job.name, job.step_time_s, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
+    return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
+
+
+def _run(jobs: Sequence[tuple[_Placed, int]], limits: choose_engine.Limits) -> list[_Edges]:
+    """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
+    bounds = [job.bound(steps) for job, steps in jobs]
+    first_job, _ = jobs[0]
+    folded = fold(join_skeletons([bound.skeleton for bound in bounds]), limits.must_end)
+    closed = first_job.tenant.scenario.fidelity.collectives == "closed"
+    times = des.simulate(with_fixed_durations(folded.expansion.graph, every=closed))
+    timeline = Timeline(times, folded.expansion, folded.class_of)
+    found, first = [], 0
+    for bound in bounds:
+        found.append((_whole if first_job.passing else _edges)(timeline, bound, first))
+        first += bound.skeleton.ranks
+    return found
+
+
+def _edges(timeline: Timeline, bound: Bound, first: int) -> _Edges:
+    """Those of the ranks from `first` on that run a bound program: gradient norms, or else starts of steps after the second."""
+    skeleton = bound.skeleton
+    mine = timeline.class_of[first : first + skeleton.ranks]
+    classes, at, ranks = np.unique(mine, return_index=True, return_counts=True)
+    rows = []
+    for which, rank in zip(classes.tolist(), at.tolist(), strict=True):
+        program = int(skeleton.program[rank])
+        tasks, labels = timeline.expansion.tasks_of(which), bound.labels[program]
+        norms = np.flatnonzero((labels.phase == NORM) & ~labels.is_launch)
+        rows.append(
+            timeline.times.end_ns[tasks[norms]]
+            if len(norms)
+            else timeline.times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:]
+        )
+    return _Edges(np.array(rows), ranks)
+
+
+def _whole(timeline: Timeline, bound: Bound, first: int) -> _Edges:
+    """All that the ranks from `first` on do, from zero to the last arrival."""
+    mine = np.unique(timeline.class_of[first : first + bound.skeleton.ranks])
+    last_ns = max(int(timeline.times.arrival_ns[timeline.expansion.tasks_of(which)].max()) for which in mine.tolist())
+    return _Edges(np.array([[0, last_ns]]), np.array([bound.skeleton.ranks]))

@@ -1,0 +1,1 @@
+"""What the links of a cluster carried in a step, and which of them limited it."""

@@ -1,0 +1,186 @@
+"""Which links limit a flow, and when: those that are full and give no flow more than it.
+
+If none is, as the flow goes no faster than was measured, it is the fullest of its links at that time. Links that are equally full
+limit together: a ring fills its links both ways. Rates are those of the fluid, solved once more from the times of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from ...engine.fabric import Fabric
+from ...engine.fixed_durations import with_fixed_durations
+from ...engine.task import WEIGHT_BITS, Array, TaskGraph
+from ...engine.timeline import Times
+
+TOLERANCE = 1e-3
+"""By such a part may the loads of links differ that count as equally full: weights are rounded to 2^-16."""
+LEAVES, JOINS, RESIZES, RECAPS = range(4)
+
+
+class Limit(NamedTuple):
+    """What limits whatever moves over a footprint."""
+
+    footprint: int
+    links: tuple[int, ...]
+    """Of the footprint."""
+    full: bool
+    """Whether they are full and give no flow more; else the flow goes as fast as it ever does, and they are the fullest."""
+
+
+Change = tuple[int, int, Limit]
+"""A flow, and from when in nanoseconds this limits it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Limited:
+    """Intervals of flows with what limits them, sorted by flow and time: together all the time that its bytes move."""
+
+    flow: Array
+    from_ns: Array
+    until_ns: Array
+    limit: Array
+    """By its place in `limits`."""
+    limits: tuple[Limit, ...]
+
+
+def limited(graph: TaskGraph, times: Times, flows: Array, *, alone: bool = False) -> Limited:
+    """What limits each of some flows while it moves; `alone`, as if each had its links to itself."""
+    moves_ns = np.minimum(times.start_ns + graph.solo_ns, times.end_ns)
+    shares = with_fixed_durations(graph, every=alone).footprint >= 0
+    changes = [(flow, int(moves_ns[flow]), limit) for flow, limit in _alone(graph, flows[~shares[flows]], each=alone)]
+    among = np.flatnonzero(shares & (moves_ns < times.end_ns) & _meets(flows, moves_ns, times.end_ns))
+    changes += _Replay(graph, set(flows[shares[flows]].tolist())).changes(among, moves_ns, times.end_ns)
+    changes.sort(key=itemgetter(0, 1))
+    number: dict[Limit, int] = {}
+    limit = np.array([number.setdefault(limit, len(number)) for _, _, limit in changes], dtype=np.int64)
+    flow, from_ns = (np.array([change[i] for change in changes], dtype=np.int64) for i in (0, 1))
+    until_ns = np.where(np.append(flow[1:] == flow[:-1], False), np.append(from_ns[1:], 0), times.end_ns[flow])
+    return Limited(flow, from_ns, until_ns, limit, tuple(number))
+
+
+def _meets(flows: Array, moves_ns: Array, end_ns: Array) -> Array:
+    """For each task, whether it moves between the first and the last byte of the flows; whoever does not matters to none."""
+    if not len(flows):
+        return np.zeros(len(end_ns), dtype=bool)
+    meets: Array = (end_ns > moves_ns[flows].min()) & (moves_ns < end_ns[flows].max())
+    return meets
+
+
+def _alone(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int, Limit]]:
+    """What limits flows that have their links to themselves, or would if `each` were alone: those that have most to carry for
+    what they can, full unless the flow goes slower than they let it.
+    """
+    capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
+    weight = graph.single_weight if each and graph.single_weight is not None else graph.footprint_weight
+    load = weight / capacity[graph.footprints.idx]
+    most = np.zeros(len(graph.footprints))
+    np.maximum.at(most, graph.footprints.row_of, load)
+    fullest = load >= (1 - TOLERANCE) * most[graph.footprints.row_of]
+    links_of: dict[int, tuple[int, ...]] = {}
+    full = graph.cap[flows] * most[graph.footprint[flows]] >= (1 - TOLERANCE) * (1 << WEIGHT_BITS)
+    for flow, footprint, fills in zip(flows.tolist(), graph.footprint[flows].tolist(), full.tolist(), strict=True):
+        if footprint not in links_of:
+            entries = slice(graph.footprints.ptr[footprint], graph.footprints.ptr[footprint + 1])
+            links_of[footprint] = tuple(graph.footprints.idx[entries][fullest[entries]].tolist())
+        yield flow, Limit(footprint, links_of[footprint], fills)
+
+
+class _Replay:
+    """Flows that share links, from one end or beginning of a flow to the next, and what limits those that are watched."""
+
+    def __init__(self, graph: TaskGraph, watched: set[int]) -> None:
+        self.graph, self.watched = graph, watched
+        self.profiles = graph.profile_of_link if watched else []
+        capacity = [profile.value[0] for profile in self.profiles]
+        self.routes = graph.routes() if watched else []
+        self.fabric = Fabric(self.routes, capacity)
+        self.capped = graph.changing_caps if watched else {}
+        self.cap: list[int] = graph.cap.tolist()
+        self.room = [value << WEIGHT_BITS for value in capacity]
+        self.load = [0] * len(capacity)
+        self.on_link: list[dict[int, None]] = [{} for _ in capacity]
+        self.rate: dict[int, int] = {}
+
+    def changes(self, flows: Array, moves_ns: Array, end_ns: Array) -> Iterator[Change]:
+        """Whenever something else limits a watched flow; `flows` are all that move meanwhile."""
+        if not self.watched:
+            return
+        events = [(at, JOINS, flow, 0) for at, flow in zip(moves_ns[flows].tolist(), flows.tolist(), strict=True)]
+        events += [(at, LEAVES, flow, 0) for at, flow in zip(end_ns[flows].tolist(), flows.tolist(), strict=True)]
+        for link, profile in enumerate(self.profiles):
+            steps = list(zip(profile.since_ns, profile.value, strict=True))[1:]
+            events += [(since_ns, RESIZES, link, value) for since_ns, value in steps]
+        for index in self.capped:
+            profile = self.graph.profiles[index]
+            steps = list(zip(profile.since_ns, profile.value, strict=True))[1:]
+            events += [(since_ns, RECAPS, index, value) for since_ns, value in steps]
+        limit_of: dict[int, Limit] = {}
+        for now, together in groupby(sorted(events), key=itemgetter(0)):
+            stirred = dict.fromkeys(link for _, *event in together for link in self._happens(*event))
+            for flow, rate in self.fabric.solve():
+                stirred.update(dict.fromkeys(self._goes(flow, rate)))
+            for flow in dict.fromkeys(flow for link in stirred for flow in self.on_link[link] if flow in self.watched):
+                limit = self._limit(flow)
+                if limit_of.get(flow) != limit:
+                    limit_of[flow] = limit
+                    yield flow, now, limit
+
+    def _happens(self, what: int, who: int, value: int) -> Sequence[int]:
+        """A flow leaves or joins, or a link gets another capacity, or flows another cap; returns the links that this concerns."""
+        if what == RECAPS:
+            self._recap(who, value)
+            return []
+        if what == RESIZES:
+            self.fabric.resize(who, value)
+            self.room[who] = value << WEIGHT_BITS
+            return [who]
+        footprint = int(self.graph.footprint[who])
+        links = [link for link, _ in self.routes[footprint]]
+        if what == JOINS:
+            self.fabric.join(who, footprint, self.cap[who])
+            self.rate[who] = 0
+            for link in links:
+                self.on_link[link][who] = None
+            return links
+        self.fabric.leave(who)
+        self._goes(who, 0)
+        del self.rate[who]
+        for link in links:
+            del self.on_link[link][who]
+        return links
+
+    def _recap(self, index: int, cap: int) -> None:
+        """All flows whose cap has this profile get another one; `solve` tells those under way again."""
+        for flow in self.capped[index]:
+            self.cap[flow] = cap
+            if flow in self.rate:
+                self.fabric.leave(flow)
+                self.fabric.join(flow, int(self.graph.footprint[flow]), cap)
+
+    def _goes(self, flow: int, rate: int) -> Iterator[int]:
+        """Gives a flow its rate; returns its links."""
+        more = rate - self.rate[flow]
+        self.rate[flow] = rate
+        route = self.routes[int(self.graph.footprint[flow])]
+        for link, weight in route:
+            self.load[link] += weight * more
+        return (link for link, _ in route)
+
+    def _limit(self, flow: int) -> Limit:
+        """What limits a flow now."""
+        load, room, rate, footprint = self.load, self.room, self.rate, int(self.graph.footprint[flow])
+        links = [link for link, _ in self.routes[footprint]]
+        enough = rate[flow] / (1 - TOLERANCE)
+        full = [link for link in links if load[link] >= (1 - TOLERANCE) * room[link]]
+        limiting = [link for link in full if all(rate[other] <= enough for other in self.on_link[link])]
+        if limiting:
+            return Limit(footprint, tuple(limiting), True)
+        fullest = (1 - TOLERANCE) * max(load[link] / room[link] for link in links)
+        return Limit(footprint, tuple(link for link in links if load[link] >= fullest * room[link]), False)

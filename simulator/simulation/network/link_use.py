@@ -1,0 +1,204 @@
+"""What the network did in a step: bytes and busy time of every link, those that ranks wait for, and one link over time.
+
+Bytes are exact: every collective puts its wire bytes, weighted, on each link of its footprint. Over time the bytes of a
+collective are spread evenly between the end of its latency and its own end. Links that behave alike are looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from ...engine.task import RATE_BITS, WEIGHT_BITS, Array
+from ...engine.timeline import Timeline
+from ...units import NS_PER_S, seconds, show_s
+from ..result import Result
+from .traffic import Traffic, first_of, ratio
+from .waits import Wait, WaitedLink, Waiting, waited_links, waiting, waits
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """One link in one step."""
+
+    name: str
+    kind: str
+    bytes: float
+    capacity_bytes_per_s: float
+    """Mean over the step."""
+    busy_s: float
+    """While anything was on its way over it."""
+    utilisation: float
+    """Bytes over what it could have carried in the step."""
+
+
+@dataclass(frozen=True)
+class Network(Traffic):
+    """The traffic of the measured training steps of a run, over time.
+
+    Bytes are those of the steps. The time of their moves counts from when the first rank begins: where steps run into
+    each other, what reaches beyond it is in the step before as well, at its beginning.
+    """
+
+    timeline: Timeline
+    begin_ns: int
+    end_ns: int
+    waiting: Waiting
+    """The exposed time of every rank by the links that it waits for."""
+
+    def __repr__(self) -> str:
+        return f"Network({self.cluster!r}, {self.cluster.wiring.links:,} links over {show_s(self.step_s)})"
+
+    @property
+    def step_s(self) -> float:
+        return seconds(self.end_ns - self.begin_ns) / self.steps
+
+    @cached_property
+    def capacity_bytes_per_s(self) -> Array:
+        """Of every link: what it could carry on average in the step."""
+        return self.capacity(self.begin_ns, self.end_ns)
+
+    @cached_property
+    def utilisation(self) -> Array:
+        """Of every link: bytes over what it could have carried in the step."""
+        return ratio(self.bytes, self.capacity_bytes_per_s * self.step_s)
+
+    def busiest(self, count: int = 10) -> list[LinkUse]:
+        """The links with the highest utilisation; of equal ones the first."""
+        order = np.argsort(-np.round(self.utilisation, 12), kind="stable")[:count]
+        return [self.link(int(i)) for i in order if self.bytes[i] > 0]
+
+    def link(self, link: int) -> LinkUse:
+        wiring = self.cluster.wiring
+        return LinkUse(
+            wiring.link_name(link),
+            self.kind_of(link),
+            float(self.bytes[link]),
+            float(self.capacity_bytes_per_s[link]),
+            float(self.busy_s[link]),
+            float(self.utilisation[link]),
+        )
+
+    @cached_property
+    def classes(self) -> list[dict[str, Any]]:
+        """Links that join the same kinds of vertices: how many, their bytes, the mean over them of the seconds that they are
+        busy (`busy_s`) and of their utilisation, the highest utilisation, and the seconds that ranks, on average, wait for
+        what such links limit (`waited_s`), and of these the seconds in which they are full (`full_s`)."""
+        which, names = self.kinds
+        behind = self.waiting.behind(which)
+        return [
+            {
+                "kind": name,
+                "links": int((which == i).sum()),
+                "bytes": float(self.bytes[which == i].sum()),
+                "busy_s": float(self.busy_s[which == i].mean()),
+                "utilisation": float(self.utilisation[which == i].mean()),
+                "highest_utilisation": float(self.utilisation[which == i].max()),
+                "waited_s": self.waiting.mean_s(behind.get(i, [])),
+                "full_s": self.waiting.full_s(behind.get(i, [])),
+            }
+            for i, name in enumerate(names)
+        ]
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        """What ranks wait for, the longest first: together the exposed communication of the step."""
+        return waits(self.waiting, *self.kinds)
+
+    def waited_links(self, count: int = 10) -> list[WaitedLink]:
+        """The links that ranks wait for longest; of links alike the first."""
+        return waited_links(self.waiting, self.cluster.wiring, self.capacity_bytes_per_s, *self.kinds)[:count]
+
+    def like(self, link: int) -> Array:
+        """All links of its kind that carry the same at the same times, itself among them."""
+        behaves, (kind, _) = self.waiting.behaves, self.kinds
+        return np.flatnonzero((behaves == behaves[link]) & (kind == kind[link]))
+
+    @cached_property
+    def busy_s(self) -> Array:
+        """Of every link: how long anything was on its way over it."""
+        footprints, patterns, alike = self.skeleton.footprints, self.skeleton.patterns, self.partition
+        first, spans_ns = first_of(alike.link), self._spans_ns
+        looked_at = np.flatnonzero(np.isin(footprints.idx, first))
+        footprint = footprints.row_of[looked_at]
+        same = np.stack(
+            [alike.link[footprints.idx[looked_at]], alike.communicator[footprint // patterns] * patterns + footprint % patterns]
+        )
+        busy = np.zeros(len(first))
+        for link, crossing in groupby(np.unique(same, axis=1).T.tolist(), key=itemgetter(0)):
+            spans = [spans_ns[footprint] for _, footprint in crossing if footprint in spans_ns]
+            if spans:
+                within = np.concatenate(spans, axis=1).clip(self.begin_ns, self.end_ns)
+                busy[link] = seconds(_covered_ns(within, self.begin_ns)) / self.steps
+        return busy[alike.link]
+
+    @cached_property
+    def _spans_ns(self) -> dict[int, Array]:
+        """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when the last is sent, of
+        each of its turns."""
+        skeleton, times, alike = self.skeleton, self.timeline.times, self.partition.communicator
+        tariff, found = skeleton.tariff, {}
+        for communicator, program, rows in self.turns(set(first_of(alike).tolist()), ever=True):
+            kind, charge = skeleton.kind[communicator], skeleton.templates[program].charge[rows]
+            tasks = self.timeline.tasks_of(self.first_rank[communicator])[rows]
+            end = times.end_ns[tasks]
+            begin = np.minimum(times.start_ns[tasks] + tariff.latency_ns[kind, charge], end - 1)
+            pattern = np.where(tariff.work[kind, charge] > 0, tariff.pattern[kind, charge], -1)
+            for of in set(pattern.tolist()) - {-1}:
+                at = pattern == of
+                found[int(alike[communicator] * skeleton.patterns + of)] = np.stack([begin[at], end[at]])
+        return found
+
+    def series(self, link: int, bins: int = 200) -> tuple[Array, Array]:
+        """Edges of equal bins of the step in seconds, and the mean bytes/s over the link in each."""
+        edges = np.linspace(self.begin_ns, self.end_ns, bins + 1)
+        carried = np.zeros(bins)
+        for begin, end, size in self.flows(link):
+            inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0, None)
+            carried += size * inside / (end - begin)
+        width_s = seconds(1) * (edges[1] - edges[0])
+        return (edges - self.begin_ns) * seconds(1), carried / width_s
+
+    def flows(self, link: int) -> Iterator[tuple[int, int, float]]:
+        """(when its first byte may move, end, bytes) of every transfer that crosses a link, in nanoseconds."""
+        skeleton = self.skeleton
+        footprints = np.flatnonzero(skeleton.footprints.idx == link)
+        footprint_of = skeleton.footprints.row_of[footprints]
+        weight = dict(
+            zip(footprint_of.tolist(), (skeleton.footprint_weight[footprints] / (1 << WEIGHT_BITS)).tolist(), strict=True)
+        )
+        wanted = set((footprint_of // skeleton.patterns).tolist())
+        for communicator, program, rows in self.turns(wanted, ever=True):
+            rank = self.first_rank[communicator]
+            tasks, charge = self.timeline.tasks_of(rank)[rows], skeleton.templates[program].charge[rows]
+            tariff, kind = skeleton.tariff, skeleton.kind[communicator]
+            for task, of in zip(tasks.tolist(), charge.tolist(), strict=True):
+                share = weight.get(int(communicator * skeleton.patterns + tariff.pattern[kind, of]), 0.0)
+                end = int(self.timeline.times.end_ns[task])
+                begin = min(int(self.timeline.times.start_ns[task]) + int(tariff.latency_ns[kind, of]), end - 1)
+                if share and tariff.work[kind, of]:
+                    yield begin, end, share * float(tariff.work[kind, of]) / (1 << RATE_BITS)
+
+
+def _covered_ns(spans: Array, after: int) -> int:
+    """How much of the time after a moment the spans, a row of begins and one of ends, cover together."""
+    begin, end = np.maximum(spans[:, np.argsort(spans[0], kind="stable")], after)
+    reached = np.maximum.accumulate(np.concatenate([[after], end[:-1]]))
+    return int(np.maximum(end - np.maximum(begin, reached), 0).sum())
+
+
+def network(result: Result) -> Network:
+    """What links carried in the measured steps, and which of them ranks waited for."""
+    observed, bound = result.observation, result.bound
+    end_ns = observed.from_ns + round(observed.step_s * observed.window.steps * NS_PER_S)
+    counted = (observed.window.iterations, observed.window.steps)
+    moments = (observed.from_ns, end_ns)
+    return Network(
+        result.scenario.cluster, bound.every_link, bound.labels, *counted, result.engine_timeline, *moments, waiting(result)
+    )

@@ -1,0 +1,151 @@
+"""What a simulation found: the scenario, all that was made of it on the way, and the timeline, as one frozen value.
+
+Whatever is asked of a run afterwards (its metrics, its costs, its network) is read off this: nothing is bound or priced again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..binding.bind import Bound, Site
+from ..config.scenario import Scenario
+from ..costs.kernels.estimator import PricedKernels
+from ..engine.timeline import Timeline
+from ..errors import UserError, must_be
+from ..memory.account import RankMemory, over_time
+from ..metrics import Array, Observation, Window, bubble, mfu
+from ..metrics.idle import BUSY, OPTIMIZER, TimeByCause, imbalance
+from ..metrics.idle import measure as time_by_cause
+from ..metrics.mfu import CONVENTION
+from ..program.labels import Labels
+from ..program.op import HOST
+from ..program.program import Program
+from ..units import TFLOP, seconds
+
+REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a step costs. Times are seconds; those from `exposed_s` on are means over ranks."""
+
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    samples_per_s: float
+    model_tflop_per_s_per_gpu: float
+    mfu: float
+    hfu: float
+    flop_convention: str
+    bubble_fraction: float
+    exposed_s: dict[str, float]
+    imbalance_s: dict[str, float]
+    launch_s: float
+    optimizer_s: float
+    busy_s: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a simulation, with everything that it was computed from."""
+
+    scenario: Scenario
+    program: Program
+    site: Site
+    """The cluster with what kernels and collectives take there."""
+    prices: PricedKernels
+    """The estimates of all kernels of the program."""
+    bound: Bound
+    engine_timeline: Timeline
+    memory: tuple[RankMemory, ...]
+    engine: str
+    engine_reason: str
+    wall_s: float
+    window: Window | None = None
+    """Which of the simulated training steps the numbers are of; None: all of them."""
+
+    @property
+    def labels(self) -> tuple[Labels, ...]:
+        """What the rows of each pipeline coordinate's program are."""
+        return self.bound.labels
+
+    @property
+    def gpus(self) -> int:
+        return self.engine_timeline.ranks
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        return max(rank.total_bytes for rank in self.memory)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_memory_bytes <= self.scenario.cluster.gpu.memory_bytes
+
+    @cached_property
+    def observation(self) -> Observation:
+        """The timeline of the measured steps, as metrics read it."""
+        job = self.scenario.job
+        flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
+        peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
+        return Observation(self.engine_timeline, self.labels, flop, peak, self.window)
+
+    @cached_property
+    def time_by_cause(self) -> TimeByCause:
+        """Where the time of every class of ranks went: at work, or idle for one cause at each instant."""
+        return time_by_cause(self.observation)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The metrics of a measured step."""
+        observed, job, causes = self.observation, self.scenario.job, self.time_by_cause
+        utilisation, step_s = mfu.measure(observed), observed.step_s
+        return Metrics(
+            step_time_s=step_s,
+            tokens_per_s=job.tokens / step_s,
+            tokens_per_s_per_gpu=job.tokens / step_s / self.gpus,
+            samples_per_s=job.global_batch / step_s,
+            model_tflop_per_s_per_gpu=utilisation.model_flop_per_s_per_gpu / TFLOP,
+            mfu=utilisation.mfu,
+            hfu=utilisation.hfu,
+            flop_convention=CONVENTION,
+            bubble_fraction=bubble.of_causes(observed, causes),
+            exposed_s={axis: observed.mean_s(causes.of(axis)) for axis in REPORTED_AXES},
+            imbalance_s={axis: observed.mean_s(causes.of(imbalance(axis))) for axis in REPORTED_AXES},
+            launch_s=observed.mean_s(causes.of(HOST)),
+            optimizer_s=observed.mean_s(causes.of(OPTIMIZER)),
+            busy_s=observed.mean_s(causes.of(BUSY)),
+        )
+
+    def calls(self, rank: int) -> dict[str, float]:
+        """How often a pipeline rank runs each body in a measured training step."""
+        window = self.observation.window
+        calls = Counter(step.body for step in self.program.orders[rank] if step.iteration in window.iterations)
+        return {body: times / window.steps for body, times in calls.items()}
+
+    def existing(self, ranks: Iterable[int]) -> list[int]:
+        """The ranks that were asked for; raises `UserError` unless all of them exist."""
+        must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]")
+        found = list(ranks)
+        for rank in found:
+            self.coordinate(rank)
+        return found
+
+    def coordinate(self, rank: int) -> int:
+        """The pipeline coordinate of a rank."""
+        timeline = self.engine_timeline
+        must_be(rank, (int, np.integer), "rank", "a whole number", f"ranks are 0 to {timeline.ranks - 1}")
+        if not 0 <= rank < timeline.ranks:
+            raise UserError(f"no rank {rank}", hint=f"ranks are 0 to {timeline.ranks - 1}")
+        return int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
+
+    def memory_over_time(self, rank: int) -> tuple[Array, Array]:
+        """Seconds since the measured steps begin, and the bytes that a rank of this pipeline coordinate holds from then on."""
+        observed, static_bytes = self.observation, self.memory[rank].static_bytes
+        iterations = observed.window.iterations
+        ns, held = over_time(rank, static_bytes, observed.timeline, self.labels[rank], iterations)
+        return (ns - observed.from_ns).clip(0) * seconds(1), held

@@ -1,0 +1,67 @@
+"""Scenarios as users hold them: what was loaded, or written in Python, with the verb that simulates it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..config import load as files
+from ..config.scenario import Scenario
+from ..config.tenancy import Tenancy
+from ..errors import UserError
+from . import jobs
+from .network.shared_links import SharedLink
+from .run import Run
+from .simulate import simulate_scenario
+
+
+class RunnableScenario(Scenario):
+    """Everything that a run needs; `simulate()` runs it."""
+
+    def simulate(self, **options: Any) -> Run:
+        """Runs the scenario; the options are those of `simulator.simulate`."""
+        return simulate_scenario(self, **options)
+
+
+class RunnableJobs(Tenancy):
+    """Several jobs on one cluster; `simulate()` runs each alone, and all together."""
+
+    def simulate(self, *, allow_oom: bool = False, long: bool = False) -> jobs.SharedRun:
+        """Runs every job alone, then all of them together."""
+        return jobs.simulate(self, allow_oom=allow_oom, long=long)
+
+    def shared(self, run: jobs.SharedRun, count: int = 10) -> list[SharedLink]:
+        """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
+        return jobs.shared(self, run, count)
+
+
+def runnable(found: Scenario | Tenancy) -> RunnableScenario | RunnableJobs:
+    """The same values with the verb."""
+    values = {field.name: getattr(found, field.name) for field in fields(found)}
+    return RunnableScenario(**values) if isinstance(found, Scenario) else RunnableJobs(**values)
+
+
+def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> RunnableScenario | RunnableJobs:
+    """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4".
+
+    Code that files name (`module:name`, `file.py:name`) is refused, unless `trust` says that it may be imported.
+    """
+    return runnable(files.load(path, settings, trust=trust))
+
+
+def load_one(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> RunnableScenario:
+    """The scenario in a file; raises `UserError` where it holds several jobs on one cluster."""
+    found = load(path, settings, trust=trust)
+    if not isinstance(found, RunnableScenario):
+        raise UserError(f"{path} holds several jobs", hint="`trainsim run` runs them; this takes one")
+    return found
+
+
+def scenario(data: Mapping[str, Any], *, trust: bool = False) -> RunnableScenario | RunnableJobs:
+    """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds.
+
+    With `trust` the files that it names may name code, which is imported.
+    """
+    return runnable(files.scenario(data, trust=trust))

@@ -1,1 +1,0 @@
-"""GPUs as files describe them, the constants fitted to their kernels, and the time of one kernel."""

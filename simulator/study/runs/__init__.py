@@ -1,1 +1,0 @@
-"""What a simulation gives back: its numbers, what they are made of, and how far to trust them."""

@@ -1,0 +1,272 @@
+"""A bare schedule in unit times: its makespan, its bubble by the papers' three definitions, its peak of activations.
+
+A slot is a task on its rank's stream, a crossing between ranks a task of the given latency on no stream that others share,
+free within a rank. The engine that runs training steps runs this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from ..config import catalog
+from ..engine import des
+from ..engine.deadlock import grid
+from ..engine.task import UNCAPPED, Csr, TaskGraph
+from ..engine.timeline import Times
+from ..errors import Deadlock, UserError
+from ..escape import Summarised
+from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
+
+SCALE_BITS, TOTAL_BITS = 40, 62
+"""The longest duration is at most 2^40 ticks, and all boxes one after the other, each with a crossing, at most 2^62."""
+MOST_BOXES_WITH_MEMORY = 20_000
+"""Boxes up to which the record of an evaluation holds the memory over time."""
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Summarised):
+    """A schedule with the start and end of every box, in the unit of its durations."""
+
+    layout: Layout
+    starts: tuple[tuple[float, ...], ...]
+    ends: tuple[tuple[float, ...], ...]
+    peaks: dict[str, list[float]] = field(default_factory=dict)
+    name: str = ""
+    """The schedule as it was asked for, if by name."""
+    certificate: Any = None
+    """How near to the best it is known to be, if it was searched for."""
+
+    @property
+    def durations(self) -> Durations:
+        return self.layout.shape.durations
+
+    @property
+    def busy(self) -> list[float]:
+        """Time at work of each rank."""
+        return [float(sum(self.durations.of(box) for box in boxes)) for boxes in self.layout.orders]
+
+    @property
+    def makespan(self) -> float:
+        """From the first start to the last end over all ranks: the step with a synchronised optimizer."""
+        return max(e[-1] for e in self.ends if e) - min(s[0] for s in self.starts if s)
+
+    @property
+    def span_per_rank(self) -> list[float]:
+        """From each rank's first start to its last end."""
+        return [e[-1] - s[0] if e else 0.0 for s, e in zip(self.starts, self.ends, strict=True)]
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Idle part of the makespan, over all ranks."""
+        busy = self.busy
+        return 1 - sum(busy) / len(busy) / self.makespan
+
+    def memory_curve(self, rank: int) -> tuple[list[float], list[int]]:
+        """When a rank's number of chunks of activations changes, and how many it holds from then on.
+
+        A chunk is held from the start of its F to the end of its B or W. What is freed and taken at one instant is one step,
+        so that no entry is above the rank's `peak`.
+        """
+        times, alive, held = [0.0], [0], 0
+        for box, start, end in zip(self.layout.orders[rank], self.starts[rank], self.ends[rank], strict=True):
+            kinds = [slot.kind for slot in slots_of(box)]
+            for time, change in ((start, kinds.count("F")), (end, -kinds.count("B") - kinds.count("W"))):
+                held += change
+                if times[-1] == time:
+                    alive[-1] = held
+                elif change:
+                    times.append(time)
+                    alive.append(held)
+        return times, alive
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that `trainsim schedule --json` prints."""
+        busy, span, shape = self.busy, max(self.span_per_rank), self.layout.shape
+        sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
+        return {
+            **({"schedule": self.name, "shape": sizes} if self.name else {}),
+            "makespan": self.makespan,
+            "span": span,
+            "span_per_rank": self.span_per_rank,
+            "span_bubble": span - max(busy),
+            "bubble_ratio": self.bubble_ratio,
+            "bubble_overhead": self.makespan / max(busy) - 1,
+            "busy_per_rank": busy,
+            **self.peaks,
+            "memory": self._memory(),
+            "transfers": crossings(self.layout),
+            "placement": list(self.layout.placement),
+            "ranks": [[_plain(box) for box in boxes] for boxes in self.layout.orders],
+            **({} if self.certificate is None else {"certificate": asdict(self.certificate)}),
+        }
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """The numbers that people ask for first, with names."""
+        shape, busy, spans = self.layout.shape, self.busy, self.span_per_rank
+        sizes = f"{shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"
+        overhead = self.makespan / max(busy) - 1
+        return [
+            ("schedule", f"{catalog.called(self.name)}, {sizes}" if self.name else sizes),
+            ("makespan", f"{self.makespan:.6g} from the first start to the last end"),
+            (
+                "longest span",
+                f"{max(spans):.6g} on one rank, from its first start to its last end, {max(spans) - max(busy):.6g} of it idle",
+            ),
+            ("bubble ratio", f"{self.bubble_ratio:.4%} of the makespan idle, mean over ranks"),
+            ("bubble overhead", f"{overhead:.4%} longer than the work of the busiest rank"),
+            ("transfers", f"{crossings(self.layout):,} between ranks"),
+        ]
+
+    def _memory(self) -> list[list[list[float]]] | None:
+        """[time, chunks held from then on] of each rank; None where that would be longer than anybody reads."""
+        if sum(map(len, self.layout.orders)) > MOST_BOXES_WITH_MEMORY:
+            return None
+        curves = [self.memory_curve(rank) for rank in range(len(self.layout.orders))]
+        return [[[time, held] for time, held in zip(*curve, strict=True)] for curve in curves]
+
+
+def _plain(box: Box) -> list[Any]:
+    return ["FB", list(box.forward), list(box.backward)] if isinstance(box, Pair) else list(box)
+
+
+def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluation:
+    """Runs a laid-out schedule for its shape's durations. Raises `Deadlock` if its order cannot be carried out."""
+    durations = layout.shape.durations
+    boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
+    lengths = [durations.of(box) for _, box in boxes]
+    per_unit = _ticks_per_unit({*lengths, durations.comm}, 2 * len(boxes))
+    graph = _graph(layout, boxes, [round(x * per_unit) for x in map(_exact, lengths)], round(_exact(durations.comm) * per_unit))
+    try:
+        times = des.simulate(graph)
+    except Deadlock as deadlock:
+        raise _explained(deadlock, boxes, graph) from None
+    return Evaluation(layout, *_by_rank(layout, times, per_unit), peaks(layout), name, certificate)
+
+
+def _exact(duration: float) -> Fraction:
+    """A duration as it is written: 0.1 is a tenth."""
+    return Fraction(repr(float(duration)))
+
+
+def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
+    """Ticks in a unit of time: all durations are whole numbers of them, or (if that takes too many) exact far beyond 1e-9.
+
+    So many durations in a row stay below what a column of times can hold.
+    """
+    written = [_exact(duration) for duration in durations]
+    longest = max(written, default=Fraction(0))
+    if not longest:
+        raise UserError("all durations are zero", hint="give F, B, I or W a length")
+    common = lcm(*(duration.denominator for duration in written))
+    most = Fraction(min(1 << SCALE_BITS, (1 << TOTAL_BITS) // count)) / longest
+    return min(Fraction(common), most)
+
+
+def _by_rank(
+    layout: Layout, times: Times, per_unit: Fraction
+) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
+    cuts = np.cumsum([0] + [len(order) for order in layout.orders])
+    columns = []
+    for column in (times.start_ns, times.end_ns):
+        columns.append(tuple(tuple((column[a:b] / float(per_unit)).tolist()) for a, b in pairwise(cuts)))
+    return columns[0], columns[1]
+
+
+def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], comm: int) -> TaskGraph:
+    """A task per box on its rank's stream, and one per crossing."""
+    task_of: dict[Slot, int] = {slot: i for i, (_, box) in enumerate(boxes) for slot in slots_of(box)}
+    durations = list(lengths)
+    preds: list[list[int]] = [[] for _ in boxes]
+    streams: list[list[int]] = [[] for _ in layout.orders]
+    for task, (rank, box) in enumerate(boxes):
+        streams[rank].append(task)
+        for slot in slots_of(box):
+            source = _needs(slot, layout, task_of)
+            if source is None:
+                continue
+            before = task_of[source]
+            if boxes[before][0] != rank and comm:
+                durations.append(comm)
+                preds.append([before])
+                before = len(durations) - 1
+                streams.append([before])
+            preds[task].append(before)
+    n = len(durations)
+    none, zero = np.full(n, -1), np.zeros(0, dtype=np.int64)
+    return TaskGraph(
+        np.array(durations, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        none,
+        none,
+        np.zeros(n, dtype=np.int64),
+        np.full(n, UNCAPPED),
+        Csr.from_lists(streams),
+        Csr.from_lists(preds),
+        Csr.from_lists([]),
+        zero,
+        zero,
+        zero,
+        (),
+    )
+
+
+def _needs(slot: Slot, layout: Layout, task_of: dict[Slot, int]) -> Slot | None:
+    """The slot whose result this one works on: forward from the stage before, backward from the stage after."""
+    kind, stage, microbatch = slot
+    if kind == "F":
+        return Slot("F", stage - 1, microbatch) if stage else None
+    if kind == "W":
+        return Slot("I", stage, microbatch)
+    if stage == layout.stages - 1:
+        return Slot("F", stage, microbatch)
+    whole = Slot("B", stage + 1, microbatch)
+    return whole if whole in task_of else Slot("I", stage + 1, microbatch)
+
+
+def _explained(deadlock: Deadlock, boxes: list[tuple[int, Box]], graph: TaskGraph) -> Deadlock:
+    def task_name(task: int) -> str:
+        return str(boxes[task][1]) if task < len(boxes) else f"the arrival of {boxes[int(graph.preds.row(task)[0])][1]}"
+
+    ranks = boxes[-1][0] + 1 if boxes else 0
+    on_ranks = [b for b in deadlock.blocked if b.stream < ranks]
+    text = f"{str(deadlock).splitlines()[0]}\n{grid(on_ranks, lambda s: f'rank {s}', task_name)}"
+    return Deadlock(text, blocked=deadlock.blocked, hint="give two ranks the same order of the slots that they exchange")
+
+
+def crossings(layout: Layout) -> int:
+    """Transfers between ranks: activations forward and their gradients back, each as large as what a microbatch passes on."""
+    stages = layout.stages
+    hops = [sum(a != b for a, b in pairwise(placement)) for placement in layout.placements]
+    passed = (layout.instance(0, microbatch) // stages for microbatch in range(layout.shape.microbatches))
+    return 2 * sum(hops[direction] for direction in passed)
+
+
+def peaks(layout: Layout) -> dict[str, list[float]]:
+    """Most chunks of activations that each rank holds, by three counts.
+
+    `peak` from F to the end of B or W; `peak_at_I` released at I already; `peak_half` a half at I and a half at W. In an
+    overlapped pair F counts first.
+    """
+    release: dict[str, dict[str, float]] = {
+        "peak": {"B": 1, "W": 1},
+        "peak_at_I": {"B": 1, "I": 1},
+        "peak_half": {"B": 1, "I": 0.5, "W": 0.5},
+    }
+    found: dict[str, list[float]] = {}
+    for name, freed in release.items():
+        found[name] = []
+        for order in layout.orders:
+            alive = most = 0.0
+            for slot in (slot for box in order for slot in slots_of(box)):
+                alive += 1 if slot.kind == "F" else -freed.get(slot.kind, 0)
+                most = max(most, alive)
+            found[name].append(most if most % 1 else int(most))
+    return found

@@ -1,1 +1,0 @@
-"""Predictions beside what was measured: one file per kind of measurement."""

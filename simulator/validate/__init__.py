@@ -1,0 +1,1 @@
+"""Predicted beside measured: one module per kind of measurement."""

@@ -1,0 +1,179 @@
+"""Kernels: predicted times of the rows of a table, each with what was timed beside its kernel.
+
+What the words of a row mean stands in `calibrate/kernel_words.py`. fp32 is fp32, not TF32. Memory-bound operators take their data
+from memory where `cache` says `cold`. Some rows timed more than a kernel: FP8 products the cast of their first operand and slow
+steps of DeepGEMM, eager linear layers and operators the framework's own work, and causal attention of inference frameworks the
+cache of keys and values that they write before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ..config import catalog, fit_files, shipped_fits
+from ..config.gpu_names import named
+from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
+from ..costs.kernels.attention import FAMILY as ATTENTION
+from ..costs.kernels.deep_gemm import SPILL_US, spilled_s
+from ..costs.kernels.eager_pytorch import is_one_by_one
+from ..costs.kernels.estimator import Estimator, Options, together
+from ..costs.kernels.family import Estimate
+from ..costs.kernels.gemm import FAMILY as GEMM
+from ..costs.kernels.gemm import LINEAR_US
+from ..costs.kernels.gpu_model import architecture
+from ..costs.kernels.rowwise import FAMILY as ROWWISE
+from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
+from ..errors import UserError, shown
+from ..hardware.gpu import Gpu
+from ..kernels import Attention, Experts, Gemm, Rowwise
+from ..measurements import kernel_table
+from ..measurements.attention_libraries import fitted_library
+from ..measurements.csv_tables import Row, time_us
+from ..measurements.framework_kv_cache import TURNS_QUERIES, cached_s, is_of_frameworks
+from ..measurements.kernel_table import is_cold, probe_of
+from ..measurements.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
+from ..measurements.operator_names import WIDTH
+from ..units import US_PER_S
+from .prediction import Own, Predicted, each
+
+UNIT = "us"
+OWN_GPU = True
+READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache")
+NEEDS = ("gpu", "op", "dtype")
+
+EAGER_LINEAR = re.compile(r"linear|^fwd$")
+"""Variants of a linear layer that PyTorch ran, by itself or within a model."""
+FUSED = ("adam", "cast")
+"""Operators that are one kernel in PyTorch, in eager runs too."""
+
+
+def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
+    """The rows with the columns `gpu` and `cache` that a table may leave out."""
+    return kernel_table.completed(rows, _mine(own).name if own else "")
+
+
+def source_key(row: Row) -> str:
+    """The GPU and the operator of a row."""
+    return f"{row['gpu']}+{row['op']}"
+
+
+def measured(row: Row) -> float | None:
+    """Microseconds."""
+    return time_us(row)
+
+
+def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
+    """The prediction of each row, or why there is none."""
+    return each(predictor(own), rows)
+
+
+def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
+    """Predicts a row from the fits of the catalog, and from those of one's own GPU."""
+    mine = _mine(own) if own else None
+    found = cache(lambda written: _gpu(written, mine))
+    fit_libraries = {mine.name: shipped_fits.fits_for(mine)} if mine else {}
+    fit_library = shipped_fits.shipped()
+    libraries = tuple(
+        dict.fromkeys(name for each in (fit_library, *fit_libraries.values()) for name in each.libraries("attention"))
+    )
+
+    @cache
+    def estimator(gpu: str, dtype: str, library: str) -> Estimator:
+        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), found(gpu)
+        made = Estimator(on, dtype, fit_libraries.get(on.name, fit_library), options)
+        made.gpu.peak(made.peak_dtype)
+        return made
+
+    def predict(row: Row) -> Predicted:
+        probe = probe_of(row)
+        kernels, on = kernels_in(probe), found(row["gpu"])
+        owned = fit_libraries[on.name].own_libraries("attention") if on.name in fit_libraries else ()
+        is_attention = isinstance(kernels[0], Attention)
+        library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
+        by = estimator(row["gpu"], probe.dtype, library)
+        by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
+        made = [TIMED[type(kernel)](by, kernel, probe) for kernel in kernels]
+        whole, sigma = together("", made), max(e.sigma for e in made)
+        return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
+
+    return predict
+
+
+def _mine(own: Own) -> Gpu:
+    """One's own GPU; without a name, that of the profile."""
+    name = own.gpu or fit_files.owner_of(own.profile)
+    if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
+        raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
+    return shipped_fits.gpu(name, own.profile)
+
+
+def _gpu(written: str, mine: Gpu | None) -> Gpu:
+    """The GPU of a row. A name that the catalog lacks means one's own."""
+    if mine and catalog.plain(written) == catalog.plain(mine.name):
+        return mine
+    try:
+        name = named(written)
+    except UserError:
+        if mine:
+            return mine
+        raise
+    return mine if mine and mine.name == name else shipped_fits.gpu(name)
+
+
+def _experts(by: Estimator, kernel: Experts, probe: Probe) -> Estimate:
+    return by.estimate(replace(kernel, element_bytes=WIDTH[probe.dtype]))
+
+
+def _gemm(by: Estimator, kernel: Gemm, probe: Probe) -> Estimate:
+    in_turns = replace(by, options=replace(by.options, turns=turns_of(probe.variant)))
+    made = in_turns.estimate(replace(kernel, element_bytes=WIDTH[probe.dtype]))
+    return replace(made, seconds=made.seconds + _beside_s(by, kernel, probe)) if probe.op == "gemm" else made
+
+
+def _beside_s(by: Estimator, kernel: Gemm, probe: Probe) -> float:
+    """Seconds of what was timed with a product forward: in FP8 the cast of its first operand and the slow steps of some kernels,
+    in fp32 what the framework does around an eager linear layer."""
+    if by.dtype == "fp32":
+        is_linear = EAGER_LINEAR.search(probe.variant.lower())
+        return by.gpu.site_scalar * by.beside(LINEAR_US) / US_PER_S if is_linear else 0.0
+    if WIDTH[by.dtype] >= WIDTH["bf16"] or not turns_of(probe.variant):
+        return 0.0
+    spill_us = by.beside(SPILL_US)
+    lost_s = by.gpu.site_scalar * float(spilled_s(spill_us, by.machine, kernel.m, kernel.n, kernel.k)) if spill_us else 0.0
+    return GEMM.cast_s(by, kernel.m, kernel.k, WIDTH[by.dtype]) + lost_s
+
+
+def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
+    """Attention with the cache of keys and values that an inference framework writes before it, by what its fit says of that."""
+    made = by.estimate(kernel)
+    fit = (
+        ATTENTION.fit_of_same_kernels(by)
+        if probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant)
+        else None
+    )
+    if fit is None or CACHE_PASSES not in fit.beside:
+        return made
+    what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim)
+    cache_us, passes = fit.beside[CACHE_US], fit.beside[CACHE_PASSES]
+    written_s = cached_s(cache_us, passes, by.machine, what, WIDTH[by.dtype], queries=probe.variant in TURNS_QUERIES)
+    paged = fit.beside.get(PAGED, 1.0) if probe.variant == fit.library else 1.0
+    return replace(made, seconds=paged * made.seconds + by.gpu.site_scalar * float(written_s))
+
+
+def _rowwise(by: Estimator, kernel: Rowwise, probe: Probe) -> Estimate:
+    """A memory-bound operator with what an eager framework takes around it, where it was timed by itself."""
+    fused = kernel.op in FUSED or (ROWWISE.owns(by, kernel.op) and EAGER not in probe.variant.lower().split())
+    made = replace(by, options=replace(by.options, eager=not fused)).estimate(kernel)
+    around = OPERATOR_US if kernel.traffic_bytes else HANDED_ON_US
+    around_us = by.beside(around, "rowwise") if is_one_by_one(by.dtype, probe.variant) else 0.0
+    return replace(made, seconds=made.seconds + by.gpu.site_scalar * around_us / US_PER_S)
+
+
+TIMED: Mapping[type, Callable[[Estimator, Any, Probe], Estimate]] = {
+    Gemm: _gemm, Attention: _attention, Experts: _experts, Rowwise: _rowwise,
+}  # fmt: skip
+"""The estimate of a kernel with what its row timed beside it."""

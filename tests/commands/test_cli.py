@@ -1,0 +1,334 @@
+"""The command line: help that reads, one JSON value, exit codes that mean something, and quiet when nobody listens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+
+from simulator.cli import cli
+from simulator.config import catalog, grammar
+from simulator.errors import InvariantBroken
+
+from ..commandline import SMALL, trainsim
+
+COMMANDS = {name: cli.get_command(None, name) for name in cli.list_commands(None)}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(SMALL)
+    return file
+
+
+@pytest.fixture
+def flows(tmp_path: Path) -> Path:
+    case = {"name": "one", "links": [{"capacity_Bps": 100}], "flows": [{"size_B": 200, "route": [0]}]}
+    file = tmp_path / "flows.json"
+    file.write_text(json.dumps({"cases": [case]}))
+    return file
+
+
+@pytest.mark.parametrize("asked", [["--help"], ["-h"], []])
+def test_help_lists_every_command_in_whole_sentences(asked: list[str]) -> None:
+    said = trainsim(*asked)
+    assert said.code == 0
+    listing = said.out.partition("Commands:")[2]
+    for name in COMMANDS:
+        line = re.search(rf"^  {name} +(.+)$", listing, re.MULTILINE)
+        assert line
+        assert line[1].endswith(".")
+        assert "..." not in line[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_explains_every_option(name: str) -> None:
+    said = trainsim(name, "--help")
+    assert said.code == 0
+    assert max(map(len, said.out.splitlines())) <= 110
+    for param in COMMANDS[name].params:
+        if isinstance(param, click.Option):
+            assert param.help, param.name
+            assert re.search(r"\.(  \[.+\])?$", param.help), f"{param.name}: {param.help}"
+            assert param.opts[-1] in said.out
+        else:
+            assert str(param.name).upper() in said.out
+    if name != "demo":
+        assert str(COMMANDS[name].help).count(".")
+
+
+def test_version() -> None:
+    assert trainsim("--version").out == f"trainsim, version {version('cluster-training-simulator')}\n"
+
+
+TABLE = """system,gpu,gpus,nodes,inside,network,collective,dtype,bytes,time_us
+mine,H100-SXM,8,1,nvlink4-nvswitch,,all_reduce,fp16,67108864,340
+"""
+TIMES = "{0:.2f} {1:.2f} {2:.2f} 0"
+LOG = "\n".join(
+    [
+        "# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703",
+        "# Collective test starting: all_reduce_perf",
+        *(f"#  Rank {i:2} Group  0 Pid {i:6} on      host0 device {i:2} [0000:0{i}:00] NVIDIA H100" for i in range(8)),
+        *(
+            f"{size} {size // 4} float sum -1 " + " ".join([TIMES.format(us, size / us / 1e3, 1.75 * size / us / 1e3)] * 2)
+            for size, us in ((2**octave, 15 + 2**octave / 2.5e5) for octave in range(10, 32, 3))
+        ),
+        "",
+    ]
+)
+
+
+def ways(scenario: Path, flows: Path, out: Path) -> dict[str, list[object]]:
+    """A call of each command that succeeds."""
+    table, log = out.parent / "measured.csv", out.parent / "nccl.txt"
+    table.write_text(TABLE, encoding="utf-8")
+    log.write_text(LOG, encoding="utf-8")
+    return {
+        "calibrate": ["calibrate", "links", log],
+        "catalog": ["catalog"],
+        "collective": ["collective", "all_reduce", "--cluster", "dgx-h100", "-b", "1M", "-e", "4M"],
+        "demo": ["demo", "--out", out],
+        "flows": ["flows", flows],
+        "kernel": ["kernel", "gemm", "--gpu", "h100", "-m", 4096, "-n", 4096, "-k", 4096],
+        "memory": ["memory", scenario],
+        "network": ["network", scenario],
+        "run": ["run", scenario],
+        "schedule": ["schedule", "1f1b", "--ranks", 4, "--microbatches", 8],
+        "topology": ["topology", "dgx-h100", "--nodes", 2],
+        "validate": ["validate", "--kind", "collectives", table],
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_prints_text_or_one_json_value(name: str, scenario: Path, flows: Path, tmp_path: Path) -> None:
+    args = ways(scenario, flows, tmp_path / "demo")[name]
+    text, record = trainsim(*args), trainsim(*args, "--json")
+    assert (text.code, record.code) == (0, 0)
+    assert text.out.strip()
+    assert record.record
+    assert record.out.count("\n") == 1
+    assert not record.err
+
+
+WRONG: dict[str, tuple[list[object], str]] = {
+    "no command": (["rnu"], "did you mean 'run'?"),
+    "no option": (["run", "x", "--jsn"], "--help"),
+    "no scenario": (["run"], "--help"),
+    "no value": (["run", "--set"], "--help"),
+    "an argument too many": (["run", "a", "b"], "--help"),
+    "no such engine": (["run", "x", "--engine", "dse"], "--help"),
+    "no such kind": (["catalog", "gpu"], "did you mean 'gpus'?"),
+    "no such cluster": (["topology", "dgx-h10"], "did you mean 'dgx-h100'?"),
+    "no such cases": (["flows", "nope.json"], ""),
+    "a picture of no kind": (["run", "x", "--gantt", "a.foo"], ".png"),
+    "no number": (["schedule", "1f1b", "--ranks", "two", "--microbatches", "4"], "--help"),
+    "a duration of no number": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--F", "nan"], "--help"),
+    "an endless duration": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--comm", "inf"], "--help"),
+    "durations of no number": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--F", "1,x"], "--help"),
+    "no sizes": (["schedule", "1f1b"], "--ranks 4 --microbatches 8"),
+    "no schedule": (["schedule", "--ranks", "2", "--microbatches", "4"], "catalog schedules"),
+    "a negative duration": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--B", "-1"], "--help"),
+    "no duration at all": (["schedule", "1f1b", "--ranks", "2", "--microbatches", "4", "--F", "0", "--B", "0"], "length"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_usage_is_exit_2_and_says_what_is_right(case: str) -> None:
+    args, hint = WRONG[case]
+    said, record = trainsim(*args), trainsim(*args, "--json")
+    assert (said.code, record.code) == (2, 2)
+    assert said.err.startswith("error: ")
+    assert hint in said.err
+    assert not said.out
+    assert set(record.record) == {"error", "faults"}
+
+
+OUTSIDE: dict[str, tuple[list[str], dict[str, int]]] = {
+    "--ranks 0": (["--ranks", "0", "--microbatches", "4"], {"ranks": 1}),
+    "--microbatches 0": (["--ranks", "4", "--microbatches", "0"], {"microbatches": 1}),
+    "--ranks 9999": (["--ranks", "9999", "--microbatches", "4"], {"ranks": 4096}),
+    "slots": (["--ranks", "4096", "--microbatches", "1000000"], {"microbatches": 976}),
+    "interleaved": (["--ranks", "4", "--microbatches", "9", "--chunks", "2"], {"microbatches": 8}),
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+def test_outside_its_domain_a_schedule_names_the_nearest_legal_shape(case: str) -> None:
+    options, nearest = OUTSIDE[case]
+    schedule = case if case == "interleaved" else "1f1b"
+    said = trainsim("schedule", schedule, *options, "--json")
+    assert said.code == 2
+    assert case in said.record["refused"]
+    assert said.record["nearest"] == nearest
+    (name, value), *_ = nearest.items()
+    legal = {**dict(zip(options[::2], options[1::2], strict=True)), f"--{name}": str(value)}
+    if case != "slots":
+        assert trainsim("schedule", schedule, *(word for pair in legal.items() for word in pair)).code == 0
+
+
+def test_what_does_not_fit_is_exit_3(scenario: Path) -> None:
+    big = ["--set", "model=llama3-405b"]
+    for command in ("run", "memory"):
+        assert trainsim(command, scenario, *big).code == 3
+        said = trainsim(command, scenario, *big, "--json")
+        assert said.code == 3
+        assert said.record["over_gib"] > 1000
+    assert trainsim("run", scenario, *big, "--allow-oom", "--json").record["fits"] is False
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_interrupt_is_exit_130(as_json: bool, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.simulation.runnable.load", interrupt)
+    said = trainsim("run", scenario, *["--json"] * as_json)
+    assert said.code == 130
+    assert said.err.strip() == "interrupted"
+    assert not as_json or said.record["error"] == "interrupted"
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("oops"), InvariantBroken("oops")])
+def test_a_bug_of_ours_is_exit_1_and_says_so(error: Exception, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("simulator.simulation.runnable.load", broken)
+    said = trainsim("run", scenario, "--json")
+    assert said.code == 1
+    assert "oops" in said.record["error"]
+    assert "please report" in said.err
+
+
+def test_pictures_and_traces_are_written_where_they_are_asked_for(scenario: Path, tmp_path: Path) -> None:
+    picture, trace = tmp_path / "a.svg", tmp_path / "b.json.gz"
+    said = trainsim("run", scenario, "--gantt", picture, "--trace", trace)
+    assert said.code == 0
+    assert str(picture) in said.out
+    assert str(trace) in said.out
+    assert picture.stat().st_size
+    assert trace.stat().st_size
+
+
+def test_what_cannot_be_written_is_exit_2(scenario: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = trainsim("run", scenario, "--gantt", tmp_path / "file" / "a.png")
+    assert said.code == 2
+    assert "cannot write" in said.err
+
+
+@pytest.mark.parametrize("kind", [*catalog.DATA, *catalog.CODE])
+def test_everything_with_a_name_says_what_it_is(kind: str) -> None:
+    listed = trainsim("catalog", "--json").record[kind]
+    assert listed == sorted(listed)
+    rows = trainsim("catalog", kind, "--json").record
+    assert [row["name"] for row in rows] == listed
+    assert all(row["about"].endswith(".") for row in rows)
+
+
+def test_gpus_are_listed_with_what_they_are_sold_with() -> None:
+    """Each number of a file that no run reads is shown, in one unit for all."""
+    rows = {row["name"]: row for row in trainsim("catalog", "gpus", "--json").record}
+    lines = {line.split()[0]: line.split() for line in trainsim("catalog", "gpus").out.splitlines()[1:]}
+    assert lines.keys() == rows.keys()
+    assert lines["h100"][1:6] == ["79.6", "GiB", "3,350", "989", "700"]
+    h100 = rows["h100"]
+    assert (h100["tdp_w"], h100["peak_flop_per_s"]["fp8"], h100["memory_bytes_per_s"]) == (700, 1978.9e12, 3.35e12)
+    assert h100["memory_bytes"] == pytest.approx(79.6 * 2**30)
+
+
+@pytest.mark.parametrize("name", trainsim("catalog", "--json").record["fabrics"])
+def test_every_fabric_that_is_listed_can_be_given(name: str) -> None:
+    assert grammar.fabric(name) == name
+
+
+RUN = ["run", "llama3-70b-64xh100"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "among"),
+    [
+        ("schedules", [*RUN, "--set", "plan.schedule=nope"], {"zb-h1", "seq-1f1b"}),
+        ("shapes", [*RUN, "--set", "cluster.shape=nope"], {"rail-optimized", "fat-tree", "leaf-spine"}),
+        ("fabrics", [*RUN, "--set", "cluster.fabric=nope"], {"ndr-ib", "ideal"}),
+        ("collectives", ["collective", "all_reduce", "--cluster", "dgx-h100", "--algorithm", "nope"], {"nvls_tree"}),
+    ],
+)
+def test_names_have_one_spelling(kind: str, args: list[str], among: set[str]) -> None:
+    """Letter by letter what an error proposes is what the catalog lists, in the spelling that files are written in."""
+    proposed = set(trainsim(*args).err.partition("known: ")[2].strip().split(", ")) - {"auto"}
+    assert proposed == set(trainsim("catalog", "--json").record[kind])
+    assert among <= proposed
+
+
+def test_a_name_is_printed_in_its_spelling_however_it_was_typed() -> None:
+    for typed in ("zb-h1", "zb_h1", "ZB_H1"):
+        sizes = ("--ranks", 4, "--microbatches", 8)
+        assert trainsim("schedule", typed, *sizes).out.split()[1] == "zb-h1,"
+        assert trainsim("schedule", "--compare", f"gpipe,{typed}", *sizes).out.splitlines()[1].split()[0] == "zb-h1"
+        assert ", zb-h1\n" in trainsim(*RUN, "--set", f"plan.schedule={typed}").out
+        said = trainsim(*RUN, "--set", f"plan.schedule={typed}", "--set", "plan.splits=2")
+        assert "plan.splits: zb-h1 has no use for it" in said.err
+    for typed in ("nvls-tree", "nvls_tree", "NVLS_tree"):
+        asked = ("collective", "all_reduce", "--cluster", "dgx-h100", "--nodes", 2, "-b", "1M", "-e", "1M", "--algorithm")
+        assert [row["algorithm"] for row in trainsim(*asked, typed, "--json").record["rows"]] == ["nvls_tree"]
+
+
+def test_a_record_holds_a_schedule_as_it_was_asked_for() -> None:
+    record = trainsim(*RUN, "--set", "plan.schedule=ZB_H1", "--json").record
+    assert record["scenario"]["plan"]["schedule"] == "ZB_H1"
+
+
+@pytest.mark.parametrize("kind", ["defaults", "models", None])
+def test_the_catalog_prints_the_json_that_its_help_speaks_of(kind: str | None) -> None:
+    args = ["catalog", *([kind] if kind else [])]
+    assert isinstance(trainsim(*args, "--json").record, list if kind == "models" else dict)
+    assert "JSON object or array" in trainsim("catalog", "--help").out
+
+
+def test_a_cluster_of_no_nodes_is_refused() -> None:
+    said = trainsim("topology", "dgx-h100", "--nodes", 0, "--json")
+    assert (said.code, said.record["nearest"]) == (2, {"nodes": 1})
+
+
+def test_topology_counts_the_links_that_it_lists() -> None:
+    text = trainsim("topology", "dgx-h100", "--nodes", 3).out
+    record = trainsim("topology", "dgx-h100", "--nodes", 3, "--json").record
+    table = text.partition("class of links")[2].splitlines()[1:]
+    assert sum(int(re.split(r"  +", row)[1].replace(",", "")) for row in table) == len(record["links"])
+    assert record["gpus"] == record["vertices"]["gpu"] == 24
+
+
+PROGRAM = [sys.executable, "-m", "simulator"]
+
+
+@pytest.mark.parametrize("args", [["catalog"], ["topology", "dgx-h100", "--nodes", "64", "--json"]])
+def test_a_reader_that_leaves_early_is_no_error(args: list[str]) -> None:
+    with subprocess.Popen([*PROGRAM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout
+        assert program.stderr
+        program.stdout.close()
+        errors = program.stderr.read()
+    assert not errors
+    assert program.returncode == 0
+
+
+def test_the_program_exits_with_the_code(scenario: Path) -> None:
+    for args, code in ((["run", scenario], 0), (["run", "nope"], 2), (["run", scenario, "--set", "model=llama3-405b"], 3)):
+        done = subprocess.run([*PROGRAM, *map(str, args)], capture_output=True, check=False, env={**os.environ, "TERM": "dumb"})
+        assert done.returncode == code
+
+
+def test_a_scenario_can_come_through_a_pipe() -> None:
+    done = subprocess.run([*PROGRAM, "run", "/dev/stdin", "--json"], input=SMALL, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["gpus"] == 16

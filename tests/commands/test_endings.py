@@ -1,0 +1,101 @@
+"""How the program ends when it is stopped, or when there is nowhere to write: with the code that is usual, a line that says why,
+no traceback, and nothing half written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..commandline import SMALL
+
+PROGRAM = [sys.executable, "-m", "simulator"]
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+
+def stopped(path, data):
+    path.write_text("half")
+    for _ in range({times}):
+        os.kill(os.getpid(), signal.{signal})
+    raise AssertionError("nobody stopped this")
+
+Path.write_bytes = stopped
+from simulator.cli import main
+sys.argv = ["trainsim", "run", "s.yaml", "--gantt", "a.png"]
+main()
+"""
+"""A run that is stopped in the middle of writing its picture."""
+AGAIN = """
+import os, signal, sys
+from simulator import cli
+from simulator.study.scenarios import load
+
+said = cli._say
+cli._say = lambda *args: (os.kill(os.getpid(), signal.SIGINT), said(*args))[1]
+load.load = lambda *args, **named: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["trainsim", "run", "s.yaml"]
+cli.main()
+"""
+"""A run that is interrupted, and again while it says so."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "s.yaml").write_text(SMALL)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("signal", "times", "code", "says"),
+    [("SIGTERM", 1, 143, "terminated"), ("SIGTERM", 2, 143, "terminated"), ("SIGINT", 1, 130, "interrupted")],
+)
+def test_a_run_that_is_stopped_while_it_writes_leaves_nothing(
+    folder: Path, signal: str, times: int, code: int, says: str
+) -> None:
+    script = STOPPED.format(signal=signal, times=times)
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.strip() == says
+    assert not done.stdout
+    assert [path.name for path in folder.iterdir()] == ["s.yaml"]
+
+
+def test_a_second_interrupt_shows_no_traceback(folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", AGAIN], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr.strip() == "interrupted"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("args", [["catalog"], ["catalog", "--json"], ["--help"], ["schedule", "1f1b", "--ranks", "4", "--json"]])
+def test_a_full_disk_behind_stdout_is_no_bug(args: list[str]) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([*PROGRAM, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    if "schedule" in args:
+        assert (done.returncode, done.stderr[:28]) == (2, "error: 1f1b: --microbatches ")
+    else:
+        assert (done.returncode, done.stderr) == (1, "error: cannot write to stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize("args", ["catalog models", "catalog models --json", "run s.yaml --json"])
+def test_a_closed_stdout_is_said_before_any_work(args: str, folder: Path) -> None:
+    command = f"{sys.executable} -m simulator {args} >&-"
+    done = subprocess.run(["sh", "-c", command], cwd=folder, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: stdout is closed")
+
+
+def test_a_closed_stderr_puts_nothing_into_stdout(folder: Path) -> None:
+    command = f"{sys.executable} -m simulator run nothing.yaml 2>&-"
+    done = subprocess.run(["sh", "-c", command], cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_reader_that_takes_the_first_line_is_no_error(folder: Path) -> None:
+    command = f"{sys.executable} -m simulator catalog models --json | head -c 10"
+    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True, check=False, env={**os.environ})
+    assert (done.stdout, done.stderr) == ('[{"name": ', "")

@@ -1,0 +1,176 @@
+"""Schedules that people bring along: right ones run, wrong ones are bad input, and a deadlock is drawn."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import simulator as sim
+from simulator.config import catalog
+from simulator.errors import Deadlock, UserError
+from simulator.program.slot import Shape, Slot, lay_out
+
+from ..commandline import SMALL, Said, trainsim
+
+MINE = Path(__file__).with_name("mine.py")
+WRONG = {
+    "raises": ("raised ZeroDivisionError at mine.py:", "order(rank, shape)"),
+    "leaves": ("raised SystemExit at mine.py:", "order(rank, shape)"),
+    "imports": ("raised ModuleNotFoundError at mine.py:", "order(rank, shape)"),
+    "number": ("yields 3 on rank 0", "yield Slot("),
+    "text": ("yields 'F00' on rank 0", "yield Slot("),
+    "half": ("microbatch=0.5", "yield Slot("),
+    "kind": ("kind='X'", "F, B, I or W"),
+    "unhashable": ("kind=['F']", "yield Slot("),
+    "single": ("yields None on rank 0", "Pair(forward, backward)"),
+    "nothing": ("raised TypeError", "yields slots"),
+    "empty": ("has nothing: it needs F and B", ""),
+    "endless": ("does not stop", "yield each slot once"),
+    "short": ("it needs F and B", ""),
+    "twice": ("0F0 stands twice", ""),
+    "backwards": ("before 0F", ""),
+    "foreign": ("is placed on rank 0", ""),
+    "outside": ("is outside 2 stages", ""),
+    "alone": ("raised TypeError", "order(rank, shape)"),
+    "constant": ("is 3, not a function", "order(rank, shape)"),
+    "Placed": ("the placement is [0, 7]", "a rank from 0 to 1"),
+    "Unplaced": ("placement of", "order(rank, shape)"),
+    "Choosy": ("refuse of", "order(rank, shape)"),
+    "gpipes": ("has no 'gpipes'", "did you mean 'gpipe'?"),
+}
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "mine.py").write_bytes(MINE.read_bytes())
+    (tmp_path / "scenario.yaml").write_text(SMALL)
+    return tmp_path / "mine.py"
+
+
+def alone(name: str, *options: str) -> Said:
+    return without_note(trainsim("schedule", name, "--ranks", 2, "--microbatches", 4, *options))
+
+
+def without_note(said: Said) -> Said:
+    """What was said, but for the line that tells what is imported."""
+    return replace(said, err="".join(line for line in said.err.splitlines(True) if not line.startswith("note: imports ")))
+
+
+def in_scenario(mine: Path, name: str, *options: str) -> Said:
+    """A scenario beside the file that names it."""
+    scenario = mine.parent / "scenario.yaml"
+    scenario.write_text(SMALL.replace("pp: 2", f"pp: 2, schedule: 'mine.py:{name}'"))
+    return without_note(trainsim("run", scenario, "--trust", *options))
+
+
+@pytest.mark.parametrize("name", ["gpipe", "listed"])
+def test_a_schedule_of_ones_own_is_as_good_as_ours(name: str, mine: Path) -> None:
+    ours, theirs = alone("gpipe", "--json").record, alone(f"{mine}:{name}", "--json").record
+    assert {**theirs, "schedule": "gpipe"} == ours
+    assert theirs["ranks"][1][0] == ["F", 1, 0]
+    times = [run.record["step_time_s"] for run in (in_scenario(mine, name, "--json"), in_scenario(mine, "gpipe", "--json"))]
+    assert times[0] == times[1]
+
+
+def test_a_schedule_can_come_from_a_module(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mine.parent)
+    monkeypatch.setitem(sys.modules, "mine", None)
+    monkeypatch.delitem(sys.modules, "mine")
+    assert alone("mine:gpipe").out.splitlines()[1:] == alone("mine.py:gpipe").out.splitlines()[1:]
+    assert alone("simulator.schedules.naive:order").code == 0
+
+
+@pytest.mark.parametrize("schedule", [catalog.module("schedules", "gpipe"), SimpleNamespace(order=lambda rank, shape: [
+    *(("F", rank, m) for m in range(shape.microbatches)), *(("B", rank, m) for m in range(shape.microbatches))])])  # fmt: skip
+def test_a_schedule_can_be_an_object(schedule: object) -> None:
+    model = sim.model({"layers": 4, "hidden": 512, "heads": 8, "vocab": 1000})
+    plan, job = sim.Plan(tp=4, pp=2, schedule=schedule), sim.Job(512, 8)  # type: ignore[arg-type]
+    run = sim.simulate(model, sim.cluster("dgx-h100", nodes=1), plan, job)
+    assert isinstance(run.as_dict()["scenario"]["plan"]["schedule"], str)
+    assert run.metrics.bubble_fraction > 0
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_schedule_is_bad_input(name: str, mine: Path) -> None:
+    message, hint = WRONG[name]
+    for said in (alone(f"{mine}:{name}"), in_scenario(mine, name)):
+        assert said.code == 2
+        assert message in said.err
+        assert hint in said.err
+        assert not said.out
+        assert "Traceback" not in said.err
+    assert f"{mine.parent / 'scenario.yaml'}:3:22: plan.schedule: " in in_scenario(mine, name).err
+
+
+@pytest.mark.parametrize("name", ["raises", "short"])
+def test_a_wrong_schedule_is_one_json_value(name: str, mine: Path) -> None:
+    for said in (alone(f"{mine}:{name}", "--json"), in_scenario(mine, name, "--json")):
+        assert said.code == 2
+        assert said.record["faults"]
+
+
+FILES = {
+    "exits.py": ("import sys\nsys.exit(4)\n", "raised SystemExit at exits.py:2"),
+    "divides.py": ("x = 1 / 0\n", "raised ZeroDivisionError at divides.py:1"),
+    "broken.py": ("x = 1\ndef (\n", "broken.py:2: not Python: invalid syntax"),
+    "null.py": ("x = '\0'\n", "null byte"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_cannot_be_loaded_is_bad_input(name: str, tmp_path: Path) -> None:
+    text, message = FILES[name]
+    (tmp_path / name).write_text(text)
+    said = alone(f"{tmp_path / name}:order")
+    assert said.code == 2
+    assert message in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("name", [":order", "mine:", "no.such.module:order", "nope.py:order", "mine.py", "x.csv", ":"])
+def test_a_name_that_leads_nowhere_is_bad_input(name: str, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mine.parent)
+    said = alone(name)
+    assert said.code == 2
+    assert "hint: " in said.err
+
+
+def test_a_deadlock_is_drawn_by_rank(mine: Path) -> None:
+    said = alone(f"{mine}:stuck")
+    assert said.code == 3
+    assert said.err.startswith("cannot run: deadlock: ")
+    assert "rank 0      1/8 done -> 0B0 waits for 1B0" in said.err
+    assert "rank 1      1/8 done -> 1F1 waits for 0F1" in said.err
+    record = alone(f"{mine}:stuck", "--json").record
+    assert "0B0 waits for 1B0" in record["infeasible"]
+
+
+def test_a_deadlock_of_a_training_step_is_drawn_by_rank_and_stream(mine: Path) -> None:
+    said = in_scenario(mine, "stuck")
+    assert said.code == 3
+    assert said.err.startswith("cannot run: deadlock: ")
+    for rank in (0, 1):
+        assert f"rank {rank} compute" in said.err or f"stream  rank {rank}" in said.err
+    assert " -> " in said.err
+    assert " waits for " in said.err
+    assert in_scenario(mine, "stuck", "--json").record["over_gib"] == 0
+    with pytest.raises(Deadlock) as stuck:
+        sim.load(mine.parent / "scenario.yaml", trust=True).simulate()
+    assert stuck.value.blocked
+
+
+def test_a_file_is_read_anew_and_leaves_nothing_behind(mine: Path) -> None:
+    path = list(sys.path)
+    shape = Shape(1, 1)
+    mine.write_text("def order(rank, shape):\n    yield 'F', 0, 0\n    yield 'B', 0, 0\n")
+    assert lay_out(catalog.typed("schedules", f"{mine}:order"), shape).orders == ((Slot("F", 0, 0), Slot("B", 0, 0)),)
+    mine.write_text("def order(rank, shape):\n    return 1 / 0\n")
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        lay_out(catalog.typed("schedules", f"{mine}:order"), shape)
+    assert sys.path == path
+    assert not [name for name in sys.modules if name.startswith("_outside")]

@@ -1,0 +1,231 @@
+"""Pictures and traces: what is in them is what was simulated."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import same_color
+
+import simulator as sim
+from simulator.config import catalog
+from simulator.errors import UserError
+from simulator.figures.bars import chart_of_evaluation, chart_of_run, merged
+from simulator.figures.gantt import COLOURS, NAMES, gantt, save
+from simulator.figures.heat import Heat
+from simulator.figures.palette import MARK, UNLOADED
+from simulator.figures.places import plural
+from simulator.figures.topology_plot import draw
+from simulator.hardware.measure import WORDS, switches
+from simulator.program.slot import Durations, Shape, lay_out
+from simulator.simulation.run import Run
+from simulator.study.schedule import evaluate
+
+from ..small_scenarios import scenario, small_cluster
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    plan = sim.Plan(tp=2, pp=4, dp=2, chunks=2, schedule="interleaved", sharding="zero1")
+    return scenario(cluster=small_cluster(4), plan=plan).simulate()
+
+
+def test_a_row_per_pipeline_rank_and_a_bar_per_slot(run: Run) -> None:
+    chart = chart_of_run(run)
+    assert [row.label for row in chart.rows] == [
+        "rank 0 (stages 0, 4)",
+        "rank 4 (stages 1, 5)",
+        "rank 8 (stages 2, 6)",
+        "rank 12 (stages 3, 7)",
+    ]
+    for row in chart.rows:
+        kinds = Counter(bar.kind for bar in row.bars)
+        assert kinds["F"] == kinds["B"] == 8 * 2
+        assert kinds["optimizer"] == 1
+        slots = sorted((bar.start, bar.end) for bar in row.bars if bar.kind in "FB")
+        assert all(a[1] <= b[0] + 1e-12 for a, b in pairwise(slots))
+    assert chart.end == run.metrics.step_time_s
+
+
+def test_every_kind_of_bar_has_a_colour_and_a_name(run: Run) -> None:
+    kinds = {bar.kind for row in chart_of_run(run).rows for bar in row.bars}
+    assert kinds <= set(COLOURS) & set(NAMES)
+    assert {"F", "B", "tp", "pp", "dp", "optimizer"} <= kinds
+
+
+def test_forward_is_lighter_than_backward_for_every_chunk() -> None:
+    def luminance(colour: str) -> float:
+        r, g, b = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    for forward, backward in zip(COLOURS["F"], COLOURS["B"], strict=True):
+        assert luminance(forward) > luminance(backward) + 20
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_figures_are_written_whole_and_the_same_each_time(run: Run, tmp_path: Path, suffix: str) -> None:
+    first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+    save(gantt(run), first)
+    save(gantt(run), second)
+    assert first.stat().st_size > 5000
+    if suffix == ".png":
+        assert first.read_bytes() == second.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"a{suffix}", f"b{suffix}"]
+
+
+def test_a_picture_is_neither_blank_nor_one_colour(run: Run, tmp_path: Path) -> None:
+    import matplotlib.image
+
+    save(gantt(run), tmp_path / "a.png")
+    pixels = matplotlib.image.imread(tmp_path / "a.png")[..., :3]
+    assert pixels.shape[1] > 1500
+    colours = {tuple(c) for c in np.unique((pixels.reshape(-1, 3) * 255).astype(int), axis=0).tolist()}
+    for kind in ("F", "B"):
+        colour = COLOURS[kind][0]
+        assert tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) in colours
+
+
+def test_other_endings_and_folders_are_refused(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="picture"):
+        save(gantt(run), tmp_path / "a.bmp")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(UserError, match="cannot write"):
+        save(gantt(run), tmp_path / "folder.png")
+
+
+def test_too_many_rows_and_unknown_ranks_are_refused(run: Run) -> None:
+    with pytest.raises(UserError, match="rows"):
+        gantt(run, ranks=range(65))
+    with pytest.raises(UserError, match="no rank 99"):
+        gantt(run, ranks=[99])
+
+
+def test_schedules_are_drawn_too() -> None:
+    result = evaluate(lay_out(catalog.module("schedules", "1f1b"), Shape(4, 8, durations=Durations(comm=0.1))))
+    chart = chart_of_evaluation(result, "1f1b")
+    assert sum(len(row.bars) for row in chart.rows) == 4 * 8 * 2
+    assert gantt(result, title="1f1b").axes[0].get_title(loc="left") == "1f1b"
+
+
+def test_merged_joins_only_what_is_close() -> None:
+    assert merged([(5, 6), (0, 1), (1.05, 2), (0.5, 0.8)], 0.1) == [(0, 2), (5, 6)]
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
+    with opened as file:
+        data = json.load(file)
+    assert data["displayTimeUnit"] == "ms"
+    events: list[dict[str, Any]] = data["traceEvents"]
+    return events
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_the_trace_holds_every_task_of_the_ranks_that_it_shows(run: Run, tmp_path: Path, name: str) -> None:
+    written = sim.trace(run, tmp_path / name)
+    events = events_of(tmp_path / name)
+    assert len(events) == written
+    for rank in (0, 4):
+        rows = run.timeline.to_pandas(ranks=[rank]).query("end_ns > start_ns")
+        drawn = [e for e in events if e["ph"] == "X" and e["pid"] == rank and e["cat"] != "slot"]
+        assert len(drawn) == len(rows)
+        assert sum(e["dur"] for e in drawn) == pytest.approx((rows.end_ns - rows.start_ns).sum() / 1000)
+        names = [e["args"]["name"] for e in events if e["ph"] == "M" and e["pid"] == rank and e["name"] == "thread_name"]
+        assert names[0] == "compute"
+        assert set(rows.stream) <= set(names)
+
+
+def test_slices_of_a_thread_nest(run: Run, tmp_path: Path) -> None:
+    sim.trace(run, tmp_path / "t.json")
+    threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for e in events_of(tmp_path / "t.json"):
+        if e["ph"] == "X":
+            threads.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
+    for slices in threads.values():
+        open_: list[float] = []
+        for begin, end in sorted(slices, key=lambda s: (s[0], -s[1])):
+            while open_ and open_[-1] <= begin + 1e-6:
+                open_.pop()
+            assert not open_ or end <= open_[-1] + 1e-6
+            open_.append(end)
+
+
+def test_arrows_join_both_ends_of_a_transfer_and_memory_is_counted(run: Run, tmp_path: Path) -> None:
+    sim.trace(run, tmp_path / "t.json", ranks=[0, 4])
+    events = events_of(tmp_path / "t.json")
+    starts, ends = ({e["id"] for e in events if e["ph"] == ph} for ph in "sf")
+    assert starts == ends
+    assert starts
+    counters = [e for e in events if e["ph"] == "C" and e["pid"] == 0]
+    assert max(e["args"]["bytes"] for e in counters) == run.memory[0].total_bytes
+    assert counters[-1]["args"]["bytes"] == run.memory[0].static_bytes
+
+
+@pytest.mark.parametrize(
+    ("fullest", "top"), [(0.0, 1.0), (0.0267, 0.03), (0.0829, 0.1), (0.1554, 0.2), (0.255, 0.3), (0.83, 1.0), (1.0000004, 1.0)]
+)
+def test_the_colours_of_a_heat_map_end_at_the_fullest_link(fullest: float, top: float) -> None:
+    heat = Heat(np.array([0.0, fullest / 2, fullest, np.nan]))
+    assert heat.top == pytest.approx(top)
+    assert heat.ticks[0] == 0
+    assert fullest == 0 or 0.65 < heat.part(heat.load)[2] <= 1
+    idle, _, hottest, unknown = heat.colours(heat.load)
+    assert unknown == UNLOADED
+    assert (idle != hottest) == (fullest > 0)
+
+
+def test_a_heat_map_says_its_scale_and_what_is_marked() -> None:
+    for shown in (small_cluster(2), small_cluster(64)):
+        here = np.full(shown.wiring.links, 0.04)
+        here[7] = 0.17
+        figure = draw(shown, here, marked={"one link, 3 ms": np.array([7])})
+        assert figure.axes[1].get_xlabel() == "utilisation of a link (%), scaled to the fullest"
+        assert [float(text.get_text()) for text in figure.axes[1].get_xticklabels()][-1] == 20
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one link, 3 ms"]
+        assert halos(figure) == 1
+        assert halos(draw(shown, here)) == 0
+
+
+def halos(figure: Any) -> int:
+    """Broader lines below others, in the colour of what is marked."""
+    lines = figure.axes[0].lines
+    drawn = [colour for of in figure.axes[0].collections if isinstance(of, LineCollection) for colour in _each(of)]
+    return sum(same_color(line.get_color(), MARK) for line in lines) + sum(same_color(colour, MARK) for colour in drawn)
+
+
+def _each(lines: LineCollection) -> list[Any]:
+    """A colour for every line."""
+    colours = lines.get_colors()
+    return [colours[i % len(colours)] for i in range(len(lines.get_segments()))]
+
+
+def test_a_slow_link_is_seen_among_thousands() -> None:
+    """Its group has its colour, and the label tells it beside the mean."""
+    cluster = small_cluster(512)
+    load = np.full(cluster.wiring.links, 0.02)
+    load[cluster.link_named("node99/nic2>leaf198")] = 0.9
+    figure = draw(cluster, load)
+    said = [text.get_text() for text in figure.axes[0].texts if "% used" in text.get_text()]
+    assert [text.split("us, ")[-1] for text in said if " nic," in text] == ["2% used, at most 90%"]
+    assert all(text.endswith(", 2% used") for text in said if " nic," not in text)
+    assert sum(same_color(line.get_color(), Heat(load).colours(np.array([0.9]))[0]) for line in figure.axes[0].lines) == 1
+
+
+@pytest.mark.parametrize(("shape", "nodes"), [("leaf-spine", 64), ("fat-tree", 64), ("fat-tree", 8)])
+def test_pictures_count_switches_as_one_buys_them(shape: str, nodes: int) -> None:
+    cluster = small_cluster(nodes, shape=shape)
+    bought = switches(cluster)
+    drawn = Counter(run.kind for run in cluster.wiring.vertices for _ in range(run.count))
+    texts = [text.get_text() for text in draw(cluster).axes[0].texts]
+    pooled = [kind for kind in drawn if bought.get(WORDS.get(kind, kind), drawn[kind]) != drawn[kind]]
+    assert pooled
+    for kind in pooled:
+        count = bought[WORDS.get(kind, kind)]
+        assert any(text.startswith(f"{count:,} {plural(kind, count)}") for text in texts)

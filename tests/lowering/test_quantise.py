@@ -1,0 +1,172 @@
+"""Products in eight and four bits: section 10 of the second half of docs/semantics.md, sentence by sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simulator as sim
+from simulator.config import shipped_fits
+from simulator.costs.kernels.estimator import Estimator
+from simulator.errors import UserError
+from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise
+from simulator.program.op import Collective
+from simulator.simulation.assemble import program_of
+from simulator.workload.framework import LowPrecision
+
+from .test_frameworks import GPT, LLAMA, computed, scenario
+
+recipes = st.builds(
+    LowPrecision,
+    scaling=st.sampled_from(["delayed", "current"]),
+    **{name: st.booleans() for name in LowPrecision.__dataclass_fields__ if name not in ("formats", "scaling")},
+)
+plans = st.builds(sim.Plan, tp=st.sampled_from([1, 2]), pp=st.just(2), schedule=st.sampled_from(["1f1b", "zb-h1"]))
+NOTHING_FUSED = LowPrecision(norm_casts=False)
+
+
+def names(recipe: LowPrecision, dtype: str = "fp8", plan: Any = None, **more: Any) -> Counter[str]:
+    """What runs in the second layer of the first rank's first forward and backward slot."""
+    program = program_of(scenario(dtype=dtype, plan=plan or sim.Plan(pp=2), low_precision=recipe, **more))
+    bodies = {step.phase: step.body for step in reversed(program.orders[0])}
+    ops = [op for phase in "FB" for op in program.bodies[bodies[phase]].ops]
+    return Counter(op.name.partition(".")[2] for op in ops if op.layer == 1)
+
+
+@given(recipes, plans, st.sampled_from([*NARROW_BYTES]), st.sampled_from([LLAMA, GPT]))
+def test_t10_1_linear_layers_are_narrow_and_nothing_else_is(recipe: Any, plan: Any, dtype: str, model: Any) -> None:
+    ops = computed(program_of(scenario(model, plan, dtype, low_precision=recipe)))
+    usual = computed(program_of(scenario(model, plan)))
+    for op in ops:
+        if isinstance(op.kernel, Gemm):
+            narrow = op.layer >= 0 and (recipe.weight_gradients or not op.name.endswith(".wgrad"))
+            assert op.kernel.dtype == (dtype if narrow else "")
+    assert sum(op.kernel.model_flop for op in ops) == sum(op.kernel.model_flop for op in usual)
+    for kind in (Gemm, Attention):
+        assert sum(isinstance(op.kernel, kind) for op in ops) == sum(isinstance(op.kernel, kind) for op in usual)
+
+
+def test_t10_2_each_operand_is_cast_once_where_nothing_else_writes_it() -> None:
+    found = names(NOTHING_FUSED)
+    for layer in ("qkv", "attention_out", "mlp_up", "mlp_down"):
+        assert (found[f"{layer}.cast"], found[f"{layer}.dgrad.cast"], found[f"{layer}.wgrad.cast"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gone"),
+    [
+        (LowPrecision(), {"qkv.cast", "mlp_up.cast"}),
+        (replace(NOTHING_FUSED, activation_casts=True), {"mlp_down.cast", "mlp_up.dgrad.cast"}),
+    ],
+    ids=["norms", "activations"],
+)
+def test_t10_3_what_writes_the_narrow_format_itself_needs_no_cast(recipe: LowPrecision, gone: set[str]) -> None:
+    casts = {name for name in names(NOTHING_FUSED) if "cast" in name}
+    assert casts - {name for name in names(recipe) if "cast" in name} == gone
+    assert {name for name in names(replace(recipe, scaling="current")) if name.endswith("cast")} == casts
+
+
+READS_FIRST = [
+    ("fp8", "current", True),
+    ("fp8", "delayed", False),
+    ("nvfp4", "delayed", True),
+    ("mxfp8", "current", False),
+    ("fp8_block", "current", False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "scaling", "reads"), READS_FIRST)
+def test_t10_4_a_scale_of_the_tensor_itself_is_looked_for_first(dtype: str, scaling: str, reads: bool) -> None:
+    found = names(replace(NOTHING_FUSED, scaling=scaling), dtype)
+    assert found["mlp_down.cast scale"] == found["mlp_down.dgrad.cast scale"] == int(reads)
+
+
+def test_t10_5_weights_are_cast_once_a_step_or_in_every_forward_pass() -> None:
+    cached, each = (scenario(dtype="fp8", low_precision=LowPrecision(cached_weights=c)) for c in (True, False))
+    once, often = ([op for op in computed(program_of(of)) if op.name.endswith(".weights")] for of in (cached, each))
+    assert len(once) == 4 * 4, "layers, products"
+    assert len(often) == 4 * 4 * 4, "layers, products, microbatches"
+    assert sum(op.kernel.traffic_bytes for op in often) == 4 * sum(op.kernel.traffic_bytes for op in once)
+
+
+def test_t10_5_a_weight_is_cast_when_it_has_been_gathered_and_before_it_is_multiplied() -> None:
+    low = LowPrecision(cached_weights=True)
+    run = scenario(plan=sim.Plan(dp=8, sharding="zero1"), dtype="fp8", low_precision=low).simulate()
+    rows = run.timeline.to_pandas(ranks=[0])
+    for layer in range(1, 4):
+        gather, cast, product = (rows[rows.block == f"layer {layer} {name}"] for name in ("parameters", "qkv.weights", "qkv"))
+        assert len(gather) == len(cast) == 1
+        assert gather.end_ns.max() <= cast.start_ns.min() < cast.end_ns.max() <= product.start_ns.min()
+
+
+def test_t10_2_the_bytes_of_a_cast() -> None:
+    """Read in 16 bits, written twice in eight; blocks of 32 with a byte of scale each."""
+    for dtype, written in (("fp8", 2.0), ("mxfp8", 2 + 2 / 32), ("nvfp4", 1 + 2 / 16)):
+        ops = computed(program_of(scenario(plan=sim.Plan(pp=2), dtype=dtype, low_precision=NOTHING_FUSED)))
+        cast = next(op.kernel for op in ops if op.name == "1.mlp_down.cast")
+        assert isinstance(cast, Rowwise)
+        assert cast.traffic_bytes == 1024 * 2816 * (2 + written)
+
+
+def test_t10_6_gathers_carry_what_was_cast() -> None:
+    def gathered(dtype: str, **recipe: bool) -> dict[str, int]:
+        program = program_of(scenario(dtype=dtype, low_precision=LowPrecision(**recipe)))
+        ops = [op for body in program.bodies.values() for op in body.ops]
+        return {
+            op.name: op.payload_bytes for op in ops if isinstance(op, Collective) and op.name.endswith("gather") and op.layer >= 0
+        }
+
+    wide, narrow = gathered("bf16"), gathered("fp8")
+    assert narrow == {name: payload // 2 for name, payload in wide.items()} != {}
+    assert gathered("fp8", narrow_gathers=False) == wide
+
+
+def test_t10_7_less_is_kept_in_eight_bits() -> None:
+    wide, narrow = scenario().simulate(), scenario(dtype="fp8").simulate()
+    again = scenario(dtype="fp8", low_precision=LowPrecision(keeps_narrow=False)).simulate()
+    assert narrow.memory[0].activations_bytes < again.memory[0].activations_bytes == wide.memory[0].activations_bytes
+    assert narrow.memory[0].static_bytes == wide.memory[0].static_bytes
+
+
+def test_t10_8_a_large_model_is_faster_in_eight_bits_and_its_mfu_is_of_their_peak() -> None:
+    """Linear layers alone in FP8 bring 1.2 to 1.5 (the performance guide of Megatron Bridge)."""
+    base: Any = sim.load("llama3-70b-64xh100", ["framework=megatron-core-2025", "job.global_batch=8"])
+    wide, narrow = (replace(base, job=replace(base.job, dtype=dtype)).simulate() for dtype in ("bf16", "fp8"))
+    assert 1.2 < wide.metrics.step_time_s / narrow.metrics.step_time_s < 1.5
+    assert narrow.metrics.mfu == pytest.approx(
+        wide.metrics.mfu * wide.metrics.step_time_s / narrow.metrics.step_time_s * 989.4 / 1978.9, rel=1e-6
+    )
+    low, high = narrow.step_time_interval_s
+    assert low < narrow.metrics.step_time_s < high
+
+
+def test_one_estimator_costs_a_mixed_program() -> None:
+    by = Estimator(shipped_fits.gpu("h100"), "bf16", shipped_fits.shipped())
+    wide, narrow = by.estimate(Gemm(8192, 8192, 8192, 2)), by.estimate(Gemm(8192, 8192, 8192, 2, dtype="fp8"))
+    assert "bf16" in wide.model
+    assert "fp8" in narrow.model
+    assert 1.3 < wide.seconds / narrow.seconds < 2
+
+
+@pytest.mark.parametrize(("gpu", "dtypes"), [("a100-80gb", set()), ("h100", {"fp8", "fp8_block"}), ("b200", {*NARROW_BYTES})])
+def test_a_gpu_without_the_format_is_refused_with_those_that_it_has(gpu: str, dtypes: set[str]) -> None:
+    assert {dtype for dtype in NARROW_BYTES if shipped_fits.gpu(gpu).runs(dtype)} == dtypes
+    for dtype in {*NARROW_BYTES} - dtypes:
+        wanted = replace(scenario(dtype=dtype), cluster=sim.cluster("dgx-h100", nodes=1, gpu=gpu))
+        with pytest.raises(UserError, match=f"{gpu} has no {dtype} products") as refused:
+            wanted.simulate()
+        assert "bf16" in refused.value.hint
+
+
+def test_software_without_the_format_is_refused_with_those_that_it_has() -> None:
+    wanted = replace(scenario(dtype="fp8"), framework=sim.framework("megatron-lm-2021"))
+    with pytest.raises(UserError, match="megatron-lm-2021 has no fp8 products") as refused:
+        wanted.simulate()
+    assert refused.value.hint == "it has fp32, bf16, fp16"
+    with pytest.raises(UserError, match="'fp9' is no format of eight"):
+        sim.framework("none", low_precision={"formats": ["fp9"]})

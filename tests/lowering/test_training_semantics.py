@@ -1,0 +1,343 @@
+"""The second half of docs/semantics.md, sentence by sentence, read off the timelines of small runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import simulator as sim
+from simulator.fabrics.policy import policy_on
+from simulator.metrics.idle import BUBBLE, BUSY, OPTIMIZER, exposed
+from simulator.simulation.run import Run
+
+from ..small_scenarios import scenario, small_cluster, small_model
+
+TP2PP4 = {"tp": 2, "pp": 4, "dp": 1}
+
+
+def run_of(plan: dict[str, Any], *, model: Any = None, cluster: Any = None, job: Any = None, steps: int = 1, **more: Any) -> Run:
+    chosen = sim.Plan(**plan)
+    gpus = chosen.tp * chosen.pp * (chosen.dp or 1)
+    return scenario(model, cluster or small_cluster(max(1, gpus // 4)), chosen, job, **more).simulate(steps=steps)
+
+
+def frame(run: Run, rank: int) -> pd.DataFrame:
+    return run.timeline.to_pandas(ranks=[rank])
+
+
+def slots(rows: pd.DataFrame, phase: str, stage: int | None = None) -> pd.DataFrame:
+    """First start and last end of each slot of a phase, by microbatch, communication within the slot included."""
+    chosen = rows[(rows.phase == phase) & (rows.stream.isin(["compute", "tp"]))]
+    chosen = chosen if stage is None else chosen[chosen.stage == stage]
+    return chosen.groupby("microbatch").agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
+
+
+def test_t1_1_a_transfer_is_ready_when_its_slot_ends_with_its_collective() -> None:
+    run = run_of(TP2PP4)
+    rows = frame(run, 0)
+    sent = rows[rows.kind == "send"].set_index("microbatch")
+    ends = slots(rows, "F").end_ns
+    assert (sent.start_ns >= ends[sent.index]).all()
+    assert sent.start_ns.iloc[0] == ends[sent.index[0]]
+    exposed = run_of({**TP2PP4, "sequence_parallel": False, "overlap": sim.Overlap(tp=True)})
+    rows = frame(exposed, 6)
+    sent = rows[rows.kind == "send"].set_index("microbatch").start_ns
+    summed = rows[rows.block == "layer 6 qkv.dgrad.reduce"].set_index("microbatch").end_ns
+    assert (sent > summed[sent.index]).all()
+
+
+def test_t1_2_a_transfer_does_not_wait_for_the_receiver_and_the_consumer_waits_for_it() -> None:
+    run = run_of({"tp": 1, "pp": 2, "dp": 1}, cluster=small_cluster(1, gpus_per_node=2), job=sim.Job(256, 8, 1))
+    sender, receiver = frame(run, 0), frame(run, 1)
+    arrived = receiver[receiver.kind == "receive"].set_index("microbatch")
+    busy = receiver[receiver.stream == "compute"]
+    during = [((busy.start_ns < a.start_ns) & (busy.end_ns > a.start_ns)).any() for a in arrived.itertuples()]
+    assert any(during), "some transfer starts while the receiver computes"
+    assert (slots(receiver, "F").start_ns >= arrived.arrival_ns).all()
+    sent = sender[sender.kind == "send"].set_index("microbatch")
+    assert (sent.start_ns == arrived.start_ns).all()
+
+
+def test_t1_3_each_edge_and_kind_is_a_stream_in_the_senders_order() -> None:
+    run = run_of({"tp": 1, "pp": 4, "dp": 1, "chunks": 2, "schedule": "interleaved"}, cluster=small_cluster(1))
+    rows = frame(run, 1)
+    streams = set(rows[rows.kind.isin(["send", "receive"])].stream)
+    assert streams == {"activation 0>1", "activation 1>2", "gradient 1>0", "gradient 2>1"}
+    for _, sent in rows[rows.kind == "send"].groupby("stream"):
+        made = sent.sort_values("start_ns")
+        assert made.start_ns.is_monotonic_increasing
+        assert list(made.task) == sorted(made.task)
+
+
+@pytest.mark.parametrize(("sequence_parallel", "share"), [(False, 1), (True, 2)])
+def test_t1_4_the_payload_is_bsh_divided_only_with_sequence_parallelism(sequence_parallel: bool, share: int) -> None:
+    run = run_of({**TP2PP4, "sequence_parallel": sequence_parallel}, job=sim.Job(256, 16, 2))
+    rows = frame(run, 0)
+    assert set(rows[rows.kind == "send"].payload_bytes) == {2 * 256 * 512 * 2 // share}
+
+
+def test_t1_5_bytes_hold_the_edge_and_the_propagation_of_the_links_only_what_waits() -> None:
+    """What a small message takes beyond propagation, as NDR InfiniBand is known to, comes before the bytes."""
+    plan = {"tp": 1, "pp": 2, "dp": 1, "rank_order": "tp-pp-dp"}
+    wire_ns, propagation_ns = -(-256 * 512 * 2 // 450), 2 * 3000
+    for fabric in ("ideal", "ndr-ib"):
+        cluster = small_cluster(1, gpus_per_node=2, latency={"nvlink": "3 us"}, fabric=fabric)
+        run = run_of(plan, cluster=cluster)
+        rows = frame(run, 0)
+        sent = rows[rows.kind == "send"].iloc[0]
+        assert sent.arrival_ns - sent.end_ns == propagation_ns
+        if fabric == "ideal":
+            assert sent.end_ns - sent.start_ns == wire_ns
+        else:
+            known = policy_on(cluster).uncontended_time("sendrecv", "point_to_point", np.array([0, 0]), 256 * 512 * 2)
+            assert known
+            assert sent.arrival_ns - sent.start_ns == pytest.approx(known.seconds * 1e9, abs=2)
+            assert run.engine_timeline.expansion.graph.solo_ns[sent.task] > 0
+
+
+@pytest.mark.parametrize("collectives", ["fluid", "closed", "stepwise"])
+def test_t1_5_gpipe_on_two_stages_pays_the_latency_once_each_way(collectives: str) -> None:
+    """However many microbatches follow one another on the edge."""
+    plan = {"tp": 1, "pp": 2, "dp": 1, "schedule": "gpipe"}
+    how = {"job": sim.Job(256, 16, 1), "fidelity": sim.Fidelity(collectives=collectives)}
+    near, far = (
+        run_of(plan, cluster=small_cluster(1, gpus_per_node=2, latency={"nvlink": latency}), **how).observation.until_ns
+        for latency in ("0 us", "5 ms")
+    )
+    assert far - near == 2 * (2 * 5_000_000)
+
+
+def test_t2_1_and_2_buckets_are_reduced_when_ready_in_backward_order() -> None:
+    run = run_of({"tp": 1, "pp": 2, "dp": 2}, model=small_model(layers=8))
+    rows = frame(run, 0)
+    reduced = rows[rows.kind == "all_reduce"].sort_values("start_ns")
+    assert list(reduced.block) == [*(f"layer {i} gradients" for i in (3, 2, 1, 0)), "embedding gradients"]
+    assert set(reduced.stream) == {"dp"}
+    model = small_model(layers=8)
+    assert set(reduced.payload_bytes) == {model.layer_parameters * 4, model.embedding_parameters * 4}
+    last = rows[rows.phase == "B"].microbatch.max()
+    backward = rows[(rows.phase == "B") & (rows.microbatch == last)]
+    for layer in range(4):
+        weights = backward[backward.block.str.startswith(f"layer {layer} ") & backward.block.str.endswith("wgrad")]
+        bucket = reduced[reduced.block == f"layer {layer} gradients"].iloc[0]
+        assert bucket.start_ns >= weights.end_ns.max()
+    first = reduced.iloc[0]
+    assert first.start_ns == backward[backward.block == "layer 3 attention_norm.dgrad"].end_ns.iloc[0]
+    assert first.start_ns < backward.end_ns.max()
+
+
+def test_t2_3_without_overlap_everything_is_reduced_after_the_last_backward() -> None:
+    run = run_of({"tp": 1, "pp": 2, "dp": 2, "overlap": sim.Overlap(dp=False)})
+    rows = frame(run, 0)
+    reduced = rows[rows.kind == "all_reduce"]
+    assert len(reduced) == 1
+    assert reduced.start_ns.iloc[0] == rows[rows.phase == "B"].end_ns.max()
+    model = small_model()
+    assert reduced.payload_bytes.iloc[0] == (4 * model.layer_parameters + model.embedding_parameters) * 4
+
+
+def test_t2_4_zero1_scatters_updates_shares_and_gathers() -> None:
+    job = sim.Job(256, 16, 1, "bf16")
+    whole, sharded = (
+        run_of({"tp": 1, "pp": 1, "dp": 4, "sharding": s}, cluster=small_cluster(1), job=job) for s in ("none", "zero1")
+    )
+    rows = frame(sharded, 0)
+    assert set(rows[rows.stream == "dp"].kind) == {"reduce_scatter", "all_gather"}
+    adam = rows[rows.phase == "optimizer"].iloc[0]
+    gathers = rows[rows.kind == "all_gather"]
+    assert (gathers.start_ns >= adam.end_ns).all()
+    assert gathers.payload_bytes.sum() == small_model().parameters * 2
+    assert adam.end_ns - adam.start_ns < _adam_ns(whole) / 3
+    assert sharded.memory[0].optimizer_bytes * 4 == pytest.approx(whole.memory[0].optimizer_bytes, rel=1e-6)
+
+
+def _adam_ns(run: Run) -> int:
+    adam = frame(run, 0).query("phase == 'optimizer'").iloc[0]
+    return int(adam.end_ns - adam.start_ns)
+
+
+def test_t2_5_tied_embeddings_are_all_reduced_between_the_ends() -> None:
+    tied = run_of({"tp": 2, "pp": 2, "dp": 1}, model=small_model(tied_embeddings=True))
+    free = run_of({"tp": 2, "pp": 2, "dp": 1})
+    for rank in (0, 2):
+        rows = frame(tied, rank)
+        sync = rows[rows.stream == "embedding"]
+        assert list(sync.payload_bytes) == [4096 * 512 * 4 // 2]
+        assert (rows[rows.phase == "optimizer"].start_ns >= sync.end_ns.iloc[0]).all()
+    assert "embedding" not in set(frame(free, 0).stream)
+
+
+def test_t3_1_every_optimizer_waits_for_all_reductions() -> None:
+    run = run_of({"tp": 2, "pp": 2, "dp": 2})
+    everything = run.timeline.to_pandas()
+    reductions = everything[everything.phase.isin(["B"]) | everything.block.str.endswith("gradients")]
+    starts = everything[everything.phase == "optimizer"].start_ns
+    assert set(starts) == {reductions.end_ns.max()}
+
+
+PLANS: list[dict[str, Any]] = [
+    {"tp": 2, "pp": 4, "dp": 1},
+    {"tp": 2, "pp": 2, "dp": 2, "sharding": "zero1"},
+    {"tp": 1, "pp": 4, "dp": 2, "chunks": 2, "schedule": "interleaved"},
+    {"tp": 1, "pp": 4, "dp": 2, "overlap": sim.Overlap(pp=False, dp=False)},
+    {"tp": 4, "pp": 1, "dp": 2, "overlap": sim.Overlap(tp=True)},
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_t4_4_busy_exposed_bubble_and_optimizer_are_the_step(plan: dict[str, Any], steps: int) -> None:
+    run = run_of(plan, steps=steps, perturb=(sim.Perturb(rank=1, speed=0.8),))
+    assert (run.time_by_cause.ns >= 0).all()
+    assert (run.time_by_cause.ns.sum(axis=1) == run.observation.window_ns).all()
+
+
+def test_t4_1_to_3_idle_time_has_the_cause_that_it_has() -> None:
+    """One replica, no tensor parallelism, free links: all idle time is bubble, and it is (P - 1)/(M + P - 1)."""
+    fast = small_cluster(1, intra_node="NVSwitch 10 TB/s", latency={"nvlink": "0.0001 ns"})
+    model = small_model(layers=4, vocab=128, hidden=2048, heads=16, kv_heads=16, ffn_hidden=8192)
+    run = run_of({"tp": 1, "pp": 4, "dp": 1}, model=model, cluster=fast, job=sim.Job(512, 8, 1))
+    spent = run.time_by_cause
+    assert run.metrics.exposed_s["pp"] < 1e-5
+    assert run.metrics.bubble_fraction == pytest.approx(3 / 11, rel=0.1)
+    assert (spent.of(BUSY) + spent.of(BUBBLE) + spent.of(OPTIMIZER) + spent.of("pp") == run.observation.window_ns).all()
+
+
+def test_t4_1_a_transfer_on_its_way_outlasts_what_ended_after_its_bytes() -> None:
+    """Half the speed before it lets the second stage wait between microbatches, for bytes that left while it still computed."""
+    cluster, perturb = small_cluster(1, gpus_per_node=2, latency={"nvlink": "5 ms"}), (sim.Perturb(rank=0, speed=0.5),)
+    how = {"cluster": cluster, "job": sim.Job(256, 8, 1), "perturb": perturb}
+    run = run_of({"tp": 1, "pp": 2, "dp": 1, "schedule": "gpipe"}, **how)
+    pieces, _ = exposed(run.observation)
+    waited = {(a, b) for which, a, b in zip(pieces.which, pieces.from_ns, pieces.until_ns, strict=True) if which == 1}
+    forward = slots(frame(run, 1), "F")
+    gaps = list(zip(forward.end_ns[:-1], forward.start_ns[1:], strict=True))
+    assert all(begin < end for begin, end in gaps)
+    assert waited >= set(gaps)
+
+
+def test_t4_2_slow_links_are_exposed_and_not_bubble() -> None:
+    fast = run_of({"tp": 1, "pp": 1, "dp": 4}, cluster=small_cluster(1))
+    slow = run_of({"tp": 1, "pp": 1, "dp": 4}, cluster=small_cluster(1, intra_node="NVSwitch 1 GB/s"))
+    assert slow.metrics.exposed_s["dp"] > 10 * fast.metrics.exposed_s["dp"]
+    assert slow.metrics.bubble_fraction == fast.metrics.bubble_fraction == 0
+    longer = slow.metrics.step_time_s - fast.metrics.step_time_s
+    assert slow.metrics.exposed_s["dp"] - fast.metrics.exposed_s["dp"] == pytest.approx(longer, rel=1e-9)
+
+
+def test_t4_2_a_transfer_is_in_progress_until_it_has_arrived() -> None:
+    """Bytes over both NVLinks take hardly any time here, their propagation 0.2 ms."""
+    cluster = small_cluster(1, gpus_per_node=2, latency={"nvlink": "100 us"})
+    seen = run_of({"tp": 1, "pp": 2, "dp": 1}, cluster=cluster, job=sim.Job(256, 8, 1)).observation
+    pieces, _ = exposed(seen)
+    times = seen.timeline.times
+    first = np.flatnonzero(pieces.which == 1)[0]
+    task = pieces.task[first]
+    assert pieces.from_ns[first] == times.start_ns[task]
+    assert pieces.until_ns[first] == times.arrival_ns[task] == times.end_ns[task] + 200_000
+    assert seen.until_ns == times.makespan_ns
+
+
+def test_t4_3_waiting_for_a_slow_stage_is_bubble() -> None:
+    even = run_of({"tp": 1, "pp": 2, "dp": 1}, cluster=small_cluster(1, gpus_per_node=2))
+    uneven = run_of(
+        {"tp": 1, "pp": 2, "dp": 1}, cluster=small_cluster(1, gpus_per_node=2), perturb=(sim.Perturb(rank=1, speed=0.5),)
+    )
+    assert uneven.metrics.bubble_fraction > even.metrics.bubble_fraction
+    assert uneven.time_by_cause.of(BUBBLE)[0] > uneven.time_by_cause.of(BUBBLE)[1]
+
+
+@pytest.mark.parametrize(("layers", "pp", "chunks", "shares"), [
+    (8, 4, 1, [2, 2, 2, 2]),
+    (10, 4, 1, [3, 3, 2, 2]),
+    (11, 2, 2, [3, 3, 3, 2]),
+    (126, 16, 1, [8] * 14 + [7] * 2),
+])  # fmt: skip
+def test_t5_1_layers_left_over_go_one_each_to_the_first_stages(layers: int, pp: int, chunks: int, shares: list[int]) -> None:
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    of = scenario(small_model(layers=layers), small_cluster(max(1, pp // 4), **({"gpus_per_node": pp} if pp < 4 else {})),
+                  sim.Plan(pp=pp, chunks=chunks, schedule=schedule), sim.Job(64, pp, 1))  # fmt: skip
+    stages = of.simulate().program.stages
+    assert [stage.layers for stage in stages] == shares
+    assert [stage.first_layer for stage in stages] == np.cumsum([0, *shares[:-1]]).tolist()
+    assert [stage.embedding for stage in stages] == [True] + [False] * (len(shares) - 1)
+    assert [stage.head for stage in stages] == [False] * (len(shares) - 1) + [True]
+
+
+def test_t5_2_naive_is_serial() -> None:
+    run = run_of({"tp": 1, "pp": 4, "dp": 1, "schedule": "naive"}, cluster=small_cluster(1))
+    everything = run.timeline.to_pandas().query("stream == 'compute' and phase in ['F', 'B']").sort_values("start_ns")
+    assert (everything.start_ns.iloc[1:].to_numpy() >= everything.end_ns.iloc[:-1].to_numpy()).all()
+
+
+def test_t5_3_slots_run_in_the_order_of_the_schedule() -> None:
+    run = run_of({"tp": 1, "pp": 4, "dp": 1}, cluster=small_cluster(1))
+    rows = frame(run, 2).query("stream == 'compute' and phase in ['F', 'B']").sort_values("start_ns")
+    order = [f"{phase}{m}" for phase, m in dict.fromkeys(zip(rows.phase, rows.microbatch, strict=True))]
+    assert order[:6] == ["F0", "F1", "B0", "F2", "B1", "F3"]
+
+
+def collectives(rows: pd.DataFrame, phase: str, layer: str = "layer 1 ") -> list[tuple[str, str]]:
+    """(kind, block) of one layer's tensor-parallel collectives in one slot, in order."""
+    chosen = rows[(rows.stream == "tp") & (rows.phase == phase) & (rows.microbatch == 0) & rows.block.str.startswith(layer)]
+    return [(r.kind, r.block.removeprefix(layer)) for r in chosen.sort_values(["start_ns", "task"]).itertuples()]
+
+
+def test_t6_1_all_reduces_stand_where_megatron_has_them() -> None:
+    rows = frame(run_of({"tp": 4, "pp": 1, "dp": 1, "sequence_parallel": False}, cluster=small_cluster(1)), 0)
+    assert collectives(rows, "F") == [("all_reduce", "attention_out.reduce"), ("all_reduce", "mlp_down.reduce")]
+    assert collectives(rows, "B") == [("all_reduce", "mlp_up.dgrad.reduce"), ("all_reduce", "qkv.dgrad.reduce")]
+
+
+def test_t6_2_embedding_and_loss_have_their_own() -> None:
+    rows = frame(run_of({"tp": 4, "pp": 1, "dp": 1, "sequence_parallel": False}, cluster=small_cluster(1)), 0)
+    first = rows[(rows.stream == "tp") & (rows.microbatch == 0) & (rows.phase == "F")]
+    assert "embedding.reduce" in set(first.block)
+    loss = first[first.block.str.startswith("cross_entropy")]
+    assert list(loss.payload_bytes) == [256 * 4] * 3
+
+
+def test_t6_3_sequence_parallelism_scatters_and_gathers() -> None:
+    rows = frame(run_of({"tp": 4, "pp": 1, "dp": 1}, cluster=small_cluster(1)), 0)
+    assert collectives(rows, "F") == [
+        ("all_gather", "qkv.gather"), ("reduce_scatter", "attention_out.reduce"),
+        ("all_gather", "mlp_up.gather"), ("reduce_scatter", "mlp_down.reduce"),
+    ]  # fmt: skip
+    assert collectives(rows, "B") == [
+        ("all_gather", "mlp_down.dgrad.gather"), ("all_gather", "mlp_up.dgrad.regather"),
+        ("reduce_scatter", "mlp_up.dgrad.reduce"), ("all_gather", "attention_out.dgrad.gather"),
+        ("all_gather", "qkv.dgrad.regather"), ("reduce_scatter", "qkv.dgrad.reduce"),
+    ]  # fmt: skip
+    assert set(rows[rows.stream == "tp"].payload_bytes) == {256 * 512 * 2, 256 * 4}
+
+
+def test_t6_4_overlap_hides_the_sum_behind_the_weight_gradient() -> None:
+    exposed = run_of({"tp": 4, "pp": 1, "dp": 1}, cluster=small_cluster(1))
+    hidden = run_of({"tp": 4, "pp": 1, "dp": 1, "overlap": sim.Overlap(tp=True)}, cluster=small_cluster(1))
+    assert hidden.metrics.exposed_s["tp"] < exposed.metrics.exposed_s["tp"]
+    assert hidden.metrics.busy_s == pytest.approx(exposed.metrics.busy_s)
+    rows = frame(exposed, 0)
+    kernels, comm = rows[rows.stream == "compute"], rows[rows.stream == "tp"]
+    for c in comm.itertuples():
+        assert not ((kernels.start_ns < c.end_ns) & (kernels.end_ns > c.start_ns)).any()
+    rows = frame(hidden, 0).set_index("block")
+    one = rows[(rows.phase == "B") & (rows.microbatch == 0)]
+    assert one.loc["layer 1 mlp_up.wgrad"].start_ns == one.loc["layer 1 mlp_up.dgrad"].end_ns
+    assert one.loc["layer 1 mlp_up.dgrad.reduce"].start_ns == one.loc["layer 1 mlp_up.dgrad"].end_ns
+    assert one.loc["layer 1 mlp_norm.dgrad"].start_ns >= one.loc["layer 1 mlp_up.dgrad.reduce"].end_ns
+    assert one.loc["layer 1 mlp_up.dgrad.regather"].start_ns <= one.loc["layer 1 mlp_up.dgrad"].start_ns
+
+
+def test_t6_4_the_weight_gradient_waits_for_the_gather_of_its_kept_input() -> None:
+    """On slow links the gather ends long after the input gradient beside it."""
+    slow = small_cluster(1, intra_node="NVSwitch 5 GB/s")
+    rows = frame(run_of({"tp": 4, "pp": 1, "dp": 1, "overlap": sim.Overlap(tp=True)}, cluster=slow), 0).set_index("block")
+    one = rows[(rows.phase == "B") & (rows.microbatch == 0)]
+    for layer in range(8):
+        for product in ("qkv", "mlp_up"):
+            name = f"layer {layer} {product}"
+            gathered, computed = one.loc[f"{name}.dgrad.regather"].end_ns, one.loc[f"{name}.dgrad"].end_ns
+            assert computed < gathered <= one.loc[f"{name}.wgrad"].start_ns

@@ -1,0 +1,53 @@
+"""The README's transcripts: what follows a command in it is what the command prints.
+
+python -m tests.project.readme      # writes the present outputs into README.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+from simulator.cli import run
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+CONSOLE = re.compile(r"```console\n(.*?)```", re.S)
+PYTHON = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.S)
+TOOK = re.compile(r"^(took +).*$", re.M)
+
+
+def transcript(block: str) -> str:
+    """A console block with its `$ trainsim` commands run again. Other commands stay as they are."""
+    commands = [line for line in block.splitlines() if line.startswith("$ ")]
+    return "\n\n".join(f"{line}\n{said(line)}".rstrip() if line.startswith("$ trainsim ") else line for line in commands) + "\n"
+
+
+def said(line: str) -> str:
+    """What a command prints on both streams, with the time that it took left open."""
+    words = shlex.split(line.removeprefix("$ trainsim "), comments=True)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        run(words)
+    return TOOK.sub(r"\1...", out.getvalue()).rstrip()
+
+
+def printed(code: str) -> str:
+    """What a Python block prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "README.md", "exec"), {})
+    return out.getvalue()
+
+
+def rendered(text: str) -> str:
+    """The README with every transcript made anew."""
+    makes = re.compile(r"^\$ make", re.M)
+    text = CONSOLE.sub(lambda m: m[0] if makes.search(m[1]) else f"```console\n{transcript(m[1])}```", text)
+    return PYTHON.sub(lambda m: f"```python\n{m[1]}```\n\n```text\n{printed(m[1])}```", text)
+
+
+if __name__ == "__main__":
+    README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")

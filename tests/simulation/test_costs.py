@@ -1,0 +1,276 @@
+"""The costs of a run's kernels: they add up to the time that its ranks compute, and their errors to its band."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simulator as sim
+from simulator.config import fit_files, shipped_fits
+from simulator.costs.kernels.estimator import Estimator
+from simulator.errors import UserError
+from simulator.kernels import Attention, Gemm, Kernel, Rowwise
+from simulator.simulation import assemble
+from simulator.simulation.costs.kernel_costs import OpCost, spans
+from simulator.simulation.costs.uncertainty import STANDARD_ERRORS, provenance_lines, step_interval_s
+from simulator.simulation.costs.uncertainty import collective_provenance as of_collectives
+from simulator.simulation.costs.uncertainty import kernel_provenance as of_kernels
+from simulator.simulation.runnable import load_one as load
+from simulator.units import show_s
+
+from ..commandline import SMALL, trainsim
+from ..small_scenarios import scenario, small_cluster
+
+
+@pytest.mark.parametrize("plan", [sim.Plan(tp=2, pp=2, dp=1), sim.Plan(tp=1, pp=4, schedule="zb-h1"), sim.Plan(tp=4)])
+def test_costs_add_up_to_the_time_at_work(plan: sim.Plan) -> None:
+    run = scenario(plan=plan, cluster=small_cluster(1)).simulate()
+    total_s = sum(cost.seconds for cost in run.kernel_costs) / run.program.ranks
+    rows = run.timeline.to_pandas()
+    computing = rows[rows.stream == "compute"]
+    assert total_s == pytest.approx((computing.end_ns - computing.start_ns).sum() / 1e9 / run.gpus, rel=1e-4)
+    low, high = run.step_time_interval_s
+    assert low < run.metrics.step_time_s < high
+    assert high - run.metrics.step_time_s < run.metrics.busy_s
+
+
+def test_costs_on_the_command_line() -> None:
+    said = trainsim("run", "llama3-70b-64xh100", "--costs")
+    assert "mlp_up.wgrad" in said.out
+    assert "  standard error\n" in said.out
+    assert "measured" in said.out
+    assert max(map(len, said.out.splitlines())) < 160
+    (row,) = re.findall(r"^mlp_up .* (\d+)  measured", said.out, re.MULTILINE)
+    assert re.search(rf"^model +{row}  gemm: bf16 any of h100$", said.out, re.MULTILINE)
+    record = trainsim("run", "llama3-70b-64xh100", "--costs", "--json").record
+    assert {"name", "calls", "seconds", "model", "provenance", "sigma"} <= set(record["costs"][0])
+    low, high = record["step_time_interval_s"]
+    assert low < record["step_time_s"] < high
+
+
+def test_every_line_of_the_list_is_told_apart_and_readable() -> None:
+    """By what it is, its shape and the pipeline ranks that run it; no shape is a Python value."""
+    record = trainsim("run", "llama3-70b-64xh100", "--costs", "--json").record
+    lines = [(cost["name"], cost["shape"], cost["ranks"]) for cost in record["costs"]]
+    assert len(lines) == len(set(lines))
+    assert ("mlp_up", "8192 x 7168 x 8192", "0-7") in lines
+    assert ("attention", "1 x 8192 tokens, 8 heads of 128, 1 of keys, causal", "0-7") in lines
+    assert [ranks for name, _, ranks in lines if name == "adam"] == ["1-6", "7", "0"]
+    assert not any("=" in shape for _, shape, _ in lines)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [
+        (Gemm(1, 2, 3, 2, batch=4, dtype="fp8"), "4 times 1 x 2 x 3 in fp8"),
+        (Rowwise("adam", 5, 1, 4, 30), "5 x 1, 30 bytes each"),
+        (Attention(1, 2, 8, 8, 64, False, 2, prefix=6), "1 x 2 tokens after 6, 8 heads of 64, full"),
+    ],
+)
+def test_shapes_in_words(kernel: Kernel, shape: str) -> None:
+    assert kernel.shape == shape
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_spans_hold_their_numbers_and_no_others(numbers: set[int]) -> None:
+    ends = [[int(n) for n in part.split("-")] for part in spans(numbers).split(", ")]
+    assert {n for span in ends for n in range(span[0], span[-1] + 1)} == numbers
+    assert all(later[0] > earlier[-1] + 1 for earlier, later in pairwise(ends))
+
+
+def test_jobs_side_by_side_list_the_costs_of_each_alone(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.yaml"
+    model, job = "{layers: 4, hidden: 1024, heads: 16, vocab: 32000}", "{sequence_length: 1024, global_batch: 8}"
+    entry = f"  - {{name: %s, model: {model}, plan: {{tp: %d}}, job: {job}, gpus: 8}}\n"
+    jobs.write_text("cluster: {name: dgx-h100, nodes: 2}\njobs:\n" + entry % ("one", 2) + entry % ("two", 8))
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(f"model: {model}\ncluster: {{name: dgx-h100, nodes: 1}}\nplan: {{tp: 8}}\njob: {job}\n")
+    plain, record = (trainsim("run", jobs, *more, "--json").record for more in ((), ("--costs",)))
+    assert [set(b) - set(a) for a, b in zip(plain["jobs"], record["jobs"], strict=True)] == [{"costs"}] * 2
+    assert record["jobs"][1]["costs"] == trainsim("run", alone, "--costs", "--json").record["costs"]
+    lines = trainsim("run", jobs, "--costs").out.splitlines()
+    assert [line for line in lines if line in ("one", "two")] == ["one", "two"]
+
+
+# Whose word it is -----------------------------------------------------------------------------------------------------------
+
+
+def cost_of(seconds: float, provenance: str, *, extrapolated: bool = False) -> OpCost:
+    return OpCost("one", "", 1, seconds, seconds, "model", provenance, 0.1, extrapolated)
+
+
+def test_shares_are_of_time() -> None:
+    shares = of_kernels([cost_of(6, "measured"), cost_of(3, "transferred"), cost_of(1, "roofline", extrapolated=True)])
+    assert shares == {"measured": 0.6, "transferred": 0.3, "roofline": 0.1, "extrapolated": 0.1}
+    assert of_collectives([cost_of(1, "interpolated"), cost_of(3, "theoretical")])["theoretical"] == 0.75
+    assert sum(of_collectives([]).values()) == 0
+
+
+def test_the_line_is_there_only_if_something_is_not_measured() -> None:
+    all_measured, all_known = of_kernels([cost_of(1, "measured")]), of_collectives([cost_of(1, "interpolated")])
+    assert provenance_lines(all_measured, all_known) == provenance_lines(of_kernels([]), of_collectives([])) == []
+    ((_, said),) = provenance_lines(of_kernels([cost_of(1, "measured", extrapolated=True), cost_of(999, "measured")]), all_known)
+    assert said == "kernels 100% measured, <1% extrapolated"
+    ((_, said),) = provenance_lines(all_measured, of_collectives([cost_of(999, "interpolated"), cost_of(1, "theoretical")]))
+    assert said == "collectives >99% interpolated, <1% theoretical"
+
+
+def test_a_run_says_whose_word_it_is() -> None:
+    said, record = trainsim("run", "llama3-70b-64xh100"), trainsim("run", "llama3-70b-64xh100", "--json").record
+    shares = record["cost_provenance"]
+    assert list(shares) == ["measured", "transferred", "roofline", "extrapolated"]
+    assert shares["measured"] + shares["transferred"] + shares["roofline"] == pytest.approx(1)
+    assert sum(record["collective_provenance"].values()) == pytest.approx(1)
+    of_kernels = f"kernels {shares['measured']:.0%} measured, {shares['transferred']:.0%} transferred"
+    assert re.search(rf"^provenance +{of_kernels}; coll", said.out, re.MULTILINE)
+    lent = trainsim("run", "llama3-70b-64xh100", "--set", "cluster.gpu=h200", "--json").record["cost_provenance"]
+    assert lent["transferred"] == pytest.approx(1)
+
+
+# What belongs to one machine ------------------------------------------------------------------------------------------------
+
+
+def profile_of(gpu: str, path: Path) -> Path:
+    path.write_text(fit_files.text(gpu, shipped_fits.shipped().fits["h100"], "mine"))
+    return path
+
+
+def test_a_profile_is_on_record(tmp_path: Path) -> None:
+    """Its path and what stood in it; nothing without one."""
+    (tmp_path / "plain.yaml").write_text(SMALL)
+    mine = profile_of("h100", tmp_path / "mine.yaml")
+    setting = ("--set", f"cluster.gpu.profile={mine}")
+    plain = trainsim("run", tmp_path / "plain.yaml", "--json").record["scenario"]["cluster"]
+    first = trainsim("run", tmp_path / "plain.yaml", *setting, "--json").record["scenario"]["cluster"]
+    profiled = re.escape(f"{mine} ({first['profile_hash']}) for the kernels of h100")
+    assert re.search(rf"^profile +{profiled}$", trainsim("run", tmp_path / "plain.yaml", *setting).out, re.MULTILINE)
+    mine.write_text(mine.read_text() + "# again\n")
+    second = trainsim("run", tmp_path / "plain.yaml", *setting, "--json").record["scenario"]["cluster"]
+    assert not {"profile", "profile_hash", "site_scalar"} & set(plain)
+    assert first["profile"] == str(mine)
+    assert first["profile_hash"] != second["profile_hash"]
+    assert {**first, "profile_hash": ""} == {**second, "profile_hash": ""}
+
+
+@pytest.mark.parametrize("gpu", ["h200", "a100-80gb"])
+def test_a_profile_of_another_gpu_is_refused_where_it_stands(tmp_path: Path, gpu: str) -> None:
+    mine = profile_of("h100", tmp_path / "mine.yaml")
+    file = tmp_path / "run.yaml"
+    file.write_text(SMALL.replace("nodes: 2", f"nodes: 2, gpu: {{name: {gpu}, profile: mine.yaml}}").replace("pp: 2", "pp: two"))
+    said = trainsim("run", file)
+    assert said.code == 2
+    assert "run.yaml:2:" in said.err
+    assert "run.yaml:3:" in said.err, "with whatever else is wrong"
+    assert f"holds kernels of h100, not of {gpu}" in said.err
+    assert f"--gpu {gpu}" in said.err
+    inline = file.read_text().replace(
+        "{name: dgx-h100, nodes: 2, gpu: {", "{gpus_per_node: 8, intra_node: NVSwitch 450 GB/s, gpu: {"
+    )
+    file.write_text(inline.replace(f"name: {gpu}, ", "").replace("pp: two", "pp: 2"))
+    assert "not of a GPU without a name" in trainsim("run", file).err
+    with pytest.raises(UserError, match="not of"):
+        sim.cluster("dgx-h100", gpu={"name": gpu, "profile": str(mine)})
+
+
+def test_the_scalar_of_a_site_is_on_record_and_multiplies_the_kernels(tmp_path: Path) -> None:
+    (tmp_path / "plain.yaml").write_text(SMALL)
+    setting = ("--set", "cluster.gpu.site_scalar=1.25")
+    runs = [trainsim("run", tmp_path / "plain.yaml", *more, "--json", "--costs").record for more in ((), setting)]
+    assert runs[1]["scenario"]["cluster"]["site_scalar"] == 1.25
+    assert runs[1]["busy_s"] == pytest.approx(1.25 * runs[0]["busy_s"], rel=1e-4)
+    each = [[cost["seconds_each"] for cost in run["costs"] if not cost["axis"]] for run in runs]
+    assert each[1] == pytest.approx([1.25 * one for one in each[0]])
+    lines = [trainsim("run", tmp_path / "plain.yaml", *more).out for more in ((), setting)]
+    assert ["every kernel takes 1.25 times as long" in out for out in lines] == [False, True]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", ".nan", ".inf", "fast", "1 us"])
+def test_a_scalar_is_a_number_above_nothing(tmp_path: Path, value: str) -> None:
+    (tmp_path / "plain.yaml").write_text(SMALL)
+    said = trainsim("run", tmp_path / "plain.yaml", "--set", f"cluster.gpu.site_scalar={value}")
+    assert said.code == 2
+    assert "site_scalar" in said.err
+
+
+def test_collectives_take_alone_what_the_list_says() -> None:
+    run = load("llama3-70b-64xh100", ["fidelity.collectives=closed", "job.global_batch=8"]).simulate()
+    rows = run.timeline.to_pandas([0])
+    gathers = rows[(rows.stream == "tp") & (rows.kind == "all_gather")]
+    (cost,) = (cost for cost in run.collective_costs if cost.name == "tp all_gather")
+    assert ((gathers.end_ns - gathers.start_ns) / 1e9).tolist() == pytest.approx([cost.seconds_each] * len(gathers), abs=1.001e-9)
+    assert cost.provenance == "interpolated"
+
+
+def test_the_band_holds_what_is_waited_for_and_nothing_else() -> None:
+    def cost(sigma: float, axis: str = "") -> OpCost:
+        return OpCost("one", "", 1, 1.0, 1.0, "model", "measured", sigma, False, axis)
+
+    def width_s(sigma: float, exposed_s: float, bubble: float = 0.0, axis: str = "tp") -> float:
+        low, high = step_interval_s(10.0, [cost(0.1)], [cost(sigma, axis)], {axis: exposed_s}, 1, bubble)
+        assert (low + high) / 2 == pytest.approx(10.0)
+        return high - low
+
+    assert width_s(0.3, 0.0) == pytest.approx(2 * STANDARD_ERRORS * 0.1)
+    assert width_s(0.3, 2.0) == pytest.approx(2 * STANDARD_ERRORS * (0.1**2 + 0.6**2) ** 0.5)
+    assert width_s(0.1, 2.0) < width_s(0.3, 2.0)
+    assert width_s(0.3, 2.0, 0.75) == pytest.approx(4 * width_s(0.3, 2.0))
+    assert width_s(0.3, 2.0, 0.75, "dp") == pytest.approx(2 * STANDARD_ERRORS * (0.4**2 + 0.6**2) ** 0.5)
+
+
+def test_t3_5_the_range_of_a_step_is_two_standard_errors_to_each_side() -> None:
+    """Of one GPU, which waits for nobody: those of one model's kernels added up, models independent; and the summary says so."""
+    run = scenario(cluster=small_cluster(1, gpus_per_node=1)).simulate()
+    assert not run.collective_costs
+    models = {cost.model for cost in run.kernel_costs}
+    each_s = [sum(cost.seconds * cost.sigma for cost in run.kernel_costs if cost.model == model) for model in models]
+    assert len(each_s) > 1
+    low, high = run.step_time_interval_s
+    assert high - run.metrics.step_time_s == pytest.approx(2 * sum(error_s**2 for error_s in each_s) ** 0.5)
+    assert run.metrics.step_time_s - low == pytest.approx(high - run.metrics.step_time_s)
+    assert dict(run.summary)["step time"].endswith(f"{show_s(low)} to {show_s(high)} within two standard errors")
+
+
+@pytest.mark.parametrize("batch", [8, 32, 256])
+def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> None:
+    """One error for all kernels, and nothing else, with much of a bubble or little. Nearly: the last stage has the head, for
+    whose kernels alone the others wait."""
+    run, slower = (
+        load("llama3-70b-64xh100", [f"job.global_batch={batch}", *more]).simulate()
+        for more in ((), ("cluster.gpu.site_scalar=1.1",))
+    )
+    costs = [replace(cost, model="one", sigma=0.05) for cost in run.kernel_costs]
+    low, high = step_interval_s(run.metrics.step_time_s, costs, [], {}, run.program.ranks, run.metrics.bubble_fraction)
+    assert (high - low) / 2 == pytest.approx(slower.metrics.step_time_s - run.metrics.step_time_s, rel=0.2)
+
+
+def test_whatever_is_asked_of_a_run_it_is_bound_once_and_each_kernel_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, priced = Counter[str](), Counter[Kernel]()
+    binds, estimates = assemble.bind, Estimator.estimate
+
+    def bind(program: Any, *args: Any, **options: Any) -> Any:
+        bound["programs"] += 1
+        return binds(program, *args, **options)
+
+    def estimate(self: Estimator, kernel: Kernel) -> Any:
+        priced[kernel] += 1
+        return estimates(self, kernel)
+
+    monkeypatch.setattr(assemble, "bind", bind)
+    monkeypatch.setattr(Estimator, "estimate", estimate)
+    run = scenario(plan=sim.Plan(tp=2, pp=2, dp=2)).simulate()
+    assert run.as_dict()
+    assert run.summary
+    assert run.network.classes
+    assert run.network.waits is not None
+    assert run.kernel_costs
+    assert run.memory_over_time(0)
+    assert bound["programs"] == 1
+    assert set(priced.values()) == {1}

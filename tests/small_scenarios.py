@@ -1,0 +1,82 @@
+"""A small house to test in: a model of a few layers, a cluster of small nodes, and both ways to simulate it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import simulator as sim
+from simulator.binding.bind import Bound
+from simulator.engine import des
+from simulator.engine.fixed_durations import with_fixed_durations
+from simulator.engine.fold import Folded, fold, unfolded
+from simulator.engine.skeleton import Skeleton
+from simulator.engine.timeline import Times
+from simulator.simulation.assemble import bound_of, program_of
+from simulator.simulation.runnable import RunnableScenario
+
+
+def small_model(layers: int = 8, **changes: Any) -> Any:
+    shape = {"layers": layers, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn_hidden": 1408, "vocab": 4096, "gated_mlp": True}
+    return sim.model({**shape, **changes})
+
+
+def small_cluster(nodes: int = 2, **changes: Any) -> Any:
+    """Nodes of four H100s with a NIC each, two nodes to a pod; links at their face value, so that tests can do the sums."""
+    shape: dict[str, Any] = {
+        "gpu": "h100", "gpus_per_node": 4, "nodes": nodes, "intra_node": "NVSwitch 450 GB/s", "inter_node": "4x400 Gbit/s",
+        "shape": "rail-optimized", "nodes_per_pod": 2, "fabric": "ideal",
+    }  # fmt: skip
+    return sim.cluster({**shape, **changes})
+
+
+def scenario(model: Any = None, cluster: Any = None, plan: Any = None, job: Any = None, **more: Any) -> RunnableScenario:
+    return RunnableScenario(
+        model or small_model(),
+        cluster or small_cluster(),
+        plan or sim.Plan(),
+        job or sim.Job(sequence_length=256, global_batch=16),
+        **more,
+    )
+
+
+@dataclass(frozen=True)
+class Both:
+    """A scenario that was bound twice, simulated whole by one binding and folded by the other."""
+
+    whole: Folded
+    folded: Folded
+    whole_times: Times
+    folded_times: Times
+
+    @property
+    def classes(self) -> int:
+        return self.folded.expansion.ranks
+
+    def assert_equal(self) -> None:
+        """Every start, end and arrival of every row of every rank."""
+        assert self.whole.expansion.ranks == len(self.folded.class_of)
+        for rank in range(self.whole.expansion.ranks):
+            mine = self.whole.expansion.tasks_of(rank)
+            theirs = self.folded.expansion.tasks_of(int(self.folded.class_of[rank]))
+            np.testing.assert_array_equal(self.whole_times.start_ns[mine], self.folded_times.start_ns[theirs])
+            np.testing.assert_array_equal(self.whole_times.end_ns[mine], self.folded_times.end_ns[theirs])
+            np.testing.assert_array_equal(self.whole_times.arrival_ns[mine], self.folded_times.arrival_ns[theirs])
+
+
+def bound(of: RunnableScenario, steps: int | None = 1) -> Bound:
+    return bound_of(of, program_of(of, steps))
+
+
+def bound_twice(of: RunnableScenario, steps: int | None = 1) -> tuple[Skeleton, Skeleton]:
+    """What a scenario is bound to with every link, whether it can ever bind or not; and then as `simulate` binds it."""
+    both_ways = bound(of, steps)
+    return both_ways.every_link, both_ways.skeleton
+
+
+def both(whole: Skeleton, folded: Skeleton) -> Both:
+    """Two bindings of a scenario. The whole is simulated as it is; the folded with lone flows closed, as `simulate` does it."""
+    each, alike = unfolded(whole), fold(folded)
+    return Both(each, alike, des.simulate(each.expansion.graph), des.simulate(with_fixed_durations(alike.expansion.graph)))
