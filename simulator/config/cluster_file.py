@@ -165,7 +165,7 @@ class ClusterFile(Declared):
         for name, dims, points in (("dims", self.dims, self.nodes), ("node_dims", self.node_dims, self.gpus_per_node)):
             if dims and math.prod(dims) != points:
                 near = list(squarish(points, max(2, len(dims))))
-                yield name, f": {dims} is a torus of {math.prod(dims)}, not of {points}", f"{name}: {near}"
+                yield name, f": {list(dims)} is a torus of {math.prod(dims)}, not of {points}", f"{name}: {near}"
         yield from self._too_many()
         if self.shape_name == "wan" and self.wan is None:
             yield "wan", " is missing: it says what the sites are", 'wan: {sites: 2, bandwidth: "400 Gbit/s", latency: "20 ms"}'

@@ -47,16 +47,16 @@ def toy() -> Program:
     return Program((), {"little": body(1), "much": body(2)}, orders, {"dp": DP}, roles)
 
 
-def bound(program: Program, *, every_link: bool = False) -> Bound:
+def bound(program: Program) -> Bound:
     site: Site = replace(site_of(scenario(cluster=small_cluster(2))), cost=kernel_ns, host=None)
-    return bind(program, Mesh.of({"dp": 4, "tp": 2}, "tp-dp"), site, every_link=every_link)
+    return bind(program, Mesh.of({"dp": 4, "tp": 2}, "tp-dp"), site)
 
 
 def test_two_templates_in_one_stage_bind_and_fold_and_equal_the_unfolded_run() -> None:
     found = bound(toy())
     assert found.skeleton.program.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
     assert [labels.pipeline for labels in found.labels] == [0, 0]
-    compared = both(bound(toy(), every_link=True).skeleton, found.skeleton)
+    compared = both(found.every_link, found.skeleton)
     compared.assert_equal()
     assert compared.classes < len(compared.folded.class_of)
 
@@ -71,7 +71,7 @@ def test_who_does_less_waits_for_the_replica_that_does_more() -> None:
     np.testing.assert_array_equal(much.end_ns[::3], much.start_ns[1::3])
     assert (little.end_ns[::3] < little.start_ns[1::3]).all()
     seen = Observation(timeline, bound(toy()).labels)
-    assert seen.spent.of("imbalance of dp").max() > 0 == seen.spent.of("bubble").max()
+    assert seen.time_by_cause.of("imbalance of dp").max() > 0 == seen.time_by_cause.of("bubble").max()
 
 
 @pytest.mark.parametrize("pp", [1, 2])

@@ -12,6 +12,7 @@ import pytest
 import simulator as sim
 from simulator.config import yaml_source
 from simulator.errors import UserError
+from simulator.simulation.runnable import runnable
 
 from ..commandline import SMALL
 
@@ -85,7 +86,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str]] = {
     "a rank too many": (lambda: simulated(perturb=[sim.Perturb(16, 0.5)]), "perturb.0.rank: there is no rank 16", "0 to 15"),
     "a negative time": (lambda: simulated(perturb=[sim.Perturb(1, 0.5, from_s=-1)]), "perturb.0.from", "at least 0 s"),
     "no cluster": (lambda: sim.simulate(sim.model(SHAPE)), "cluster is null, not a cluster", 'sim.cluster("dgx-h100", nodes=8)'),
-    "a scenario as a model": (lambda: sim.simulate(a_scenario()), "model is an object of class Scenario", ".simulate()"),  # type: ignore[arg-type]
+    "a scenario as a model": (lambda: sim.simulate(a_scenario()), "model is an object of class RunnableScenario", ".simulate()"),  # type: ignore[arg-type]
     "a number as a perturbation": (lambda: simulated(perturb=3), "perturb is 3, not disturbances", "sim.Perturb(rank=13"),
     "nothing as a run": (lambda: sim.gantt(None), "what is null, not a run", "gantt(sim.simulate("),  # type: ignore[arg-type]
     "a model as a run": (lambda: sim.gantt(sim.model(SHAPE)), "what is an object of class Model", "gantt(sim.simulate("),  # type: ignore[arg-type]
@@ -145,7 +146,7 @@ def test_python_and_a_file_describe_the_same(tmp_path: Path) -> None:
     from_file, from_mapping = sim.load(file), sim.scenario(yaml_source.parse(SMALL, "s").data)
     assert from_file == from_mapping
     by_hand = simulated(sim.Plan(tp=2, pp=2))
-    assert by_hand.scenario == from_file
+    assert runnable(by_hand.scenario) == from_file
     assert by_hand.metrics == from_file.simulate().metrics
 
 

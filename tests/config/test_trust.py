@@ -229,7 +229,11 @@ def name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-MAY_EXECUTE = {"exec": {"outside"}, "compile": {"outside"}, "import_module": {"__init__", "cli", "catalog", "outside"}}
+MAY_EXECUTE = {
+    "exec": {"user_code"},
+    "compile": {"user_code"},
+    "import_module": {"__init__", "cli", "catalog", "family", "user_code"},
+}
 NEVER = {"eval", "__import__", "np.load", "pd.read_pickle", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 UNPICKLES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy"}
 

@@ -108,8 +108,8 @@ def test_the_command_tells_switches_from_the_vertices_of_the_graph(tmp_path: Pat
     assert record["switches"] == {"edge": 8, "aggregation": 8, "core": 4}
     assert (record["vertices"]["agg"], record["vertices"]["core"]) == (4, 1)
     assert "8 edge, 8 aggregation, 4 core" in trainsim("topology", file).out
-    assert "are one" in trainsim("topology", file).out
-    assert "are one" not in trainsim("topology", "dgx-h100", "--nodes", 2).out
+    assert "count as one" in trainsim("topology", file).out
+    assert "count as one" not in trainsim("topology", "dgx-h100", "--nodes", 2).out
 
 
 def test_classes_of_links_are_counted_by_rate() -> None:

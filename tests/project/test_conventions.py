@@ -20,7 +20,7 @@ TRAINING = re.compile(
 )
 MUTATORS = re.compile(r"add|append(left)?|clear|discard|extend|insert|pop(item|left)?|remove|reverse|setdefault|sort|update")
 SEEDED = {"BitGenerator", "Generator", "PCG64", "PCG64DXSM", "Philox", "SeedSequence"}
-MAY_WRITE = {"figures", "report", "study", "commands", "cli", "files"}
+MAY_WRITE = {"calibrate", "cli", "commands", "config", "figures", "files", "report"}
 WRITERS = {"write_text", "write_bytes", "mkdir", "touch", "unlink", "rename"}
 READERS = {"read_text", "read_bytes", "loadtxt", "read_csv"}
 TO_FILE_OR_BUFFER = {"savefig", "to_csv", "to_parquet"}
@@ -171,7 +171,7 @@ def writing(module: Module) -> Iterator[str]:
     """Files are written by figures, reports, studies and commands only, and whole: through files.atomic."""
     may = module.place in MAY_WRITE
     atomic = module.place == "files" or (may and "import atomic" in module.text)
-    say = "write through files.atomic" if may else "return the content; study or figures write it"
+    say = "write through files.atomic" if may else "return the content; calibrate, commands or figures write it"
     for call, name in calls(module):
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         opens = name.split(".")[-1] == "open" and name != "os.open" and any(_writes(a) for a in _arguments(call))
@@ -271,7 +271,7 @@ def test_no_file_speaks_of_one_machine() -> None:
     refuse(faults)
 
 
-CURRENT = "simulator/study/x.py"
+CURRENT = "simulator/calibrate/x.py"
 BROKEN: list[tuple[Rule, str, str]] = [
     (powers_of_ten, CURRENT, "x = y * 1e9"),
     (powers_of_ten, CURRENT, "x = 2.5e-6"),

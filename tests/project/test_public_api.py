@@ -51,5 +51,5 @@ def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
 
 
 def test_other_names_are_not_there() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'simulation'"):
-        _ = simulator.simulation
+    with pytest.raises(AttributeError, match="has no attribute 'simulator'"):
+        _ = simulator.simulator

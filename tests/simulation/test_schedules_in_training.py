@@ -17,7 +17,7 @@ import simulator as sim
 from simulator.config import catalog, feasible
 from simulator.errors import UserError
 from simulator.program.slot import Durations, Pair, Shape, Slot, lay_out
-from simulator.simulation.assemble import program_of, slot_durations
+from simulator.simulation.assemble import program_of, site_of, slot_durations
 from simulator.simulation.run import Run
 from simulator.study.schedule import evaluate
 
@@ -129,7 +129,7 @@ def test_t3_4_the_step_is_the_span_then_and_the_makespan_otherwise(name: str) ->
     plan = sim.Plan(tp=1, pp=4, dp=1, schedule=name, optimizer="post-validated")
     of = scenario(model, fast, plan, job)
     schedule, shape = catalog.module("schedules", name), feasible.schedule_shape(of)
-    bare = evaluate(lay_out(schedule, replace(shape, durations=slot_durations(of, schedule, shape))))
+    bare = evaluate(lay_out(schedule, replace(shape, durations=slot_durations(of, schedule, shape, site_of(of)))))
     run, waiting = of.simulate(), scenario(model, fast, replace(plan, optimizer="synchronised"), job).simulate()
     rows = waiting.timeline.to_pandas().query("phase == 'optimizer'")
     optimizer_s = ((rows.end_ns - rows.start_ns).to_numpy() / 1e9)[rows["rank"].argsort()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from simulator import validate
 from simulator.config.gpu_names import named
 from simulator.measurements.torch_trace import events, operators
 from simulator.validate import collectives, kernels, report
@@ -100,13 +100,14 @@ def test_a_kind_of_measurement_is_one_file(tmp_path: Path, monkeypatch: pytest.M
         "completed = lambda rows, own: rows\n"
         'measured = lambda row: float(row["tokens"])\n'
         'source_key = lambda row: row["gpus"]\n'
-        'predictor = lambda: lambda row: Predicted(100.0 * int(row["gpus"]))\n'
+        'predictions = lambda rows, own: [Predicted(100.0 * int(row["gpus"])) for row in rows]\n'
     )
     assert list(report.kinds()) == ["collectives", "kernels"]
-    monkeypatch.setattr(validate, "__path__", [*validate.__path__, str(tmp_path)])
+    package = import_module("simulator.validate")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     table = written(tmp_path / "table.csv", {"gpus": "8", "tokens": "1000"})
     (row,) = trainsim("validate", "--kind", "throughput", table, "--json").record["rows"]
     assert (row["predicted"], row["error"], row["unit"]) == (800.0, pytest.approx(-0.2), "tokens/s")
     said = trainsim("validate", "--kind", "throughput", table, "--gpu", "h100")
     assert (said.code, "say nothing about throughput" in said.err) == (2, True)
-    sys.modules.pop("simulator.study.validate.throughput")
+    sys.modules.pop("simulator.validate.throughput")
