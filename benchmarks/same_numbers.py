@@ -39,7 +39,8 @@ def battery() -> Iterator[tuple[str, dict[str, Any]]]:
     for cluster, nodes in CLUSTERS:
         plan = {"tp": 4, "pp": 2, "sharding": "zero1"}
         dtype = "fp16" if cluster == "dgx1-v100" else "bf16"
-        yield f"cluster {cluster}", _scenario(INLINE, {"name": cluster, "nodes": nodes}, plan, {"dtype": dtype})
+        job = {"dtype": dtype, "global_batch": 36} if cluster == "gb200-nvl72" else {"dtype": dtype}
+        yield f"cluster {cluster}", _scenario(INLINE, {"name": cluster, "nodes": nodes}, plan, job)
     for framework, overlaps in product(FRAMEWORKS, (True, False)):
         plan = {**LLAMA, "overlap": {"dp": overlaps, "tp": overlaps, "pp": overlaps}}
         yield f"framework {framework} overlap {overlaps}", {**_scenario(plan=plan), "framework": framework}
