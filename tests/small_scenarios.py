@@ -1,4 +1,4 @@
-"""A small house to test in: a model of a few layers, a cluster of small nodes, and both ways to simulate it."""
+"""A small scenario to test with: a model of a few layers, a cluster of small nodes, and both ways to simulate it."""
 
 from __future__ import annotations
 

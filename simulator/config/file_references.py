@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..errors import Fault, UserError, shown
 from ..fields import Declared
 from . import catalog
 from .document import Document, Mark, Place
-from .hugging_face import refuse_config
 from .reader import BARE, Boundary, examined
 from .yaml_source import read
 
@@ -21,6 +21,21 @@ MOST_DIGITS = 18
 """Of a number of a line or a column."""
 Step = Callable[[Document], Document]
 """A document with something in it replaced by what it stands for; raises `UserError` for what stands for nothing."""
+
+
+@cache
+def importers() -> tuple[Any, ...]:
+    """What reads the files of other programs."""
+    return tuple(catalog.modules("simulator.config.importers").values())
+
+
+def read_or_import(file: Path, kind: str) -> Document:
+    """A file of ours, or what an importer makes of one of another program."""
+    document = read(file)
+    for importer in importers():
+        if importer.recognises(document.data):
+            return Document(importer.imported(document.data, kind, str(file)), {(): Mark(str(file), 1, 1)})
+    return document
 
 
 @contextmanager
@@ -73,8 +88,7 @@ def resolved(
             if not meant:
                 raise
             file = catalog.find(kind, meant(name))
-        base = read(file)
-        refuse_config(base.data, str(file))
+        base = read_or_import(file, kind)
     named = Document({"name": file.stem, **base.data}, base.marks)
     marks = {at: mark for at, mark in document.under(place).marks.items() if at != ("name",) or at not in base.marks}
     over = Document({key: v for key, v in inner.items() if key != "name"}, marks if inner else {})

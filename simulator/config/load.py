@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MOST_SHOWN, Fault, UserError, described, shown
 from . import catalog
 from .document import Document, Mark
-from .file_references import beside, placed
-from .hugging_face import refuse_config
+from .file_references import beside, placed, read_or_import
 from .scenario_file import from_document
 from .tenancy import tenancy
 from .trust import Trust
@@ -36,8 +35,7 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
         raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
-    document = read(file)
-    refuse_config(document.data, str(file))
+    document = read_or_import(file, "scenarios")
     return _understood(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
 
 

@@ -1,7 +1,8 @@
 """Metrics: functions of a timeline, one idea per file.
 
 A metric's `measure(observation)` returns a number or a frozen record of numbers, and its `SCALES` says what becomes of them
-when all times grow k-fold: `time` grows too, `fraction` stays, `rate` shrinks.
+when all times grow k-fold: `time` grows too, `fraction` stays, `rate` shrinks. A metric with a `LABEL` gives one number, seconds
+for a `time`; every run shows it under that label, and in its JSON under the name of the file.
 """
 
 from __future__ import annotations

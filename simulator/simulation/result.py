@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 
 import numpy as np
 
 from ..binding.bind import Bound, Site
+from ..config import catalog
 from ..config.scenario import Scenario
 from ..costs.kernels.estimator import PricedKernels
 from ..engine.timeline import Timeline
@@ -120,6 +122,12 @@ class Result:
             optimizer_s=observed.mean_s(causes.of(OPTIMIZER)),
             busy_s=observed.mean_s(causes.of(BUSY)),
         )
+
+    @cached_property
+    def labelled_metrics(self) -> dict[str, tuple[ModuleType, float]]:
+        """The metrics that say what they are called (`LABEL`), by the names of their files, with their values."""
+        found = {name: one for name, one in catalog.modules("simulator.metrics").items() if hasattr(one, "LABEL")}
+        return {name: (one, one.measure(self.observation)) for name, one in found.items()}
 
     def calls(self, rank: int) -> dict[str, float]:
         """How often a pipeline rank runs each body in a measured training step."""

@@ -74,6 +74,7 @@ class Run(Summarised, Result):
         timeline = self.engine_timeline
         return {
             **asdict(self.metrics),
+            **{name: value for name, (_, value) in self.labelled_metrics.items()},
             "step_time_interval_s": list(self.step_time_interval_s),
             "cost_provenance": self.cost_provenance,
             "collective_provenance": self.collective_provenance,

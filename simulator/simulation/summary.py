@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from ..config import catalog
@@ -14,6 +14,9 @@ from ..workload.framework import Framework
 from .costs.uncertainty import provenance_lines
 from .notes import CLOSE_FRACTION, is_nearly_full
 from .result import Result
+
+SHOWN: Mapping[str, Callable[[float], str]] = {"time": show_s, "fraction": "{:.1%}".format, "rate": "{:,.1f}".format}
+"""How a metric is written, by what it does when all times grow."""
 
 
 def summary(
@@ -28,6 +31,7 @@ def summary(
         ("measured", result.observation.window.text),
         *provenance_lines(kernels, collectives),
         *_answer(result),
+        *((one.LABEL, SHOWN[one.SCALES](value)) for one, value in result.labelled_metrics.values()),
         *_memory(result),
         *(("no effect", sentence) for sentence in unused(result.scenario)),
         ("simulated", _engine(result)),

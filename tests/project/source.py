@@ -1,4 +1,4 @@
-"""The project as data, for the tests of the house: every file by name, every module of the simulator parsed once."""
+"""The project as data, for the tests of its conventions: every file by name, every module of the simulator parsed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the house, read off the syntax trees. A fault names file:line and says what to do instead."""
+"""The conventions, read off the syntax trees. A fault names file:line and says what to do instead."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def asserts(module: Module) -> Iterator[str]:
 
 
 def writing(module: Module) -> Iterator[str]:
-    """Files are written by figures, reports, studies and commands only, and whole: through files.atomic."""
+    """Files are written by config, calibrate, figures, report and commands only, and whole: through files.atomic."""
     may = module.place in MAY_WRITE
     atomic = module.place == "files" or (may and "import atomic" in module.text)
     say = "write through files.atomic" if may else "return the content; calibrate, commands or figures write it"
@@ -244,7 +244,7 @@ RULES: tuple[Rule, ...] = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_house(rule: Rule) -> None:
+def test_conventions(rule: Rule) -> None:
     faults = [fault for module in modules() for fault in rule(module)]
     refuse(faults)
 

@@ -100,7 +100,7 @@ def test_docs_glossary_says_of_each_word_one_sentence_and_where_it_is_defined() 
             assert re.search(rf"^class {name}\b", defined, re.MULTILINE), f"{term}: {file.name} defines no {name}"
 
 
-def test_docs_glossary_has_every_noun_that_the_floors_pass_to_each_other() -> None:
+def test_docs_glossary_has_every_noun_that_the_layers_pass_to_each_other() -> None:
     """A class that a program, a task graph or a timeline is made of has an entry."""
     files = [*(ROOT / "simulator" / "program").glob("*.py"), *(ROOT / "simulator" / "engine" / f"{name}.py" for name in WAIST)]
     nouns = {name for file in files for name in re.findall(r"^class ([A-Z]\w*)", file.read_text(encoding="utf-8"), re.MULTILINE)}

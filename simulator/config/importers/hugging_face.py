@@ -1,4 +1,4 @@
-"""The config.json of a Hugging Face model, recognised where a file of ours is wanted, and told in our words.
+"""The config.json of a Hugging Face model, refused with the model that it describes in the keys of a file of ours.
 
 Reference: `PretrainedConfig` of transformers; the keys are those of Llama, Mistral and their kin.
 """
@@ -6,9 +6,9 @@ Reference: `PretrainedConfig` of transformers; the keys are those of Llama, Mist
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
-from ..errors import UserError, shown
+from ...errors import UserError, shown
 
 MARKS = ("architectures", "model_type", "num_hidden_layers")
 """Two of these, and it is such a file."""
@@ -25,17 +25,19 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 GATED = ("silu", "swiglu")
 
 
-def refuse_config(data: Mapping[str, Any], file: str) -> None:
-    """Raises `UserError` with what to write instead, if this is such a file."""
-    if sum(key in data for key in MARKS) < 2:
-        return
-    kind = data.get("architectures") or [data.get("model_type")]
-    name = kind[0] if isinstance(kind, list) and kind else kind
+def recognises(data: Mapping[str, Any]) -> bool:
+    return sum(key in data for key in MARKS) > 1
+
+
+def imported(data: Mapping[str, Any], kind: str, file: str) -> NoReturn:
+    """Raises `UserError` with what to write instead: a model is not made of such a file yet."""
+    called = data.get("architectures") or [data.get("model_type")]
+    name = called[0] if isinstance(called, list) and called else called
     message = f"this is the configuration of a Hugging Face model, {shown(name)}, not a file of this simulator"
     if any(key in data for key in EXPERTS):
         message += "; and it has experts: mixture-of-experts models cannot be simulated yet, only dense decoder models"
         raise UserError(message, where=f"{file}:1", hint="take a dense model: `trainsim catalog models` lists those that ship")
-    told = [f"{ours}: {data[theirs]}" for theirs, ours in KEYS.items() if type(data.get(theirs)) is int]
-    told += ["gated_mlp: true"] if data.get("hidden_act") in GATED else []
-    told += ["tied_embeddings: true"] if data.get("tie_word_embeddings") is True else []
-    raise UserError(message, where=f"{file}:1", hint=f"write the model as model: {{{', '.join(told)}}}")
+    fields = [f"{ours}: {data[theirs]}" for theirs, ours in KEYS.items() if type(data.get(theirs)) is int]
+    fields += ["gated_mlp: true"] if data.get("hidden_act") in GATED else []
+    fields += ["tied_embeddings: true"] if data.get("tie_word_embeddings") is True else []
+    raise UserError(message, where=f"{file}:1", hint=f"write the model as model: {{{', '.join(fields)}}}")
