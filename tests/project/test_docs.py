@@ -81,6 +81,20 @@ def test_docs_name_places_that_exist(page: Path) -> None:
     assert not [str(place) for place in targets | places if "*" not in place.name and not place.exists()]
 
 
+def test_docs_tour_names_functions_and_values_that_exist() -> None:
+    """In the table: what a step calls is defined in its file, and what it results in is a class of the simulator."""
+    page = ROOT / "docs" / "tour.md"
+    rows = re.findall(r"^\| \d+ \| \[\S+\]\((\S+)\) \| (.+?) \| (.+?) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == 13
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "simulator").rglob("*.py"))
+    for file, functions, results in rows:
+        defined = (page.parent / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", functions):
+            assert re.search(rf"^ *def {name}\(", defined, re.MULTILINE), f"{file} defines no {name}"
+        for name in re.findall(r"`(\w+)`", results):
+            assert re.search(rf"^class {name}\b", code, re.MULTILINE), f"nothing defines {name}"
+
+
 def terms() -> dict[str, tuple[str, Path]]:
     """Every word of the glossary: what is said of it, and the file that defines it."""
     page = ROOT / "docs" / "glossary.md"
