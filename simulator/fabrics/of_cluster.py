@@ -47,6 +47,10 @@ BRIDGED_GPUS = 2
 ONE_WAY = 0.8
 """What PCIe carries when data goes one way only, over its label: headers, acknowledgements and credits take the rest
 (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018)."""
+shipped: Loader = cache(fabric_files.load)
+"""Reads a fabric that ships, once."""
+outlined: Loader = cache(fabric_files.outline)
+"""The same without its curves."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +68,6 @@ class Links:
     def curves(self) -> tuple[Curve, ...]:
         """The measured curves that speak of both; read when somebody asks, as that takes a while."""
         return self.read_curves()
-
-
-@cache
-def shipped(name: str) -> Fabric:
-    """A fabric that ships, read once."""
-    return fabric_files.load(name)
-
-
-@cache
-def outlined(name: str) -> Fabric:
-    """A fabric that ships, read once, without its curves."""
-    return fabric_files.outline(name)
 
 
 def links_of(cluster: Cluster, load: Loader | None = None) -> Links | None:

@@ -5,7 +5,7 @@ GPU's own links and a node's NICs need. The square root is what a pipeline of pi
 message. In a ring, where every GPU always has a piece to send, latency and wire overlap: the root of the sum of their squares
 stands for their sum. On links where small messages go as words with flags, these are on the wire as well. All algorithms are
 written in this form and differ only in how many steps, crossings and bytes they take; "auto" is the one that NCCL's own cost
-model takes (`tuner`), whether or not it is the fastest. References: Hockney, "The communication challenge for MPP", 1994;
+model takes (`nccl_choice`), whether or not it is the fastest. References: Hockney, "The communication challenge for MPP", 1994;
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 """
@@ -94,7 +94,7 @@ def seconds(call: Call, inside: Inside, across: Across | None = None, laws: Laws
     """The predicted time; never less than the wire allows."""
     if call.ranks < 2:
         return 0.0
-    return min(_time(call, way, inside, across, laws) for way in _ways(call, inside, across, laws))
+    return min(_time(call, name, inside, across, laws) for name in _choice(call, inside, across))
 
 
 def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
@@ -103,18 +103,19 @@ def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws
     """
     if call.kind != "all_reduce" or call.ranks < 2 or call.algorithm not in ("auto", "plain"):
         return seconds(call, inside, across, laws)
-    names = _library(call, inside, across).values()
-    return min(_time(call, WAYS[name](call, inside, across, laws), inside, across, laws) for name in names)
+    return min(_time(call, name, inside, across, laws) for name in _library(call, inside, across).values())
 
 
 def least(call: Call, inside: Inside, across: Across | None = None) -> float:
     """The time on the wire, at the rates on the label, by the best algorithm allowed."""
     if call.ranks < 2:
         return 0.0
-    return min(max(_wire(call, way, inside, across)) for way in _ways(call, inside, across, LAWS))
+    ways = (WAYS[name](call, inside, across, LAWS) for name in _choice(call, inside, across))
+    return min(max(_wire(call, way, inside, across)) for way in ways)
 
 
-def _time(call: Call, way: Way, inside: Inside, across: Across | None, laws: Laws) -> float:
+def _time(call: Call, name: str, inside: Inside, across: Across | None, laws: Laws) -> float:
+    way = WAYS[name](call, inside, across, laws)
     on_gpu, on_nics = _wire(call, way, inside, across)
     on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
     on_gpu /= way.efficiency
@@ -148,10 +149,6 @@ def _wire(call: Call, way: Way, inside: Inside, across: Across | None) -> tuple[
     return on_gpu, way.node_bytes / (nics * across.nic_bytes_per_s)
 
 
-def _ways(call: Call, inside: Inside, across: Across | None, laws: Laws) -> list[Way]:
-    return [WAYS[name](call, inside, across, laws) for name in _choice(call, inside, across)]
-
-
 def taken(call: Call, inside: Inside, across: Across | None) -> str:
     """The algorithm that a library takes for an all-reduce that is left to it (`auto`, `plain`), by its name here.
 
@@ -168,15 +165,13 @@ def taken(call: Call, inside: Inside, across: Across | None) -> str:
 
 
 def _library(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
-    """What a library takes one of, by NCCL's name, and what it is called here."""
-    return {**dict(zip(PLAIN, PLAIN, strict=True)), **(in_switches(call, inside, across) if call.algorithm != "plain" else {})}
-
-
-def in_switches(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
-    """What a library has for an all-reduce where switches add up, by NCCL's name, and what it is called here."""
-    adds_up, far = _adds_up(call, inside, across), call.nodes > 1
-    shared = far and across is not None and across.sharp
-    return {**(TAKEN_AS | {"nvls": "nvls"} if adds_up else {}), **({"sharp": "sharp"} if shared else {})}
+    """What a library has for an all-reduce, by NCCL's name, and what it is called here: more where switches reduce."""
+    found = {name: name for name in PLAIN}
+    if call.algorithm != "plain" and _adds_up(call, inside, across):
+        found |= TAKEN_AS | {"nvls": "nvls"}
+    if call.algorithm != "plain" and call.nodes > 1 and across is not None and across.sharp:
+        found |= {"sharp": "sharp"}
+    return found
 
 
 def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Group:
@@ -189,8 +184,8 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
 
 def _adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
     """Whether a library lets the NVSwitches add up."""
-    enough = call.per_node >= FEWEST_AT_A_SWITCH
-    return inside.nvls_efficiency > 0 and enough and (call.nodes < 2 or across is None or across.nvls)
+    reduces = inside.nvls_efficiency > 0 and call.per_node >= FEWEST_AT_A_SWITCH
+    return reduces and (call.nodes < 2 or across is None or across.nvls)
 
 
 def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
@@ -228,10 +223,17 @@ def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
     turns = 2 if call.kind == "all_reduce" else 1
     steps = turns * (n - 1)
     carried = call.payload_bytes * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
-    inside_share = 1 - nodes / n
     crowd = (call.nodes / 2) ** -laws.crowd if nodes and across and not across.adaptive else 1.0
-    late, far = steps * inside_share, steps * nodes / n
-    return Way(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
+    return Way(
+        steps * (1 - nodes / n),
+        steps * nodes / n,
+        carried,
+        carried,
+        reached(call, inside),
+        across=crowd,
+        depth=2.0,
+        overlaps=True,
+    )
 
 
 def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
@@ -272,15 +274,13 @@ def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
 
 def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """One kernel reads its peers' memory, all of it in one go."""
-    efficiency = laws.direct_efficiency * reached(call, inside)
-    others = call.ranks - 1
+    efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
     return Way(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
 
 
 def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     """One kernel reads its peers' memory: each its share of it, and then the others' sums."""
-    efficiency = laws.direct_efficiency * reached(call, inside)
-    others = call.ranks - 1
+    efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
     read = 2 * others / call.ranks * call.payload_bytes
     return Way(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
 
