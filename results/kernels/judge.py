@@ -16,8 +16,8 @@ import pandas as pd
 
 from simulator.config import shipped_fits
 from simulator.costs.kernels.deep_gemm import SPILL_US
+from simulator.costs.kernels.estimator import FitLibrary, SelectedFit, best_fit_for
 from simulator.costs.kernels.family import Fit
-from simulator.costs.kernels.fits import FitLibrary, SelectedFit, best_fit_for
 from simulator.costs.kernels.gemm import LINEAR_US, UNFILLED_GB, UNFILLED_SAVES
 from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
 from simulator.files import atomic

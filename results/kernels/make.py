@@ -34,9 +34,9 @@ from simulator.costs.kernels.attention import (
     scaled_both_ways,
 )
 from simulator.costs.kernels.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
+from simulator.costs.kernels.estimator import USUAL
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import ANY, Constants, Fit, priors
-from simulator.costs.kernels.fits import USUAL
 from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants, Timing, timed_gemm_s
 from simulator.costs.kernels.gpu_model import Machine, architecture
 from simulator.costs.kernels.gpu_model import machine as machine_of

@@ -14,9 +14,8 @@ import pytest
 
 from simulator.config import fit_files, shipped_fits
 from simulator.costs.kernels.eager_pytorch import AUTOGRAD, is_one_by_one
-from simulator.costs.kernels.estimator import Estimator, Options
+from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, Options
 from simulator.costs.kernels.family import Fit
-from simulator.costs.kernels.fits import BORROWED_SIGMA
 from simulator.costs.kernels.rowwise import (
     BACKWARD,
     BACKWARD_OPERATORS,

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from simulator.config import catalog, fit_files, shipped_fits
 from simulator.config.gpu_names import named
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
-from simulator.costs.kernels.estimator import Estimator, Options, measured_cost
+from simulator.costs.kernels.estimator import Estimator, Options, best_fit_for, known_library, measured_cost
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import Estimate, Fit
-from simulator.costs.kernels.fits import best_fit_for, known_library
 from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gemm import TILES, GemmConstants, accumulation_s, gemm_s
 from simulator.costs.kernels.gpu_model import Machine, clock_per_s, machine

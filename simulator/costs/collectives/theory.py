@@ -224,16 +224,8 @@ def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
     steps = turns * (n - 1)
     carried = call.payload_bytes * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
     crowd = (call.nodes / 2) ** -laws.crowd if nodes and across and not across.adaptive else 1.0
-    return Way(
-        steps * (1 - nodes / n),
-        steps * nodes / n,
-        carried,
-        carried,
-        reached(call, inside),
-        across=crowd,
-        depth=2.0,
-        overlaps=True,
-    )
+    late, far = steps * (1 - nodes / n), steps * nodes / n
+    return Way(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
 
 
 def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:

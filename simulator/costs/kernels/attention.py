@@ -23,9 +23,8 @@ from ...errors import UserError
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ...units import US_PER_S
-from .estimator import Estimator, together
+from .estimator import UNFUSED, Estimator, SelectedFit, together
 from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
-from .fits import UNFUSED, SelectedFit
 from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
 
 NARROW, WIDE = 96, 128

@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike
 
 from ...kernels import Rowwise
 from ...units import US_PER_S
-from .estimator import BEYOND, STRETCH, Estimator
+from .estimator import BEYOND, FEW_ROWS, STRETCH, Estimator, SelectedFit
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .fits import FEW_ROWS, SelectedFit
 from .gpu_model import UNKNOWN, Array, Machine, columns, held, machine, same_kernels
 
 BACKWARD = "_backward"
