@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,8 +51,6 @@ EXACT = 2.0
 EXPONENTIAL_SHARE = 2 / 3
 """Share of the exponential in the time that a score costs beside its GEMMs, at 16 exponentials a cycle: .58 to .72 of what is
 fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
-SLOWER_LIBRARIES = {"fa1": ("flash_attention", 1.7)}
-"""FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
 BACKWARD_SIGMA = 0.1
 """What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
@@ -132,13 +130,16 @@ class Heads:
     causal: ArrayLike = 1
     prefix: ArrayLike = 0
 
+    @property
+    def columns(self) -> list[Array]:
+        """All of them, as arrays of one shape."""
+        return columns(self.batch, self.seq, self.heads, self.kv_heads, self.head_dim, self.causal, self.prefix)
+
 
 def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float = 2, backward: bool = False) -> Array:
     """Seconds of the forward pass, or of the backward pass by itself."""
-    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
-        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
-    )
-    working_s = _working(c, on, Heads(batch, seq, heads, kv_heads, head_dim, causal, prefix))
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = what.columns
+    working_s = _working(c, on, what)
     working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))
     moved = 2 * batch * head_dim * (seq * heads + (seq + prefix) * kv_heads)
     moving_s = width * moved / (c.memory * on.bytes_per_s)
@@ -153,9 +154,7 @@ def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float
 
 def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
     """Seconds of the arithmetic; what is causal takes no longer than what is not."""
-    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
-        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
-    )
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = what.columns
     shared = heads / kv_heads if c.packed else np.ones_like(heads)
     rows = np.where(head_dim <= NARROW, c.narrow_rows, np.where(head_dim <= WIDE, c.rows, c.wide_rows))
     of_head = np.ceil(seq * shared / rows)
@@ -224,16 +223,15 @@ class AttentionFamily(KernelFamily):
     held_out = ("seq", "heads")
     beside = (CACHE_US, CACHE_PASSES, PAGED)
     names_libraries = True
-    slower_libraries = SLOWER_LIBRARIES
+    slower_libraries: ClassVar = {"fa1": ("flash_attention", 1.7)}
+    """FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
     for_ampere = FOR_AMPERE
 
     def estimate(self, by: Estimator, kernel: Attention) -> Estimate:
         if by.options.library == UNFUSED:
             return together("attention: unfused", [by.estimate(part) for part in unfused(kernel)])
         backward = kernel.part is not Part.FORWARD
-        what = Heads(
-            kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, float(kernel.causal), kernel.prefix
-        )
+        what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, kernel.causal, kernel.prefix)
 
         def took_s(c: AttentionConstants, *, back: bool) -> float:
             return float(attention_s(c, by.machine, what, width=kernel.element_bytes, backward=back))
@@ -308,10 +306,8 @@ def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) ->
     both = bool(backward.any() and not backward.all())
     times = math.exp(float(np.median(logs[~backward] if both else logs)))
     made = FAMILY.slowed(start, times)
-    if both:
-        back = math.exp(float(np.median(logs[backward]))) / times
-        made = replace(made, backward=made.backward * back)
-    return made, times
+    back = math.exp(float(np.median(logs[backward]))) / times if both else 1.0
+    return replace(made, backward=made.backward * back), times
 
 
 def passes_s(c: AttentionConstants, on: Machine, what: Heads, forward: Array, backward: Array) -> Array:

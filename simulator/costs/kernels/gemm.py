@@ -26,7 +26,7 @@ from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
 from .estimator import Estimator
 from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
-from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, in_blocks, likeness, portable
+from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, likeness, portable
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
@@ -58,6 +58,7 @@ ACCUMULATED_BYTES = 8
 DRIFT = 2.0**-4
 """Of the inner dimension, by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
 BLOCK = 4096
+"""GEMMs that are timed together: so few that their tables stay in the cache."""
 CAST_START = (10.0, 2.5)
 """Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
 CAST_FROM_BYTES = 2
@@ -152,7 +153,8 @@ def gemm_s(
     sizes = columns(m, n, k, batch)
     flat = [size.ravel() for size in sizes]
     out = np.empty(flat[0].shape)
-    for part in in_blocks(out.size, BLOCK):
+    for start in range(0, out.size, BLOCK):
+        part = slice(start, start + BLOCK)
         out[part] = _block(c, on, [size[part] for size in flat], width, turns)
     return out.reshape(sizes[0].shape)
 

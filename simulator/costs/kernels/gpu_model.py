@@ -138,8 +138,3 @@ def held(on: Machine, used_bytes: ArrayLike) -> Array:
 def columns(*sizes: ArrayLike) -> list[Array]:
     """Sizes as arrays of one shape, of floats: sizes are whole numbers, their products need not fit an int64."""
     return list(np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in sizes)))
-
-
-def in_blocks(size: int, length: int) -> list[slice]:
-    """Slices that cover `size` elements, each small enough for the tables of a block to stay in the cache."""
-    return [slice(start, start + length) for start in range(0, size, length)]
