@@ -15,7 +15,7 @@ from simulator.costs.kernels.estimator import FitLibrary
 from simulator.costs.kernels.family import Fit
 from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.gpu_model import machine as machine_of
-from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, pace_of, ratio_s
+from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, ratio_s, speed_of
 from simulator.units import US_PER_S
 
 PRODUCTS = ("gemm", "bmm")
@@ -59,7 +59,7 @@ class Passes:
     def took_us(self, rows: pd.DataFrame, told: Ratios, beside: Mapping[str, float]) -> Any:
         """Predicted by the ratio of some rows, or that of all GPUs where those tell none."""
         op = self.op
-        times = told[op][0] if op in told else pace_of(op, eager=True, width=4).times
+        times = told[op][0] if op in told else speed_of(op, eager=True, width=4).times
         moved = np.array([float(pointwise.kernel(row).traffic_bytes) for row in rows.itertuples()])
         around_us = np.where(moved > 0, beside[OPERATOR_US], beside.get(HANDED_ON_US, 0.0))
         return around_us + US_PER_S * ratio_s(self.constants, self.on, moved, times)

@@ -29,7 +29,7 @@ from . import unmeasured_algorithms
 from .of_cluster import SWITCH, Links, links_of
 
 if TYPE_CHECKING:
-    from .unmeasured_algorithms import Walk
+    from .unmeasured_algorithms import PlacedRounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ LIBRARIES: Mapping[str, Library] = {
     "trtllm": Library(direct_most_bytes=DIRECT_MOST_BYTES),
     "vllm": Library(direct_most_bytes=DIRECT_MOST_BYTES),
 }
-HAS = {
+COMMON_ALGORITHMS = {
     "all_reduce": ("ring", "tree"),
     "reduce_scatter": ("ring",),
     "all_gather": ("ring",),
@@ -88,7 +88,7 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
         raise UserError(f"no library {library!r}", hint=did_you_mean(library, LIBRARIES))
     links, does = links_of(cluster), LIBRARIES[library]
     own = does.more(links) if links else AT_FACE_VALUE
-    choices = {kind: [*names, *own.get(kind, ())] for kind, names in HAS.items()}
+    choices = {kind: [*names, *own.get(kind, ())] for kind, names in COMMON_ALGORITHMS.items()}
     for line in links.choices if links else ():
         choices[line.kind].append(line.algorithm)
     used = {wanted, *(name for names in choices.values() for name in names)} - {AUTO}
@@ -124,7 +124,7 @@ def _choice_on(cluster: Cluster, links: Links, library: Library) -> Choose:
         if name := nccl_choice.configured_algorithm(able, kind, payload_bytes, call.nodes):
             return name
         if kind != "all_reduce":
-            return HAS[kind][0]
+            return COMMON_ALGORITHMS[kind][0]
         if call.nodes == 1 and payload_bytes <= library.direct_most_bytes:
             return "direct"
         name = theory.taken(call, links.inside, links.across)
@@ -170,7 +170,7 @@ def _timing_on(cluster: Cluster, links: Links, measured_as: Callable[[str, str],
     """How long collectives take on a cluster. `measured_as` gives, by kind and algorithm, which of a library's measured series
     an algorithm of that name belongs to.
     """
-    walked = _walked_on(cluster)
+    placed = _placed_on(cluster)
 
     @cache
     def measured(call: Call) -> UncontendedTime:
@@ -181,8 +181,8 @@ def _timing_on(cluster: Cluster, links: Links, measured_as: Callable[[str, str],
         if not payload_bytes:
             return None
         if series not in theory.ALGORITHMS:
-            call, walk = call_of(kind, algorithm, nodes, payload_bytes), walked(kind, algorithm, tuple(nodes.tolist()))
-            return unmeasured_algorithms.uncontended_time(call, walk, links.inside, links.across)
+            call, rounds = call_of(kind, algorithm, nodes, payload_bytes), placed(kind, algorithm, tuple(nodes.tolist()))
+            return unmeasured_algorithms.uncontended_time(call, rounds, links.inside, links.across)
         kind = MEASURED_AS.get(kind, kind)
         return measured(call_of(kind, series, nodes, payload_bytes, placed=True)) if kind in theory.KINDS else None
 
@@ -193,27 +193,29 @@ def _pieces_correction_on(cluster: Cluster, links: Links, pieces: int) -> Pieces
     """The correction of known times where pipelined algorithms cut a payload into so many pieces: the modelled ratio of so many
     pieces to infinitely fine pipelining.
     """
-    fine, walked = _walked_on(cluster), _walked_on(cluster, pieces)
+    fine, placed = _placed_on(cluster), _placed_on(cluster, pieces)
 
     def corrected(known: UncontendedTime, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime:
         if not is_pipelined(catalog.module("collectives", algorithm)) or len(nodes) < 2:
             return known
         call, members = call_of(kind, algorithm, nodes, payload_bytes), tuple(nodes.tolist())
-        walks = walked(kind, algorithm, members), fine(kind, algorithm, members)
-        in_pieces, at_best = (unmeasured_algorithms.uncontended_time(call, walk, links.inside, links.across) for walk in walks)
-        if math.isclose(in_pieces.seconds, at_best.seconds):
+        pieces_s, fine_s = (
+            unmeasured_algorithms.uncontended_time(call, rounds, links.inside, links.across).seconds
+            for rounds in (placed(kind, algorithm, members), fine(kind, algorithm, members))
+        )
+        if math.isclose(pieces_s, fine_s):
             return known
-        return unmeasured_algorithms.scaled(known, known.seconds * in_pieces.seconds / at_best.seconds, call)
+        return unmeasured_algorithms.scaled(known, known.seconds * pieces_s / fine_s, call)
 
     return corrected
 
 
-def _walked_on(cluster: Cluster, pieces: int | None = None) -> Callable[[str, str, tuple[int, ...]], Walk]:
+def _placed_on(cluster: Cluster, pieces: int | None = None) -> Callable[[str, str, tuple[int, ...]], PlacedRounds]:
     """How algorithms go about a kind of collective on a cluster, worked out once for members in the same nodes."""
 
     @cache
-    def walked(kind: str, algorithm: str, nodes: tuple[int, ...]) -> Walk:
-        gpus = unmeasured_algorithms.seats(cluster, np.array(nodes))
-        return unmeasured_algorithms.walk(catalog.module("collectives", algorithm), kind, cluster, gpus, pieces)
+    def placed(kind: str, algorithm: str, nodes: tuple[int, ...]) -> PlacedRounds:
+        gpus = unmeasured_algorithms.gpus_in(cluster, np.array(nodes))
+        return unmeasured_algorithms.placed_rounds(catalog.module("collectives", algorithm), kind, cluster, gpus, pieces)
 
-    return walked
+    return placed

@@ -26,7 +26,7 @@ from ..hardware.cluster import Cluster
 from . import unmeasured_algorithms
 from .of_cluster import links_of
 from .policy import call_of
-from .unmeasured_algorithms import Walk
+from .unmeasured_algorithms import PlacedRounds
 
 KIND = "alltoall"
 
@@ -94,13 +94,13 @@ def uneven_policy(exchange: Exchange, policy: CollectivePolicy, cluster: Cluster
     known, inside, across = policy.timing, links.inside, links.across
 
     @cache
-    def walks(name: str) -> tuple[Walk, Walk]:
+    def placings(name: str) -> tuple[PlacedRounds, PlacedRounds]:
         algorithms, wired = (able[name], uneven[name]), inside.mesh > 1
-        even, own = (unmeasured_algorithms.walk(algorithm, KIND, cluster, gpus, wired=wired) for algorithm in algorithms)
+        even, own = (unmeasured_algorithms.placed_rounds(algorithm, KIND, cluster, gpus, wired=wired) for algorithm in algorithms)
         return even, own
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
-        even, own = walks(algorithm)
+        even, own = placings(algorithm)
         if not own.rounds or not payload_bytes:
             return None
         call = call_of(kind, algorithm, nodes, payload_bytes)

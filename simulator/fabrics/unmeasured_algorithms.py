@@ -38,7 +38,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class PlacedRounds:
     """The rounds of an algorithm on a cluster."""
 
     rounds: tuple[tuple[int, float, float, int], ...]
@@ -48,9 +48,9 @@ class Walk:
     """Per window of rounds that are under way together."""
 
 
-def walk(
+def placed_rounds(
     algorithm: ModuleType, kind: str, cluster: Cluster, gpus: Array, pieces: int | None = None, *, wired: bool = False
-) -> Walk:
+) -> PlacedRounds:
     """How an algorithm goes about a kind of collective among these GPUs of a cluster; if pipelined, in so many pieces. Where
     GPUs are `wired` to each other without a switch, it waits for the wires on its routes too.
     """
@@ -59,10 +59,10 @@ def walk(
     pieces = pieces if is_pipelined(algorithm) else 1
     cut = windows(rounds, pieces)
     loads = tuple(_load(together, ticks / (pieces or 1), cluster, gpus, wired=wired) for together, ticks in cut)
-    return Walk(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
+    return PlacedRounds(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
 
 
-def seats(cluster: Cluster, nodes: Array) -> Array:
+def gpus_in(cluster: Cluster, nodes: Array) -> Array:
     """GPUs for members of whom only the nodes are known: spread over the GPUs of each node, and so over its NICs."""
     order = np.argsort(nodes, kind="stable")
     _, first, counts = np.unique(nodes[order], return_index=True, return_counts=True)
@@ -115,15 +115,15 @@ def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> 
     return float((carried / cluster.wiring.capacity_bytes_per_s).max(initial=0.0)) * cluster.nvlink.bytes_per_s
 
 
-def uncontended_time(call: Call, walk: Walk, inside: Inside, across: Across | None) -> UncontendedTime:
-    """The time of a call whose rounds were walked; always `theoretical`."""
+def uncontended_time(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> UncontendedTime:
+    """The time of a call whose rounds were placed; always `theoretical`."""
     latency_s = crossings = 0.0
-    for repeats, part, message, more_peers in walk.rounds:
+    for repeats, part, message, more_peers in placed.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
             latency_s += repeats * part * across.crossing_s * across.handshake(call.payload_bytes * message)
             crossings += repeats * part
-    on_wire_s = wire_s(call, walk, inside, across)
+    on_wire_s = wire_s(call, placed, inside, across)
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
     sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
@@ -138,9 +138,9 @@ def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTim
     return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=math.hypot(known.uncertainty, scale / 2))
 
 
-def wire_s(call: Call, walk: Walk, inside: Inside, across: Across | None) -> float:
+def wire_s(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> float:
     """The time of a call on the wire: of the busiest, window by window."""
-    return sum(_wire_s(call, load, inside, across) for load in walk.loads)
+    return sum(_wire_s(call, load, inside, across) for load in placed.loads)
 
 
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:

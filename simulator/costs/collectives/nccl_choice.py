@@ -145,7 +145,7 @@ def configured_algorithm(choices: Iterable[Choice], kind: str, payload_bytes: fl
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
     """The algorithm with the least estimate for an all-reduce, of those that there are."""
-    known = [name for name in among if name in WAYS]
+    known = [name for name in among if name in ESTIMATES]
     return min(known, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
 
 
@@ -159,7 +159,7 @@ def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float
     """NCCL's own estimate of the time of an algorithm, with the protocol that it likes best; infinite if it has none."""
     estimates = (
         latency_us / US_PER_S + payload_bytes / bytes_per_s
-        for latency_us, bytes_per_s in WAYS[algorithm](payload_bytes, group)
+        for latency_us, bytes_per_s in ESTIMATES[algorithm](payload_bytes, group)
         if bytes_per_s > 0
     )
     return min(estimates, default=math.inf)
@@ -228,7 +228,7 @@ def _sharp(payload_bytes: float, g: Group) -> Estimates:
     return [(latency_us, g.bus_bytes_per_s(nics_count=2) / 2)]
 
 
-WAYS: Mapping[str, Callable[[float, Group], Estimates]] = {
+ESTIMATES: Mapping[str, Callable[[float, Group], Estimates]] = {
     "ring": _ring,
     "tree": _tree,
     "nvls": _nvls,

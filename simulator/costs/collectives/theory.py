@@ -60,7 +60,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Demand:
     """How one algorithm does a call: what it takes, before it is known how fast anything is."""
 
     steps: float
@@ -110,25 +110,25 @@ def least(call: Call, inside: Inside, across: Across | None = None) -> float:
     """The time on the wire, at the rates on the label, by the best algorithm allowed."""
     if call.ranks < 2:
         return 0.0
-    ways = (WAYS[name](call, inside, across, LAWS) for name in _choice(call, inside, across))
-    return min(max(_wire(call, way, inside, across)) for way in ways)
+    demands = (DEMANDS[name](call, inside, across, LAWS) for name in _choice(call, inside, across))
+    return min(max(_wire(call, demand, inside, across)) for demand in demands)
 
 
 def _time(call: Call, name: str, inside: Inside, across: Across | None, laws: Laws) -> float:
-    way = WAYS[name](call, inside, across, laws)
-    on_gpu, on_nics = _wire(call, way, inside, across)
+    demand = DEMANDS[name](call, inside, across, laws)
+    on_gpu, on_nics = _wire(call, demand, inside, across)
     on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
-    on_gpu /= way.efficiency
+    on_gpu /= demand.efficiency
     crossing = deep = 0.0
     if across is not None and call.nodes > 1:
-        on_nics /= across.efficiency * way.across
-        crossing = way.crossings * across.crossing_s * across.handshake(call.payload_bytes * way.message) + way.extra_s
-        deep = laws.crossing_fill * way.depth * across.crossing_s
+        on_nics /= across.efficiency * demand.across
+        crossing = demand.crossings * across.crossing_s * across.handshake(call.payload_bytes * demand.message) + demand.extra_s
+        deep = laws.crossing_fill * demand.depth * across.crossing_s
     wire = bottleneck_s(on_gpu, on_nics, laws)
-    fill = way.fills * (inside.fill_s + deep)
-    latency = way.steps * inside.step_s + crossing
-    moving = math.hypot(latency, wire) if way.overlaps else latency + wire
-    return way.launch * inside.launch_s + moving + math.sqrt(fill * wire)
+    fill = demand.fills * (inside.fill_s + deep)
+    latency = demand.steps * inside.step_s + crossing
+    moving = math.hypot(latency, wire) if demand.overlaps else latency + wire
+    return demand.launch * inside.launch_s + moving + math.sqrt(fill * wire)
 
 
 def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
@@ -140,13 +140,13 @@ def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
     return found
 
 
-def _wire(call: Call, way: Way, inside: Inside, across: Across | None) -> tuple[float, float]:
+def _wire(call: Call, demand: Demand, inside: Inside, across: Across | None) -> tuple[float, float]:
     """Seconds at full rate: of a GPU's link, and of the NICs of a node."""
-    on_gpu = way.gpu_bytes / (inside.rate(call.per_node) * way.wires)
+    on_gpu = demand.gpu_bytes / (inside.rate(call.per_node) * demand.wires)
     if across is None or call.nodes < 2:
         return on_gpu, 0.0
-    nics = min(across.nics, math.ceil(call.per_node), way.nics)
-    return on_gpu, way.node_bytes / (nics * across.nic_bytes_per_s)
+    nics = min(across.nics, math.ceil(call.per_node), demand.nics)
+    return on_gpu, demand.node_bytes / (nics * across.nic_bytes_per_s)
 
 
 def taken(call: Call, inside: Inside, across: Across | None) -> str:
@@ -189,7 +189,7 @@ def _adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
 
 
 def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
-    """The names in `WAYS` of what may be done; of several, kernels that read their peers' memory, the fastest is taken."""
+    """The names in `DEMANDS` of what may be done; of several, kernels that read their peers' memory, the fastest is taken."""
     if call.kind in ("alltoall", "sendrecv"):
         return (call.kind,)
     if call.kind != "all_reduce":
@@ -199,7 +199,7 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
         wanted = "nvls"
     if wanted == "nvls" and not _adds_up(call, inside, across):
         wanted = "plain"
-    if wanted in WAYS:
+    if wanted in DEMANDS:
         return (wanted,)
     left = (taken(replace(call, algorithm="plain" if wanted == "plain" else "auto"), inside, across),)
     return (*left, "one_shot", "two_shot") if wanted == "direct" and not far else left
@@ -217,7 +217,7 @@ def _of_pair(inside: Inside, laws: Laws) -> float:
     return min(1.0, laws.pair_efficiency * inside.efficiency)
 
 
-def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
+def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
     """Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes."""
     n, nodes = call.ranks, call.nodes if call.nodes > 1 else 0
     turns = 2 if call.kind == "all_reduce" else 1
@@ -225,13 +225,13 @@ def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
     carried = call.payload_bytes * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
     crowd = (call.nodes / 2) ** -laws.crowd if nodes and across and not across.adaptive else 1.0
     late, far = steps * (1 - nodes / n), steps * nodes / n
-    return Way(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
+    return Demand(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
 
 
-def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency, a ring's bytes."""
     n, nodes, size = call.ranks, call.nodes, call.payload_bytes
-    return Way(
+    return Demand(
         steps=2 * (call.per_node - 1),
         crossings=2 * math.log2(nodes),
         gpu_bytes=2 * (n - 1) / n * size,
@@ -242,13 +242,13 @@ def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     )
 
 
-def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes."""
     n, nodes, size = call.per_node, call.nodes, call.payload_bytes
     steps, crossings = _steps_at_switch(n), 2 * math.log2(nodes)
     branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
     sent, left = (n + 1) / n * size, 2 * (nodes - 1) / nodes * size
-    return Way(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
+    return Demand(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
 
 
 def _steps_at_switch(ranks: float) -> float:
@@ -256,28 +256,28 @@ def _steps_at_switch(ranks: float) -> float:
     return 2 * (min(ranks, STEPS_GROW_UP_TO) - 1)
 
 
-def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """The network's switches add up: the tensor leaves each node once, and comes back once."""
     n, size = call.per_node, call.payload_bytes
     efficiency = inside.nvls_efficiency or reached(call, inside)
     steps = _steps_at_switch(n) if inside.nvls_efficiency else 2 * (n - 1)
-    return Way(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
+    return Demand(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
 
 
-def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """One kernel reads its peers' memory, all of it in one go."""
     efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
-    return Way(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
+    return Demand(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
 
 
-def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """One kernel reads its peers' memory: each its share of it, and then the others' sums."""
     efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
     read = 2 * others / call.ranks * call.payload_bytes
-    return Way(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
+    return Demand(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
 
 
-def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """Every rank to every other; those in other nodes through the NICs, which the proxy serves peer by peer. Two on a wire of a
     mesh do what a sendrecv does.
     """
@@ -285,7 +285,7 @@ def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     paired = inside.mesh > 0 and g == 2
     efficiency = _of_pair(inside, laws) if paired else laws.alltoall_efficiency * reached(call, inside)
     peers = n if inside.carries_out(g) else g
-    return Way(
+    return Demand(
         steps=laws.alltoall_step * (g - 1),
         crossings=1.0 if call.nodes > 1 else 0.0,
         gpu_bytes=(peers - 1) / n * size,
@@ -299,7 +299,7 @@ def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     )
 
 
-def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
+def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
     """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node. Where no topology is known,
     flows that leave their leaf switch are hashed onto the same links; between two nodes there is but one each way.
     """
@@ -307,7 +307,7 @@ def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> 
     collide = across is not None and not across.adaptive and call.nodes > 2 and not call.placed
     far = max(1.0, call.nodes / laws.leaf_nodes) if collide else 1.0
     within = call.payload_bytes if call.per_node > 1 or inside.carries_out(call.per_node) else 0.0
-    return Way(
+    return Demand(
         steps=1.0 if call.per_node > 1 else 0.0,
         crossings=1.0 if crosses else 0.0,
         gpu_bytes=within,
@@ -321,7 +321,7 @@ def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> 
     )
 
 
-WAYS: Mapping[str, Callable[[Call, Inside, Across | None, Laws], Way]] = {
+DEMANDS: Mapping[str, Callable[[Call, Inside, Across | None, Laws], Demand]] = {
     "ring": _ring,
     "tree": _tree,
     "nvls": _nvls,

@@ -24,7 +24,7 @@ from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ...units import US_PER_S
 from .estimator import UNFUSED, Estimator, SelectedFit, together
-from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
+from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
 from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
 
 NARROW, WIDE = 96, 128
@@ -105,7 +105,7 @@ class AttentionConstants:
     """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
     odd_ramp: float = constant(1.0, 1.0, sometimes=True, optional=True)
     """And how much slower its blocks begin and end."""
-    widths: str = word(SIXTEENS, WIDTHS)
+    widths: str = one_of(SIXTEENS, WIDTHS)
     """Which of `WIDTHS` the library is compiled for."""
     packed: bool = False
     """Whether heads that share keys share a block."""

@@ -24,7 +24,7 @@ from ...units import ns
 from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
 from .gpu_model import Machine, likeness, machine, portable, same_kernels
 
-STRETCH = 1.001
+RANGE_TOLERANCE = 1.001
 """Sizes that are the largest measured are not beyond it."""
 BEYOND = 2.0
 """How much less is known beyond the measured sizes."""
@@ -265,7 +265,7 @@ class Estimator:
 def _beyond(ranges: Mapping[str, tuple[float, float]], sizes: Mapping[str, float]) -> bool:
     """Whether some size lies outside the measured ones."""
     spans = ((size, *ranges.get(name, (0.0, math.inf))) for name, size in sizes.items())
-    return any(not low / STRETCH <= size <= high * STRETCH for size, low, high in spans)
+    return any(not low / RANGE_TOLERANCE <= size <= high * RANGE_TOLERANCE for size, low, high in spans)
 
 
 def together(what: str, parts: Sequence[Estimate]) -> Estimate:

@@ -68,7 +68,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class OneOf:
     """A field that is one of several words."""
 
     words: Iterable[str]
@@ -88,12 +88,12 @@ def constant(
     return field(default=default, metadata={"kind": Constant(scale, sigma, sometimes, positive, optional, scales)})
 
 
-def word(default: str, words: Iterable[str]) -> Any:
+def one_of(default: str, words: Iterable[str]) -> Any:
     """A choice among words."""
-    return field(default=default, metadata={"kind": Word(words)})
+    return field(default=default, metadata={"kind": OneOf(words)})
 
 
-def kinds(constants: Constants) -> dict[str, Constant | Word | None]:
+def kinds(constants: Constants) -> dict[str, Constant | OneOf | None]:
     """The fields of a class of constants, or of a value; None for a plain one."""
     return {each.name: each.metadata.get("kind") for each in fields(constants)}
 

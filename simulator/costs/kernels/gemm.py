@@ -25,7 +25,7 @@ from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
 from .estimator import Estimator
-from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
+from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
 from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, likeness, portable
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
@@ -120,7 +120,7 @@ class GemmConstants:
     """How many times as long as at the memory's peak it takes to read, slice by slice, what the cache did not keep."""
     split_loss: float = constant(0.0, 2.0, sometimes=True, optional=True)
     """How much longer all of a GEMM takes that is split, beside what is moved: its parts wait for each other."""
-    tiles: str = word("any", TILE_SETS)
+    tiles: str = one_of("any", TILE_SETS)
     """Which of TILE_SETS."""
 
 
