@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,9 +25,9 @@ from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
-from .estimator import Estimator
+from .estimator import Estimator, likeness, portable
 from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
-from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, likeness, portable
+from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
@@ -73,10 +74,6 @@ a batch of GEMMs."""
 ONE_BY_ONE = (1.0, 1.0)
 """Batches of the rows of a fit that does not say."""
 
-_SIDES = {
-    name: tuple(np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*tiles, strict=True))
-    for name, tiles in TILE_SETS.items()
-}
 _S = np.array(SPLITS, dtype=np.float64)[:, None]
 
 
@@ -203,10 +200,16 @@ def _overlapped(one_s: Array, other_s: Array, norm: float) -> Array:
     return both_s
 
 
+@cache
+def _sides(tiles: str) -> list[Array]:
+    """Rows of the tiles of a set, and columns: one tile after the other along the first of three axes."""
+    return [np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*TILE_SETS[tiles], strict=True)]
+
+
 def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
     """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, GEMMs."""
     m, n, k, batch = sizes
-    rows, across = _SIDES[c.tiles]
+    rows, across = _sides(c.tiles)
     reuse = 2 * rows * across / (rows + across)
     rate = c.compute * reuse / (reuse + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
     per_depth_s = 2 * rows * across / rate
@@ -232,7 +235,7 @@ def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -
     """Reading for each tile what the cache holds no longer: where tiles in flight, a square of the result, run apart by more of
     the inner dimension than it has room for, and the operands exceed it."""
     m, n, k, batch = sizes
-    rows, across = _SIDES[c.tiles]
+    rows, across = _sides(c.tiles)
     moved_s = width * batch * m * n * k * (1 / rows + 1 / across) / on.bytes_per_s
     kept = on.cache_bytes / (width * on.sms**0.5 * (rows + across))
     apart = 1 / (1 + (kept / (DRIFT * k)) ** 2)

@@ -61,8 +61,6 @@ ARCHITECTURES = {
 }
 """Workstation Blackwell and Ada have the tensor cores of Ampere's programming model, faster."""
 UNKNOWN = Architecture()
-PORTABLE = "ampere"
-"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +100,6 @@ def clock_per_s(gpu: Gpu) -> float:
         return gpu.clock_hz
     per_sm = tensor_peak(gpu) / gpu.sms
     return float(per_sm / 2 ** round(math.log2(per_sm / USUAL_CLOCK)))
-
-
-def likeness(gpu: Gpu) -> float:
-    """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
-    return math.log(tensor_peak(gpu) / gpu.sms)
-
-
-def same_kernels(one: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs run the same kernels."""
-    mine = architecture(one).kernels
-    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
-
-
-def portable(one: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs run kernels that are written for warps, and run in every format."""
-    return architecture(one).kernels == architecture(other).kernels == PORTABLE
 
 
 def flop_per_cycle(gpu: Gpu, dtype: str) -> float:

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from ...kernels import Rowwise
 from ...units import US_PER_S
-from .estimator import BEYOND, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit
+from .estimator import BEYOND, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit, same_kernels
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .gpu_model import UNKNOWN, Array, Machine, columns, held, machine, same_kernels
+from .gpu_model import UNKNOWN, Array, Machine, columns, held, machine
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
@@ -104,7 +104,7 @@ BACKWARD_OPERATORS = (
     "layernorm", "softmax", "gelu", "relu", "truediv", f"{ONE_ID}embedding",
     "autograd_dropout", "autograd_tanh", "autograd_pow", "autograd_mul", "autograd_where",
 )  # fmt: skip
-ONE_OPERATOR = ("layernorm", "softmax", *(f"{name}_backward" for name in BACKWARD_OPERATORS))
+ONE_OPERATOR = ("layernorm", "softmax", *map("{}_backward".format, BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
 """What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
 measured; in others by its threads. What autograd moves other bytes for has a name of its own (costs/kernels/eager_pytorch.py)."""
@@ -197,20 +197,19 @@ class RowwiseFamily(KernelFamily):
     has_ratios = True
 
     def estimate(self, by: Estimator, kernel: Rowwise) -> Estimate:
-        chosen = by.selected(self.name)
+        on, chosen = machine(by.gpu), by.selected(self.name)
         ratio = chosen.fit.ratios.get(kernel.op) if self._has_ratio(by, kernel.op, chosen) else None
-        return self._by_ratio(by, kernel, chosen, ratio[0]) if ratio else self._by_constants(by, kernel, chosen)
-
-    def _by_ratio(self, by: Estimator, kernel: Rowwise, chosen: SelectedFit, times: float) -> Estimate:
-        time_s = float(ratio_s(chosen.fit.constants, machine(by.gpu), kernel.traffic_bytes, times))
+        if ratio is None:
+            return self._by_constants(by, on, kernel, chosen)
+        time_s = float(ratio_s(chosen.fit.constants, on, kernel.traffic_bytes, ratio[0]))
         found = by.estimate_from(_as_ratio(chosen, kernel), time_s, kernel.op, {"bytes": kernel.traffic_bytes})
         if by.dtype in FORMATS_OF_RATIOS or by.is_own(chosen):
             return found
         return replace(found, provenance="transferred", sigma=math.hypot(found.sigma, UNTIMED_SIGMA))
 
-    def _by_constants(self, by: Estimator, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
+    def _by_constants(self, by: Estimator, on: Machine, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
         width = WIDE_BYTES if by.dtype in ("fp32", "tf32") else NARROW_BYTES
-        c, on, speed = chosen.fit.constants, machine(by.gpu), speed_of(kernel.op, eager=by.options.eager, width=width)
+        c, speed = chosen.fit.constants, speed_of(kernel.op, eager=by.options.eager, width=width)
         if kernel.op in LOOKUPS:
             time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, speed.kernels))
         else:
