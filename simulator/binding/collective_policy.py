@@ -31,7 +31,7 @@ class CollectivePolicy:
     algorithm: str = AUTO
     """The algorithm asked for; `auto` takes the `automatic_choice`, else the fastest of the choices by its messages."""
     timing: Timing | None = field(default=None, compare=False)
-    """None where links are taken at their face value."""
+    """The uncontended times; None where links are taken at their face value."""
     automatic_choice: Choose = field(default=lambda kind, nodes, payload_bytes: None, compare=False)
     """The algorithm that `auto` takes without timing any."""
     pieces: int | None = None
@@ -68,7 +68,7 @@ class CollectivePolicy:
 
 
 def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:
-    """Those of some algorithms that can serve a kind for a group whose members sit in these nodes."""
+    """Algorithms of these that can serve a kind for a group whose members sit in these nodes."""
     return {name: module for name, module in algorithms.items() if kind in module.KINDS and takes(module, kind, nodes)}
 
 

@@ -1,4 +1,4 @@
-"""What a collective library does on a cluster: the algorithms it has there, the one it takes, and the uncontended times.
+"""Collective libraries on a cluster: the algorithms they have there, the ones they take, and the uncontended times.
 
 The file of a fabric may name algorithms (`choices:`); otherwise an all-reduce takes what NCCL's own cost model chooses.
 There are two ways to time a collective, and no third. `costs.collectives.curves` corrects the closed forms of `theory` by what
@@ -42,7 +42,7 @@ class Library:
     """Up to this payload, kernels of its own read the memory of their peers within a node."""
 
     def more(self, links: Links) -> Mapping[str, tuple[str, ...]]:
-        """What `auto` has besides on measured links, by kind of collective."""
+        """Algorithms that `auto` has besides on measured links, by kind of collective."""
         switches = [] if self.series == "plain" else reducing_networks(links)
         own = ("direct",) if self.direct_most_bytes else ()
         return {"all_reduce": (*own, *(name for network in switches for name in IN_SWITCHES[network]))}
@@ -64,17 +64,17 @@ COMMON_ALGORITHMS = {
     "sendrecv": ("point_to_point",),
     "exchange": ("point_to_point",),
 }
-"""What `auto` chooses from everywhere: what NCCL has."""
+"""Algorithms that `auto` chooses from everywhere: those of NCCL."""
 IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
-"""What NCCL has for all-reduces where switches reduce, inside nodes and between them."""
+"""Algorithms of NCCL for all-reduces where switches reduce, inside nodes and between them."""
 AT_FACE_VALUE = {
     **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), ("hierarchical_pipelined",)),
     "broadcast": ("tree",),
 }
-"""What `auto` has besides on links at their face value, where it takes the fastest: a library made for them."""
+"""Algorithms that `auto` has besides on links at their face value, where it takes the fastest: a library made for them."""
 MEASURED_AS = {"exchange": "sendrecv"}
 KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": theory.ALGORITHMS[0]}
-"""What the measurements and the theory of some algorithms are called."""
+"""Names of some kinds and algorithms in the measurements and the theory."""
 QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
 """Networks whose switches can reduce, for libraries that are set up to use them: NVIDIA Quantum, from SHARPv2 of 2019 on."""
 

@@ -78,7 +78,7 @@ class Uneven:
         return takes(self.algorithm, kind, nodes)
 
     def rounds(self, kind: str, nodes: Array) -> tuple[Round, ...]:
-        """Those of the algorithm, as fractions of the payload in whole bytes."""
+        """The rounds of the algorithm, as fractions of the payload in whole bytes."""
         rounds: tuple[Round, ...] = self.algorithm.rounds(kind, nodes, self.exchange.held)
         part = payload(self.exchange.held) / max(1, self.exchange.payload_bytes)
         return tuple(replace(r, fraction=r.fraction * part) for r in rounds)

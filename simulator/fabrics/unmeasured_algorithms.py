@@ -34,7 +34,7 @@ class Load:
     over_nic: float
     over_nics: float
     over_wire: float = 0.0
-    """Over what part the wire has of a GPU's rate; 0 where wires are not looked at."""
+    """Load of the busiest wire over its part of a GPU's rate; 0 where wires are not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
 
 
 def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array, *, wired: bool) -> Load:
-    """What the routes of some messages, all under way together so many times, put on the busiest in either direction."""
+    """Loads on the busiest in either direction, by the routes of messages that are all under way together so many times."""
     edges = joined([(r.edges, float(r.fraction * r.repeats)) for r in rounds])
     source, target, per_node = gpus[edges.source], gpus[edges.target], cluster.gpus_per_node
     far = np.flatnonzero(source // per_node != target // per_node)
@@ -108,7 +108,7 @@ def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array, 
 
 
 def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> float:
-    """What some messages inside nodes put on the busiest of the wires on their routes, over its part of a GPU's rate."""
+    """Load of messages inside nodes on the busiest wire of their routes, over its part of a GPU's rate."""
     links = cluster.route(source, target)
     used = links >= 0
     carried = np.bincount(links[used], np.broadcast_to(share[:, None], links.shape)[used], cluster.wiring.links)
@@ -144,7 +144,7 @@ def wire_s(call: Call, placed: PlacedRounds, inside: Inside, across: Across | No
 
 
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:
-    """Of one window: the p-norm of what GPUs and nodes need, as in the theory."""
+    """The time of one window: the p-norm of what GPUs and nodes need, as in the theory."""
     carried = load.in_all if inside.carries_out(call.per_node) else load.inside
     slow = max(carried / inside.rate(call.per_node), load.over_wire / inside.bytes_per_s)
     on_gpu = slow * call.payload_bytes / theory.reached(call, inside)

@@ -190,7 +190,7 @@ def _corrected(
 
 
 def _powers_of_two(first: float, last: float) -> set[float]:
-    """Those between two sizes."""
+    """Powers of two between two sizes, both included."""
     return {2.0**octave for octave in range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)}
 
 

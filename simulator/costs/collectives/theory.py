@@ -27,7 +27,7 @@ ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """`plain` is what is left of `auto` where the switch cannot add up, as for integers of a byte: ring or tree."""
 PLAIN = ("ring", "tree")
 TAKEN_AS = {"nvls_tree": "nvls"}
-"""What the choice of some algorithms is called here: over nodes an NVSwitch that adds up always feeds trees."""
+"""Names here of algorithms that NCCL names otherwise: over nodes an NVSwitch that adds up always feeds trees."""
 
 FEWEST_AT_A_SWITCH = 3
 """GPUs of a node for which NCCL lets an NVSwitch add up."""
@@ -61,16 +61,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How one algorithm does a call: what it takes, before it is known how fast anything is."""
+    """Steps, crossings and bytes that one algorithm needs for a call, before any rate is known."""
 
     steps: float
     crossings: float
     gpu_bytes: float
-    """What a GPU's link inside the node carries, per direction."""
+    """Bytes that a GPU's link inside the node carries, per direction."""
     node_bytes: float
-    """What leaves a node."""
+    """Bytes that leave a node."""
     efficiency: float
-    """Of the links inside."""
+    """Fraction of the rate of the links inside."""
     across: float = 1.0
     """Further factor on the efficiency of the NICs."""
     launch: float = 1.0
@@ -165,7 +165,7 @@ def taken(call: Call, inside: Inside, across: Across | None) -> str:
 
 
 def _library(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
-    """What a library has for an all-reduce, by NCCL's name, and what it is called here: more where switches reduce."""
+    """Algorithms of a library for an all-reduce, by NCCL's name, with their names here: more where switches reduce."""
     found = {name: name for name in PLAIN}
     if call.algorithm != "plain" and _adds_up(call, inside, across):
         found |= TAKEN_AS | {"nvls": "nvls"}
@@ -175,7 +175,7 @@ def _library(call: Call, inside: Inside, across: Across | None) -> dict[str, str
 
 
 def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Group:
-    """What NCCL sees between the ranks of a call."""
+    """The ranks of a call and their links as NCCL sees them."""
     generation = inside.generation or nccl_choice.generation("", inside.bytes_per_s)
     link = "pcie" if inside.to_nics else "nvlink"
     nics = min(across.nics, math.ceil(call.per_node)) * across.nic_bytes_per_s if across else math.inf
@@ -189,7 +189,7 @@ def _adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
 
 
 def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
-    """The names in `DEMANDS` of what may be done; of several, kernels that read their peers' memory, the fastest is taken."""
+    """Algorithms in `DEMANDS` that may serve; of several, kernels that read their peers' memory, the fastest is taken."""
     if call.kind in ("alltoall", "sendrecv"):
         return (call.kind,)
     if call.kind != "all_reduce":
@@ -206,14 +206,14 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
 
 
 def reached(call: Call, inside: Inside) -> float:
-    """Of the rate of a GPU's links, what a call's ranks in a node reach."""
+    """Fraction of the rate of a GPU's links that a call's ranks in a node reach."""
     if inside.split(call.per_node):
         return inside.beyond_efficiency
     return inside.efficiency * (inside.pair_efficiency if call.per_node == 2 else 1.0)
 
 
 def _of_pair(inside: Inside, laws: Laws) -> float:
-    """The same of a pair that sends both ways."""
+    """Fraction of that rate that a pair reaches which sends both ways."""
     return min(1.0, laws.pair_efficiency * inside.efficiency)
 
 

@@ -32,7 +32,7 @@ NARROW, WIDE = 96, 128
 ALIKE = 8.0
 """The norm between the longest block and the mean load where all blocks are as long: nearly the larger."""
 HEAD_MULTIPLE = 16
-"""What a tensor core takes at once of a head's width."""
+"""Width of a head that a tensor core takes at once."""
 SIXTEENS = "sixteens"
 WIDTHS: Mapping[str, tuple[int, ...]] = {
     SIXTEENS: tuple(range(HEAD_MULTIPLE, 257, HEAD_MULTIPLE)),
@@ -53,15 +53,15 @@ EXPONENTIAL_SHARE = 2 / 3
 fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
 BACKWARD_SIGMA = 0.1
-"""What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
+"""Error of one ratio of backward to forward: it differs from width to width of the heads."""
 UNTIMED_BACKWARD_SIGMA = 0.2
-"""The same of a ratio that was not fitted to rows of the GPU: of published ones for B200, half lie up to 27% lower or 16% higher
-than their median, by the width of the heads."""
+"""Error of such a ratio that was not fitted to rows of the GPU: of published ones for B200, half lie up to 27% lower or 16%
+higher than their median, by the width of the heads."""
 ODD_SIGMA = 0.2
-"""What heads leave open whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
+"""Error for heads whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
 SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
 NARROW_SIGMA = 0.2
-"""What attention in 8 bits leaves open that is predicted by that in 16: assumed, as none was measured."""
+"""Error of attention in 8 bits that is predicted by that in 16: assumed, as none was measured."""
 CACHE_US, CACHE_PASSES, PAGED = "cache_us", "cache_passes", "paged"
 """Names of what was timed with attention in inference frameworks and is none of its time: microseconds of writing keys and values
 to a cache, passes over the bytes that this reads and writes, and how many times longer the kernel takes that reads them there
@@ -77,7 +77,7 @@ class AttentionConstants:
     compute: float = constant(0.85, 0.8, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak that the GEMMs reach by themselves."""
     exponential: float = constant(0.4, 0.7, positive=True, scales="time")
-    """What the exponential of a score costs, in GEMMs of WIDTH-wide heads at the peak."""
+    """Cost of the exponential of a score, in GEMMs of WIDTH-wide heads at the peak."""
     overlap: float = constant(1.5, 1.0, scale=ABOVE_ONE)
     """The norm of GEMMs and exponentials: 1 adds them up, infinite takes the larger."""
     ramp: float = constant(150.0, 1.0)
@@ -85,17 +85,17 @@ class AttentionConstants:
     quantum: float = constant(0.2, 1.0, scale=SHARE)
     """How much of the last wave is lost."""
     norm: float = constant(2.5, 0.7, scale=ABOVE_ONE)
-    """Of the longest walk and the mean load, where walks differ."""
+    """The norm of the longest walk and the mean load, where walks differ."""
     memory: float = constant(0.85, 0.15, scale=SHARE, positive=True, scales="memory")
-    """Of the memory's rate, at which queries, keys, values and results move, once each."""
+    """Fraction of the memory's rate, at which queries, keys, values and results move, once each."""
     cover: float = constant(2.0, 0.3, scale=ABOVE_ONE)
     """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
     walk: float = constant(1.0, 0.7, positive=True)
     """How much slower a block walks by itself than the multiprocessor works through many."""
     walk_products: float = constant(1.0, 0.7, positive=True)
-    """The same again, for the GEMMs of it."""
+    """How much slower yet the GEMMs of such a block are."""
     split_us: float = constant(10.0, 1.0, scales="time")
-    """What joining a walk that was halved takes."""
+    """Time of joining a walk that was halved."""
     throttle: float = constant(0.05, 0.7)
     """Slowdown of long kernels."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
@@ -104,21 +104,21 @@ class AttentionConstants:
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
     """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
     odd_ramp: float = constant(1.0, 1.0, sometimes=True, optional=True)
-    """And how much slower its blocks begin and end."""
+    """How much slower the blocks of such a head begin and end."""
     widths: str = one_of(SIXTEENS, WIDTHS)
-    """Which of `WIDTHS` the library is compiled for."""
+    """Name in `WIDTHS` of the widths that the library is compiled for."""
     packed: bool = False
     """Whether heads that share keys share a block."""
     narrow_rows: float = constant(128, positive=True)
     """Query rows of a block, for heads up to NARROW wide."""
     rows: float = constant(128, positive=True)
     wide_rows: float = constant(128, positive=True)
-    """The same beyond WIDE."""
+    """Query rows of a block for heads wider than WIDE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What is attended to: sizes, or columns of sizes. `causal` is 1 where only earlier keys are seen, `prefix` the number of
+    """Sizes of attention, or columns of sizes. `causal` is 1 where only earlier keys are seen, `prefix` the number of
     keys before the sequence itself, which all of it sees.
     """
 
@@ -321,7 +321,7 @@ def _is_backward(timed: TimedKernels) -> Array:
 
 
 def _flop_per_score(gpu: Gpu) -> float:
-    """What tensor cores would do while a score is made a weight: its exponential, and what is computed around that."""
+    """Flop of the tensor cores in the time of a score's exponential and what is computed around that."""
     built = architecture(gpu)
     exponential, around = UNKNOWN.exponentials / built.exponentials, UNKNOWN.lanes / built.lanes
     return flop_per_cycle(gpu, "fp16") * (EXPONENTIAL_SHARE * exponential + (1 - EXPONENTIAL_SHARE) * around)

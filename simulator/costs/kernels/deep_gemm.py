@@ -1,4 +1,4 @@
-"""Which tile DeepGEMM takes on Hopper, and where it is slow.
+"""Tiles of DeepGEMM on Hopper, and where it is slow.
 
 Its rule is published (csrc/jit_kernels/heuristics/sm90.hpp): of the tiles that leave shared memory for enough stages, the one
 whose operands pass the caches of the first and second level in the fewest cycles, in whole waves; two multiprocessors may share

@@ -1,4 +1,4 @@
-"""What a kernel takes on a GPU, by models whose constants were fitted to measured kernels, and how far to trust it.
+"""Time of a kernel on a GPU, by models whose constants were fitted to measured kernels, and how far to trust it.
 
 A prediction says which fit it comes from, whether that was measured on this GPU or is borrowed from another, its relative
 standard error, and whether the sizes lie beyond those that were measured. What nobody measured takes the usual constants, a
@@ -31,7 +31,7 @@ BEYOND = 2.0
 FITTED_AS = {"fp16": "bf16", "tf32": "bf16", "mxfp8": "fp8"}
 """Dtypes whose kernels are those of another, at a peak of their own."""
 SAME_SPEED = ("fp16", "bf16")
-"""Those of them that are timed as one."""
+"""Formats that are timed as one."""
 USUAL = (ANY, "flash_attention", "fa3", "torch_flow")
 """Libraries in the order in which they are taken, nobody naming one: FlashAttention's design on Ampere, FlashAttention 3 on
 Hopper, TensorRT-LLM's attention on Blackwell."""
@@ -70,7 +70,7 @@ class FitLibrary:
     fits: Mapping[str, Sequence[Fit]]
     gpus: Mapping[str, Gpu]
     profile: Sequence[Fit] = ()
-    """Those of them that come from the profile of the GPU that is asked about: what its owner measured."""
+    """The fits among them of the profile of the GPU that is asked about: what its owner measured."""
 
     def rivals(self, family: str, dtype: str) -> list[Fit]:
         """The fits of the profile among which nobody has chosen: one for each library."""
@@ -81,7 +81,7 @@ class FitLibrary:
         return _libraries((fit for fits in self.fits.values() for fit in fits), family)
 
     def own_libraries(self, family: str) -> tuple[str, ...]:
-        """Those of them that the profile has."""
+        """The libraries of a family that the profile has."""
         return _libraries(self.profile, family)
 
 
@@ -191,7 +191,7 @@ def known_library(name: str, library: FitLibrary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is known about the software."""
+    """Facts about the software."""
 
     library: str = ""
     eager: bool = False
@@ -215,7 +215,7 @@ class Estimator:
 
     @property
     def gemm_dtype(self) -> str:
-        """What GEMMs of the dtype run in."""
+        """Format that GEMMs of the dtype run in."""
         tensor = TENSOR_CORE_DTYPE.get(self.dtype, self.dtype) if self.options.tensor_cores else self.dtype
         return tensor if tensor in self.gpu.peak_flop_per_s else self.dtype
 
@@ -230,7 +230,7 @@ class Estimator:
         return machine(self.gpu, self.peak_dtype)
 
     def with_nothing_cached(self) -> Estimator:
-        """The same for kernels whose operands are not in the last cache, as benchmarks with a cold cache time them."""
+        """The estimator of kernels whose operands are not in the last cache, as benchmarks with a cold cache time them."""
         return replace(self, gpu=replace(self.gpu, cache_bytes=0.0))
 
     def estimate(self, kernel: Shape) -> Estimate:

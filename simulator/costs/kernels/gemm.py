@@ -30,7 +30,7 @@ from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels,
 from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
-"""What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
+"""Tiles of cuBLAS and CUTLASS, roughly: names of their kernels in public profiles."""
 BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
 DEEP = ((256, 128), (128, 192), (128, 128), (128, 64), (64, 64), (64, 32), (64, 16))
 PLAIN = ((128, 128), (64, 128), (32, 128), (64, 64), (32, 64))
@@ -43,7 +43,7 @@ TILE_SETS = {
     "plain": PLAIN,
     "plain_wide": ((256, 128), (128, 256), *PLAIN),
 }
-"""Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
+"""Tiles of libraries: the usual ones; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
 eight bits; one, as the times of NVFP4 GEMMs show: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
 Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; those of
 fp32 without tensor cores, sizes that cuBLAS has kernels of, of which held-out rows took those no narrower than high; and, from
@@ -57,13 +57,13 @@ REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
 ACCUMULATED_BYTES = 8
 """A weight gradient that is added to an fp32 one reads and writes it."""
 DRIFT = 2.0**-4
-"""Of the inner dimension, by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
+"""Share of the inner dimension by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
 BLOCK = 4096
 """GEMMs that are timed together: so few that their tables stay in the cache."""
 CAST_START = (10.0, 2.5)
-"""Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
+"""Start of the fit of an unfused cast: microseconds, and passes over the bytes that it reads and writes."""
 CAST_FROM_BYTES = 2
-"""Of an element before it is cast."""
+"""Bytes of an element before it is cast."""
 CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 """A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
 so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
@@ -82,7 +82,7 @@ class GemmConstants:
     """Fitted to one GPU, dtype and library."""
 
     launch_us: float = constant(2.5, 1.0, scales="time")
-    """From one kernel to the next when the host is ahead."""
+    """Time from one kernel to the next when the host is ahead."""
     compute: float = constant(0.9, 0.6, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak, before the clock falls."""
     memory: float = constant(0.82, 0.6, scale=SHARE, positive=True, scales="memory")
@@ -95,13 +95,13 @@ class GemmConstants:
     quantum: float = constant(0.5, 1.5, scale=SHARE)
     """How much of the last wave is lost: 1 for a wave like any other, 0 for work that is spread evenly."""
     norm: float = constant(3.0, 0.7, scale=ABOVE_ONE)
-    """Of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
+    """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
     tile: float = constant(400.0, 1.0)
     """How much small tiles cost: the reuse at which half of the rate would be gone."""
     split_us: float = constant(2.0, 1.0, scales="time")
-    """What adding up the partial sums takes at least."""
+    """Least time of adding up the partial sums."""
     split_traffic: float = constant(0.2, 1.0, scale=SHARE)
-    """Of the partial sums, that goes to memory and not to the cache."""
+    """Share of the partial sums that goes to memory and not to the cache."""
     power: float = constant(0.2, 1.0, scales="time")
     """Slowdown at once, when the arithmetic units never wait. The clock falls with the share of the peak that is reached: on a
     slower machine as much only if that is set against the slower rate."""
@@ -110,7 +110,7 @@ class GemmConstants:
     """Slowdown later."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
     accumulate: float = constant(0.5, 1.0, sometimes=True)
-    """Of the traffic of adding to an fp32 gradient, that is not hidden."""
+    """Share of the traffic of adding to an fp32 gradient that is not hidden."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
     """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
     reread: float = constant(0.0, 2.0, sometimes=True, optional=True)
@@ -118,7 +118,7 @@ class GemmConstants:
     split_loss: float = constant(0.0, 2.0, sometimes=True, optional=True)
     """How much longer all of a GEMM takes that is split, beside what is moved: its parts wait for each other."""
     tiles: str = one_of("any", TILE_SETS)
-    """Which of TILE_SETS."""
+    """Name in TILE_SETS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class Timing:
     """How GEMMs were timed."""
 
     adds: ArrayLike = False
-    """Which of them add to a gradient in fp32."""
+    """GEMMs that add to a gradient in fp32."""
     cast: Sequence[float] | Array = ()
     """With an unfused cast of the first operand: microseconds, and passes over its bytes."""
     turns: int = 0
-    """Over and over, with so many second operands in turn."""
+    """Second operands that take turns where a GEMM is repeated; 0 where it is not."""
 
 
 def gemm_s(
@@ -325,7 +325,7 @@ def _casts(timed: TimedKernels) -> bool:
 
 
 def _transferred_cast(transfer: Transfer) -> tuple[float, float] | None:
-    """What a cast to a format takes, from where it was measured: there, or else on the GPU most like this one."""
+    """Time of a cast to a format, from where it was measured: there, or else on the GPU most like this one."""
     found = [(owner, fit.cast) for owner, fit in transfer.known if fit.dtype == transfer.dtype and fit.cast]
     if not found:
         return None

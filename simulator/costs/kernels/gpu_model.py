@@ -1,4 +1,4 @@
-"""What the kernel models know of a GPU: its peaks in one dtype, and how its multiprocessors are built.
+"""The GPU as kernel models know it: its peaks in one dtype, and how its multiprocessors are built.
 
 Fitted constants are dimensionless fractions of these peaks, or times, so that one GPU can borrow them from another. What a
 multiprocessor does in a cycle goes by the architecture that kernels are compiled for: how many threads it holds, how many
@@ -25,12 +25,12 @@ Array = NDArray[Any]
 HALVES = ("fp16", "bf16")
 
 USUAL_CLOCK = 1.85 * GB
-"""Between which and its double or half the clock is looked for, where nobody states it."""
+"""Clock around which, up to its double or half, the clock is looked for where none is stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a multiprocessor is built for."""
+    """How a multiprocessor is built."""
 
     kernels: str = ""
     """The generation whose kernels it runs; those of nobody where it is not known."""
@@ -103,7 +103,7 @@ def clock_per_s(gpu: Gpu) -> float:
 
 
 def flop_per_cycle(gpu: Gpu, dtype: str) -> float:
-    """What the tensor cores of a multiprocessor do in a cycle, a power of two: peaks are stated at lower clocks."""
+    """Flop of the tensor cores of a multiprocessor in a cycle, a power of two: peaks are stated at lower clocks."""
     peak = gpu.peak_flop_per_s.get(PEAK_OF.get(dtype, dtype)) or tensor_peak(gpu)
     return float(2 ** round(math.log2(peak / gpu.sms / clock_per_s(gpu))))
 

@@ -29,7 +29,7 @@ H100 (Luo et al., arXiv 2402.13499, from memory)."""
 CACHED = 1.8
 """How much sooner the last cache answers than memory: about 265 cycles against 475 (the same)."""
 NORM = 3.0
-"""Between what binds a kernel: the memory, its threads, and the walk along a row."""
+"""The norm of what binds a kernel: the memory, its threads, and the walk along a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RowwiseConstants:
     """Fitted to one GPU."""
 
     launch_us: float = constant(1.5, 1.0, scales="time")
-    """From the start of a kernel that does next to nothing to its end, at the clock of an A100."""
+    """Time from the start of a kernel that does next to nothing to its end, at the clock of an A100."""
     stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
     """Fraction of the memory's rate that a pointwise kernel reaches."""
     lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
@@ -52,7 +52,7 @@ class Speed:
     """How much slower it streams."""
     kernels: int = 1
     cycle_bytes: float = math.inf
-    """What a multiprocessor that holds 2,048 of its threads moves in a cycle at most, in elements of 16 bits."""
+    """Bytes that a multiprocessor with 2,048 of its threads moves in a cycle at most, in elements of 16 bits."""
     block: int = 0
     """Its threads to a block; a multiprocessor holds whole ones."""
     step: int = 0
@@ -106,15 +106,15 @@ BACKWARD_OPERATORS = (
 )  # fmt: skip
 ONE_OPERATOR = ("layernorm", "softmax", *map("{}_backward".format, BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
-"""What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
+"""Operators that an eager framework has as one too, bound by memory in these formats, in which the ratios that ship were
 measured; in others by its threads. What autograd moves other bytes for has a name of its own (costs/kernels/eager_pytorch.py)."""
 UNTIMED_SIGMA = 0.15
-"""What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
+"""Error of a memory-bound operator whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
 LOOKUP_SIGMA = 0.6
-"""What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
+"""Error of look-ups: 68% of those that were measured are off by less, and all by more than a fifth."""
 WIDE_BYTES, NARROW_BYTES = 4, 2
-"""Of an element outside of GEMMs: in 32 bits, and in 16 whatever GEMMs run in."""
+"""Bytes of an element outside of GEMMs: in 32 bits, and in 16 whatever GEMMs run in."""
 OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
 """Names of what was timed with memory-bound operators one by one and is none of theirs: microseconds that the framework takes
 around one, and around one that launches nothing, as an addition's backward pass that hands its gradient on
