@@ -164,7 +164,7 @@ class Laws:
     most_collisions: float = 3.0
     """but no more than so many."""
     pair_tree_efficiency: float = 0.47
-    """Share of the NICs' rate that trees over two nodes reach, which send up and down at once through the same GPU."""
+    """Share of the NICs' rate in rings that trees over two nodes reach, which send up and down at once through the same GPU."""
     tree_efficiency: float = 0.65
     """Share that trees over more nodes reach, over that of rings."""
     nvls_tree_efficiency: float = 0.81

@@ -1,4 +1,4 @@
-"""Attention as training runs it: what frameworks time with it, and what ships beside published kernels, for judge.py."""
+"""Attention as training runs it: what frameworks time with it, and what ships beside published kernels, for model_errors.py."""
 
 from __future__ import annotations
 
