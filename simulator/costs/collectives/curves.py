@@ -207,15 +207,13 @@ def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
         kin = own or [curve for curve in kin if curve.algorithm == "auto"]
     if call.nodes == 1:
         return _bracketed(call, kin)
-    weights = [1 - _doublings(call, curve) / FADES_OCTAVES for curve in kin]
+    doublings = (
+        abs(math.log2(call.nodes / curve.nodes)) + abs(math.log2(call.per_node / (curve.ranks / curve.nodes))) for curve in kin
+    )
+    weights = [1 - distance / FADES_OCTAVES for distance in doublings]
     best = max(weights, default=0.0)
     chosen = [curve for curve, weight in zip(kin, weights, strict=True) if weight == best > 0]
     return [(curve, best / len(chosen)) for curve in chosen]
-
-
-def _doublings(call: Call, curve: Curve) -> float:
-    """Doublings between two ways to place ranks on nodes."""
-    return abs(math.log2(call.nodes / curve.nodes)) + abs(math.log2(call.per_node / (curve.ranks / curve.nodes)))
 
 
 def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:

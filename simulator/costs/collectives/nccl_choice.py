@@ -188,17 +188,15 @@ def _ring(payload_bytes: float, g: Group) -> Estimates:
 def _tree(payload_bytes: float, g: Group) -> Estimates:
     bus = 0.92 * g.bus_bytes_per_s(nics_count=2 if g.nodes == 2 else 1)
     lines = (7 / 9 if g.nodes == 1 else 120 / 128) * (g.link == "nvlink")
+    doublings = int(payload_bytes // FIRST_TREE_BYTES).bit_length() - 1
     rates = (min(bus / 3.8, g.words_bytes_per_s), bus * lines, bus)
     found = []
     for which, (protocol, rate) in enumerate(zip(PROTOCOLS, rates, strict=True)):
         latency_us = 2 * (g.hops * HOP_US[g.link]["tree"][which] + g.doublings * _far_us("tree", which, g))
-        found.append((BASE_US["tree"][which] + latency_us, rate / 2 * _tree_share(protocol, payload_bytes)))
+        shares = TREE_SHARE[protocol]
+        share = shares[doublings] if 0 <= doublings < len(shares) else 1.0
+        found.append((BASE_US["tree"][which] + latency_us, rate / 2 * share))
     return found
-
-
-def _tree_share(protocol: str, payload_bytes: float) -> float:
-    shares, doublings = TREE_SHARE[protocol], int(payload_bytes // FIRST_TREE_BYTES).bit_length() - 1
-    return shares[doublings] if 0 <= doublings < len(shares) else 1.0
 
 
 def _far_us(algorithm: str, which: int, g: Group) -> float:

@@ -171,7 +171,10 @@ def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
 def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
     """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a single walk, and to begin."""
     per_sm = on.flop_per_s / on.sms
-    product_s = EXACT * FORWARD_GEMMS * _padded(head_dim, WIDTHS[c.widths]) / (c.compute * per_sm)
+    compiled = np.array([*WIDTHS[c.widths], np.inf])
+    padded = compiled[np.searchsorted(compiled, head_dim)]
+    padded = np.where(np.isinf(padded), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, padded)
+    product_s = EXACT * FORWARD_GEMMS * padded / (c.compute * per_sm)
     exponential_s = c.exponential * EXACT * FORWARD_GEMMS * WIDTH / per_sm
 
     def both(products_s: Array) -> Array:
@@ -180,13 +183,6 @@ def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array
 
     slower, ramps = (np.where(head_dim % HEAD_MULTIPLE, odd, 1.0) for odd in (c.odd, c.odd_ramp))
     return slower * both(product_s), slower * c.walk * both(c.walk_products * product_s), ramps * c.ramp * exponential_s
-
-
-def _padded(head_dim: Array, widths: tuple[int, ...]) -> Array:
-    """The width that a head is computed with: the next of `widths`, beyond them the next multiple."""
-    every = np.array([*widths, np.inf])
-    wide = every[np.searchsorted(every, head_dim)]
-    return np.where(np.isinf(wide), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, wide)
 
 
 def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:
