@@ -1,6 +1,6 @@
 """The vocabulary of work: what a kernel computes, in shapes, without saying how fast.
 
-Workload blocks speak it, programs carry it, cost models read it; it stands below them all for that reason. Gemm computes
+Workload blocks write it, programs carry it, cost models read it; that is why it stands below them all. Gemm computes
 (m, k) x (k, n), 2mnk flop. A kernel can be split among the ranks of a tensor-parallel group along the dimension that its
 `Split` names; what does not divide is refused. Sizes are whole numbers, traffic is in bytes.
 """
@@ -39,7 +39,7 @@ class Split(Enum):
 
 
 class Part(Enum):
-    """Which part of a training step an operator belongs to."""
+    """The part of a training step that an operator belongs to."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input gradient"
@@ -55,7 +55,7 @@ def divided(what: str, total: int, parts: int) -> int:
 
 
 class Shape(Protocol):
-    """What every kernel says of itself: the family of its cost model, by name, and the work that it does."""
+    """Any kernel: the family of its cost model, by name, and the work that it does."""
 
     family: ClassVar[str]
 
@@ -75,7 +75,7 @@ class Gemm:
     n: int
     k: int
     element_bytes: float
-    """Of the result, and of the operands if they have no format of their own."""
+    """Bytes of an element of the result, and of the operands if they have no format of their own."""
     part: Part = Part.FORWARD
     batch: int = 1
     dtype: str = ""
@@ -103,7 +103,7 @@ class Gemm:
 
     @property
     def operand_bytes(self) -> float:
-        """Of an element of an operand."""
+        """Bytes of an element of an operand."""
         return NARROW_BYTES.get(self.dtype, self.element_bytes)
 
     @property
@@ -114,7 +114,7 @@ class Gemm:
 
     @property
     def input_bytes(self) -> int:
-        """Of the first operand, in the format of the result."""
+        """Bytes of the first operand, in the format of the result."""
         return int(self.m * self.k * self.element_bytes)
 
     @property
@@ -187,7 +187,7 @@ class Attention:
 
     @property
     def flop(self) -> int:
-        """What the kernel does: half if causal, and backward one GEMM more, which recomputes the scores."""
+        """Flop of the kernel: half if causal, and backward one GEMM more, which recomputes the scores."""
         done = self.model_flop if self.part is Part.FORWARD else self.model_flop * 5 // 4
         return done // 2 if self.causal else done
 

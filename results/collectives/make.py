@@ -508,8 +508,8 @@ def switches_table() -> list[str]:
         for nodes in OVER_NODES:
             cluster = find(name, nodes=nodes)
             over = np.arange(cluster.gpus) // cluster.gpus_per_node
-            chosen = policy_on(cluster).library_choice
-            taken = [(2**k, chosen("all_reduce", over, 2**k)) for k in range(3, 35)] if chosen else []
+            chosen = policy_on(cluster).automatic_choice
+            taken = [(2**k, chosen("all_reduce", over, 2**k)) for k in range(3, 35)]
             firsts = [(size, what) for (size, what), (_, before) in zip(taken[1:], taken, strict=False) if what != before]
             way = ", ".join([str(taken[0][1]), *(f"{what} from {show_bytes(size).replace('.0 ', ' ')}" for size, what in firsts)])
             lines.append(f"| {name} | {nodes} | {way} |")

@@ -11,11 +11,11 @@ import pandas as pd
 import pointwise
 
 from simulator.config import shipped_fits
+from simulator.costs.kernels.estimator import FitLibrary
 from simulator.costs.kernels.family import Fit
-from simulator.costs.kernels.fits import FitLibrary
 from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.gpu_model import machine as machine_of
-from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, pace_of, ratio_s
+from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, ratio_s, speed_of
 from simulator.units import US_PER_S
 
 PRODUCTS = ("gemm", "bmm")
@@ -56,10 +56,10 @@ class Passes:
         (op,) = {self.name if self.name in PRODUCTS else pointwise.kernel(row).op for row in self.rows.itertuples()}
         return op
 
-    def took_us(self, rows: pd.DataFrame, told: Ratios, beside: Mapping[str, float]) -> Any:
+    def took_us(self, rows: pd.DataFrame, ratios: Ratios, beside: Mapping[str, float]) -> Any:
         """Predicted by the ratio of some rows, or that of all GPUs where those tell none."""
         op = self.op
-        times = told[op][0] if op in told else pace_of(op, eager=True, width=4).times
+        times = ratios[op][0] if op in ratios else speed_of(op, eager=True, width=4).times
         moved = np.array([float(pointwise.kernel(row).traffic_bytes) for row in rows.itertuples()])
         around_us = np.where(moved > 0, beside[OPERATOR_US], beside.get(HANDED_ON_US, 0.0))
         return around_us + US_PER_S * ratio_s(self.constants, self.on, moved, times)
@@ -71,8 +71,8 @@ class Passes:
         for _, some in self.rows.groupby(["m", "n"]):
             rest = self.rows.drop(some.index)
             beside = dict(self.fit.beside) | pointwise.handed_on(rest)
-            told = pointwise.backward(self.constants, self.on, rest, beside) if len(rest) else {}
-            errors += list(self.took_us(some, told, beside) / some.time_us - 1)
+            ratios = pointwise.backward(self.constants, self.on, rest, beside) if len(rest) else {}
+            errors += list(self.took_us(some, ratios, beside) / some.time_us - 1)
         return np.array(errors)
 
     @property
@@ -110,9 +110,9 @@ def section(found: list[Passes]) -> Iterator[tuple[str, ...]]:
     for one in found:
         ratio = (f"{one.ratio[0]:.2f}", f"{100 * one.ratio[1]:.0f}") if one.ratio else ("", "")
         kept = one.name not in PRODUCTS
-        told = (_percents(one.errors), *(_percents(errors) for errors in ((one.held_out, one.left_out) if kept else ())))
-        told = told if kept else ("", *told, "")
-        yield one.gpu, one.name, str(len(one.rows)), *ratio, *told, *(f"{times:.2f}" for times in one.over_forward())
+        percents = (_percents(one.errors), *(_percents(errors) for errors in ((one.held_out, one.left_out) if kept else ())))
+        percents = percents if kept else ("", *percents, "")
+        yield one.gpu, one.name, str(len(one.rows)), *ratio, *percents, *(f"{times:.2f}" for times in one.over_forward())
     for gpu in dict.fromkeys(one.gpu for one in found):
         own = [one for one in found if one.gpu == gpu and one.name not in PRODUCTS]
         kinds = ("errors", "held_out", "left_out")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import judge
 import kernel_sources as sources
+import model_errors
 import numpy as np
 import pandas as pd
 import pointwise
@@ -34,9 +34,9 @@ from simulator.costs.kernels.attention import (
     scaled_both_ways,
 )
 from simulator.costs.kernels.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
+from simulator.costs.kernels.estimator import USUAL
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import ANY, Constants, Fit, priors
-from simulator.costs.kernels.fits import USUAL
 from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants, Timing, timed_gemm_s
 from simulator.costs.kernels.gpu_model import Machine, architecture
 from simulator.costs.kernels.gpu_model import machine as machine_of
@@ -141,7 +141,7 @@ class Task:
         values, names = HELD_OUT[self.family], COLUMNS[self.family]
         held = np.logical_or.reduce([self.rows[name].isin(values) for name in names])
         if held.sum() * SOME < len(self.rows):
-            held = self.rows.told_n.isin(sorted(self.rows.told_n.unique())[:: len(values)]).to_numpy()
+            held = self.rows.row_n.isin(sorted(self.rows.row_n.unique())[:: len(values)]).to_numpy()
         return held
 
     def drawn(self, seed: int) -> Any:
@@ -151,10 +151,10 @@ class Task:
         chosen = np.random.default_rng(seed).choice(values, max(2, len(values) // DRAWN[self.family]), replace=False)
         return np.logical_or.reduce([self.rows[name].isin(chosen) for name in names])
 
-    def judged(self, held: Any) -> judge.Score:
+    def score_of(self, held: Any) -> model_errors.Score:
         """How well a fit to the rows that are not held out predicts those that are."""
         constants, extra = self.fit(self.rows[~held])
-        return judge.score(self.rows[held], self.predict(constants, self.machine, self.rows[held], extra))
+        return model_errors.score(self.rows[held], self.predict(constants, self.machine, self.rows[held], extra))
 
 
 # Reading --------------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def measured(path: Path) -> pd.DataFrame:
     table["seconds"] = table.time_us / US_PER_S
     table["batch"] = table.batch.fillna(1.0)
     second = table.op.isin(["gemm", "bmm"]) & table.variant.str.match(INNER_SECOND)
-    table["told_n"] = table.n
+    table["row_n"] = table.n
     table.loc[second, ["n", "k"]] = table.loc[second, ["k", "n"]].to_numpy()
     table["top_k"] = pd.to_numeric(table.variant.str.extract(r"topk(\d+)")[0])
     te = table.variant.str.contains("v_head_dim=128", regex=False)
@@ -270,11 +270,13 @@ def tasks(table: pd.DataFrame) -> Iterator[Task]:
         yield Task("attention", gpu, "bf16", str(library), even, start, priors(start), attention, (), *timed_with)
 
 
-def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
+def made(task: Task, table: pd.DataFrame) -> tuple[Fit, model_errors.Score]:
     """A fit to all rows of a task, and how well one to some of them predicts the others."""
-    judged = task.judged(task.held_out())
+    score = task.score_of(task.held_out())
     sure = (
-        judged if len(judged.errors) >= FEW else judge.together([judged, *map(task.judged, map(task.drawn, range(judge.SPLITS)))])
+        score
+        if len(score.errors) >= FEW
+        else model_errors.together([score, *map(task.score_of, map(task.drawn, range(model_errors.SPLITS)))])
     )
     constants, extra = task.fit(task.rows)
     cast = (float(extra[0]), float(extra[1])) if task.cast else None
@@ -282,15 +284,15 @@ def made(task: Task, table: pd.DataFrame) -> tuple[Fit, judge.Score]:
     source = sources.origins(task.rows)
     back = int(task.rows.variant.str.contains(ADDS).sum()) if task.family == "gemm" else 0
     if isinstance(constants, AttentionConstants):
-        constants, told, paged = finished(constants, task, table)
-        back = int((told.op != "attention_fwd").sum())
-        source += f"; backward: {sources.origins(told) if back else BACKWARD_FROM[task.gpu]}"
+        constants, used, paged = finished(constants, task, table)
+        back = int((used.op != "attention_fwd").sum())
+        source += f"; backward: {sources.origins(used) if back else BACKWARD_FROM[task.gpu]}"
         beside |= {PAGED: paged} if paged != 1 else {}
     names = {"gemm": ("m", "n", "k", "batch"), "moe": ("m", "n", "k"), "attention": ("seq", "lines", "head_dim")}[task.family]
     rows = task.rows.assign(lines=task.rows.batch * task.rows.heads)
     ranges = {name: (float(rows[name].min()), float(rows[name].max())) for name in names}
     about = (sure.sigma, ranges, len(rows), source, cast, back)
-    return Fit(task.family, task.dtype, task.library, constants, *about, beside=beside), judged
+    return Fit(task.family, task.dtype, task.library, constants, *about, beside=beside), score
 
 
 def finished(c: AttentionConstants, task: Task, table: pd.DataFrame) -> tuple[AttentionConstants, pd.DataFrame, float]:
@@ -330,14 +332,14 @@ def sister_attention(table: pd.DataFrame, fits: Mapping[str, list[Fit]]) -> Iter
     """Attention in training on a board whose sister was fitted: its constants, scaled to the board's own rows."""
     rows = table[(table.role == "fit") & table.op.str.startswith("attention") & table.source.str.startswith("MooreThreads")]
     for gpu, own in rows.groupby("owner"):
-        lent = next(fit for fit in fits[str(gpu).replace("-pcie", "")] if fit.family == "attention" and fit.library in USUAL)
+        borrowed = next(fit for fit in fits[str(gpu).replace("-pcie", "")] if fit.family == "attention" and fit.library in USUAL)
         back = (own.op == "attention_bwd").to_numpy()
-        times = attention(lent.constants, machine(str(gpu), "bf16"), own)  # type: ignore[arg-type]
-        made, _ = scaled_both_ways(lent.constants, np.log(own.seconds.to_numpy() / times), back)
+        times = attention(borrowed.constants, machine(str(gpu), "bf16"), own)  # type: ignore[arg-type]
+        made, _ = scaled_both_ways(borrowed.constants, np.log(own.seconds.to_numpy() / times), back)
         errors = np.abs(attention(made, machine(str(gpu), "bf16"), own) / own.seconds - 1)  # type: ignore[arg-type]
         whose = sources.origins(own)
         about = {"rows": len(own), "source": f"{whose}; backward: {whose}", "backward_rows": int(back.sum()), "beside": {}}
-        yield str(gpu), replace(lent, constants=made, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
+        yield str(gpu), replace(borrowed, constants=made, sigma=float(np.quantile(errors, SURE)), **about)  # type: ignore[arg-type]
 
 
 def chosen(fits: list[Fit], family: str, dtype: str, library: str = ANY) -> Fit:
@@ -360,15 +362,15 @@ def main() -> None:
         return
     table = measured(TABLE)
     fits: dict[str, list[Fit]] = {}
-    scores: list[tuple[Task, judge.Score]] = []
+    scores: list[tuple[Task, model_errors.Score]] = []
     for task in tasks(table):
-        fit, judged = made(task, table)
+        fit, score = made(task, table)
         fits.setdefault(task.gpu, []).append(fit)
-        scores.append((task, judged))
+        scores.append((task, score))
     for task in list(sisters(table, fits)):
-        fit, judged = made(task, table)
+        fit, score = made(task, table)
         fits.setdefault(task.gpu, []).append(fit)
-        scores.append((task, judged))
+        scores.append((task, score))
         accumulate = fit.constants.accumulate  # type: ignore[union-attr]
         for name, own in fits.items():
             fits[name] = [
@@ -385,7 +387,7 @@ def main() -> None:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"
             temporary.write_text(fit_files.text(gpu, fits[gpu], about), encoding="utf-8")
     shipped_fits.shipped.cache_clear()
-    judge.report(table, scores, shipped_fits.shipped(), TABLE)
+    model_errors.report(table, scores, shipped_fits.shipped(), TABLE)
 
 
 if __name__ == "__main__":

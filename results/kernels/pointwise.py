@@ -1,4 +1,4 @@
-"""Pointwise kernels, look-ups and what is told beside them, for make.py: from rows of eager PyTorch in fp32, one operator each.
+"""Pointwise kernels, look-ups and what is fitted beside them, for make.py: from rows of eager PyTorch in fp32, one operator each.
 
 What the framework takes around an operator is fitted with the pointwise kernels, forward, and so are blind to backward rows. A
 backward pass takes so many times as long as a pointwise kernel of its bytes: per GPU, by its rows that are at least as long as
@@ -65,8 +65,8 @@ def fits(table: pd.DataFrame) -> Iterator[tuple[str, Fit]]:
         sigma = max(0.05, float(np.quantile(errors, 0.68)))
         about = (sigma, {"bytes": (0.0, float(own.max()))}, len(rows), "sitar-lab/NeuSight@6945927")
         beside = around(as_timed.launch_us, everything)
-        told = forward(replace(c, launch_us=as_timed.launch_us), on, everything) | backward(c, on, everything, beside)
-        yield str(gpu), Fit("rowwise", "", "", c, *about, ratios=told, beside=beside)
+        ratios = forward(replace(c, launch_us=as_timed.launch_us), on, everything) | backward(c, on, everything, beside)
+        yield str(gpu), Fit("rowwise", "", "", c, *about, ratios=ratios, beside=beside)
 
 
 def around(as_timed_us: float, rows: pd.DataFrame) -> dict[str, float]:

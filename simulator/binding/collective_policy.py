@@ -19,7 +19,7 @@ Timing = Callable[[str, str, Array, int], UncontendedTime | None]
 PiecesCorrection = Callable[[UncontendedTime, str, str, Array, int], UncontendedTime]
 """A known time corrected for a payload cut into pieces, by kind, algorithm, the nodes of its members and payload bytes."""
 Choose = Callable[[str, Array, int], str | None]
-"""The algorithm for a collective, by kind, the nodes of its members and payload bytes; None for no opinion."""
+"""The algorithm for a collective, by kind, the nodes of its members and payload bytes; None for the fastest."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,11 @@ class CollectivePolicy:
     algorithms: Mapping[str, ModuleType]
     choices: Mapping[str, Sequence[str]]
     algorithm: str = AUTO
-    """The algorithm asked for; `auto` takes the configured one, else the library's choice, else the fastest of the choices by
-    its messages."""
+    """The algorithm asked for; `auto` takes the `automatic_choice`, else the fastest of the choices by its messages."""
     timing: Timing | None = field(default=None, compare=False)
-    """None where links are taken at their face value."""
-    configured_algorithm: Choose | None = field(default=None, compare=False)
-    """What the fabric's file lays down for these links."""
-    library_choice: Choose | None = field(default=None, compare=False)
-    """What the library would take of the choices, the first of them where it has no opinion; None where there is no library."""
+    """The uncontended times; None where links are taken at their face value."""
+    automatic_choice: Choose = field(default=lambda kind, nodes, payload_bytes: None, compare=False)
+    """The algorithm that `auto` takes without timing any."""
     pieces: int | None = None
     """Into how many pieces pipelined algorithms cut a payload; None for infinitely fine ones."""
     pieces_correction: PiecesCorrection | None = field(default=None, compare=False)
@@ -69,15 +66,9 @@ class CollectivePolicy:
         name = next(iter(able)) if len(able) == 1 else self.automatic_choice(kind, nodes, payload_bytes)
         return name if name in able else next(iter(able))
 
-    def automatic_choice(self, kind: str, nodes: Array, payload_bytes: int) -> str | None:
-        """The algorithm that `auto` takes without timing any; None for the fastest."""
-        if self.configured_algorithm and (name := self.configured_algorithm(kind, nodes, payload_bytes)):
-            return name
-        return (self.library_choice(kind, nodes, payload_bytes) or self.choices[kind][0]) if self.library_choice else None
-
 
 def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:
-    """Those of some algorithms that can serve a kind for a group whose members sit in these nodes."""
+    """Algorithms of these that can serve a kind for a group whose members sit in these nodes."""
     return {name: module for name, module in algorithms.items() if kind in module.KINDS and takes(module, kind, nodes)}
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from ..costs.kernels.estimator import BORROWED_SIGMA, FEW_ROWS, FitLibrary, SelectedFit, best_fit_for
 from ..costs.kernels.family import Fit, KernelFamily
-from ..costs.kernels.fits import BORROWED_SIGMA, FEW_ROWS, FitLibrary, SelectedFit, best_fit_for
 from ..costs.kernels.gpu_model import Array
 from ..errors import UserError
 from ..hardware.gpu import Gpu

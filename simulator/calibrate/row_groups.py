@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..costs.kernels.estimator import FITTED_AS, SHORT
 from ..costs.kernels.family import ANY, KernelFamily, TimedKernels, families
-from ..costs.kernels.fits import FITTED_AS, SHORT
 from ..costs.kernels.gpu_model import Array, machine
 from ..hardware.gpu import PEAK_OF, Gpu
 from ..kernels import Shape

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from .. import escape
-from ..costs.kernels.family import ABOVE_ONE, Constant, Constants, Fit, RatioRows, Word, families, kinds
+from ..costs.kernels.family import ABOVE_ONE, Constant, Constants, Fit, OneOf, RatioRows, families, kinds
 from ..errors import did_you_mean
 from ..fields import Contradiction, Declared, Length, Limits
 from ..files import read_bounded
@@ -86,12 +86,12 @@ class FitFile(Declared):
             yield f"ratio_rows.{name}", ": there is no such ratio", did_you_mean(name, self.ratios)
 
 
-def _wrong_constant(name: str, value: float | bool | str, kind: Constant | Word | None) -> Iterator[Contradiction]:
+def _wrong_constant(name: str, value: float | bool | str, kind: Constant | OneOf | None) -> Iterator[Contradiction]:
     """What is wrong with the value of a constant."""
     where = f"constants.{name}"
-    if isinstance(kind, Word) != isinstance(value, str):
-        yield where, f": {value!r} is no {'word' if isinstance(kind, Word) else 'number'}", ""
-    elif isinstance(kind, Word) and isinstance(value, str) and value not in kind.words:
+    if isinstance(kind, OneOf) != isinstance(value, str):
+        yield where, f": {value!r} is no {'word' if isinstance(kind, OneOf) else 'number'}", ""
+    elif isinstance(kind, OneOf) and isinstance(value, str) and value not in kind.words:
         yield where, f": {value!r} is none of its words", did_you_mean(value, kind.words)
     elif isinstance(kind, Constant) and kind.positive and not value:
         yield where, ": nothing is too little", "a number above 0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from ..costs.kernels.fits import known_library
+from ..costs.kernels.estimator import known_library
 from ..errors import UserError, did_you_mean, either, nearest, shown
 from ..plan.mesh import Mesh
 from ..units import BYTES_PER_SECOND, parse

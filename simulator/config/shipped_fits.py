@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from ..costs.kernels.estimator import FitLibrary, likeness, same_kernels
 from ..costs.kernels.family import Fit
-from ..costs.kernels.fits import FitLibrary
-from ..costs.kernels.gpu_model import likeness, same_kernels
 from ..hardware.gpu import AT_PEAK, Gpu
 from . import catalog
 from .fit_files import folder, load

@@ -15,11 +15,11 @@ from ..errors import Fault, UserError, shown
 from ..files import check_count, read_bounded
 
 MOST_BYTES = 2**26
-"""Of a file."""
+"""Limit on a file."""
 MOST_CELLS, MOST_LINES = 5_000_000, 100_000
 """A matrix of 2,000 ranks has 4 million numbers."""
 MOST_HELD_BYTES = 2**40
-"""That one rank can have for another."""
+"""Most that one rank can have for another."""
 NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 ROWS = "a row for each rank, with what it has for every rank: as many numbers as rows, commas between them, no header"
 CELL = f"a plain number from 0 to {MOST_HELD_BYTES:,}, such as 1048576 or 1.5e6"

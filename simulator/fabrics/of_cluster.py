@@ -1,4 +1,4 @@
-"""The measured links of a cluster: which fabrics speak of it, at the rates of its own links.
+"""The measured links of a cluster: which fabrics describe it, at the rates of its own links.
 
 A cluster says how fast its links are, not what they are called. Inside a node the fabric of the GPU's generation tells how a
 library fares on such links, or the PCIe fabric with the nearest rate, and only an NVSwitch reduces in the network. Between
@@ -45,37 +45,29 @@ NETWORKS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib")
 BRIDGED_GPUS = 2
 """GPUs that an NVLink bridge joins."""
 ONE_WAY = 0.8
-"""What PCIe carries when data goes one way only, over its label: headers, acknowledgements and credits take the rest
+"""Share of its nominal rate that PCIe carries when data goes one way only: headers, acknowledgements and credits take the rest
 (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018)."""
+shipped: Loader = cache(fabric_files.load)
+"""Reads a fabric that ships, once."""
+outlined: Loader = cache(fabric_files.outline)
+"""Reads one without its curves, once."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """What collectives on a cluster are timed by."""
+    """Links, choices and curves by which collectives on a cluster are timed."""
 
     inside: Inside
     across: Across | None
     """None for a single node."""
     choices: tuple[Choice, ...]
-    """Algorithms that the fabrics' files lay down, those of the network between nodes first."""
+    """Algorithms that the fabrics' files name, those of the network between nodes first."""
     read_curves: Callable[[], tuple[Curve, ...]]
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The measured curves that speak of both; read when somebody asks, as that takes a while."""
+        """The measured curves of both; read on first use, as that takes a while."""
         return self.read_curves()
-
-
-@cache
-def shipped(name: str) -> Fabric:
-    """A fabric that ships, read once."""
-    return fabric_files.load(name)
-
-
-@cache
-def outlined(name: str) -> Fabric:
-    """A fabric that ships, read once, without its curves."""
-    return fabric_files.outline(name)
 
 
 def links_of(cluster: Cluster, load: Loader | None = None) -> Links | None:

@@ -1,15 +1,14 @@
 """An uneven all-to-all, given by a matrix of bytes: the rounds of each algorithm, and its time on measured links.
 
-People measure even exchanges. An uneven one takes what is known of the even one that keeps the busiest link busy for as long
-(payload times skew), times what the rule of rounds (`by_rounds`) makes of the one over the other: 1 where every rank has
+People measure even exchanges. An uneven one takes the known time of the even one that keeps the busiest link busy for as long
+(payload times skew), times the ratio of the two by the rule of rounds (`unmeasured_algorithms`): 1 where every rank has
 something for every other, less where many pairs have nothing for one another. Without a switch the busiest link is a wire on
-the routes of the cluster. An algorithm that is known by its rounds alone so takes what its own rounds do.
+the routes of the cluster. An algorithm that is known by its rounds alone takes what its own rounds do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
@@ -18,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..binding.collective_policy import CollectivePolicy, Timing, takes
+from ..binding.collective_policy import CollectivePolicy, takes
 from ..collectives import Round
 from ..collectives._uneven import judged, payload
 from ..costs.collectives.curves import UncontendedTime
-from ..costs.collectives.theory import Call
 from ..engine.task import Array
 from ..hardware.cluster import Cluster
 from . import unmeasured_algorithms
-from .of_cluster import Links, links_of
-from .unmeasured_algorithms import Walk
+from .of_cluster import links_of
+from .policy import call_of
+from .unmeasured_algorithms import PlacedRounds
 
 KIND = "alltoall"
 
@@ -79,7 +78,7 @@ class Uneven:
         return takes(self.algorithm, kind, nodes)
 
     def rounds(self, kind: str, nodes: Array) -> tuple[Round, ...]:
-        """Those of the algorithm, as fractions of the payload in whole bytes."""
+        """The rounds of the algorithm, as fractions of the payload in whole bytes."""
         rounds: tuple[Round, ...] = self.algorithm.rounds(kind, nodes, self.exchange.held)
         part = payload(self.exchange.held) / max(1, self.exchange.payload_bytes)
         return tuple(replace(r, fraction=r.fraction * part) for r in rounds)
@@ -90,42 +89,28 @@ def uneven_policy(exchange: Exchange, policy: CollectivePolicy, cluster: Cluster
     able = {name: module for name, module in policy.algorithms.items() if KIND in module.KINDS}
     uneven: dict[str, Any] = {name: Uneven(module, exchange) for name, module in able.items()}
     links = links_of(cluster)
-    timing = _timing(exchange, uneven, cluster, gpus, links, policy.timing) if policy.timing and links else None
-    return replace(policy, algorithms={**policy.algorithms, **uneven}, timing=timing)
-
-
-def _timing(
-    exchange: Exchange,
-    uneven: Mapping[str, Any],
-    cluster: Cluster,
-    gpus: Array,
-    links: Links,
-    known: Timing,
-) -> Timing:
-    """The uncontended time of one exchange on measured links."""
-    inside, across = links.inside, links.across
+    if policy.timing is None or links is None:
+        return replace(policy, algorithms={**policy.algorithms, **uneven}, timing=None)
+    known, inside, across = policy.timing, links.inside, links.across
 
     @cache
-    def walks(name: str) -> tuple[Walk, Walk]:
-        wired = inside.mesh > 1
-        algorithms = uneven[name].algorithm, uneven[name]
-        even, own = (unmeasured_algorithms.walk(algorithm, KIND, cluster, gpus, wired=wired) for algorithm in algorithms)
+    def placings(name: str) -> tuple[PlacedRounds, PlacedRounds]:
+        algorithms, wired = (able[name], uneven[name]), inside.mesh > 1
+        even, own = (unmeasured_algorithms.placed_rounds(algorithm, KIND, cluster, gpus, wired=wired) for algorithm in algorithms)
         return even, own
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
-        even, own = walks(algorithm)
+        even, own = placings(algorithm)
         if not own.rounds or not payload_bytes:
             return None
-        call = Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), algorithm)
-        by_rule = unmeasured_algorithms.uncontended_time(call, own, inside, across)
+        call = call_of(kind, algorithm, nodes, payload_bytes)
         skew = unmeasured_algorithms.wire_s(call, own, inside, across) / unmeasured_algorithms.wire_s(call, even, inside, across)
         alike = replace(call, payload_bytes=max(1, round(payload_bytes * skew)))
         even_time = known(kind, algorithm, nodes, int(alike.payload_bytes))
         if even_time is None or exchange.is_even:
             return even_time
-        seconds = (
-            even_time.seconds * by_rule.seconds / unmeasured_algorithms.uncontended_time(alike, even, inside, across).seconds
-        )
-        return unmeasured_algorithms.scaled(even_time, seconds, call)
+        own_s = unmeasured_algorithms.uncontended_time(call, own, inside, across).seconds
+        even_s = unmeasured_algorithms.uncontended_time(alike, even, inside, across).seconds
+        return unmeasured_algorithms.scaled(even_time, even_time.seconds * own_s / even_s, call)
 
-    return timing
+    return replace(policy, algorithms={**policy.algorithms, **uneven}, timing=timing)

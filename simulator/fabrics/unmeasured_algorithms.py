@@ -34,11 +34,11 @@ class Load:
     over_nic: float
     over_nics: float
     over_wire: float = 0.0
-    """Over what part the wire has of a GPU's rate; 0 where wires are not looked at."""
+    """Load of the busiest wire over its part of a GPU's rate; 0 where wires are not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class PlacedRounds:
     """The rounds of an algorithm on a cluster."""
 
     rounds: tuple[tuple[int, float, float, int], ...]
@@ -48,9 +48,9 @@ class Walk:
     """Per window of rounds that are under way together."""
 
 
-def walk(
+def placed_rounds(
     algorithm: ModuleType, kind: str, cluster: Cluster, gpus: Array, pieces: int | None = None, *, wired: bool = False
-) -> Walk:
+) -> PlacedRounds:
     """How an algorithm goes about a kind of collective among these GPUs of a cluster; if pipelined, in so many pieces. Where
     GPUs are `wired` to each other without a switch, it waits for the wires on its routes too.
     """
@@ -59,10 +59,10 @@ def walk(
     pieces = pieces if is_pipelined(algorithm) else 1
     cut = windows(rounds, pieces)
     loads = tuple(_load(together, ticks / (pieces or 1), cluster, gpus, wired=wired) for together, ticks in cut)
-    return Walk(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
+    return PlacedRounds(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
 
 
-def seats(cluster: Cluster, nodes: Array) -> Array:
+def gpus_in(cluster: Cluster, nodes: Array) -> Array:
     """GPUs for members of whom only the nodes are known: spread over the GPUs of each node, and so over its NICs."""
     order = np.argsort(nodes, kind="stable")
     _, first, counts = np.unique(nodes[order], return_index=True, return_counts=True)
@@ -83,7 +83,7 @@ def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
 
 
 def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array, *, wired: bool) -> Load:
-    """What the routes of some messages, all under way together so many times, put on the busiest in either direction."""
+    """Loads on the busiest in either direction, by the routes of messages that are all under way together so many times."""
     edges = joined([(r.edges, float(r.fraction * r.repeats)) for r in rounds])
     source, target, per_node = gpus[edges.source], gpus[edges.target], cluster.gpus_per_node
     far = np.flatnonzero(source // per_node != target // per_node)
@@ -108,22 +108,22 @@ def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array, 
 
 
 def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> float:
-    """What some messages inside nodes put on the busiest of the wires on their routes, over its part of a GPU's rate."""
+    """Load of messages inside nodes on the busiest wire of their routes, over its part of a GPU's rate."""
     links = cluster.route(source, target)
     used = links >= 0
     carried = np.bincount(links[used], np.broadcast_to(share[:, None], links.shape)[used], cluster.wiring.links)
     return float((carried / cluster.wiring.capacity_bytes_per_s).max(initial=0.0)) * cluster.nvlink.bytes_per_s
 
 
-def uncontended_time(call: Call, walk: Walk, inside: Inside, across: Across | None) -> UncontendedTime:
-    """The time of a call whose rounds were walked; always `theoretical`."""
+def uncontended_time(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> UncontendedTime:
+    """The time of a call whose rounds were placed; always `theoretical`."""
     latency_s = crossings = 0.0
-    for repeats, part, message, more_peers in walk.rounds:
+    for repeats, part, message, more_peers in placed.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
             latency_s += repeats * part * across.crossing_s * across.handshake(call.payload_bytes * message)
             crossings += repeats * part
-    on_wire_s = wire_s(call, walk, inside, across)
+    on_wire_s = wire_s(call, placed, inside, across)
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
     sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
@@ -138,13 +138,13 @@ def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTim
     return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=math.hypot(known.uncertainty, scale / 2))
 
 
-def wire_s(call: Call, walk: Walk, inside: Inside, across: Across | None) -> float:
+def wire_s(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> float:
     """The time of a call on the wire: of the busiest, window by window."""
-    return sum(_wire_s(call, load, inside, across) for load in walk.loads)
+    return sum(_wire_s(call, load, inside, across) for load in placed.loads)
 
 
 def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:
-    """Of one window: the p-norm of what GPUs and nodes need, as in the theory."""
+    """The time of one window: the p-norm of what GPUs and nodes need, as in the theory."""
     carried = load.in_all if inside.carries_out(call.per_node) else load.inside
     slow = max(carried / inside.rate(call.per_node), load.over_wire / inside.bytes_per_s)
     on_gpu = slow * call.payload_bytes / theory.reached(call, inside)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from ..costs.kernels.attention import FOR_AMPERE
-from ..costs.kernels.fits import SHORT, UNFUSED
+from ..costs.kernels.estimator import SHORT, UNFUSED
 from .framework_kv_cache import is_of_frameworks
 
 BY_PYTORCH = "by=pytorch"

@@ -9,9 +9,8 @@ from typing import Any
 from ..config import shipped_fits
 from ..costs.kernels import rowwise
 from ..costs.kernels.eager_pytorch import autograd
-from ..costs.kernels.estimator import Estimator, Options, together
+from ..costs.kernels.estimator import UNFUSED, Estimator, Options, known_library, together
 from ..costs.kernels.family import Estimate, families
-from ..costs.kernels.fits import UNFUSED, known_library
 from ..errors import UserError, did_you_mean, in_one_go
 from ..kernels import Experts, Rowwise, Shape
 from ..measurements.operator_names import (

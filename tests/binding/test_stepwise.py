@@ -19,7 +19,7 @@ from simulator.study.collective import Timed, time_collective
 
 from ..collectives.test_algorithms import FORMS, MODULES, NIC_LATENCY, SIZES, S, grid, taken
 from ..commandline import trainsim
-from ..fabrics.alone import BANDWIDTH, LATENCY, many_nodes, one_node
+from ..fabrics.uncontended import BANDWIDTH, LATENCY, many_nodes, one_node
 
 ASKED_AS = {"exchange": "sendrecv"}
 ALGORITHMS = [(name, kind) for name, kind in FORMS if (name, kind) != ("point_to_point", "sendrecv")]

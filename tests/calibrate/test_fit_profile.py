@@ -20,9 +20,8 @@ from simulator.calibrate.fit_profile import Profile, profile
 from simulator.config import catalog, fit_files, shipped_fits
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.deep_gemm import spilled_s
-from simulator.costs.kernels.estimator import Estimator, Options
+from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, FitLibrary, Options
 from simulator.costs.kernels.family import Constant, Fit, families, kinds
-from simulator.costs.kernels.fits import BORROWED_SIGMA, FitLibrary
 from simulator.costs.kernels.gemm import GemmConstants, Timing, gemm_s, timed_gemm_s
 from simulator.costs.kernels.gpu_model import machine
 from simulator.costs.kernels.rowwise import RowwiseConstants, rowwise_s

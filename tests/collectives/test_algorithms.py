@@ -19,7 +19,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.study.collective import spread, time_collective
 
 from ..commandline import trainsim
-from ..fabrics.alone import BANDWIDTH, LATENCY, makespan_s, many_nodes, one_node, seconds_alone
+from ..fabrics.uncontended import BANDWIDTH, LATENCY, makespan_s, many_nodes, one_node, uncontended_s
 
 MODULES: dict[str, ModuleType] = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
 S = 2**28
@@ -126,7 +126,7 @@ def test_closed_form_by_the_rule(name: str, kind: str, n: int) -> None:
 @pytest.mark.parametrize("name, kind, n", CASES)
 def test_closed_form_through_the_engine(name: str, kind: str, n: int) -> None:
     expected = FORMS[name, kind](n, LATENCY, S / BANDWIDTH)
-    assert seconds_alone(MODULES[name], kind, S, one_node(n)) == pytest.approx(expected, rel=TOLERANCE)
+    assert uncontended_s(MODULES[name], kind, S, one_node(n)) == pytest.approx(expected, rel=TOLERANCE)
 
 
 NIC_LATENCY, NIC_BANDWIDTH = 10e-6, BANDWIDTH / 20
@@ -200,7 +200,7 @@ def grid(m: int, k: int) -> Cluster:
 @pytest.mark.parametrize("m, k", GRIDS, ids=str)
 @pytest.mark.parametrize("name, kind", OVER_NODES)
 def test_closed_form_over_nodes(name: str, kind: str, m: int, k: int) -> None:
-    assert seconds_alone(MODULES[name], kind, S, grid(m, k)) == pytest.approx(OVER_NODES[name, kind](m, k), rel=TOLERANCE)
+    assert uncontended_s(MODULES[name], kind, S, grid(m, k)) == pytest.approx(OVER_NODES[name, kind](m, k), rel=TOLERANCE)
 
 
 def loads(name: str, kind: str, nodes: Sequence[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -268,7 +268,7 @@ class TestPhysics:
     @pytest.mark.parametrize("m, k", [(2, 8), (4, 4), (8, 2), (6, 1)])
     def test_no_all_to_all_beats_the_nics(self, name: str, m: int, k: int) -> None:
         """Of what a rank holds, (m - 1)/m is for other nodes, and each NIC has one rank's worth to carry."""
-        assert seconds_alone(MODULES[name], "alltoall", S, grid(m, k)) >= (m - 1) / m * T_NIC + NIC_LATENCY
+        assert uncontended_s(MODULES[name], "alltoall", S, grid(m, k)) >= (m - 1) / m * T_NIC + NIC_LATENCY
 
     @pytest.mark.parametrize("pieces", [1, 2, 8, 64])
     @pytest.mark.parametrize("name, kind", [("ring", "all_reduce"), ("tree", "all_reduce"), ("direct", "alltoall")])
@@ -291,8 +291,8 @@ class TestPhysics:
     def test_a_message_is_cut_through(self) -> None:
         """Over any number of hops, latencies add up and the bytes are paid once, on the slowest link."""
         module = MODULES["point_to_point"]
-        assert seconds_alone(module, "sendrecv", S, one_node(2)) == pytest.approx(LATENCY + T, rel=TOLERANCE)
-        assert seconds_alone(module, "sendrecv", S, grid(2, 1)) == pytest.approx(NIC_LATENCY + T_NIC, rel=TOLERANCE)
+        assert uncontended_s(module, "sendrecv", S, one_node(2)) == pytest.approx(LATENCY + T, rel=TOLERANCE)
+        assert uncontended_s(module, "sendrecv", S, grid(2, 1)) == pytest.approx(NIC_LATENCY + T_NIC, rel=TOLERANCE)
 
     @pytest.mark.parametrize("m, k", [(2, 8), (4, 8), (8, 4)])
     def test_a_hierarchical_all_reduce_sends_less_through_nics_than_flat_rings(self, m: int, k: int) -> None:
@@ -307,21 +307,21 @@ class TestPhysics:
         assert (layered < flat).all()
         if (m, k) == (2, 8):
             assert (layered[0], flat[0]) == pytest.approx((1 / 8, 15 / 64))
-        times = [seconds_alone(MODULES[name], "all_reduce", S, many_nodes(m, k, LATENCY, BANDWIDTH / 1000)) for name in BOTH]
+        times = [uncontended_s(MODULES[name], "all_reduce", S, many_nodes(m, k, LATENCY, BANDWIDTH / 1000)) for name in BOTH]
         assert times[1] < times[0] * (m - 1) / m * n / (n - 1) * 1.02, "where NICs bind it is faster by as much"
 
     def test_sharp_takes_as_long_on_many_nodes_as_on_few(self) -> None:
-        times = [seconds_alone(MODULES["sharp"], "all_reduce", S, grid(m, 4)) for m in (2, 4, 16)]
+        times = [uncontended_s(MODULES["sharp"], "all_reduce", S, grid(m, 4)) for m in (2, 4, 16)]
         assert times == pytest.approx([times[0]] * 3, rel=TOLERANCE)
-        assert times[2] < seconds_alone(MODULES["tree"], "all_reduce", S, grid(16, 4)) * 0.55
+        assert times[2] < uncontended_s(MODULES["tree"], "all_reduce", S, grid(16, 4)) * 0.55
 
     def test_nvls_spends_nine_eighths_where_a_ring_of_eight_spends_fourteen(self) -> None:
-        ring, nvls = (seconds_alone(MODULES[name], "all_reduce", 64 * S, one_node(8)) for name in ("ring", "nvls"))
+        ring, nvls = (uncontended_s(MODULES[name], "all_reduce", 64 * S, one_node(8)) for name in ("ring", "nvls"))
         assert ring / nvls == pytest.approx(14 / 9, rel=1e-3)
 
     def test_small_payloads_want_few_steps_and_large_ones_few_bytes(self) -> None:
         def fastest(kind: str, size: int, names: tuple[str, ...]) -> str:
-            return min(names, key=lambda name: seconds_alone(MODULES[name], kind, size, one_node(16)))
+            return min(names, key=lambda name: uncontended_s(MODULES[name], kind, size, one_node(16)))
 
         sums = ("ring", "recursive_doubling", "halving_doubling")
         assert [fastest("all_reduce", size, sums) for size in (64, 2**28)] == ["recursive_doubling", "halving_doubling"]

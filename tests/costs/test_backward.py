@@ -14,9 +14,8 @@ import pytest
 
 from simulator.config import fit_files, shipped_fits
 from simulator.costs.kernels.eager_pytorch import AUTOGRAD, is_one_by_one
-from simulator.costs.kernels.estimator import Estimator, Options
+from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, Options
 from simulator.costs.kernels.family import Fit
-from simulator.costs.kernels.fits import BORROWED_SIGMA
 from simulator.costs.kernels.rowwise import (
     BACKWARD,
     BACKWARD_OPERATORS,
@@ -27,7 +26,7 @@ from simulator.costs.kernels.rowwise import (
     UNTIMED_SIGMA,
     RowwiseConstants,
     is_timed,
-    work_of,
+    ratios_of,
 )
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
@@ -192,7 +191,7 @@ def test_the_ratio_for_all_gpus_is_near_those_of_each(op: str) -> None:
     """As near as a ratio from another GPU is said to be."""
     for gpu in GPUS:
         own, _ = fit_of(gpu).ratios[f"{op}{BACKWARD}"]
-        assert work_of(f"{op}{BACKWARD}").backward == pytest.approx(own, rel=UNTIMED_SIGMA)
+        assert ratios_of(f"{op}{BACKWARD}").backward == pytest.approx(own, rel=UNTIMED_SIGMA)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -235,7 +234,7 @@ def test_what_autograd_runs_is_what_its_rows_say(name: str) -> None:
 def test_a_fused_framework_takes_what_workloads_count(name: str) -> None:
     """With the ratio that all GPUs share."""
     fused_us, provenance, sigma = kernel_us(f"{name}_backward")
-    assert fused_us == pytest.approx(work_of(name).backward * kernel_us("add")[0], rel=0.01)  # TOLERANCE: a launch beside it
+    assert fused_us == pytest.approx(ratios_of(name).backward * kernel_us("add")[0], rel=0.01)  # TOLERANCE: a launch beside it
     assert (provenance, sigma >= UNTIMED_SIGMA) == ("transferred", True)
 
 
@@ -266,7 +265,7 @@ def test_a_run_with_dropout_takes_the_ratio_of_all_gpus() -> None:
     for eager in (False, True):
         by = Estimator(shipped_fits.gpu("a100-pcie-80gb"), "fp32", shipped_fits.shipped(), Options(eager=eager))
         made, pointwise = by.estimate(kernel), by.estimate(replace(kernel, op="add"))
-        assert made.seconds == pytest.approx(work_of("dropout").backward * pointwise.seconds, rel=0.01)  # TOLERANCE: a launch
+        assert made.seconds == pytest.approx(ratios_of("dropout").backward * pointwise.seconds, rel=0.01)  # TOLERANCE: a launch
         assert made.provenance == "transferred"
 
 

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from simulator.config import catalog, fit_files, shipped_fits
 from simulator.config.gpu_names import named
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
-from simulator.costs.kernels.estimator import Estimator, Options, measured_cost
+from simulator.costs.kernels.estimator import Estimator, Options, best_fit_for, known_library, measured_cost
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import Estimate, Fit
-from simulator.costs.kernels.fits import best_fit_for, known_library
 from simulator.costs.kernels.gemm import FAMILY as GEMM
 from simulator.costs.kernels.gemm import TILES, GemmConstants, accumulation_s, gemm_s
 from simulator.costs.kernels.gpu_model import Machine, clock_per_s, machine
-from simulator.costs.kernels.rowwise import TRIP_CYCLES, WORK, Pace, RowwiseConstants, lookup_s, pace_of, rowwise_s
+from simulator.costs.kernels.rowwise import RATIOS, TRIP_CYCLES, RowwiseConstants, Speed, lookup_s, rowwise_s, speed_of
 from simulator.errors import UserError
 from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
@@ -238,7 +237,7 @@ class TestRowwise:
     def test_a_block_waits_at_each_step_of_its_row(self) -> None:
         """One row of a gate, by one block: a round trip to memory for each 1,024 elements. Rows side by side take no longer."""
         c, on = RowwiseConstants(launch_us=0), MACHINES[0]
-        gate = pace_of("silu_gated", eager=True)
+        gate = speed_of("silu_gated", eager=True)
         one, many = (rowwise_s(c, on, 6 * rows * 8192, gate, 8192) for rows in (1, on.sms // 4))
         assert one == pytest.approx(8 * TRIP_CYCLES / on.clock_per_s, rel=0.01)
         assert many == pytest.approx(float(one), rel=0.03)
@@ -246,20 +245,20 @@ class TestRowwise:
     def test_threads_that_do_not_fit_move_nothing(self) -> None:
         """Blocks of 1,024 threads: a multiprocessor of 1,536 holds one of them, one of 2,048 two."""
         c, on = RowwiseConstants(launch_us=0), replace(MACHINES[0], bytes_per_s=1e18)
-        gate = pace_of("silu_gated", eager=True)
+        gate = speed_of("silu_gated", eager=True)
         large, small = (rowwise_s(c, replace(on, threads=threads), 1e9, gate, 1024) for threads in (2048, 1536))
         assert small == pytest.approx(2 * float(large), rel=0.01)
 
     def test_eager_is_no_faster_than_fused_and_backward_no_faster_than_its_bytes(self) -> None:
         c = RowwiseConstants()
-        for op, work in WORK.items():
-            assert pace_of(op).times == work.fused >= 1
-            assert pace_of(f"{op}_backward").times == work.backward >= 1
+        for op, work in RATIOS.items():
+            assert speed_of(op).times == work.fused >= 1
+            assert speed_of(f"{op}_backward").times == work.backward >= 1
             for name in (op, f"{op}_backward"):
-                fused, eager = (rowwise_s(c, MACHINES[1], 1e9, pace_of(name, eager=e), 4096) for e in (False, True))
+                fused, eager = (rowwise_s(c, MACHINES[1], 1e9, speed_of(name, eager=e), 4096) for e in (False, True))
                 assert eager >= fused
-        assert pace_of("silu_gated", eager=True) == pace_of("gelu_gated", eager=True) != Pace()
-        assert pace_of("add") == pace_of("no such operator") == pace_of("add", eager=True) == Pace()
+        assert speed_of("silu_gated", eager=True) == speed_of("gelu_gated", eager=True) != Speed()
+        assert speed_of("add") == speed_of("no such operator") == speed_of("add", eager=True) == Speed()
 
     def test_eager_kernels_sustain_what_was_measured(self) -> None:
         """The fractions of the memory's rate in the reference notes, for A100 and H100, to a tenth (layer norm: a fifth)."""
@@ -274,7 +273,7 @@ class TestRowwise:
     def test_backward_ratios_are_those_measured(self) -> None:
         """On three passes over memory against two: softmax 2.6 times, layer norm 2.7."""
         for op, ratio in (("softmax", 2.6), ("layernorm", 2.7)):
-            assert 3 * pace_of(f"{op}_backward").times / (2 * pace_of(op).times) == pytest.approx(ratio, rel=0.03)
+            assert 3 * speed_of(f"{op}_backward").times / (2 * speed_of(op).times) == pytest.approx(ratio, rel=0.03)
 
     def test_a_lookup_waits_for_its_indices_not_its_bytes(self) -> None:
         c, on = RowwiseConstants(launch_us=0), MACHINES[0]

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from simulator.calibrate.fit_profile import profile
 from simulator.config import fit_files, shipped_fits
-from simulator.costs.kernels.estimator import BEYOND, Estimator, Options
+from simulator.costs.kernels.estimator import BEYOND, BORROWED_SIGMA, Estimator, Options
 from simulator.costs.kernels.family import Estimate, Fit
-from simulator.costs.kernels.fits import BORROWED_SIGMA
 from simulator.kernels import Attention, Gemm, Part, Rowwise
 from simulator.measurements.kernel_table import Measured
 from simulator.measurements.kernel_words import Probe

@@ -19,7 +19,7 @@ from simulator.costs.collectives.curves import Curve, uncontended_time
 from simulator.costs.collectives.nccl_choice import Choice, Group, chosen, configured_algorithm, generation, nccl_estimate_s
 from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
-from simulator.fabrics.policy import HAS, policy_on
+from simulator.fabrics.policy import COMMON_ALGORITHMS, policy_on
 from simulator.hardware.cluster import Cluster
 from simulator.measurements.nccl_tests import PROGRAMS
 from simulator.study.collective import BUS_FACTOR, time_collective
@@ -36,7 +36,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 def test_every_list_of_collectives_holds_the_same() -> None:
     """Each says something of every kind; an exchange is how a program calls what nccl-tests calls sendrecv."""
     assert set(BUS_FACTOR) == set(theory.KINDS) == set(PROGRAMS.values())
-    assert set(HAS) == {*theory.KINDS, "exchange"}
+    assert set(COMMON_ALGORITHMS) == {*theory.KINDS, "exchange"}
     assert {*get_args(get_type_hints(Choice)["kind"]), "sendrecv"} == set(theory.KINDS)
 
 
@@ -52,13 +52,13 @@ def group(gpu: str, ranks: int, nodes: int) -> Group:
 def test_words_lines_and_pieces_cost_what_nccl_thinks() -> None:
     """By hand, for 16 GPUs on two nodes of A100: base + 28 near and 2 far hops, or twice 7 near and 1 far."""
     pair = group("ampere", 16, 2)
-    ring, tree = (nccl_choice.WAYS[name](8, pair) for name in ("ring", "tree"))
+    ring, tree = (nccl_choice.ESTIMATES[name](8, pair) for name in ("ring", "tree"))
     assert [us for us, _ in ring] == pytest.approx([6.6 + 28 * 1.0 + 2 * 2.7, 14 + 28 * 1.9 + 2 * 4, 8.4 + 28 * 3.4 + 2 * 14])
     assert [us for us, _ in tree] == pytest.approx([6.8 + 14 * 0.6 + 10, 14 + 14 * 1.25 + 17, 8.4 + 14 * 4 + 28])
     assert ring[2][1] == pytest.approx(200 * GB * 16 / 30)
-    assert nccl_choice.WAYS["ring"](GIB, pair)[2][0] == pytest.approx(1.4 * ring[2][0]), "the plateau of a ring"
+    assert nccl_choice.ESTIMATES["ring"](GIB, pair)[2][0] == pytest.approx(1.4 * ring[2][0]), "the plateau of a ring"
     lone = group("hopper", 8, 1)
-    assert nccl_choice.WAYS["nvls"](GIB, lone) == [(25.0, pytest.approx(2 * 450 * GB * 0.824 * 0.85 * 15 / 16 * 8 / 14))]
+    assert nccl_choice.ESTIMATES["nvls"](GIB, lone) == [(25.0, pytest.approx(2 * 450 * GB * 0.824 * 0.85 * 15 / 16 * 8 / 14))]
 
 
 def test_in_a_node_rings_give_way_to_a_switch_that_adds_up() -> None:

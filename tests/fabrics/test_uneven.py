@@ -24,7 +24,7 @@ from simulator.study.collective import Timed, time_collective
 
 from ..collectives.test_algorithms import MODULES, NIC_BANDWIDTH, NIC_LATENCY, grid
 from ..commandline import trainsim
-from .alone import BANDWIDTH, LATENCY, one_node
+from .uncontended import BANDWIDTH, LATENCY, one_node
 
 Matrix = np.ndarray[Any, Any]
 Moves = dict[tuple[int, int], int]

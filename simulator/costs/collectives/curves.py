@@ -7,7 +7,7 @@ ratio is interpolated, beyond them it fades; below the smallest size and above t
 bandwidth are those of the theory there. By construction
 the time of an algorithm never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that
 changes its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted. A series
-in which the library chose for itself speaks, at each size, of the algorithm that it took there; where it changes over, times may
+in which the library chose for itself counts, at each size, for the algorithm that it took there; where it changes over, times may
 jump, up or down.
 """
 
@@ -31,7 +31,7 @@ Knots = tuple[tuple[float, float], ...]
 """(bytes, seconds), both rising."""
 
 FADES_OCTAVES = 2.0
-"""Doublings of ranks or nodes over which a measured correction loses its say."""
+"""Doublings of ranks or nodes over which a measured correction fades."""
 THEORY_SIGMA_INSIDE, THEORY_SIGMA_ACROSS = 0.22, 0.3
 """Relative error of the theory on machines that it has not seen: results/collectives/report.md."""
 SIGMA_OF_MEDIAN = 1.48
@@ -57,14 +57,14 @@ class Curve:
     across: Across | None = None
     source: str = ""
     choices: tuple[Choice, ...] = ()
-    """What is laid down of what the library took."""
+    """The algorithms that the file of the fabric names for the library."""
 
     def ratios(self, laws: Laws) -> Knots:
         """log(measured / theory) at each knot."""
         return tuple((size, math.log(time / self.theory_s(size, laws))) for size, time in self.knots)
 
     def theory_s(self, size: float, laws: Laws) -> float:
-        """What theory says of such a call, of a series in which a library chose without its jumps."""
+        """The time by the theory, without the jumps of a series in which a library chose."""
         return theory.fastest(self._call(size), self.inside, self.across, laws)
 
     def taken(self, size: float) -> str:
@@ -77,7 +77,7 @@ class Curve:
         return Call(self.kind, size, self.ranks, self.nodes, self.algorithm)
 
     def is_of(self, call: Call, inside: Inside, across: Across | None) -> bool:
-        """Whether it was measured on the links that a call has, as far as the rates tell."""
+        """Whether it was measured on links with the rates that a call has."""
         pairs = zip(_rates(call, self.inside, self.across), _rates(call, inside, across), strict=True)
         return all(math.isclose(own, other, rel_tol=SAME_RATE) for own, other in pairs)
 
@@ -94,7 +94,7 @@ class UncontendedTime:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether nobody measured such a time: it lies beyond the measured ones, or is theory alone."""
+        """Whether it lies beyond the measured times, or is theory alone."""
         return self.provenance != "interpolated"
 
 
@@ -105,7 +105,10 @@ def uncontended_time(
 
     An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.
     """
-    call = _named(call, inside, across)
+    if call.algorithm == "direct" and call.payload_bytes > DIRECT_MOST_BYTES:
+        call = replace(call, algorithm="auto")
+    if (call.kind, call.algorithm) == ("all_reduce", "auto") and call.ranks > 1:
+        call = replace(call, algorithm=theory.taken(call, inside, across))
     near = _near(call, curves)
     scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
     if call.ranks < 2 or not near:
@@ -116,27 +119,18 @@ def uncontended_time(
         time = read(knots, size)
     else:
         end = knots[0] if size < knots[0][0] else knots[-1]
-        at_end = theory.seconds(_at(call, end[0]), inside, across, laws)
+        at_end = theory.seconds(replace(call, payload_bytes=end[0]), inside, across, laws)
         time = theory.seconds(call, inside, across, laws) * end[1] / at_end
-    say = min(1.0, sum(weight for _, weight in near))
+    weight = min(1.0, sum(weight for _, weight in near))
     at_home = all(curve.is_of(call, inside, across) for curve, _ in near)
-    within = at_home and say > 1 - 1 / 64 and low <= size <= high
+    within = at_home and weight > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
     return UncontendedTime(
         max(time, theory.least(call, inside, across)),
         "interpolated" if within else "extrapolated",
         "; ".join(dict.fromkeys(curve.source for curve, _ in near)),
-        math.hypot(error, (1 - say) * scale, 0.0 if within else scale / 2),
+        math.hypot(error, (1 - weight) * scale, 0.0 if within else scale / 2),
     )
-
-
-def _named(call: Call, inside: Inside, across: Across | None) -> Call:
-    """A call by the algorithm that serves it: direct kernels hand over to the library above a size."""
-    left = "auto" if call.algorithm == "direct" and call.payload_bytes > DIRECT_MOST_BYTES else call.algorithm
-    if call.kind != "all_reduce" or call.ranks < 2 or left != "auto":
-        return replace(call, algorithm=left)
-    call = replace(call, algorithm=left)
-    return replace(call, algorithm=theory.taken(call, inside, across))
 
 
 def read(knots: Knots, size: float) -> float:
@@ -165,22 +159,18 @@ def rising(knots: Iterable[tuple[float, float]]) -> Knots:
 
 
 def _rates(call: Call, inside: Inside, across: Across | None) -> tuple[float, ...]:
-    """What tells the links of a call from others: the rates that it has there, bytes/s, and whether the switch adds up."""
+    """Rates of the links that a call has, bytes/s, and whether the switch reduces."""
     within = inside.bytes_per_s, inside.rate(call.per_node), float(inside.nvls_efficiency > 0)
     if across is None or call.nodes < 2:
         return (*within, 0.0)
     return (*within, across.nic_bytes_per_s * min(across.nics, math.ceil(call.per_node)))
 
 
-def _at(call: Call, size: float) -> Call:
-    return replace(call, payload_bytes=size)
-
-
 def _corrected(
     call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, across: Across | None, laws: Laws
 ) -> tuple[float, float, Knots]:
-    """The theory times what the measured curves say about it, at each of their knots and each power of two as far as the payload;
-    before that, between which sizes they all speak. Where only some do, the others stay at what they said last.
+    """The least and the most bytes that all curves cover, and the theory times their corrections: knots at those of the curves
+    and at each power of two, as far as the payload. Outside of its sizes a curve keeps the correction at its nearest end.
     """
     low = max(curve.knots[0][0] for curve, _ in near)
     high = min(curve.knots[-1][0] for curve, _ in near)
@@ -188,45 +178,46 @@ def _corrected(
         near = near[:1]
         low, high = near[0][0].knots[0][0], near[0][0].knots[-1][0]
     sizes = {size for curve, _ in near for size, _ in curve.knots}
-    first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
-    sizes |= {2.0**octave for octave in range(first, last + 1)}
+    sizes |= _powers_of_two(min(sizes), max(sizes))
     end = min((size for size in sizes if size >= call.payload_bytes), default=max(sizes))
     ratios = [(curve.ratios(laws), weight) for curve, weight in near]
-    return (
-        low,
-        high,
-        rising(
-            (
-                size,
-                theory.seconds(_at(call, size), inside, across, laws)
-                * math.exp(sum(weight * _straight(knots, size) for knots, weight in ratios)),
-            )
-            for size in sorted(sizes)
-            if size <= end
-        ),
-    )
+
+    def corrected_s(size: float) -> float:
+        correction = math.exp(sum(weight * _straight(knots, size) for knots, weight in ratios))
+        return theory.seconds(replace(call, payload_bytes=size), inside, across, laws) * correction
+
+    return low, high, rising((size, corrected_s(size)) for size in sizes if size <= end)
+
+
+def _powers_of_two(first: float, last: float) -> set[float]:
+    """Powers of two between two sizes, both included."""
+    return {2.0**octave for octave in range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)}
 
 
 def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
-    """The curves that a call is corrected by, each with its weight: at most 1 together."""
+    """The curves that a call is corrected by, each with its weight: at most 1 together.
+
+    But for all-reduces, what a library took by itself stands in for an algorithm that was not measured.
+    """
     kin = [curve for curve in curves if curve.kind == call.kind and (curve.nodes > 1) == (call.nodes > 1)]
-    kin = _of_algorithm(call.algorithm, kin) if call.kind == "all_reduce" else _of_stand_in(call, kin)
+    if call.kind == "all_reduce":
+        kin = _of_algorithm(call.algorithm, kin)
+    else:
+        own = [curve for curve in kin if curve.algorithm == call.algorithm]
+        kin = own or [curve for curve in kin if curve.algorithm == "auto"]
     if call.nodes == 1:
         return _bracketed(call, kin)
-    say = {i: 1 - _distance(call, curve) / FADES_OCTAVES for i, curve in enumerate(kin)}
-    best = max(say.values(), default=0.0)
-    chosen = [i for i, value in say.items() if value == best > 0]
-    return [(kin[i], best / len(chosen)) for i in chosen]
-
-
-def _of_stand_in(call: Call, kin: Sequence[Curve]) -> list[Curve]:
-    """The curves of the algorithm that is asked for, or else of what a library took by itself: but for all-reduces it has one."""
-    own = [curve for curve in kin if curve.algorithm == call.algorithm]
-    return own or [curve for curve in kin if curve.algorithm == "auto"]
+    doublings = (
+        abs(math.log2(call.nodes / curve.nodes)) + abs(math.log2(call.per_node / (curve.ranks / curve.nodes))) for curve in kin
+    )
+    weights = [1 - distance / FADES_OCTAVES for distance in doublings]
+    best = max(weights, default=0.0)
+    chosen = [curve for curve, weight in zip(kin, weights, strict=True) if weight == best > 0]
+    return [(curve, best / len(chosen)) for curve in chosen]
 
 
 def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:
-    """What measured all-reduces say of one algorithm: series in which it was forced, parts of those in which it was taken."""
+    """The measured all-reduces of one algorithm: series in which it was forced, and parts of those in which it was taken."""
     found: dict[tuple[int, int, Inside, Across | None], Curve] = {}
     ranked = sorted(kin, key=lambda curve: _PREFERRED.index(curve.algorithm) if curve.algorithm in _PREFERRED else -1)
     for curve in ranked:
@@ -249,16 +240,14 @@ def _part(curve: Curve, name: str) -> Curve | None:
     if curve.algorithm not in _PREFERRED:
         return None
     ratios = curve.ratios(LAWS)
-    first, last = (curve.knots[end][0] for end in (0, -1))
-    sizes = {size for size, _ in curve.knots}
-    sizes |= {2.0**octave for octave in range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)}
-    base = {size: curve.theory_s(size, LAWS) for size in sorted(sizes) if curve.taken(size) == name}
-    knots = tuple((size, seconds * math.exp(_straight(ratios, size))) for size, seconds in base.items())
+    sizes = {size for size, _ in curve.knots} | _powers_of_two(curve.knots[0][0], curve.knots[-1][0])
+    taken = [size for size in sorted(sizes) if curve.taken(size) == name]
+    knots = tuple((size, curve.theory_s(size, LAWS) * math.exp(_straight(ratios, size))) for size in taken)
     return replace(curve, algorithm=name, knots=knots) if knots else None
 
 
 def _joined(curve: Curve, other: Curve) -> Curve:
-    """A series, and of another on the same links what lies outside of its sizes."""
+    """A series, extended by the knots of another on the same links that lie outside of its sizes."""
     first, last = curve.knots[0][0], curve.knots[-1][0]
     more = [knot for knot in other.knots if not first <= knot[0] <= last]
     if not more:
@@ -279,12 +268,6 @@ def _bracketed(call: Call, kin: Sequence[Curve]) -> list[tuple[Curve, float]]:
         return [(by_ranks[below[-1]], 1 - part), (by_ranks[above[0]], part)]
     if not by_ranks:
         return []
-    nearest = (below or above)[-1 if below else 0]
-    say = 1 - abs(math.log2(call.ranks / nearest)) / FADES_OCTAVES
-    return [(by_ranks[nearest], say)] if say > 0 else []
-
-
-def _distance(call: Call, curve: Curve) -> float:
-    """Doublings between two ways to place ranks on nodes."""
-    per_node = curve.ranks / curve.nodes
-    return abs(math.log2(call.nodes / curve.nodes)) + abs(math.log2(call.per_node / per_node))
+    nearest = below[-1] if below else above[0]
+    weight = 1 - abs(math.log2(call.ranks / nearest)) / FADES_OCTAVES
+    return [(by_ranks[nearest], weight)] if weight > 0 else []

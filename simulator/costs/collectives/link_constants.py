@@ -1,4 +1,4 @@
-"""What a message finds on its way: a node's own links, the network between nodes, and the laws that both obey.
+"""Constants of links: a node's own links, the network between nodes, and the laws that both obey.
 
 The numbers of an `Inside` and an `Across` are those of one fabric (topologies/fabrics); a `Laws` holds the few that are the
 same everywhere. results/collectives/make.py fits both to measurements, and tells how well.
@@ -51,7 +51,7 @@ class Inside(Declared):
             yield "beyond", " is missing: the rate between islands", 'write it like "31.5 GB/s"'
 
     def rate(self, ranks: float) -> float:
-        """What a group of so many GPUs of a node has."""
+        """Rate that a GPU has in a group of so many of its node, bytes/s."""
         if self.split(ranks):
             return self.beyond_bytes_per_s
         return self.bytes_per_s * min(1.0, (ranks - 1) / (self.mesh - 1)) if 1 < ranks < self.mesh else self.bytes_per_s
@@ -72,7 +72,7 @@ class Inside(Declared):
 
     @property
     def _thinnest_bytes_per_s(self) -> float:
-        """Of the wires of a mesh, each from one GPU to one other."""
+        """Rate of the slowest wire of a mesh, each from one GPU to one other."""
         wire = self.bytes_per_s / (self.mesh - 1)
         return min(wire, self.pair_bytes_per_s or wire)
 
@@ -81,7 +81,7 @@ class Inside(Declared):
         return self.to_nics and (not self.island or self.split(ranks))
 
     def flagged(self, size: float, ranks: float) -> float:
-        """What a message of so many bytes puts on the wire of a group of so many GPUs, over those bytes."""
+        """Bytes on the wire over those of the message, for a message of so many bytes in a group of so many GPUs."""
         flags = self.flags if not self.island or self.split(ranks) else 1.0
         return 1 + (flags - 1) * self.flags_bytes / (size + self.flags_bytes)
 
@@ -119,7 +119,7 @@ class Across(Declared):
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """What is the same on every fabric.
+    """Constants that are the same on every fabric.
 
     The launches, steps and efficiencies of all-to-all and of direct kernels, `crossing_fill` and `peer_s` are fitted by
     results/collectives/make.py. The others are set by hand to what published logs of NCCL on InfiniBand NDR say as a whole,
@@ -141,9 +141,9 @@ class Laws:
     alltoall_step: float = 0.17
     """Peers are served side by side: what one more costs, over a ring's step."""
     alltoall_efficiency: float = 1.01
-    """Over the efficiency of a ring."""
+    """Efficiency of an all-to-all over that of a ring."""
     pair_efficiency: float = 1.15
-    """Of a single pair that sends both ways, over the efficiency of a ring."""
+    """Efficiency of a single pair that sends both ways, over that of a ring."""
     direct_launch: float = 0.54
     """Kernels that read their peers' memory: their launch, and their rate, over those of a ring."""
     direct_efficiency: float = 1.26
@@ -152,11 +152,11 @@ class Laws:
     crossing_fill: float = 2.0
     """Crossings fill the pipe too: their latency, times this, adds to `fill_s`."""
     crowd: float = 0.04
-    """The slowest of its hops sets the pace of a ring: over N nodes it gets (N/2)^-crowd of the NICs' rate."""
+    """The slowest hop limits a ring: over N nodes it gets (N/2)^-crowd of the NICs' rate."""
     peer_s: float = 4.8 / US_PER_S
-    """What each further remote peer of an all-to-all costs the proxy thread."""
+    """Time that each further remote peer of an all-to-all costs the proxy thread."""
     flow_efficiency: float = 0.85
-    """What a single flow between two NICs reaches, over what many do."""
+    """Rate of a single flow between two NICs, over that of many."""
     leaf_nodes: float = 4.0
     """Nodes behind one switch. Further away single flows are hashed onto the same links:"""
     collisions: float = 2 / 3
@@ -164,13 +164,13 @@ class Laws:
     most_collisions: float = 3.0
     """but no more than so many."""
     pair_tree_efficiency: float = 0.47
-    """What trees over two nodes reach of the NICs, which send up and down at once through the same GPU, over what rings do."""
+    """Share of the NICs' rate in rings that trees over two nodes reach, which send up and down at once through the same GPU."""
     tree_efficiency: float = 0.65
-    """The same over more nodes."""
+    """Share that trees over more nodes reach, over that of rings."""
     nvls_tree_efficiency: float = 0.81
-    """The same where NVSwitches add up and a node has more than one neighbour in its tree."""
+    """Share that such trees reach where NVSwitches add up and a node has more than one neighbour in its tree."""
     sharp_efficiency: float = 0.7
-    """What switches that add up reach, over what rings do."""
+    """Share that switches that add up reach, over that of rings."""
 
 
 LAWS = Laws()

@@ -1,4 +1,4 @@
-"""Which algorithm NCCL takes for an all-reduce: its own cost model, with its own constants.
+"""NCCL's choice of an algorithm for an all-reduce: its own cost model, with its own constants.
 
 NCCL weighs every algorithm with every protocol (LL: words with flags, LL128: lines with flags, Simple: plain pieces) by
 latency + bytes / bandwidth, and takes the least. The constants are what NCCL believes, not what was measured; they decide what
@@ -24,7 +24,7 @@ from ...units import GB, US_PER_S
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 BASE_US = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)}
-"""What a kernel costs before its first hop, by protocol."""
+"""Latency of a kernel before its first hop, by protocol."""
 HOP_US: Mapping[str, Mapping[str, Sequence[float]]] = {
     "nvlink": {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)},
     "pcie": {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)},
@@ -33,27 +33,27 @@ HOP_US: Mapping[str, Mapping[str, Sequence[float]]] = {
 SWITCH_US = 25.0
 """An NVSwitch that adds up. It, and what builds on it, knows Simple only."""
 TREE_NETWORK_US, SHARP_NETWORK_US = 14.0, 18.0
-"""Over the network, with an NVSwitch that adds up: a hop of a tree, and switches of the network that add up too."""
+"""Latency over the network with an NVSwitch that adds up: a hop of a tree, and switches of the network that add up too."""
 DIRECT_US, DIRECT_PEER_US, DIRECT_NETWORK_US = 3.7, 0.4, 31.0
 """Switches of the network that add up, without an NVSwitch that does: to a GPU's rail, per GPU, and over the network."""
 POST_US = 1.0
-"""What a step of a ring over several nodes costs at least, for the network's sake; three times as much in pieces."""
+"""Least latency of a step of a ring over several nodes, because of the network; three times as much in pieces."""
 LL_GB_PER_S = {"volta": (39.0, 39.0, 20.4), "ampere": (87.7, 39.0, 20.4), "hopper": (141.0, 39.0, 20.4)}
 """The most that words with flags carry: in one node by its GPUs, over two and more by their processors."""
 BLACKWELL_LL = 2.0
-"""Over Hopper's, within a node."""
+"""Factor of LL within a node over Hopper's."""
 SWITCH_SHARE = {"hopper": 0.85, "blackwell": 0.74}
-"""Of the links' rate, what an NVSwitch that adds up is granted."""
+"""Share of the links' rate that NCCL grants an NVSwitch that adds up."""
 CHANNELS = 16
 COUNTED = {"volta": 0.8, "ampere": 0.8, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
 COUNTED_PCIE = 24 / 31.5
-"""Of the rate on the label of a GPU's links, what NCCL reckons with."""
+"""Share of the nominal rate of a GPU's links that NCCL assumes."""
 TREE_SHARE: Mapping[str, Sequence[float]] = {
     "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9),
     "Simple": (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 }
-"""Of a tree's bandwidth, what it is granted for payloads from 64 bytes on, doubling; all of it beyond."""
+"""Share of a tree's bandwidth that NCCL grants for payloads from 64 bytes on, doubling; all of it beyond."""
 FIRST_TREE_BYTES = 64
 TIE = 0.1
 """Times of a ring and of a tree that differ by no more, relative to the smaller, do not tell which NCCL takes: how many trees it
@@ -62,14 +62,14 @@ PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
 """Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
 
 GENERATIONS = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (0, "volta"))
-"""From which architecture on NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
+"""First architecture for which NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
 RATES = (("blackwell", 800 * GB), ("hopper", 400 * GB), ("ampere", 200 * GB), ("volta", 0.0))
-"""From which rate of NVLink on a GPU is of a generation."""
+"""Least rate of NVLink of a generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice(Declared):
-    """One line of what somebody laid down: the algorithm of a kind, for payloads and numbers of nodes up to so many."""
+    """One line of `choices:` in a fabric's file: the algorithm of a kind, for payloads and numbers of nodes up to so many."""
 
     kind: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "alltoall"]
     algorithm: Annotated[str, Text("collective"), "the algorithm that the library takes"]
@@ -94,12 +94,12 @@ class Group:
 
     @property
     def hops(self) -> int:
-        """Along the ranks of one node."""
+        """Hops along the ranks of one node."""
         return self.ranks // self.nodes - 1
 
     @property
     def doublings(self) -> int:
-        """Of the number of nodes, rounded down."""
+        """Doublings of the number of nodes, rounded down."""
         return self.nodes.bit_length() - 1
 
     @property
@@ -120,12 +120,12 @@ class Group:
 
     @property
     def switch_bytes_per_s(self) -> float:
-        """What an NVSwitch that adds up is granted, both its directions together."""
+        """Rate that NCCL grants an NVSwitch that adds up, both directions together."""
         return 2 * self.counted_bytes_per_s * SWITCH_SHARE.get(self.generation, 0.0) * (CHANNELS - 1) / CHANNELS
 
     @property
     def ring_share(self) -> float:
-        """Of the bus, what is left of an all-reduce."""
+        """Share of the bus rate that is left of an all-reduce."""
         return self.ranks / (2 * (self.ranks - 1))
 
 
@@ -145,7 +145,7 @@ def configured_algorithm(choices: Iterable[Choice], kind: str, payload_bytes: fl
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
     """The algorithm with the least estimate for an all-reduce, of those that there are."""
-    known = [name for name in among if name in WAYS]
+    known = [name for name in among if name in ESTIMATES]
     return min(known, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
 
 
@@ -159,7 +159,7 @@ def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float
     """NCCL's own estimate of the time of an algorithm, with the protocol that it likes best; infinite if it has none."""
     estimates = (
         latency_us / US_PER_S + payload_bytes / bytes_per_s
-        for latency_us, bytes_per_s in WAYS[algorithm](payload_bytes, group)
+        for latency_us, bytes_per_s in ESTIMATES[algorithm](payload_bytes, group)
         if bytes_per_s > 0
     )
     return min(estimates, default=math.inf)
@@ -188,17 +188,15 @@ def _ring(payload_bytes: float, g: Group) -> Estimates:
 def _tree(payload_bytes: float, g: Group) -> Estimates:
     bus = 0.92 * g.bus_bytes_per_s(nics_count=2 if g.nodes == 2 else 1)
     lines = (7 / 9 if g.nodes == 1 else 120 / 128) * (g.link == "nvlink")
+    doublings = int(payload_bytes // FIRST_TREE_BYTES).bit_length() - 1
     rates = (min(bus / 3.8, g.words_bytes_per_s), bus * lines, bus)
     found = []
     for which, (protocol, rate) in enumerate(zip(PROTOCOLS, rates, strict=True)):
         latency_us = 2 * (g.hops * HOP_US[g.link]["tree"][which] + g.doublings * _far_us("tree", which, g))
-        found.append((BASE_US["tree"][which] + latency_us, rate / 2 * _tree_share(protocol, payload_bytes)))
+        shares = TREE_SHARE[protocol]
+        share = shares[doublings] if 0 <= doublings < len(shares) else 1.0
+        found.append((BASE_US["tree"][which] + latency_us, rate / 2 * share))
     return found
-
-
-def _tree_share(protocol: str, payload_bytes: float) -> float:
-    shares, doublings = TREE_SHARE[protocol], int(payload_bytes // FIRST_TREE_BYTES).bit_length() - 1
-    return shares[doublings] if 0 <= doublings < len(shares) else 1.0
 
 
 def _far_us(algorithm: str, which: int, g: Group) -> float:
@@ -228,7 +226,7 @@ def _sharp(payload_bytes: float, g: Group) -> Estimates:
     return [(latency_us, g.bus_bytes_per_s(nics_count=2) / 2)]
 
 
-WAYS: Mapping[str, Callable[[float, Group], Estimates]] = {
+ESTIMATES: Mapping[str, Callable[[float, Group], Estimates]] = {
     "ring": _ring,
     "tree": _tree,
     "nvls": _nvls,

@@ -5,7 +5,7 @@ GPU's own links and a node's NICs need. The square root is what a pipeline of pi
 message. In a ring, where every GPU always has a piece to send, latency and wire overlap: the root of the sum of their squares
 stands for their sum. On links where small messages go as words with flags, these are on the wire as well. All algorithms are
 written in this form and differ only in how many steps, crossings and bytes they take; "auto" is the one that NCCL's own cost
-model takes (`tuner`), whether or not it is the fastest. References: Hockney, "The communication challenge for MPP", 1994;
+model takes (`nccl_choice`), whether or not it is the fastest. References: Hockney, "The communication challenge for MPP", 1994;
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 """
@@ -27,7 +27,7 @@ ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """`plain` is what is left of `auto` where the switch cannot add up, as for integers of a byte: ring or tree."""
 PLAIN = ("ring", "tree")
 TAKEN_AS = {"nvls_tree": "nvls"}
-"""What the choice of some algorithms is called here: over nodes an NVSwitch that adds up always feeds trees."""
+"""Names here of algorithms that NCCL names otherwise: over nodes an NVSwitch that adds up always feeds trees."""
 
 FEWEST_AT_A_SWITCH = 3
 """GPUs of a node for which NCCL lets an NVSwitch add up."""
@@ -60,17 +60,17 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How one algorithm does a call: what it takes, before it is known how fast anything is."""
+class Demand:
+    """Steps, crossings and bytes that one algorithm needs for a call, before any rate is known."""
 
     steps: float
     crossings: float
     gpu_bytes: float
-    """What a GPU's link inside the node carries, per direction."""
+    """Bytes that a GPU's link inside the node carries, per direction."""
     node_bytes: float
-    """What leaves a node."""
+    """Bytes that leave a node."""
     efficiency: float
-    """Of the links inside."""
+    """Fraction of the rate of the links inside."""
     across: float = 1.0
     """Further factor on the efficiency of the NICs."""
     launch: float = 1.0
@@ -94,7 +94,7 @@ def seconds(call: Call, inside: Inside, across: Across | None = None, laws: Laws
     """The predicted time; never less than the wire allows."""
     if call.ranks < 2:
         return 0.0
-    return min(_time(call, way, inside, across, laws) for way in _ways(call, inside, across, laws))
+    return min(_time(call, name, inside, across, laws) for name in _choice(call, inside, across))
 
 
 def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
@@ -103,31 +103,32 @@ def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws
     """
     if call.kind != "all_reduce" or call.ranks < 2 or call.algorithm not in ("auto", "plain"):
         return seconds(call, inside, across, laws)
-    names = _library(call, inside, across).values()
-    return min(_time(call, WAYS[name](call, inside, across, laws), inside, across, laws) for name in names)
+    return min(_time(call, name, inside, across, laws) for name in _library(call, inside, across).values())
 
 
 def least(call: Call, inside: Inside, across: Across | None = None) -> float:
     """The time on the wire, at the rates on the label, by the best algorithm allowed."""
     if call.ranks < 2:
         return 0.0
-    return min(max(_wire(call, way, inside, across)) for way in _ways(call, inside, across, LAWS))
+    demands = (DEMANDS[name](call, inside, across, LAWS) for name in _choice(call, inside, across))
+    return min(max(_wire(call, demand, inside, across)) for demand in demands)
 
 
-def _time(call: Call, way: Way, inside: Inside, across: Across | None, laws: Laws) -> float:
-    on_gpu, on_nics = _wire(call, way, inside, across)
+def _time(call: Call, name: str, inside: Inside, across: Across | None, laws: Laws) -> float:
+    demand = DEMANDS[name](call, inside, across, laws)
+    on_gpu, on_nics = _wire(call, demand, inside, across)
     on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
-    on_gpu /= way.efficiency
+    on_gpu /= demand.efficiency
     crossing = deep = 0.0
     if across is not None and call.nodes > 1:
-        on_nics /= across.efficiency * way.across
-        crossing = way.crossings * across.crossing_s * across.handshake(call.payload_bytes * way.message) + way.extra_s
-        deep = laws.crossing_fill * way.depth * across.crossing_s
+        on_nics /= across.efficiency * demand.across
+        crossing = demand.crossings * across.crossing_s * across.handshake(call.payload_bytes * demand.message) + demand.extra_s
+        deep = laws.crossing_fill * demand.depth * across.crossing_s
     wire = bottleneck_s(on_gpu, on_nics, laws)
-    fill = way.fills * (inside.fill_s + deep)
-    latency = way.steps * inside.step_s + crossing
-    moving = math.hypot(latency, wire) if way.overlaps else latency + wire
-    return way.launch * inside.launch_s + moving + math.sqrt(fill * wire)
+    fill = demand.fills * (inside.fill_s + deep)
+    latency = demand.steps * inside.step_s + crossing
+    moving = math.hypot(latency, wire) if demand.overlaps else latency + wire
+    return demand.launch * inside.launch_s + moving + math.sqrt(fill * wire)
 
 
 def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
@@ -139,17 +140,13 @@ def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
     return found
 
 
-def _wire(call: Call, way: Way, inside: Inside, across: Across | None) -> tuple[float, float]:
+def _wire(call: Call, demand: Demand, inside: Inside, across: Across | None) -> tuple[float, float]:
     """Seconds at full rate: of a GPU's link, and of the NICs of a node."""
-    on_gpu = way.gpu_bytes / (inside.rate(call.per_node) * way.wires)
+    on_gpu = demand.gpu_bytes / (inside.rate(call.per_node) * demand.wires)
     if across is None or call.nodes < 2:
         return on_gpu, 0.0
-    nics = min(across.nics, math.ceil(call.per_node), way.nics)
-    return on_gpu, way.node_bytes / (nics * across.nic_bytes_per_s)
-
-
-def _ways(call: Call, inside: Inside, across: Across | None, laws: Laws) -> list[Way]:
-    return [WAYS[name](call, inside, across, laws) for name in _choice(call, inside, across)]
+    nics = min(across.nics, math.ceil(call.per_node), demand.nics)
+    return on_gpu, demand.node_bytes / (nics * across.nic_bytes_per_s)
 
 
 def taken(call: Call, inside: Inside, across: Across | None) -> str:
@@ -168,19 +165,17 @@ def taken(call: Call, inside: Inside, across: Across | None) -> str:
 
 
 def _library(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
-    """What a library takes one of, by NCCL's name, and what it is called here."""
-    return {**dict(zip(PLAIN, PLAIN, strict=True)), **(in_switches(call, inside, across) if call.algorithm != "plain" else {})}
-
-
-def in_switches(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
-    """What a library has for an all-reduce where switches add up, by NCCL's name, and what it is called here."""
-    adds_up, far = _adds_up(call, inside, across), call.nodes > 1
-    shared = far and across is not None and across.sharp
-    return {**(TAKEN_AS | {"nvls": "nvls"} if adds_up else {}), **({"sharp": "sharp"} if shared else {})}
+    """Algorithms of a library for an all-reduce, by NCCL's name, with their names here: more where switches reduce."""
+    found = {name: name for name in PLAIN}
+    if call.algorithm != "plain" and _adds_up(call, inside, across):
+        found |= TAKEN_AS | {"nvls": "nvls"}
+    if call.algorithm != "plain" and call.nodes > 1 and across is not None and across.sharp:
+        found |= {"sharp": "sharp"}
+    return found
 
 
 def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Group:
-    """What NCCL sees between the ranks of a call."""
+    """The ranks of a call and their links as NCCL sees them."""
     generation = inside.generation or nccl_choice.generation("", inside.bytes_per_s)
     link = "pcie" if inside.to_nics else "nvlink"
     nics = min(across.nics, math.ceil(call.per_node)) * across.nic_bytes_per_s if across else math.inf
@@ -189,12 +184,12 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
 
 def _adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
     """Whether a library lets the NVSwitches add up."""
-    enough = call.per_node >= FEWEST_AT_A_SWITCH
-    return inside.nvls_efficiency > 0 and enough and (call.nodes < 2 or across is None or across.nvls)
+    reduces = inside.nvls_efficiency > 0 and call.per_node >= FEWEST_AT_A_SWITCH
+    return reduces and (call.nodes < 2 or across is None or across.nvls)
 
 
 def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
-    """The names in `WAYS` of what may be done; of several, kernels that read their peers' memory, the fastest is taken."""
+    """Algorithms in `DEMANDS` that may serve; of several, kernels that read their peers' memory, the fastest is taken."""
     if call.kind in ("alltoall", "sendrecv"):
         return (call.kind,)
     if call.kind != "all_reduce":
@@ -204,40 +199,39 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
         wanted = "nvls"
     if wanted == "nvls" and not _adds_up(call, inside, across):
         wanted = "plain"
-    if wanted in WAYS:
+    if wanted in DEMANDS:
         return (wanted,)
     left = (taken(replace(call, algorithm="plain" if wanted == "plain" else "auto"), inside, across),)
     return (*left, "one_shot", "two_shot") if wanted == "direct" and not far else left
 
 
 def reached(call: Call, inside: Inside) -> float:
-    """Of the rate of a GPU's links, what a call's ranks in a node reach."""
+    """Fraction of the rate of a GPU's links that a call's ranks in a node reach."""
     if inside.split(call.per_node):
         return inside.beyond_efficiency
     return inside.efficiency * (inside.pair_efficiency if call.per_node == 2 else 1.0)
 
 
 def _of_pair(inside: Inside, laws: Laws) -> float:
-    """The same of a pair that sends both ways."""
+    """Fraction of that rate that a pair reaches which sends both ways."""
     return min(1.0, laws.pair_efficiency * inside.efficiency)
 
 
-def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
+def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
     """Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes."""
     n, nodes = call.ranks, call.nodes if call.nodes > 1 else 0
     turns = 2 if call.kind == "all_reduce" else 1
     steps = turns * (n - 1)
     carried = call.payload_bytes * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
-    inside_share = 1 - nodes / n
     crowd = (call.nodes / 2) ** -laws.crowd if nodes and across and not across.adaptive else 1.0
-    late, far = steps * inside_share, steps * nodes / n
-    return Way(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
+    late, far = steps * (1 - nodes / n), steps * nodes / n
+    return Demand(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
 
 
-def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency, a ring's bytes."""
     n, nodes, size = call.ranks, call.nodes, call.payload_bytes
-    return Way(
+    return Demand(
         steps=2 * (call.per_node - 1),
         crossings=2 * math.log2(nodes),
         gpu_bytes=2 * (n - 1) / n * size,
@@ -248,13 +242,13 @@ def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     )
 
 
-def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes."""
     n, nodes, size = call.per_node, call.nodes, call.payload_bytes
     steps, crossings = _steps_at_switch(n), 2 * math.log2(nodes)
     branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
     sent, left = (n + 1) / n * size, 2 * (nodes - 1) / nodes * size
-    return Way(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
+    return Demand(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
 
 
 def _steps_at_switch(ranks: float) -> float:
@@ -262,30 +256,28 @@ def _steps_at_switch(ranks: float) -> float:
     return 2 * (min(ranks, STEPS_GROW_UP_TO) - 1)
 
 
-def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """The network's switches add up: the tensor leaves each node once, and comes back once."""
     n, size = call.per_node, call.payload_bytes
     efficiency = inside.nvls_efficiency or reached(call, inside)
     steps = _steps_at_switch(n) if inside.nvls_efficiency else 2 * (n - 1)
-    return Way(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
+    return Demand(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
 
 
-def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """One kernel reads its peers' memory, all of it in one go."""
-    efficiency = laws.direct_efficiency * reached(call, inside)
-    others = call.ranks - 1
-    return Way(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
+    efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
+    return Demand(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
 
 
-def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """One kernel reads its peers' memory: each its share of it, and then the others' sums."""
-    efficiency = laws.direct_efficiency * reached(call, inside)
-    others = call.ranks - 1
+    efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
     read = 2 * others / call.ranks * call.payload_bytes
-    return Way(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
+    return Demand(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
 
 
-def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
+def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
     """Every rank to every other; those in other nodes through the NICs, which the proxy serves peer by peer. Two on a wire of a
     mesh do what a sendrecv does.
     """
@@ -293,7 +285,7 @@ def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     paired = inside.mesh > 0 and g == 2
     efficiency = _of_pair(inside, laws) if paired else laws.alltoall_efficiency * reached(call, inside)
     peers = n if inside.carries_out(g) else g
-    return Way(
+    return Demand(
         steps=laws.alltoall_step * (g - 1),
         crossings=1.0 if call.nodes > 1 else 0.0,
         gpu_bytes=(peers - 1) / n * size,
@@ -307,7 +299,7 @@ def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Way:
     )
 
 
-def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Way:
+def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
     """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node. Where no topology is known,
     flows that leave their leaf switch are hashed onto the same links; between two nodes there is but one each way.
     """
@@ -315,7 +307,7 @@ def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> 
     collide = across is not None and not across.adaptive and call.nodes > 2 and not call.placed
     far = max(1.0, call.nodes / laws.leaf_nodes) if collide else 1.0
     within = call.payload_bytes if call.per_node > 1 or inside.carries_out(call.per_node) else 0.0
-    return Way(
+    return Demand(
         steps=1.0 if call.per_node > 1 else 0.0,
         crossings=1.0 if crosses else 0.0,
         gpu_bytes=within,
@@ -329,7 +321,7 @@ def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> 
     )
 
 
-WAYS: Mapping[str, Callable[[Call, Inside, Across | None, Laws], Way]] = {
+DEMANDS: Mapping[str, Callable[[Call, Inside, Across | None, Laws], Demand]] = {
     "ring": _ring,
     "tree": _tree,
     "nvls": _nvls,

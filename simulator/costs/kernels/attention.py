@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,9 +23,8 @@ from ...errors import UserError
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ...units import US_PER_S
-from .estimator import Estimator, together
-from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
-from .fits import UNFUSED, SelectedFit
+from .estimator import UNFUSED, Estimator, SelectedFit, together
+from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
 from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
 
 NARROW, WIDE = 96, 128
@@ -33,7 +32,7 @@ NARROW, WIDE = 96, 128
 ALIKE = 8.0
 """The norm between the longest block and the mean load where all blocks are as long: nearly the larger."""
 HEAD_MULTIPLE = 16
-"""What a tensor core takes at once of a head's width."""
+"""Width of a head that a tensor core takes at once."""
 SIXTEENS = "sixteens"
 WIDTHS: Mapping[str, tuple[int, ...]] = {
     SIXTEENS: tuple(range(HEAD_MULTIPLE, 257, HEAD_MULTIPLE)),
@@ -52,19 +51,17 @@ EXACT = 2.0
 EXPONENTIAL_SHARE = 2 / 3
 """Share of the exponential in the time that a score costs beside its GEMMs, at 16 exponentials a cycle: .58 to .72 of what is
 fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
-SLOWER_LIBRARIES = {"fa1": ("flash_attention", 1.7)}
-"""FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
 BACKWARD_SIGMA = 0.1
-"""What one ratio of backward to forward leaves open: it differs from width to width of the heads."""
+"""Error of one ratio of backward to forward: it differs from width to width of the heads."""
 UNTIMED_BACKWARD_SIGMA = 0.2
-"""The same of a ratio that was not fitted to rows of the GPU: of published ones for B200, half lie up to 27% lower or 16% higher
-than their median, by the width of the heads."""
+"""Error of such a ratio that was not fitted to rows of the GPU: of published ones for B200, half lie up to 27% lower or 16%
+higher than their median, by the width of the heads."""
 ODD_SIGMA = 0.2
-"""What heads leave open whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
+"""Error for heads whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
 SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
 NARROW_SIGMA = 0.2
-"""What attention in 8 bits leaves open that is predicted by that in 16: assumed, as none was measured."""
+"""Error of attention in 8 bits that is predicted by that in 16: assumed, as none was measured."""
 CACHE_US, CACHE_PASSES, PAGED = "cache_us", "cache_passes", "paged"
 """Names of what was timed with attention in inference frameworks and is none of its time: microseconds of writing keys and values
 to a cache, passes over the bytes that this reads and writes, and how many times longer the kernel takes that reads them there
@@ -80,7 +77,7 @@ class AttentionConstants:
     compute: float = constant(0.85, 0.8, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak that the GEMMs reach by themselves."""
     exponential: float = constant(0.4, 0.7, positive=True, scales="time")
-    """What the exponential of a score costs, in GEMMs of WIDTH-wide heads at the peak."""
+    """Cost of the exponential of a score, in GEMMs of WIDTH-wide heads at the peak."""
     overlap: float = constant(1.5, 1.0, scale=ABOVE_ONE)
     """The norm of GEMMs and exponentials: 1 adds them up, infinite takes the larger."""
     ramp: float = constant(150.0, 1.0)
@@ -88,17 +85,17 @@ class AttentionConstants:
     quantum: float = constant(0.2, 1.0, scale=SHARE)
     """How much of the last wave is lost."""
     norm: float = constant(2.5, 0.7, scale=ABOVE_ONE)
-    """Of the longest walk and the mean load, where walks differ."""
+    """The norm of the longest walk and the mean load, where walks differ."""
     memory: float = constant(0.85, 0.15, scale=SHARE, positive=True, scales="memory")
-    """Of the memory's rate, at which queries, keys, values and results move, once each."""
+    """Fraction of the memory's rate, at which queries, keys, values and results move, once each."""
     cover: float = constant(2.0, 0.3, scale=ABOVE_ONE)
     """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
     walk: float = constant(1.0, 0.7, positive=True)
     """How much slower a block walks by itself than the multiprocessor works through many."""
     walk_products: float = constant(1.0, 0.7, positive=True)
-    """The same again, for the GEMMs of it."""
+    """How much slower yet the GEMMs of such a block are."""
     split_us: float = constant(10.0, 1.0, scales="time")
-    """What joining a walk that was halved takes."""
+    """Time of joining a walk that was halved."""
     throttle: float = constant(0.05, 0.7)
     """Slowdown of long kernels."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
@@ -107,21 +104,21 @@ class AttentionConstants:
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
     """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
     odd_ramp: float = constant(1.0, 1.0, sometimes=True, optional=True)
-    """And how much slower its blocks begin and end."""
-    widths: str = word(SIXTEENS, WIDTHS)
-    """Which of `WIDTHS` the library is compiled for."""
+    """How much slower the blocks of such a head begin and end."""
+    widths: str = one_of(SIXTEENS, WIDTHS)
+    """Name in `WIDTHS` of the widths that the library is compiled for."""
     packed: bool = False
     """Whether heads that share keys share a block."""
     narrow_rows: float = constant(128, positive=True)
     """Query rows of a block, for heads up to NARROW wide."""
     rows: float = constant(128, positive=True)
     wide_rows: float = constant(128, positive=True)
-    """The same beyond WIDE."""
+    """Query rows of a block for heads wider than WIDE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What is attended to: sizes, or columns of sizes. `causal` is 1 where only earlier keys are seen, `prefix` the number of
+    """Sizes of attention, or columns of sizes. `causal` is 1 where only earlier keys are seen, `prefix` the number of
     keys before the sequence itself, which all of it sees.
     """
 
@@ -133,13 +130,16 @@ class Heads:
     causal: ArrayLike = 1
     prefix: ArrayLike = 0
 
+    @property
+    def columns(self) -> list[Array]:
+        """All of them, as arrays of one shape."""
+        return columns(self.batch, self.seq, self.heads, self.kv_heads, self.head_dim, self.causal, self.prefix)
+
 
 def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float = 2, backward: bool = False) -> Array:
     """Seconds of the forward pass, or of the backward pass by itself."""
-    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
-        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
-    )
-    working_s = _working(c, on, Heads(batch, seq, heads, kv_heads, head_dim, causal, prefix))
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = what.columns
+    working_s = _working(c, on, what)
     working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))
     moved = 2 * batch * head_dim * (seq * heads + (seq + prefix) * kv_heads)
     moving_s = width * moved / (c.memory * on.bytes_per_s)
@@ -154,9 +154,7 @@ def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float
 
 def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
     """Seconds of the arithmetic; what is causal takes no longer than what is not."""
-    batch, seq, heads, kv_heads, head_dim, causal, prefix = columns(
-        what.batch, what.seq, what.heads, what.kv_heads, what.head_dim, what.causal, what.prefix
-    )
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = what.columns
     shared = heads / kv_heads if c.packed else np.ones_like(heads)
     rows = np.where(head_dim <= NARROW, c.narrow_rows, np.where(head_dim <= WIDE, c.rows, c.wide_rows))
     of_head = np.ceil(seq * shared / rows)
@@ -173,7 +171,10 @@ def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
 def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
     """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a single walk, and to begin."""
     per_sm = on.flop_per_s / on.sms
-    product_s = EXACT * FORWARD_GEMMS * _padded(head_dim, WIDTHS[c.widths]) / (c.compute * per_sm)
+    compiled = np.array([*WIDTHS[c.widths], np.inf])
+    padded = compiled[np.searchsorted(compiled, head_dim)]
+    padded = np.where(np.isinf(padded), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, padded)
+    product_s = EXACT * FORWARD_GEMMS * padded / (c.compute * per_sm)
     exponential_s = c.exponential * EXACT * FORWARD_GEMMS * WIDTH / per_sm
 
     def both(products_s: Array) -> Array:
@@ -182,13 +183,6 @@ def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array
 
     slower, ramps = (np.where(head_dim % HEAD_MULTIPLE, odd, 1.0) for odd in (c.odd, c.odd_ramp))
     return slower * both(product_s), slower * c.walk * both(c.walk_products * product_s), ramps * c.ramp * exponential_s
-
-
-def _padded(head_dim: Array, widths: tuple[int, ...]) -> Array:
-    """The width that a head is computed with: the next of `widths`, beyond them the next multiple."""
-    every = np.array([*widths, np.inf])
-    wide = every[np.searchsorted(every, head_dim)]
-    return np.where(np.isinf(wide), np.ceil(head_dim / HEAD_MULTIPLE) * HEAD_MULTIPLE, wide)
 
 
 def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:
@@ -225,16 +219,15 @@ class AttentionFamily(KernelFamily):
     held_out = ("seq", "heads")
     beside = (CACHE_US, CACHE_PASSES, PAGED)
     names_libraries = True
-    slower_libraries = SLOWER_LIBRARIES
+    slower_libraries: ClassVar = {"fa1": ("flash_attention", 1.7)}
+    """FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
     for_ampere = FOR_AMPERE
 
     def estimate(self, by: Estimator, kernel: Attention) -> Estimate:
         if by.options.library == UNFUSED:
             return together("attention: unfused", [by.estimate(part) for part in unfused(kernel)])
         backward = kernel.part is not Part.FORWARD
-        what = Heads(
-            kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, float(kernel.causal), kernel.prefix
-        )
+        what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, kernel.causal, kernel.prefix)
 
         def took_s(c: AttentionConstants, *, back: bool) -> float:
             return float(attention_s(c, by.machine, what, width=kernel.element_bytes, backward=back))
@@ -309,10 +302,8 @@ def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) ->
     both = bool(backward.any() and not backward.all())
     times = math.exp(float(np.median(logs[~backward] if both else logs)))
     made = FAMILY.slowed(start, times)
-    if both:
-        back = math.exp(float(np.median(logs[backward]))) / times
-        made = replace(made, backward=made.backward * back)
-    return made, times
+    back = math.exp(float(np.median(logs[backward]))) / times if both else 1.0
+    return replace(made, backward=made.backward * back), times
 
 
 def passes_s(c: AttentionConstants, on: Machine, what: Heads, forward: Array, backward: Array) -> Array:
@@ -326,7 +317,7 @@ def _is_backward(timed: TimedKernels) -> Array:
 
 
 def _flop_per_score(gpu: Gpu) -> float:
-    """What tensor cores would do while a score is made a weight: its exponential, and what is computed around that."""
+    """Flop of the tensor cores in the time of a score's exponential and what is computed around that."""
     built = architecture(gpu)
     exponential, around = UNKNOWN.exponentials / built.exponentials, UNKNOWN.lanes / built.lanes
     return flop_per_cycle(gpu, "fp16") * (EXPONENTIAL_SHARE * exponential + (1 - EXPONENTIAL_SHARE) * around)

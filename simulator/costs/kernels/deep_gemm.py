@@ -1,4 +1,4 @@
-"""Which tile DeepGEMM takes on Hopper, and where it is slow.
+"""Tiles of DeepGEMM on Hopper, and where it is slow.
 
 Its rule is published (csrc/jit_kernels/heuristics/sm90.hpp): of the tiles that leave shared memory for enough stages, the one
 whose operands pass the caches of the first and second level in the fewest cycles, in whole waves; two multiprocessors may share
@@ -12,7 +12,8 @@ of the GPU, so it is fitted beside the GEMM, and left out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,38 +40,39 @@ NEAR_BYTES, FAR_BYTES, FAR_BYTES_AT_MOST = 128, 64, 6153
 WARPGROUP_ROWS = 64
 
 
-def _tiles() -> Iterator[tuple[int, int, int, int, float]]:
-    """Sharers of the second operand, of the first; rows and columns; and the most rows of a GEMM that takes it."""
+@cache
+def _tiles() -> tuple[Array, ...]:
+    """Columns, an entry a tile: sharers of the second operand, of the first; rows and columns; the most rows of its GEMMs."""
+    found = []
     for along, across in ((1, 1), (1, 2), (2, 1)):
         for rows, most in ((64, np.inf), (128, np.inf), (16, 16), (32, 32), (256, np.inf)):
-            for columns_ in (*range(16, 129, 16), 144, 160, 192):
-                if rows <= 128 or columns_ <= 128:
-                    result = -(-rows * columns_ * RESULT_BYTES // ALIGNED) * ALIGNED
-                    stage = (rows + columns_) * STEP + -(-rows * SCALE_BYTES // STEP) * STEP
-                    fits = (SHARED_BYTES - BARRIER_BYTES - result) // stage
-                    if fits >= (STAGES if rows * columns_ < WIDEST else STAGES_OF_WIDEST):
-                        yield along, across, rows, columns_, most
-
-
-_ALONG, _ACROSS, _ROWS, _COLUMNS, _MOST = (np.array(column, dtype=np.float64)[:, None] for column in zip(*_tiles(), strict=True))
+            for across_tile in (*range(16, 129, 16), 144, 160, 192):
+                result = -(-rows * across_tile * RESULT_BYTES // ALIGNED) * ALIGNED
+                stage = (rows + across_tile) * STEP + -(-rows * SCALE_BYTES // STEP) * STEP
+                stages = (SHARED_BYTES - BARRIER_BYTES - result) // stage
+                fits = stages >= (STAGES if rows * across_tile < WIDEST else STAGES_OF_WIDEST)
+                if fits and min(rows, across_tile) <= 128:
+                    found.append((along, across, rows, across_tile, most))
+    return tuple(np.array(column, dtype=np.float64)[:, None] for column in zip(*found, strict=True))
 
 
 def widest_alone(sms: int, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
     """Whether GEMMs of m x k by k x n take one of the widest tiles, each multiprocessor loading for itself."""
     sizes = columns(m, n, k)
     m, n, k = (size.ravel() for size in sizes)
-    tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)
+    along, across, rows, wide, most = _tiles()
+    tiles = np.ceil(m / rows) * np.ceil(n / wide)
     waves = np.ceil(tiles / sms)
-    results = RESULT_BYTES * _ROWS * _COLUMNS
-    far = np.floor((k * (_ROWS / _ACROSS + _COLUMNS / _ALONG) + results) * tiles / min(FAR_BYTES * sms, FAR_BYTES_AT_MOST))
-    read = _ROWS + _COLUMNS + np.maximum(_ROWS, WARPGROUP_ROWS) + _COLUMNS
+    results = RESULT_BYTES * rows * wide
+    far = np.floor((k * (rows / across + wide / along) + results) * tiles / min(FAR_BYTES * sms, FAR_BYTES_AT_MOST))
+    read = rows + wide + np.maximum(rows, WARPGROUP_ROWS) + wide
     near = np.floor((k * read + 2 * results) * tiles / (NEAR_BYTES * sms))
     cycles = np.floor(np.maximum(far, near) * waves * sms / tiles)
-    shared = _ALONG * _ACROSS > 1
-    cycles = np.where((shared & (waves <= 1)) | (m > _MOST), np.inf, cycles)
+    shared = along * across > 1
+    cycles = np.where((shared & (waves <= 1)) | (m > most), np.inf, cycles)
     best = cycles.argmin(axis=0)
     one_wave = np.take_along_axis(waves, best[None], axis=0)[0] <= 1
-    found: Array = one_wave & ~shared[best, 0] & ((_ROWS * _COLUMNS)[best, 0] >= WIDEST)
+    found: Array = one_wave & ~shared[best, 0] & ((rows * wide)[best, 0] >= WIDEST)
     return found.reshape(sizes[0].shape)
 
 

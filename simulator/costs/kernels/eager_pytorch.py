@@ -23,7 +23,7 @@ AUTOGRAD = "autograd_"
 MASK_BYTES = 1
 """A truth for each element."""
 MASK = MASK_BYTES / 4
-"""Of a pass over elements of four bytes."""
+"""Share of a pass over elements of four bytes."""
 AUTOGRAD_PASSES: Mapping[str, float] = {"add": 0, "mul": 2, "where": 2, "tanh": 3, "pow": 2 + 2 + 3, "dropout": 1 + 2 + 3}
 """Passes over the elements of a backward row, where they are not those of workloads. `add` hands its gradient on. Numbers scale,
 so they have no gradient; `where` reads its mask. Tanh reads the gradient and what it kept. Power: x^(p-1), times p, times the
@@ -32,9 +32,9 @@ ratio: gelu and relu read the gradient and what they kept; a division by a numbe
 and result before its kernel (six passes in all), layer norm reads both operands for its input and again for its weights (seven),
 a look-up zeroes the table's gradient, sorts ids and adds rows."""
 MASKED = ("where", "dropout")
-"""Read a mask too."""
+"""Operators that read a mask too."""
 TRACED_PASSES: Mapping[str, float] = {"mul": 2, "truediv": 2, "pow": 2, "where": 2 + MASK}
-"""Forward, in rows of a model: with a number, or a mask and a number, where operators timed by themselves have two tensors."""
+"""Passes forward in rows of a model: with a number, or a mask and a number; operators timed by themselves have two tensors."""
 
 
 def is_one_by_one(dtype: str, variant: str) -> bool:

@@ -19,7 +19,7 @@ from .gpu_model import Array, Machine, columns
 
 GATES = 2
 LOADED = 16
-"""Of how many channels the compiler of such kernels, Triton, would know a multiple to load them fast."""
+"""Channels of which Triton, the compiler of such kernels, must know a multiple to load them fast."""
 ACTIVATION_PASSES = 3
 """Gate and value read, their product written."""
 PERMUTE_PASSES = 4

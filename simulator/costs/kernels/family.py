@@ -23,7 +23,7 @@ from ...hardware.gpu import Gpu
 from .gpu_model import Array, Machine
 
 Provenance = Literal["measured", "transferred", "roofline"]
-"""From the best to the last."""
+"""Ways to know a time, the best first."""
 Constants = Any
 """A frozen dataclass of a family, each field of which is a `constant`, a `word` or plain."""
 ANY = "any"
@@ -44,9 +44,9 @@ class Scale:
 
 
 LOG = Scale(math.log, math.exp)
-"""Of what is positive."""
+"""Scale of a positive constant."""
 SHARE = Scale(lambda value: math.log(value / (1 - value)), lambda x: 1 / (1 + math.exp(-x)))
-"""Of what lies between 0 and 1."""
+"""Scale of a constant between 0 and 1."""
 ABOVE_ONE = Scale(lambda value: math.log(value - 1), lambda x: 1 + math.exp(x))
 
 
@@ -68,7 +68,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class OneOf:
     """A field that is one of several words."""
 
     words: Iterable[str]
@@ -88,12 +88,12 @@ def constant(
     return field(default=default, metadata={"kind": Constant(scale, sigma, sometimes, positive, optional, scales)})
 
 
-def word(default: str, words: Iterable[str]) -> Any:
+def one_of(default: str, words: Iterable[str]) -> Any:
     """A choice among words."""
-    return field(default=default, metadata={"kind": Word(words)})
+    return field(default=default, metadata={"kind": OneOf(words)})
 
 
-def kinds(constants: Constants) -> dict[str, Constant | Word | None]:
+def kinds(constants: Constants) -> dict[str, Constant | OneOf | None]:
     """The fields of a class of constants, or of a value; None for a plain one."""
     return {each.name: each.metadata.get("kind") for each in fields(constants)}
 
@@ -146,7 +146,7 @@ class Fit:
     """Operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
     relative error of that."""
     beside: Mapping[str, float] = field(default_factory=dict)
-    """What else was timed with the kernels and is none of theirs, by the names that the family has for it."""
+    """Times measured with the kernels that are none of theirs, by the names that the family has for them."""
     ratio_rows: Mapping[str, RatioRows] = field(default_factory=dict)
     """The rows of ratios that were fitted to somebody's own table."""
     transferred_ranges: Mapping[str, tuple[float, float]] | None = None
@@ -172,7 +172,7 @@ class TimedKernels:
     seconds: Array
     on: Machine
     width_bytes: float
-    """Of an element of an operand."""
+    """Bytes of an element of an operand."""
     cold: Array
     """Which rows were measured with a cold cache."""
     turns: int = 0
@@ -245,9 +245,9 @@ class KernelFamily(ABC):
     constants: ClassVar[type]
     """The dataclass of its constants, whose defaults are those of kernels that nobody measured."""
     least_sigma: ClassVar[float] = 0.01
-    """What the clock of a GPU varies by itself."""
+    """Variation of a GPU's clock by itself."""
     far_sigma: ClassVar[float]
-    """What borrowing from a GPU that runs other kernels adds to the error, as results/kernels/report.md finds it, one GPU left
+    """Error that borrowing from a GPU adds that runs other kernels, as results/kernels/report.md finds it, one GPU left
     out."""
     held_out: ClassVar[tuple[str, ...]]
     """The sizes of which every fourth value is held out to judge a fit."""
@@ -305,7 +305,7 @@ class KernelFamily(ABC):
         return np.array([])
 
     def extra_of(self, fit: Fit, timed: TimedKernels) -> Array:
-        """The same numbers as an earlier fit has them."""
+        """The numbers beside the constants, as an earlier fit has them."""
         return np.array([])
 
     def about(self, timed: TimedKernels, extra: Array) -> dict[str, Any]:

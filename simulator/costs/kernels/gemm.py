@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +25,12 @@ from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
-from .estimator import Estimator
-from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors, word
-from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, in_blocks, likeness, portable
+from .estimator import Estimator, likeness, portable
+from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
+from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
-"""What cuBLAS and CUTLASS are built for, roughly: names of their kernels in public profiles."""
+"""Tiles of cuBLAS and CUTLASS, roughly: names of their kernels in public profiles."""
 BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
 DEEP = ((256, 128), (128, 192), (128, 128), (128, 64), (64, 64), (64, 32), (64, 16))
 PLAIN = ((128, 128), (64, 128), (32, 128), (64, 64), (32, 64))
@@ -42,7 +43,7 @@ TILE_SETS = {
     "plain": PLAIN,
     "plain_wide": ((256, 128), (128, 256), *PLAIN),
 }
-"""Which tiles a library has: those; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
+"""Tiles of libraries: the usual ones; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
 eight bits; one, as the times of NVFP4 GEMMs show: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
 Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; those of
 fp32 without tensor cores, sizes that cuBLAS has kernels of, of which held-out rows took those no narrower than high; and, from
@@ -56,12 +57,13 @@ REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
 ACCUMULATED_BYTES = 8
 """A weight gradient that is added to an fp32 one reads and writes it."""
 DRIFT = 2.0**-4
-"""Of the inner dimension, by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
+"""Share of the inner dimension by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
 BLOCK = 4096
+"""GEMMs that are timed together: so few that their tables stay in the cache."""
 CAST_START = (10.0, 2.5)
-"""Of an unfused cast, where fitting starts: microseconds, and passes over the bytes that it reads and writes."""
+"""Start of the fit of an unfused cast: microseconds, and passes over the bytes that it reads and writes."""
 CAST_FROM_BYTES = 2
-"""Of an element before it is cast."""
+"""Bytes of an element before it is cast."""
 CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
 """A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
 so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
@@ -72,10 +74,6 @@ a batch of GEMMs."""
 ONE_BY_ONE = (1.0, 1.0)
 """Batches of the rows of a fit that does not say."""
 
-_SIDES = {
-    name: tuple(np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*tiles, strict=True))
-    for name, tiles in TILE_SETS.items()
-}
 _S = np.array(SPLITS, dtype=np.float64)[:, None]
 
 
@@ -84,7 +82,7 @@ class GemmConstants:
     """Fitted to one GPU, dtype and library."""
 
     launch_us: float = constant(2.5, 1.0, scales="time")
-    """From one kernel to the next when the host is ahead."""
+    """Time from one kernel to the next when the host is ahead."""
     compute: float = constant(0.9, 0.6, scale=SHARE, positive=True, scales="compute")
     """Fraction of the peak, before the clock falls."""
     memory: float = constant(0.82, 0.6, scale=SHARE, positive=True, scales="memory")
@@ -97,13 +95,13 @@ class GemmConstants:
     quantum: float = constant(0.5, 1.5, scale=SHARE)
     """How much of the last wave is lost: 1 for a wave like any other, 0 for work that is spread evenly."""
     norm: float = constant(3.0, 0.7, scale=ABOVE_ONE)
-    """Of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
+    """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
     tile: float = constant(400.0, 1.0)
     """How much small tiles cost: the reuse at which half of the rate would be gone."""
     split_us: float = constant(2.0, 1.0, scales="time")
-    """What adding up the partial sums takes at least."""
+    """Least time of adding up the partial sums."""
     split_traffic: float = constant(0.2, 1.0, scale=SHARE)
-    """Of the partial sums, that goes to memory and not to the cache."""
+    """Share of the partial sums that goes to memory and not to the cache."""
     power: float = constant(0.2, 1.0, scales="time")
     """Slowdown at once, when the arithmetic units never wait. The clock falls with the share of the peak that is reached: on a
     slower machine as much only if that is set against the slower rate."""
@@ -112,15 +110,15 @@ class GemmConstants:
     """Slowdown later."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
     accumulate: float = constant(0.5, 1.0, sometimes=True)
-    """Of the traffic of adding to an fp32 gradient, that is not hidden."""
+    """Share of the traffic of adding to an fp32 gradient that is not hidden."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
     """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
     reread: float = constant(0.0, 2.0, sometimes=True, optional=True)
     """How many times as long as at the memory's peak it takes to read, slice by slice, what the cache did not keep."""
     split_loss: float = constant(0.0, 2.0, sometimes=True, optional=True)
     """How much longer all of a GEMM takes that is split, beside what is moved: its parts wait for each other."""
-    tiles: str = word("any", TILE_SETS)
-    """Which of TILE_SETS."""
+    tiles: str = one_of("any", TILE_SETS)
+    """Name in TILE_SETS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +126,11 @@ class Timing:
     """How GEMMs were timed."""
 
     adds: ArrayLike = False
-    """Which of them add to a gradient in fp32."""
+    """GEMMs that add to a gradient in fp32."""
     cast: Sequence[float] | Array = ()
     """With an unfused cast of the first operand: microseconds, and passes over its bytes."""
     turns: int = 0
-    """Over and over, with so many second operands in turn."""
+    """Second operands that take turns where a GEMM is repeated; 0 where it is not."""
 
 
 def gemm_s(
@@ -152,7 +150,8 @@ def gemm_s(
     sizes = columns(m, n, k, batch)
     flat = [size.ravel() for size in sizes]
     out = np.empty(flat[0].shape)
-    for part in in_blocks(out.size, BLOCK):
+    for start in range(0, out.size, BLOCK):
+        part = slice(start, start + BLOCK)
         out[part] = _block(c, on, [size[part] for size in flat], width, turns)
     return out.reshape(sizes[0].shape)
 
@@ -201,10 +200,16 @@ def _overlapped(one_s: Array, other_s: Array, norm: float) -> Array:
     return both_s
 
 
+@cache
+def _sides(tiles: str) -> list[Array]:
+    """Rows of the tiles of a set, and columns: one tile after the other along the first of three axes."""
+    return [np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*TILE_SETS[tiles], strict=True)]
+
+
 def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
     """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, GEMMs."""
     m, n, k, batch = sizes
-    rows, across = _SIDES[c.tiles]
+    rows, across = _sides(c.tiles)
     reuse = 2 * rows * across / (rows + across)
     rate = c.compute * reuse / (reuse + c.tile) * ((REFERENCE_TILE + c.tile) / REFERENCE_TILE) * (on.flop_per_s / on.sms)
     per_depth_s = 2 * rows * across / rate
@@ -230,7 +235,7 @@ def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -
     """Reading for each tile what the cache holds no longer: where tiles in flight, a square of the result, run apart by more of
     the inner dimension than it has room for, and the operands exceed it."""
     m, n, k, batch = sizes
-    rows, across = _SIDES[c.tiles]
+    rows, across = _sides(c.tiles)
     moved_s = width * batch * m * n * k * (1 / rows + 1 / across) / on.bytes_per_s
     kept = on.cache_bytes / (width * on.sms**0.5 * (rows + across))
     apart = 1 / (1 + (kept / (DRIFT * k)) ** 2)
@@ -320,7 +325,7 @@ def _casts(timed: TimedKernels) -> bool:
 
 
 def _transferred_cast(transfer: Transfer) -> tuple[float, float] | None:
-    """What a cast to a format takes, from where it was measured: there, or else on the GPU most like this one."""
+    """Time of a cast to a format, from where it was measured: there, or else on the GPU most like this one."""
     found = [(owner, fit.cast) for owner, fit in transfer.known if fit.dtype == transfer.dtype and fit.cast]
     if not found:
         return None

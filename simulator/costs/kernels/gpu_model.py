@@ -1,4 +1,4 @@
-"""What the kernel models know of a GPU: its peaks in one dtype, and how its multiprocessors are built.
+"""The GPU as kernel models know it: its peaks in one dtype, and how its multiprocessors are built.
 
 Fitted constants are dimensionless fractions of these peaks, or times, so that one GPU can borrow them from another. What a
 multiprocessor does in a cycle goes by the architecture that kernels are compiled for: how many threads it holds, how many
@@ -25,12 +25,12 @@ Array = NDArray[Any]
 HALVES = ("fp16", "bf16")
 
 USUAL_CLOCK = 1.85 * GB
-"""Between which and its double or half the clock is looked for, where nobody states it."""
+"""Clock around which, up to its double or half, the clock is looked for where none is stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a multiprocessor is built for."""
+    """How a multiprocessor is built."""
 
     kernels: str = ""
     """The generation whose kernels it runs; those of nobody where it is not known."""
@@ -61,8 +61,6 @@ ARCHITECTURES = {
 }
 """Workstation Blackwell and Ada have the tensor cores of Ampere's programming model, faster."""
 UNKNOWN = Architecture()
-PORTABLE = "ampere"
-"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +102,8 @@ def clock_per_s(gpu: Gpu) -> float:
     return float(per_sm / 2 ** round(math.log2(per_sm / USUAL_CLOCK)))
 
 
-def likeness(gpu: Gpu) -> float:
-    """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
-    return math.log(tensor_peak(gpu) / gpu.sms)
-
-
-def same_kernels(one: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs run the same kernels."""
-    mine = architecture(one).kernels
-    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
-
-
-def portable(one: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs run kernels that are written for warps, and run in every format."""
-    return architecture(one).kernels == architecture(other).kernels == PORTABLE
-
-
 def flop_per_cycle(gpu: Gpu, dtype: str) -> float:
-    """What the tensor cores of a multiprocessor do in a cycle, a power of two: peaks are stated at lower clocks."""
+    """Flop of the tensor cores of a multiprocessor in a cycle, a power of two: peaks are stated at lower clocks."""
     peak = gpu.peak_flop_per_s.get(PEAK_OF.get(dtype, dtype)) or tensor_peak(gpu)
     return float(2 ** round(math.log2(peak / gpu.sms / clock_per_s(gpu))))
 
@@ -138,8 +120,3 @@ def held(on: Machine, used_bytes: ArrayLike) -> Array:
 def columns(*sizes: ArrayLike) -> list[Array]:
     """Sizes as arrays of one shape, of floats: sizes are whole numbers, their products need not fit an int64."""
     return list(np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in sizes)))
-
-
-def in_blocks(size: int, length: int) -> list[slice]:
-    """Slices that cover `size` elements, each small enough for the tables of a block to stay in the cache."""
-    return [slice(start, start + length) for start in range(0, size, length)]

@@ -18,10 +18,9 @@ from numpy.typing import ArrayLike
 
 from ...kernels import Rowwise
 from ...units import US_PER_S
-from .estimator import BEYOND, STRETCH, Estimator
+from .estimator import BEYOND, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit, same_kernels
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .fits import FEW_ROWS, SelectedFit
-from .gpu_model import UNKNOWN, Array, Machine, columns, held, machine, same_kernels
+from .gpu_model import UNKNOWN, Array, Machine, columns, held, machine
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
@@ -30,7 +29,7 @@ H100 (Luo et al., arXiv 2402.13499, from memory)."""
 CACHED = 1.8
 """How much sooner the last cache answers than memory: about 265 cycles against 475 (the same)."""
 NORM = 3.0
-"""Between what binds a kernel: the memory, its threads, and the walk along a row."""
+"""The norm of what binds a kernel: the memory, its threads, and the walk along a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class RowwiseConstants:
     """Fitted to one GPU."""
 
     launch_us: float = constant(1.5, 1.0, scales="time")
-    """From the start of a kernel that does next to nothing to its end, at the clock of an A100."""
+    """Time from the start of a kernel that does next to nothing to its end, at the clock of an A100."""
     stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
     """Fraction of the memory's rate that a pointwise kernel reaches."""
     lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
@@ -46,14 +45,14 @@ class RowwiseConstants:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Speed:
     """How one operator is run, beside a pointwise kernel of the same bytes."""
 
     times: float = 1.0
     """How much slower it streams."""
     kernels: int = 1
     cycle_bytes: float = math.inf
-    """What a multiprocessor that holds 2,048 of its threads moves in a cycle at most, in elements of 16 bits."""
+    """Bytes that a multiprocessor with 2,048 of its threads moves in a cycle at most, in elements of 16 bits."""
     block: int = 0
     """Its threads to a block; a multiprocessor holds whole ones."""
     step: int = 0
@@ -61,28 +60,28 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Ratios:
     """An operator fused into one kernel, and as eager frameworks run it; `backward` is the former's backward pass, how much
     slower it streams the bytes of that."""
 
     fused: float = 1.0
-    eager: Pace = Pace()
+    eager: Speed = Speed()
     backward: float = 1.0
 
 
-POINTWISE = Work()
-WORK = {
-    "layernorm": Work(1.3, Pace(1.45, 1, 7.4, 128, 1024 // 3), 2.3),
-    "rmsnorm": Work(1.3, Pace(1.3, 1, 4.8, 1024, 1024), 2.3),
-    "softmax": Work(1.25, Pace(1.25), 2.2),
-    "cross_entropy": Work(1.25, Pace(3.0, 6), 1.25),
-    "rope": Work(1.0, Pace(1.0, 1, 6.05, 512, 1024)),
-    "gated": Work(1.0, Pace(1.0, 1, 7.0, 1024, 1024)),
-    "gelu": Work(1.0, Pace(1.0, 1, 10.3, 128)),
-    "dropout": Work(1.2, Pace(1.2), 1.3),
-    "adam": Work(1.15, Pace(2.0, 8), 1.15),
-    "quantise": Work(1.2, Pace(2.7, 3), 1.2),
-    "embedding": Work(1.0, Pace(6.0, 2)),
+NO_RATIOS = Ratios()
+RATIOS = {
+    "layernorm": Ratios(1.3, Speed(1.45, 1, 7.4, 128, 1024 // 3), 2.3),
+    "rmsnorm": Ratios(1.3, Speed(1.3, 1, 4.8, 1024, 1024), 2.3),
+    "softmax": Ratios(1.25, Speed(1.25), 2.2),
+    "cross_entropy": Ratios(1.25, Speed(3.0, 6), 1.25),
+    "rope": Ratios(1.0, Speed(1.0, 1, 6.05, 512, 1024)),
+    "gated": Ratios(1.0, Speed(1.0, 1, 7.0, 1024, 1024)),
+    "gelu": Ratios(1.0, Speed(1.0, 1, 10.3, 128)),
+    "dropout": Ratios(1.2, Speed(1.2), 1.3),
+    "adam": Ratios(1.15, Speed(2.0, 8), 1.15),
+    "quantise": Ratios(1.2, Speed(2.7, 3), 1.2),
+    "embedding": Ratios(1.0, Speed(6.0, 2)),
 }
 """The global constants of memory-bound operators; 1 for all others.
 
@@ -105,27 +104,27 @@ BACKWARD_OPERATORS = (
     "layernorm", "softmax", "gelu", "relu", "truediv", f"{ONE_ID}embedding",
     "autograd_dropout", "autograd_tanh", "autograd_pow", "autograd_mul", "autograd_where",
 )  # fmt: skip
-ONE_OPERATOR = ("layernorm", "softmax", *(f"{name}_backward" for name in BACKWARD_OPERATORS))
+ONE_OPERATOR = ("layernorm", "softmax", *map("{}_backward".format, BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
-"""What an eager framework has as one operator too, bound by memory in these formats, in which the ratios that ship were
+"""Operators that an eager framework has as one too, bound by memory in these formats, in which the ratios that ship were
 measured; in others by its threads. What autograd moves other bytes for has a name of its own (costs/kernels/eager_pytorch.py)."""
 UNTIMED_SIGMA = 0.15
-"""What a memory-bound operator leaves open whose time beside a plain one's is taken from other GPUs: with the error of the plain
+"""Error of a memory-bound operator whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
 LOOKUP_SIGMA = 0.6
-"""What look-ups leave open: 68% of those that were measured are off by less, and all by more than a fifth."""
+"""Error of look-ups: 68% of those that were measured are off by less, and all by more than a fifth."""
 WIDE_BYTES, NARROW_BYTES = 4, 2
-"""Of an element outside of GEMMs: in 32 bits, and in 16 whatever GEMMs run in."""
+"""Bytes of an element outside of GEMMs: in 32 bits, and in 16 whatever GEMMs run in."""
 OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
 """Names of what was timed with memory-bound operators one by one and is none of theirs: microseconds that the framework takes
 around one, and around one that launches nothing, as an addition's backward pass that hands its gradient on
 (costs/kernels/eager_pytorch.py). """
 
 
-def work_of(op: str) -> Work:
+def ratios_of(op: str) -> Ratios:
     """The ratios of an operator, by its name with or without `_backward`."""
     name = op.removesuffix(BACKWARD).removeprefix(ONE_ID)
-    return WORK["gated"] if name.endswith("_gated") else WORK.get(name, POINTWISE)
+    return RATIOS["gated"] if name.endswith("_gated") else RATIOS.get(name, NO_RATIOS)
 
 
 def is_lookup(op: str) -> bool:
@@ -135,42 +134,42 @@ def is_lookup(op: str) -> bool:
 
 def is_timed(op: str) -> bool:
     """Whether the constants of a GPU come from kernels such as this one; others are known by a ratio to them."""
-    return op in LOOKUPS or (not op.endswith(BACKWARD) and work_of(op) is POINTWISE)
+    return op in LOOKUPS or (not op.endswith(BACKWARD) and ratios_of(op) is NO_RATIOS)
 
 
-def pace_of(op: str, *, eager: bool = False, width: float = 2) -> Pace:
+def speed_of(op: str, *, eager: bool = False, width: float = 2) -> Speed:
     """How an operator, or its backward pass, is run on elements of `width` bytes. An eager backward pass loses as much more as
     the forward one streams slower."""
-    work = work_of(op)
+    ratios = ratios_of(op)
     back = op.endswith(BACKWARD)
     if not eager:
-        return Pace(work.backward if back else work.fused)
-    pace = replace(work.eager, cycle_bytes=work.eager.cycle_bytes * width / 2)
-    return replace(pace, times=work.backward * pace.times / work.fused, step=0) if back else pace
+        return Speed(ratios.backward if back else ratios.fused)
+    speed = replace(ratios.eager, cycle_bytes=ratios.eager.cycle_bytes * width / 2)
+    return replace(speed, times=ratios.backward * speed.times / ratios.fused, step=0) if back else speed
 
 
-def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, pace: Pace = Pace(), row: ArrayLike = 0) -> Array:
+def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, speed: Speed = Speed(), row: ArrayLike = 0) -> Array:
     """Seconds of an operator that moves so many bytes, in rows of so many elements."""
     moved, row = columns(bytes_moved, row)
-    streaming_s = np.maximum(pace.times / c.stream, 1.0) * moved / on.bytes_per_s / _sooner(on, moved)
-    held = on.threads // pace.block * pace.block if pace.block else on.threads
-    waiting_s = moved / (pace.cycle_bytes * on.sms * on.clock_per_s * held / UNKNOWN.threads)
-    walking_s = np.ceil(row / pace.step) * TRIP_CYCLES / on.clock_per_s if pace.step else np.zeros_like(moved)
-    least_s = moved / on.bytes_per_s / _sooner(on, moved)
+    streaming_s = np.maximum(speed.times / c.stream, 1.0) * moved / on.bytes_per_s / _cache_speedup(on, moved)
+    held_threads = on.threads // speed.block * speed.block if speed.block else on.threads
+    waiting_s = moved / (speed.cycle_bytes * on.sms * on.clock_per_s * held_threads / UNKNOWN.threads)
+    walking_s = np.ceil(row / speed.step) * TRIP_CYCLES / on.clock_per_s if speed.step else np.zeros_like(moved)
+    least_s = moved / on.bytes_per_s / _cache_speedup(on, moved)
     bound_s = (streaming_s**NORM + waiting_s**NORM + walking_s**NORM) ** (1 / NORM)
-    took_s: Array = pace.kernels * c.launch_us / US_PER_S + np.maximum(bound_s, least_s)
+    took_s: Array = speed.kernels * c.launch_us / US_PER_S + np.maximum(bound_s, least_s)
     return took_s
 
 
 def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: ArrayLike) -> Array:
     """Seconds of an operator that was measured to take so many times as long as a pointwise kernel; never less than its bytes."""
     moved = np.asarray(bytes_moved, dtype=np.float64)
-    least_s = moved / on.bytes_per_s / _sooner(on, moved)
+    least_s = moved / on.bytes_per_s / _cache_speedup(on, moved)
     took_s: Array = np.maximum(np.asarray(times, dtype=np.float64) * rowwise_s(c, on, moved), least_s)
     return took_s
 
 
-def _sooner(on: Machine, moved: Array) -> Array:
+def _cache_speedup(on: Machine, moved: Array) -> Array:
     """How much faster bytes come that the cache holds: all of them up to half of it, none beyond it."""
     return 1 + (CACHED - 1) * held(on, moved)
 
@@ -198,24 +197,23 @@ class RowwiseFamily(KernelFamily):
     has_ratios = True
 
     def estimate(self, by: Estimator, kernel: Rowwise) -> Estimate:
-        chosen = by.selected(self.name)
+        on, chosen = machine(by.gpu), by.selected(self.name)
         ratio = chosen.fit.ratios.get(kernel.op) if self._has_ratio(by, kernel.op, chosen) else None
-        return self._by_ratio(by, kernel, chosen, ratio[0]) if ratio else self._by_constants(by, kernel, chosen)
-
-    def _by_ratio(self, by: Estimator, kernel: Rowwise, chosen: SelectedFit, times: float) -> Estimate:
-        time_s = float(ratio_s(chosen.fit.constants, machine(by.gpu), kernel.traffic_bytes, times))
+        if ratio is None:
+            return self._by_constants(by, on, kernel, chosen)
+        time_s = float(ratio_s(chosen.fit.constants, on, kernel.traffic_bytes, ratio[0]))
         found = by.estimate_from(_as_ratio(chosen, kernel), time_s, kernel.op, {"bytes": kernel.traffic_bytes})
         if by.dtype in FORMATS_OF_RATIOS or by.is_own(chosen):
             return found
         return replace(found, provenance="transferred", sigma=math.hypot(found.sigma, UNTIMED_SIGMA))
 
-    def _by_constants(self, by: Estimator, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
+    def _by_constants(self, by: Estimator, on: Machine, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
         width = WIDE_BYTES if by.dtype in ("fp32", "tf32") else NARROW_BYTES
-        c, on, pace = chosen.fit.constants, machine(by.gpu), pace_of(kernel.op, eager=by.options.eager, width=width)
+        c, speed = chosen.fit.constants, speed_of(kernel.op, eager=by.options.eager, width=width)
         if kernel.op in LOOKUPS:
-            time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, pace.kernels))
+            time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, speed.kernels))
         else:
-            time = float(rowwise_s(c, on, kernel.traffic_bytes, pace, kernel.columns))
+            time = float(rowwise_s(c, on, kernel.traffic_bytes, speed, kernel.columns))
         found = by.estimate_from(chosen, time, kernel.op, {"bytes": kernel.traffic_bytes})
         if is_lookup(kernel.op):
             found = replace(found, sigma=math.hypot(found.sigma, LOOKUP_SIGMA))
@@ -235,7 +233,7 @@ class RowwiseFamily(KernelFamily):
         if not by.options.eager:
             return True
         if by.is_own(chosen):
-            return is_lookup(op) or pace_of(op, eager=True).kernels == 1
+            return is_lookup(op) or speed_of(op, eager=True).kernels == 1
         return op in ONE_OPERATOR and by.dtype in FORMATS_OF_RATIOS
 
     def is_fitted(self, kernel: Rowwise) -> bool:
@@ -271,7 +269,7 @@ def _as_ratio(chosen: SelectedFit, kernel: Rowwise) -> SelectedFit:
     if rows:
         few: dict[str, tuple[float, float]] | None = {} if rows.rows < FEW_ROWS else None
         fit = replace(fit, ranges={"bytes": (rows.least_bytes, rows.most_bytes)}, transferred_ranges=few)
-        if kernel.traffic_bytes * STRETCH < rows.least_bytes:
+        if kernel.traffic_bytes * RANGE_TOLERANCE < rows.least_bytes:
             sigma = max(sigma, rows.smaller_sigma / BEYOND)
     return replace(chosen, fit=fit, sigma=math.hypot(chosen.borrowed_sigma, sigma))
 

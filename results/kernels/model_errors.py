@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attention_in_training
 import backward
-import bare
 import kernel_sources as sources
 import matplotlib
 import numpy as np
@@ -16,8 +16,8 @@ import pandas as pd
 
 from simulator.config import shipped_fits
 from simulator.costs.kernels.deep_gemm import SPILL_US
+from simulator.costs.kernels.estimator import FitLibrary, SelectedFit, best_fit_for
 from simulator.costs.kernels.family import Fit
-from simulator.costs.kernels.fits import FitLibrary, SelectedFit, best_fit_for
 from simulator.costs.kernels.gemm import LINEAR_US, UNFILLED_GB, UNFILLED_SAVES
 from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
 from simulator.files import atomic
@@ -97,9 +97,9 @@ def _percent(value: float) -> str:
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], fit_library: FitLibrary, raw: Path) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, fit_library, sustained(table))]
-    told = validation.judged(kernels, csv_tables.read(raw), raw.name)
-    parts = [INTRODUCTION, *fitted, *sites(table, fit_library), *backwards(table, fit_library, told), *apart(fit_library)]
-    parts += [*trained(table, fit_library, told), *validated(told), *sources.section(table)]
+    checked = validation.judged(kernels, csv_tables.read(raw), raw.name)
+    parts = [INTRODUCTION, *fitted, *sites(table, fit_library), *backwards(table, fit_library, checked), *apart(fit_library)]
+    parts += [*trained(table, fit_library, checked), *validated(checked), *sources.section(table)]
     with atomic(HERE / "report.md") as temporary:
         temporary.write_text("\n".join(parts), encoding="utf-8")
     picture("products.png", [(t, s) for t, s in scores if t.family == "gemm" and t.gpu in EACH_GENERATION], "m n k")
@@ -209,11 +209,11 @@ def left_out(scores: Iterable[tuple[Task, Score]], fit_library: FitLibrary, best
         chosen, known = blind(own, rest, task, library), blind(own, rest, task, library, best)
         if chosen.provenance != "roofline":
             fits = chosen.fit, known.fit
-            lent, told = (score(task.rows, task.predict(f.constants, task.machine, task.rows, _extra(f))) for f in fits)
-            both = [100 * float(np.median(np.abs(one.errors))) for one in (lent, told)]
+            borrowed, fitted = (score(task.rows, task.predict(f.constants, task.machine, task.rows, _extra(f))) for f in fits)
+            both = [100 * float(np.median(np.abs(one.errors))) for one in (borrowed, fitted)]
             medians.append(both)
             from_whom = f"{chosen.owner} {chosen.fit.library}"
-            cells = [*lent.cells, *(f"{median:.1f}" for median in both)]
+            cells = [*borrowed.cells, *(f"{median:.1f}" for median in both)]
             rows.append([task.gpu, task.family, task.dtype, task.library, from_whom, *cells])
     mean = [f"{value:.1f}" for value in np.mean(medians, axis=0)]
     rows.append(["mean of these", "", "", "", "", "", "", "", *mean])
@@ -308,7 +308,7 @@ def apart(fit_library: FitLibrary) -> Iterator[str]:
     yield from _markdown(["GPU", "operators, us", "handed on, us"], rows)
 
 
-def trained(table: pd.DataFrame, fit_library: FitLibrary, told: validation.Report) -> Iterator[str]:
+def trained(table: pd.DataFrame, fit_library: FitLibrary, checked: validation.Report) -> Iterator[str]:
     """Attention without what inference frameworks do beside it."""
     yield "\n## Attention in training\n"
     yield "Rows of inference frameworks were timed with writing keys and values to a cache. That is fitted beside the kernel,"
@@ -316,16 +316,16 @@ def trained(table: pd.DataFrame, fit_library: FitLibrary, told: validation.Repor
     yield "B200) they tell kernel and cache apart; elsewhere what is not told stays near the start. A100's kernel is longer in"
     yield "pages: its bare times are published forward and backward together, and were split at the ratio of rows that timed"
     yield "both.\n"
-    yield from _markdown(bare.HEAD_CACHES, bare.caches(fit_library))
+    yield from _markdown(attention_in_training.HEAD_CACHES, attention_in_training.caches(fit_library))
     yield "\nWhat ships beside published rows of bare kernels: percent, by tokens of a sequence. `sanity` rows are in no fit, but"
     yield "the form was chosen with them in view. H100's ratio of backward to forward is that of published charts, B200's of"
     yield "SimuMax's numbers. FlashAttention 2 on an H100 is that of the A100 at the share of the peak that was published for"
     yield "it.\n"
-    predicted_us = pd.Series([row.predicted for row in told.rows])
-    yield from _markdown(bare.HEAD_BARE, bare.published(table, predicted_us))
+    predicted_us = pd.Series([row.predicted for row in checked.rows])
+    yield from _markdown(attention_in_training.HEAD_BARE, attention_in_training.published(table, predicted_us))
 
 
-def backwards(table: pd.DataFrame, fit_library: FitLibrary, told: validation.Report) -> Iterator[str]:
+def backwards(table: pd.DataFrame, fit_library: FitLibrary, checked: validation.Report) -> Iterator[str]:
     """How backward passes of memory-bound operators stand to what was measured of them."""
     yield "\n## Backward passes\n"
     yield "Of operators that eager PyTorch ran one by one in fp32, those of products both together. Errors are medians and"
@@ -335,14 +335,14 @@ def backwards(table: pd.DataFrame, fit_library: FitLibrary, told: validation.Rep
     yield "times, with what was taken around both. The ids of the look-ups were all the same, and a row is the mean of several"
     yield "tables: no ratio comes near those of the V100. They are the worst case of adding up, which no run has, so that"
     yield "ratios to them speak for rows of that kind alone.\n"
-    predicted_us = pd.Series([row.predicted for row in told.rows])
+    predicted_us = pd.Series([row.predicted for row in checked.rows])
     yield from _markdown(backward.HEAD, backward.section(list(backward.passes(table, predicted_us, fit_library))))
 
 
-def validated(told: validation.Report) -> Iterator[str]:
+def validated(checked: validation.Report) -> Iterator[str]:
     """What `trainsim validate --kind kernels` says of the whole table: no library named but for attention."""
     yield "\n## The whole table\n\nAs `trainsim validate --kind kernels` predicts it, in-sample for rows that were fitted.\n"
-    sources = {**told.sources, "all": validation.scores(told.rows)}
+    sources = {**checked.sources, "all": validation.scores(checked.rows)}
     rows = [
         [key, str(s["n"]), str(s["skipped"]), *(f"{100 * s[name]:.1f}" if s["n"] else "" for name in ("median", "p90", "bias"))]
         for key, s in sources.items()

@@ -1,4 +1,4 @@
-"""Attention as training runs it: what frameworks time with it, and what ships beside published kernels, for judge.py."""
+"""Attention as training runs it: what frameworks time with it, and what ships beside published kernels, for model_errors.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from simulator.costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED
-from simulator.costs.kernels.fits import FitLibrary
+from simulator.costs.kernels.estimator import FitLibrary
 
 FRAMEWORKS = "ai-dynamo/aiconfigurator"
 HEAD_CACHES = ["GPU", "library", "cache, us", "passes over its bytes", "kernel longer by"]

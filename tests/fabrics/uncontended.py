@@ -65,7 +65,7 @@ def makespan_s(algorithm: ModuleType, kind: str, cluster: Cluster, streams: Sequ
     return seconds(des.simulate(with_fixed_durations(fold(bound.skeleton).expansion.graph)).makespan_ns)
 
 
-def seconds_alone(algorithm: ModuleType, kind: str, payload_bytes: int, cluster: Cluster) -> float:
+def uncontended_s(algorithm: ModuleType, kind: str, payload_bytes: int, cluster: Cluster) -> float:
     """What one collective over all GPUs of a cluster takes."""
     return makespan_s(algorithm, kind, cluster, [[payload_bytes]])
 
