@@ -34,8 +34,7 @@ def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: st
     Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured. An
     `interval` of --json is two standard errors to each side.
     """
-    from ..validate.prediction import Own
-    from ..validate.report import validate
+    from ..validate.report import Own, validate
 
     with progress("predicting") as expect:
         report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None, long=long, expect=expect)

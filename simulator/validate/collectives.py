@@ -19,7 +19,7 @@ from ..measurements.csv_tables import Row, number, time_us
 from ..measurements.measured_cluster import COLUMNS, cluster_of, word
 from ..study.collective import MEASURED, Timed, spread, time_collective
 from ..units import US_PER_S
-from .prediction import Own, Predicted
+from .report import Own, Predicted
 
 UNIT = "us"
 NEEDS = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes")

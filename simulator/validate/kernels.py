@@ -38,7 +38,7 @@ from ..measurements.kernel_table import is_cold, probe_of
 from ..measurements.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
 from ..measurements.operator_names import WIDTH
 from ..units import US_PER_S
-from .prediction import Own, Predicted, each
+from .report import Own, Predicted
 
 UNIT = "us"
 OWN_GPU = True
@@ -68,7 +68,15 @@ def measured(row: Row) -> float | None:
 
 def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
     """The prediction of each row, or why there is none."""
-    return each(predictor(own), rows)
+    predict = predictor(own)
+
+    def outcome(row: Row) -> Predicted | UserError:
+        try:
+            return predict(row)
+        except UserError as error:
+            return error
+
+    return [outcome(row) for row in rows]
 
 
 def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:

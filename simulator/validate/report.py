@@ -22,7 +22,26 @@ from ..errors import UserError, did_you_mean
 from ..escape import Summarised
 from ..measurements.csv_tables import Row, check_header, read
 from ..simulation import estimated_effort
-from .prediction import Own, Predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A GPU of one's own, by name or file, and the file of its profile: both apply to the rows of that GPU."""
+
+    gpu: str = ""
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A prediction, in the kind's unit, and the relative standard error that it admits; 0 if it admits none."""
+
+    value: float
+    sigma: float = 0.0
+    provenance: str | None = None
+    """A kernel is measured, transferred or roofline; a collective interpolated, extrapolated or theoretical."""
+    extrapolated: bool = False
+    """Whether nobody measured such a time: the sizes lie beyond those that were measured, or it is physics alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +135,7 @@ def _judge(kind: Any, row: Row, name: str | int, made: Predicted | UserError) ->
     interval = (made.value / spread, made.value * spread) if made.sigma else None
     off = None if measured is None else made.value / measured - 1
     known = (made.provenance, made.extrapolated)
-    return Judged(name, key, measured, made.value, off, kind.UNIT, interval, made.memory_gb, None, None, *known)
+    return Judged(name, key, measured, made.value, off, kind.UNIT, interval, None, None, None, *known)
 
 
 def scores(rows: Iterable[Judged]) -> dict[str, Any]:

@@ -14,13 +14,11 @@ from ...errors import UserError
 from ...files import read_bounded
 from ...kernels import Rowwise
 from ...measurements.csv_tables import MOST_BYTES
-from ...measurements.kernel_table import COLD
 from ...measurements.kernel_words import Probe, kernel_of
 from ...units import show_bytes
 from .nvidia_smi import PATIENCE_S, SmiMonitor
 from .timers import CpuWatch, CudaWatch, Job, Sample, timed
-from .torch_kernels import Kernels
-from .torch_operands import Refused, count_operators
+from .torch_kernels import Kernels, Refused, count_operators
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")
@@ -36,7 +34,7 @@ class TorchBench:
         self.device = _device(torch, device)
         self.torch = torch
         self.name = torch.cuda.get_device_name(0) if self.device == "cuda" else "cpu"
-        self.source = f"{COLD}, torch {torch.__version__}"
+        self.source = f"trainsim calibrate gpu, torch {torch.__version__}"
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
         self.kernels = Kernels(torch, self.device, self.watch)
         self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")

@@ -18,8 +18,7 @@ from ..kernel_table import COLUMNS, FIT, Measured, line, spread
 from ..kernel_words import Probe, kernel_of
 from . import events as trace_events
 from .events import Event, Events, Launches, Op, args_of, is_count, launches, span_of, union, word
-from .operators import found, is_composite, probe_of
-from .trace_kernel_names import COLLECTIVE_KERNEL, collective_of, operator_of
+from .operators import COLLECTIVE_KERNEL, collective_of, found, is_composite, operator_of, probe_of
 
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
 ELEMENT_BYTES = {
