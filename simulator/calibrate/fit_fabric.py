@@ -42,7 +42,7 @@ INSIDE_OF = {
     "sm_70": "nvlink2-mesh", "sm_80": "nvlink3-nvswitch", "sm_90": "nvlink4-nvswitch", "sm_100": "nvlink5-nvswitch",
     "sm_103": "nvlink5-nvswitch", "gfx942": "xgmi-mi300", "gfx950": "xgmi-mi300",
 }  # fmt: skip
-"""Links between GPU modules of an architecture. Cards, and other architectures, are on PCIe; NVLink bridges are not looked for."""
+"""Links between GPU modules of an architecture. Cards and other architectures are on PCIe, without regard to NVLink bridges."""
 CARDS = ("pcie", "nvl")
 CANDIDATES_ACROSS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib", "efa", "slingshot-11", "tcp")
 
@@ -83,8 +83,8 @@ def _possible(tables: Sequence[Table]) -> Sequence[str]:
     """The fabrics that may be inside nodes of the GPUs that runs name; any where one is not in the catalog."""
     found: list[str] = []
     try:
-        for gpu in dict.fromkeys(shipped_fits.gpu(named(name)) for table in tables for name in table.gpus):
-            links = "" if set(CARDS) & set(gpu.name.split("-")) else INSIDE_OF.get(gpu.architecture, "")
+        for name in dict.fromkeys(named(name) for table in tables for name in table.gpus):
+            links = "" if set(CARDS) & set(name.split("-")) else INSIDE_OF.get(shipped_fits.gpu(name).architecture, "")
             found += [links] if links else PCIE
     except UserError:
         return CANDIDATES_INSIDE
