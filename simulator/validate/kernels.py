@@ -31,9 +31,8 @@ from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
 from ..measurements import kernel_table
-from ..measurements.attention_libraries import fitted_library
+from ..measurements.attention_libraries import TURNS_QUERIES, cached_s, fitted_library, is_of_frameworks
 from ..measurements.csv_tables import Row, time_us
-from ..measurements.framework_kv_cache import TURNS_QUERIES, cached_s, is_of_frameworks
 from ..measurements.kernel_table import is_cold, probe_of
 from ..measurements.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
 from ..measurements.operator_names import WIDTH
