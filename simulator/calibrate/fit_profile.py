@@ -1,8 +1,8 @@
-"""A profile from a table: the constants of kernel models fitted to somebody's measurements of one GPU.
+"""A profile from a table: the constants of kernel models fitted to measurements of one GPU.
 
 GEMMs and attention are fitted per dtype and library, pointwise kernels and look-ups at once; other memory-bound operators are
 known by their ratios to those (operator_ratios.py). A fit starts from what is known of this GPU, or of the one most like it,
-and what a few rows do not tell stays there. The error of a fit is that of rows that it did not see: every fourth size is held
+and a constant that the rows do not determine keeps its start. The error of a fit is that of rows that it did not see: every fourth size is held
 out whole. Where there are too few sizes for that it is the error of the fitted rows themselves, and at least what borrowing
 from another GPU costs. Where there are too few rows for a fit, what ships is scaled to them: one factor on every time constant
 is all that a row or two can tell (for attention one in each direction), and at other sizes than theirs times are transferred.
@@ -45,7 +45,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class EvaluatedFit:
     """A fit, how it was judged, and how far off it is on average."""
 
     fit: Fit
@@ -64,7 +64,7 @@ class Profile:
     """The fits of a GPU that a table gives."""
 
     gpu: str
-    fits: tuple[Judged, ...]
+    fits: tuple[EvaluatedFit, ...]
     unused: Mapping[str, int]
     """Why rows were left out, and how many."""
     missing: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> Profile:
     """The fits that a table of one GPU's kernels gives."""
     unused: dict[str, int] = {}
     every = list(groups(rows, gpu, unused))
-    fits: list[Judged] = []
+    fits: list[EvaluatedFit] = []
     for group in (group for group in every if group.library != RATIO):
         made = _fitted(group, gpu, library) if len(group.rows) >= FEW_ROWS else _scaled(group, gpu, library)
         if made.scaled and made.fit.sigma > SIGMA_MOST:
@@ -98,11 +98,11 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> Profile:
     return Profile(gpu.name, tuple(fits), unused, _missing(measured, gpu, library))
 
 
-def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], shipped: SelectedFit) -> list[Judged]:
+def _with_ratios(fits: list[EvaluatedFit], beside: Group, unused: dict[str, int], shipped: SelectedFit) -> list[EvaluatedFit]:
     """The fits, that to pointwise kernels with the ratios of other operators to those; or to what ships, if none was measured."""
     own = next((judged for judged in fits if judged.fit.family == beside.family.name), None)
     known = (shipped.fit.constants, shipped.sigma, shipped.fit.ranges, 0, source_of(shipped))
-    judged, timed = own or Judged(Fit(beside.family.name, "", "", *known), 0, 0.0), beside.timed
+    judged, timed = own or EvaluatedFit(Fit(beside.family.name, "", "", *known), 0, 0.0), beside.timed
     found = operator_ratios.ratios_of(timed.seconds, timed.kernels, judged.fit.constants, timed.on, timed.cold)
     ops, sure = [kernel.op for kernel in timed.kernels], []
     for op in dict.fromkeys(ops):
@@ -138,7 +138,7 @@ def source_of(chosen: SelectedFit) -> str:
 
 
 def _missing(measured: Sequence[tuple[str, str]], gpu: Gpu, library: FitLibrary) -> tuple[str, ...]:
-    """What a profile does not speak of and somebody else's fit does: families of kernels in the dtypes of the others."""
+    """Families of kernels, in the dtypes of a profile, that it has no fit for and that ship with one."""
     dtypes = dict.fromkeys(dtype for _, dtype in measured if dtype)
     wanted = [(family, dtype) for dtype in dtypes for family in ("gemm", "attention")]
     absent = [pair for pair in (*wanted, ("rowwise", "")) if pair not in measured]
@@ -150,7 +150,7 @@ def _missing(measured: Sequence[tuple[str, str]], gpu: Gpu, library: FitLibrary)
 # Fitting --------------------------------------------------------------------------------------------------------------------
 
 
-def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
+def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
     """A fit to all rows, judged by one to some of them."""
     start, timed, held = _shipped(group, gpu, library).fit.constants, group.timed, held_out(group)
     free = group.family.free(timed, start)
@@ -167,10 +167,10 @@ def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
         unseen = replace(group, timed=timed.part(held))
         errors = _errors(unseen, *fit(timed.part(~held)))
         sigma = max(float(np.quantile(errors, SURE)), group.family.least_sigma)
-    return Judged(_fit(group, constants, sigma, extra), 0 if held is None else int(held.sum()), float(errors.mean()))
+    return EvaluatedFit(_fit(group, constants, sigma, extra), 0 if held is None else int(held.sum()), float(errors.mean()))
 
 
-def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
+def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
     """What ships, or would be borrowed, scaled to rows that are too few for a fit."""
     chosen = _shipped(group, gpu, library)
     extra = group.family.extra_of(chosen.fit, group.timed)
@@ -179,7 +179,7 @@ def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
     sigma = max(LEAST_SCALED_SIGMA, chosen.sigma, float(np.quantile(errors, SURE)))
     made, of = _fit(group, constants, sigma, extra), source_of(chosen)
     made = replace(made, source=f"{made.source}: {times:.3g} times {of}", transferred_ranges=chosen.fit.ranges)
-    return Judged(made, 0, float(errors.mean()), scaled=Scaled(of, times))
+    return EvaluatedFit(made, 0, float(errors.mean()), scaled=Scaled(of, times))
 
 
 def _shipped(group: Group, gpu: Gpu, library: FitLibrary) -> SelectedFit:

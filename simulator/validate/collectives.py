@@ -28,7 +28,7 @@ MOST_BYTES = 2**60
 
 
 def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
-    """The rows as they are: nothing that they leave out can be told."""
+    """The rows as they are: no column can be filled in."""
     return rows
 
 

@@ -24,7 +24,7 @@ def written(path: Path, *rows: dict[str, str]) -> Path:
     return path
 
 
-def judged(**words: str) -> report.Judged:
+def judged(**words: str) -> report.ComparedRow:
     (row,) = report.judged(kernels, [GEMM | words], "table").rows
     return row
 
