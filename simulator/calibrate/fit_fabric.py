@@ -1,7 +1,7 @@
 """A fabric of one's own from the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
 
-The start, which constants keep where the measurements do not determine them, is a fabric that ships: the one whose rate is nearest to what was measured,
-of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links inside; runs over
+The start is a fabric that ships, and what the measurements do not determine stays as it is there: the one whose rate is nearest
+to what was measured, of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links inside; runs over
 several nodes the network across them. Where a run was faster than the wire of that start, the wire is: its rates are raised
 until no measurement beats them.
 """
