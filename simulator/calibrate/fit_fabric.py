@@ -1,9 +1,9 @@
 """A fabric of one's own from the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
 
 The start is a fabric that ships, and what the measurements do not determine stays as it is there: the one whose rate is nearest
-to what was measured, of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links inside; runs over
-several nodes the network across them. Where a run was faster than the wire of that start, the wire is: its rates are raised
-until no measurement beats them.
+to what was measured, of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links
+inside; runs over several nodes the network across them. Where a run was faster than the wire of that start, the rates of the wire
+are raised until no measurement beats them.
 """
 
 from __future__ import annotations

@@ -82,12 +82,18 @@ def measure_all(
             reason = error.faults[0].message
             outcome.refused[reason] = outcome.refused.get(reason, 0) + 1
         else:
-            state = sample.reading
-            seen = (state.clock_mhz, state.power_w, state.throttle, sample.operators, sample.alone_s, True)
-            append(path, Measured(bench.name, probe, *sample.spread_s, len(sample.times_s), bench.source, FIT, *seen))
+            append(path, row_of(bench, probe, sample))
             outcome.measured += 1
         spent[turn] = spent.get(turn, 0.0) + clock() - started
     return outcome
+
+
+def row_of(bench: KernelTimer, probe: Probe, sample: Sample) -> Measured:
+    """The row of a sample, taken with a cold cache."""
+    median_s, low_s, high_s = sample.spread_s
+    state = sample.reading
+    seen = (state.clock_mhz, state.power_w, state.throttle, sample.operators, sample.alone_s, True)
+    return Measured(bench.name, probe, median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
 
 
 def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
