@@ -4,7 +4,7 @@ GEMMs and attention are fitted per dtype and library, pointwise kernels and look
 known by their ratios to those (operator_ratios.py). A fit starts from what is known of this GPU, or of the one most like it,
 and a constant that the rows do not determine keeps its start. The error of a fit is that of rows that it did not see: every
 fourth size is held out whole. Where there are too few sizes for that it is the error of the fitted rows themselves, and at least
-what borrowing from another GPU costs. Where there are too few rows for a fit, what ships is scaled to them: a row or two determine
+what borrowing from another GPU costs. Where there are too few rows for a fit, what ships is scaled to them: one or two rows give
 no more than one factor on every time constant (for attention one in each direction), and at other sizes times are transferred.
 Kernels that no row is of are named.
 """
