@@ -42,7 +42,7 @@ from simulator.costs.kernels.gpu_model import Machine, architecture
 from simulator.costs.kernels.gpu_model import machine as machine_of
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.measurements.framework_kv_cache import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
+from simulator.measurements.attention_libraries import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
 from simulator.measurements.kernel_words import INNER_SECOND, turns_of
 from simulator.units import US_PER_S
 

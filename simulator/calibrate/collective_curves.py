@@ -55,24 +55,19 @@ def fitted(points: Sequence[Point], start: Constants, free: Sequence[Free]) -> d
     origin = np.array([math.log(getattr(start[f.owner], f.name)) for f in free])
     sigma = np.array([f.sigma for f in free])
 
+    def changed(x: Array) -> dict[str, Any]:
+        changes: dict[str, dict[str, Any]] = {}
+        for f, value in zip(free, x.tolist(), strict=True):
+            changes.setdefault(f.owner, {})[f.name] = math.exp(value)
+        return {owner: replace(held, **changes.get(owner, {})) for owner, held in start.items()}
+
     def residuals(x: Array) -> Array:
-        return _errors(points, _changed(start, free, x))
+        """log(theory / measured) of every point."""
+        c = changed(x)
+        times = [theory.fastest(p.call, c[p.inside], c.get(p.across), c.get("laws", LAWS)) / p.seconds for p in points]
+        return np.array(list(map(math.log, times)))
 
-    return _changed(start, free, least_squares(residuals, origin, sigma, DESCENT))
-
-
-def _errors(points: Sequence[Point], constants: Constants) -> Array:
-    """log(theory / measured) of every point."""
-    found: Any = constants
-    laws = found.get("laws", LAWS)
-    return np.array([math.log(theory.fastest(p.call, found[p.inside], found.get(p.across), laws) / p.seconds) for p in points])
-
-
-def _changed(start: Constants, free: Sequence[Free], x: Array) -> dict[str, Inside | Across | Laws]:
-    changes: dict[str, dict[str, Any]] = {}
-    for f, value in zip(free, x.tolist(), strict=True):
-        changes.setdefault(f.owner, {})[f.name] = math.exp(value)
-    return {owner: replace(held, **changes.get(owner, {})) for owner, held in start.items()}
+    return changed(least_squares(residuals, origin, sigma, DESCENT))
 
 
 def knots(series: Mapping[float, Sequence[float]], baseline: Callable[[float], float]) -> tuple[Knots, float]:

@@ -1,23 +1,22 @@
 """A fabric of one's own from the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
 
-The start, and what the measurements do not tell, is a fabric that ships: the one whose rate is nearest to what was measured,
-of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links inside; runs over
-several nodes the network across them. Where a run was faster than the wire of that start, the wire is: its rates are raised
-until no measurement beats them.
+The start is a fabric that ships, and what the measurements do not determine stays as it is there: the one whose rate is nearest
+to what was measured, of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links
+inside; runs over several nodes the network across them. Where a run was faster than the wire of that start, the rates of the wire
+are raised until no measurement beats them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..config import fabric_files
+from ..config import fabric_files, shipped_fits
 from ..config.fabric_files import Fabric
+from ..config.gpu_names import named
 from ..costs.collectives import theory
 from ..costs.collectives.curves import Curve, uncontended_time
 from ..costs.collectives.link_constants import Across, Inside
@@ -39,15 +38,12 @@ RATE_TOLERANCE = 1e-5
 """By how much a rate stays above what a measurement needs: files hold six digits."""
 PCIE = ("pcie3", "pcie4", "pcie5")
 CANDIDATES_INSIDE = ("nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch", *PCIE)
-INSIDE_OF = (
-    (r"PCIe|NVL\b|\b(L40S?|L20|L4|L2|A40|A30|A16|A10G?|A2|T4|P4|P40|P100|RTX)\b|GeForce|Quadro", PCIE),
-    (r"\bG?B[123]00\b", ("nvlink5-nvswitch",)),
-    (r"\bG?H[12]00\b|\bH800\b|\bH20\b", ("nvlink4-nvswitch",)),
-    (r"\bA[18]00\b", ("nvlink3-nvswitch",)),
-    (r"\bV100\b", ("nvlink2-mesh",)),
-    (r"\bMI3\d\d", ("xgmi-mi300",)),
-)
-"""What GPUs are joined by, by their names; the first that fits. NVLink bridges between two of PCIe are not looked for."""
+INSIDE_OF = {
+    "sm_70": "nvlink2-mesh", "sm_80": "nvlink3-nvswitch", "sm_90": "nvlink4-nvswitch", "sm_100": "nvlink5-nvswitch",
+    "sm_103": "nvlink5-nvswitch", "gfx942": "xgmi-mi300", "gfx950": "xgmi-mi300",
+}  # fmt: skip
+"""Links between GPU modules of an architecture. Cards and other architectures are on PCIe, without regard to NVLink bridges."""
+CARDS = ("pcie", "nvl")
 CANDIDATES_ACROSS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib", "efa", "slingshot-11", "tcp")
 
 
@@ -61,24 +57,21 @@ def calibrated(
     within = _start(tables, _possible(tables) if inside is None else (inside,), "inside")
     many = [table for table in tables if table.nodes > 1]
     between = _start(many, CANDIDATES_ACROSS if across is None else (across,), "across", within) if many else None
-    start_from = f"started from {within.name}" + (f" and {between.name}" if between else "")
-    source = "; ".join(["nccl-tests", start_from, *_left_out([where for table in tables for where in table.wrong])])
+    source = f"nccl-tests; started from {within.name}" + (f" and {between.name}" if between else "")
+    if wrong := [where for table in tables for where in table.wrong]:
+        more = f" and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
+        source += f"; left out, as their results were wrong: {', '.join(wrong[:MOST_NAMED])}{more}"
     within, between = _fast_enough(tables, within, between)
     start: dict[str, Any] = {"inside": replace(within, name=name)}
-    free = _free("inside", INSIDE_FREE)
+    free = [Free("inside", field, sigma) for field, sigma in INSIDE_FREE.items()]
     if between is not None:
         start["across"] = replace(between, name=name)
-        free += _free("across", ACROSS_FREE)
-    found: dict[str, Any] = dict(fitted(_points(tables), start, free))
-    return _fabric(name, tables, {owner: _possible_constants(held) for owner, held in found.items()}, source)
-
-
-def _left_out(wrong: Sequence[str]) -> list[str]:
-    """What a file says of measurements that are not in it."""
-    if not wrong:
-        return []
-    more = f" and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
-    return [f"left out, as their results were wrong: {', '.join(wrong[:MOST_NAMED])}{more}"]
+        free += [Free("across", field, sigma) for field, sigma in ACROSS_FREE.items()]
+    points = [
+        Point(call, seconds, "inside", "across" if call.nodes > 1 else "") for table in tables for call, seconds in table.calls
+    ]
+    made = {owner: _possible_constants(held) for owner, held in fitted(points, start, free).items()}
+    return _fabric(name, tables, made, source)
 
 
 def _possible_constants(held: Any) -> Any:
@@ -86,27 +79,16 @@ def _possible_constants(held: Any) -> Any:
     return replace(held, **{name: min(max(getattr(held, name), low), high) for name, low, high in LIMITS if hasattr(held, name)})
 
 
-def _free(owner: str, sigmas: Mapping[str, float]) -> list[Free]:
-    return [Free(owner, field, sigma) for field, sigma in sigmas.items()]
-
-
 def _possible(tables: Sequence[Table]) -> Sequence[str]:
-    """The fabrics that may be inside nodes of the GPUs that runs name; any where one is not known."""
-    names = [name for table in tables for name in table.gpus]
-    found = [next((fabrics for form, fabrics in INSIDE_OF if re.search(form, name, re.IGNORECASE)), ()) for name in names]
-    return tuple(dict.fromkeys(chain.from_iterable(found))) if found and all(found) else CANDIDATES_INSIDE
-
-
-def _points(tables: Sequence[Table]) -> list[Point]:
-    return [
-        Point(_call(table, size), seconds, "inside", "across" if table.nodes > 1 else "")
-        for table in tables
-        for size, seconds in table.times.items()
-    ]
-
-
-def _call(table: Table, size: float) -> Call:
-    return Call(table.kind, size, table.ranks, table.nodes)
+    """The fabrics that may be inside nodes of the GPUs that runs name; any where one is not in the catalog."""
+    found: list[str] = []
+    try:
+        for name in dict.fromkeys(named(name) for table in tables for name in table.gpus):
+            links = "" if set(CARDS) & set(name.split("-")) else INSIDE_OF.get(shipped_fits.gpu(name).architecture, "")
+            found += [links] if links else PCIE
+    except UserError:
+        return CANDIDATES_INSIDE
+    return tuple(dict.fromkeys(found)) or CANDIDATES_INSIDE
 
 
 def _start(tables: Sequence[Table], names: Sequence[str], part: str, inside: Inside | None = None) -> Any:
@@ -122,9 +104,9 @@ def _start(tables: Sequence[Table], names: Sequence[str], part: str, inside: Ins
     def misses(candidate: Any) -> float:
         worst = 0.0
         for table in own:
-            size, seconds = max(table.times.items())
+            call, seconds = max(table.calls, key=lambda one: one[0].payload_bytes)
             links: tuple[Inside, Across | None] = (candidate, None) if inside is None else (inside, candidate)
-            ratio = theory.seconds(_call(table, size), *links) / seconds
+            ratio = theory.seconds(call, *links) / seconds
             worst += max(ratio, 1 / ratio)
         return worst
 
@@ -133,15 +115,18 @@ def _start(tables: Sequence[Table], names: Sequence[str], part: str, inside: Ins
 
 def _fast_enough(tables: Sequence[Table], inside: Inside, across: Across | None) -> tuple[Inside, Across | None]:
     """The links at rates that no measurement beats: NICs first, then the links inside, then both."""
-    runs = [(_call(table, size), seconds) for table in tables for size, seconds in table.times.items()]
-    near, far = ([run for run in runs if (run[0].nodes > 1) == away] for away in (False, True))
-    inside = _faster(inside, max((theory.least(call, inside) / seconds for call, seconds in near), default=0.0))
+
+    def beaten(inside: Inside, across: Across | None) -> float:
+        """How many times faster than the wire the fastest measurement was, of those within a node or across nodes."""
+        runs = [run for table in tables if (table.nodes > 1) == (across is not None) for run in table.calls]
+        return max((theory.least(call, inside, across) / seconds for call, seconds in runs), default=0.0)
+
+    inside = _faster(inside, beaten(inside, None))
     if across is None:
         return inside, None
-    unbound = _faster(inside, 1 / RATE_TOLERANCE)
-    network = _with_rate(across, max((theory.least(call, unbound, across) / seconds for call, seconds in far), default=0.0))
-    inside = _faster(inside, max((theory.least(call, inside, network) / seconds for call, seconds in far), default=0.0))
-    left = max((theory.least(call, inside, network) / seconds for call, seconds in far), default=0.0)
+    network = _with_rate(across, beaten(_faster(inside, 1 / RATE_TOLERANCE), across))
+    inside = _faster(inside, beaten(inside, network))
+    left = beaten(inside, network)
     return _faster(inside, left), _with_rate(network, left)
 
 
@@ -149,10 +134,8 @@ def _faster(inside: Inside, factor: float) -> Inside:
     """The same links at so many times their rate, if that is more."""
     if factor <= 1:
         return inside
-    factor *= 1 + RATE_TOLERANCE
-    beyond = inside.beyond_bytes_per_s * factor
-    pair = inside.pair_bytes_per_s * factor
-    return replace(inside, bytes_per_s=inside.bytes_per_s * factor, beyond_bytes_per_s=beyond, pair_bytes_per_s=pair)
+    rates = ("bytes_per_s", "beyond_bytes_per_s", "pair_bytes_per_s")
+    return replace(inside, **{name: getattr(inside, name) * (factor * (1 + RATE_TOLERANCE)) for name in rates})
 
 
 def _with_rate(across: Across, factor: float) -> Across:
@@ -177,9 +160,13 @@ def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Cu
     for table in tables:
         for size, seconds in table.times.items():
             times.setdefault(size, []).append(seconds)
-    points, _ = knots(times, lambda size: theory.fastest(_call(first, size), inside, across))
+
+    def call(size: float) -> Call:
+        return Call(first.kind, size, first.ranks, first.nodes)
+
+    points, _ = knots(times, lambda size: theory.fastest(call(size), inside, across))
     versions = ", ".join(sorted({table.version for table in tables} - {""})) or "not stated"
     source = f"nccl-tests, NCCL {versions}; {sum(map(len, times.values()))} points of {len(times)} sizes"
     made = Curve(first.kind, "auto", first.ranks, first.nodes, points, 0.0, inside, across, source)
-    predicted = {size: uncontended_time(_call(first, size), inside, across, [made]).seconds for size in times}
+    predicted = {size: uncontended_time(call(size), inside, across, [made]).seconds for size in times}
     return replace(made, error=median(abs(predicted[size] / t - 1) for size, found in times.items() for t in found))

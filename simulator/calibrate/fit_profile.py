@@ -1,11 +1,11 @@
-"""A profile from a table: the constants of kernel models fitted to somebody's measurements of one GPU.
+"""A profile from a table: the constants of kernel models fitted to measurements of one GPU.
 
 GEMMs and attention are fitted per dtype and library, pointwise kernels and look-ups at once; other memory-bound operators are
 known by their ratios to those (operator_ratios.py). A fit starts from what is known of this GPU, or of the one most like it,
-and what a few rows do not tell stays there. The error of a fit is that of rows that it did not see: every fourth size is held
-out whole. Where there are too few sizes for that it is the error of the fitted rows themselves, and at least what borrowing
-from another GPU costs. Where there are too few rows for a fit, what ships is scaled to them: one factor on every time constant
-is all that a row or two can tell (for attention one in each direction), and at other sizes than theirs times are transferred.
+and a constant that the rows do not determine keeps its start. The error of a fit is that of rows that it did not see: every
+fourth size is held out whole. Where there are too few sizes for that it is the error of the fitted rows themselves, and at least
+what borrowing from another GPU costs. Where there are too few rows for a fit, what ships is scaled to them: one or two rows give
+no more than one factor on every time constant (for attention one in each direction), and at other sizes times are transferred.
 Kernels that no row is of are named.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..costs.kernels.estimator import BORROWED_SIGMA, FEW_ROWS, FitLibrary, SelectedFit, best_fit_for
-from ..costs.kernels.family import Fit, KernelFamily
+from ..costs.kernels.family import Fit
 from ..costs.kernels.gpu_model import Array
 from ..errors import UserError
 from ..hardware.gpu import Gpu
@@ -45,7 +45,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class EvaluatedFit:
     """A fit, how it was judged, and how far off it is on average."""
 
     fit: Fit
@@ -64,7 +64,7 @@ class Profile:
     """The fits of a GPU that a table gives."""
 
     gpu: str
-    fits: tuple[Judged, ...]
+    fits: tuple[EvaluatedFit, ...]
     unused: Mapping[str, int]
     """Why rows were left out, and how many."""
     missing: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> Profile:
     """The fits that a table of one GPU's kernels gives."""
     unused: dict[str, int] = {}
     every = list(groups(rows, gpu, unused))
-    fits: list[Judged] = []
+    fits: list[EvaluatedFit] = []
     for group in (group for group in every if group.library != RATIO):
         made = _fitted(group, gpu, library) if len(group.rows) >= FEW_ROWS else _scaled(group, gpu, library)
         if made.scaled and made.fit.sigma > SIGMA_MOST:
@@ -83,26 +83,26 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> Profile:
             unused[reason] = unused.get(reason, 0) + len(group.rows)
             continue
         fits.append(made)
-    doubted = [made.fit for made in fits if made.fit.sigma > SIGMA_MOST]
+    rejected = [made.fit for made in fits if made.fit.sigma > SIGMA_MOST]
     fits = [made for made in fits if made.fit.sigma <= SIGMA_MOST]
     for group in (group for group in every if group.library == RATIO):
-        fits = _with_ratios(fits, group, unused, (gpu, library))
-    if doubted and not fits:
-        raise UserError("; ".join(map(_no_constants, doubted)), hint=HINT)
-    unused |= {_no_constants(fit): fit.rows for fit in doubted}
+        fits = _with_ratios(fits, group, unused, best_fit_for(gpu, library, group.family.name))
+    if rejected and not fits:
+        raise UserError("; ".join(map(_no_constants, rejected)), hint=HINT)
+    unused |= {_no_constants(fit): fit.rows for fit in rejected}
     if not fits:
         reasons = "; ".join(f"{count} rows: {reason}" for reason, count in unused.items())
-        raise UserError(
-            f"nothing to fit in {len(rows)} rows ({reasons})", hint="a fit takes GEMMs, attention or pointwise kernels"
-        )
+        hint = "a fit takes GEMMs, attention or pointwise kernels"
+        raise UserError(f"nothing to fit in {len(rows)} rows ({reasons})", hint=hint)
     measured = [(one.fit.family, one.fit.dtype) for one in fits if one.fit.rows]
     return Profile(gpu.name, tuple(fits), unused, _missing(measured, gpu, library))
 
 
-def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ships: tuple[Gpu, FitLibrary]) -> list[Judged]:
+def _with_ratios(fits: list[EvaluatedFit], beside: Group, unused: dict[str, int], shipped: SelectedFit) -> list[EvaluatedFit]:
     """The fits, that to pointwise kernels with the ratios of other operators to those; or to what ships, if none was measured."""
     own = next((judged for judged in fits if judged.fit.family == beside.family.name), None)
-    judged, timed = own or _as_shipped(beside.family, *ships), beside.timed
+    known = (shipped.fit.constants, shipped.sigma, shipped.fit.ranges, 0, source_of(shipped))
+    judged, timed = own or EvaluatedFit(Fit(beside.family.name, "", "", *known), 0, 0.0), beside.timed
     found = operator_ratios.ratios_of(timed.seconds, timed.kernels, judged.fit.constants, timed.on, timed.cold)
     ops, sure = [kernel.op for kernel in timed.kernels], []
     for op in dict.fromkeys(ops):
@@ -119,12 +119,6 @@ def _with_ratios(fits: list[Judged], beside: Group, unused: dict[str, int], ship
     rows = {ratio.op: ratio.large for ratio in sure}
     made = replace(judged, fit=replace(judged.fit, ratios=pairs, ratio_rows=rows), ratios=tuple(sure))
     return [made if one is own else one for one in fits] if own else [*fits, made]
-
-
-def _as_shipped(family: KernelFamily, gpu: Gpu, library: FitLibrary) -> Judged:
-    """Pointwise kernels of which nobody gave rows: what ships, which is none of this machine's."""
-    chosen = best_fit_for(gpu, library, family.name)
-    return Judged(Fit(family.name, "", "", chosen.fit.constants, chosen.sigma, chosen.fit.ranges, 0, source_of(chosen)), 0, 0.0)
 
 
 def _no_constants(fit: Fit) -> str:
@@ -144,7 +138,7 @@ def source_of(chosen: SelectedFit) -> str:
 
 
 def _missing(measured: Sequence[tuple[str, str]], gpu: Gpu, library: FitLibrary) -> tuple[str, ...]:
-    """What a profile does not speak of and somebody else's fit does: families of kernels in the dtypes of the others."""
+    """Families of kernels, in the dtypes of a profile, that it has no fit for and that ship with one."""
     dtypes = dict.fromkeys(dtype for _, dtype in measured if dtype)
     wanted = [(family, dtype) for dtype in dtypes for family in ("gemm", "attention")]
     absent = [pair for pair in (*wanted, ("rowwise", "")) if pair not in measured]
@@ -156,7 +150,7 @@ def _missing(measured: Sequence[tuple[str, str]], gpu: Gpu, library: FitLibrary)
 # Fitting --------------------------------------------------------------------------------------------------------------------
 
 
-def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
+def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
     """A fit to all rows, judged by one to some of them."""
     start, timed, held = _shipped(group, gpu, library).fit.constants, group.timed, held_out(group)
     free = group.family.free(timed, start)
@@ -173,21 +167,19 @@ def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
         unseen = replace(group, timed=timed.part(held))
         errors = _errors(unseen, *fit(timed.part(~held)))
         sigma = max(float(np.quantile(errors, SURE)), group.family.least_sigma)
-    made = Fit(group.family.name, group.dtype, group.library, constants, sigma, _ranges(group), **_about(group, extra))
-    return Judged(made, 0 if held is None else int(held.sum()), float(errors.mean()))
+    return EvaluatedFit(_fit(group, constants, sigma, extra), 0 if held is None else int(held.sum()), float(errors.mean()))
 
 
-def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> Judged:
+def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
     """What ships, or would be borrowed, scaled to rows that are too few for a fit."""
     chosen = _shipped(group, gpu, library)
     extra = group.family.extra_of(chosen.fit, group.timed)
     constants, times = group.family.scaled_to(chosen.fit.constants, group.timed, extra)
     errors = _errors(group, constants, extra)
     sigma = max(LEAST_SCALED_SIGMA, chosen.sigma, float(np.quantile(errors, SURE)))
-    about, of = _about(group, extra), source_of(chosen)
-    about |= {"source": f"{about['source']}: {times:.3g} times {of}", "transferred_ranges": chosen.fit.ranges}
-    made = Fit(group.family.name, group.dtype, group.library, constants, sigma, _ranges(group), **about)
-    return Judged(made, 0, float(errors.mean()), scaled=Scaled(of, times))
+    made, of = _fit(group, constants, sigma, extra), source_of(chosen)
+    made = replace(made, source=f"{made.source}: {times:.3g} times {of}", transferred_ranges=chosen.fit.ranges)
+    return EvaluatedFit(made, 0, float(errors.mean()), scaled=Scaled(of, times))
 
 
 def _shipped(group: Group, gpu: Gpu, library: FitLibrary) -> SelectedFit:
@@ -201,12 +193,9 @@ def _errors(group: Group, constants: Any, extra: Array) -> Array:
     return np.abs(group.family.seconds(constants, group.timed, extra) / group.timed.seconds - 1)
 
 
-def _ranges(group: Group) -> dict[str, tuple[float, float]]:
-    """Between which sizes the rows lie."""
-    return {name: (float(column.min()), float(column.max())) for name, column in group.family.sizes(group.timed).items()}
-
-
-def _about(group: Group, extra: Array) -> dict[str, Any]:
-    """What is known of a fit beside its constants."""
+def _fit(group: Group, constants: Any, sigma: float, extra: Array) -> Fit:
+    """A fit with the sizes between which its rows lie, and what is known beside its constants."""
+    sizes = {name: (float(column.min()), float(column.max())) for name, column in group.family.sizes(group.timed).items()}
     source = ", ".join(sorted({row.source.partition(":")[0] or "not stated" for row in group.rows})).replace('"', "'")
-    return {"rows": len(group.rows), "source": source, **group.family.about(group.timed, extra)}
+    about = {"rows": len(group.rows), "source": source, **group.family.about(group.timed, extra)}
+    return Fit(group.family.name, group.dtype, group.library, constants, sigma, sizes, **about)

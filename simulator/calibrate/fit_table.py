@@ -1,24 +1,37 @@
-"""A profile fitted to a table of measured kernels: as YAML, as JSON, and as the files of a survey's folder."""
+"""A profile fitted to a table of measured kernels: as YAML, as JSON, and as the files of a survey's folder.
+
+fit.csv of a survey holds the constants with their errors, ratios, launches, and GEMMs beside a copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import escape
 from ..config import catalog, fit_files, shipped_fits, yaml_source
+from ..config.fit_files import number
 from ..config.gpu_names import named
 from ..config.reader import validated
+from ..costs.kernels.estimator import Estimator, Options
 from ..errors import UserError, did_you_mean
 from ..files import atomic
 from ..hardware.gpu import Gpu
+from ..kernels import Rowwise, Shape
 from ..measurements.impossible_rows import ImpossibleRow, split_possible
 from ..measurements.kernel_table import Measured, line, rows_of
-from . import fit_report
+from ..measurements.kernel_words import Probe, kernel_of, kernels_of
+from ..units import US_PER_S
 from .fit_profile import Profile, profile
 from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, rows_in, write_facts
+
+COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
+CPU = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +45,7 @@ class FittedTable:
     """Rows that were left out because they are faster than the GPU can be."""
 
     def record(self) -> dict[str, Any]:
-        """The JSON of it."""
-        unused = {"unused": dict(self.profile.unused), "missing": self.profile.missing}
-        return {"fits": fits(self.profile), "ratios": ratios(self.profile), **unused, "impossible": len(self.impossible)}
+        return {**_record(self.profile), "unused": dict(self.profile.unused), "impossible": len(self.impossible)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +65,9 @@ class FittedSurvey:
     """Rows that were left out because they are faster than the GPU can be, by file and line."""
 
     def record(self) -> dict[str, Any]:
-        """The JSON of it."""
-        return {
-            "fits": fits(self.profile) if self.profile else [],
-            "ratios": ratios(self.profile) if self.profile else [],
-            "missing": list(self.profile.missing) if self.profile else [],
-            "why_no_profile": self.why_not or None,
-            "hint": self.hint or None,
-            "suggested": list(self.suggested),
-            "slowdowns": self.slowdowns,
-            "impossible": list(self.impossible),
-        }
+        why = {"why_no_profile": self.why_not or None, "hint": self.hint or None}
+        more = {"suggested": list(self.suggested), "slowdowns": self.slowdowns, "impossible": list(self.impossible)}
+        return {**_record(self.profile), **why, **more}
 
 
 def profile_of(path: Path, gpu: str = "") -> FittedTable:
@@ -114,12 +117,18 @@ def text(made: Profile, about: str) -> str:
     return content
 
 
+def _record(made: Profile | None) -> dict[str, Any]:
+    """The JSON of a profile, or of there being none."""
+    missing = list(made.missing) if made else []
+    return {"fits": fits(made) if made else [], "ratios": ratios(made) if made else [], "missing": missing}
+
+
 def fits(made: Profile) -> list[dict[str, Any]]:
     """The fits of a profile as JSON, without their constants."""
     return [
         {"family": judged.fit.family, "dtype": judged.fit.dtype, "library": judged.fit.library, "rows": judged.fit.rows}
         | {"held_out": judged.held_out, "error": judged.error, "sigma": judged.fit.sigma}
-        | {"scaled": {"of": judged.scaled.of, "times": judged.scaled.times} if judged.scaled else None}
+        | {"scaled": asdict(judged.scaled) if judged.scaled else None}
         for judged in made.fits
     ]
 
@@ -139,10 +148,10 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
     if not rows_in(where):
         return FittedSurvey(None, "nothing was measured")
     rows, lines, found = rows_of(where / RAW), list[list[str]](), None
-    suggested, why_not, hint = tuple(fit_report.suggestions(rows)), "", ""
+    suggested, why_not, hint = tuple(_suggestions(rows)), "", ""
     try:
         found = profile_of(where / RAW)
-        lines = [*fit_report.constants(found.profile), *fit_report.ratios(found.profile, found.gpu, found.rows)]
+        lines = [*_constants(found.profile), *_measured_over_predicted(found.profile, found.gpu, found.rows)]
         comment = "".join(f"\n# The launches beside them suggest {option}" for option in suggested)
         about = f"Kernels of {found.gpu.name}: constants fitted to {RAW} beside this file by trainsim calibrate gpu{comment}"
         content = text(found.profile, about)
@@ -151,10 +160,77 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
         if _in_catalog(rows[0].gpu) is None:
             hint += f"; then: trainsim calibrate fit {where / RAW} --gpu FILE.yaml --out {where / PROFILE}"
     with atomic(where / FIT) as temporary:
-        temporary.write_text(line(fit_report.COLUMNS) + "".join(map(line, [*lines, *fit_report.scalars(rows)])), encoding="utf-8")
+        temporary.write_text(line(COLUMNS) + "".join(map(line, [*lines, *_scalars(rows)])), encoding="utf-8")
     if found:
         with atomic(where / PROFILE) as temporary:
             temporary.write_text(content, encoding="utf-8")
     write_facts(where, {**facts(where), LEFT: left, SUGGESTED: list(suggested)})
+    slowdowns = {_name(row.probe): row.seconds / row.alone_s for row in rows if row.probe.op == "overlap" and row.alone_s}
     impossible = tuple(f"{where / RAW}:{one.row.line}: {one.row.probe}: {one.why}" for one in (found.impossible if found else ()))
-    return FittedSurvey(found.profile if found else None, why_not, hint, suggested, fit_report.slowdowns(rows), impossible)
+    return FittedSurvey(found.profile if found else None, why_not, hint, suggested, slowdowns, impossible)
+
+
+def _constants(made: Profile) -> Iterable[list[str]]:
+    """The constants that were fitted, and ratios, with the error of the fit that they belong to."""
+    for judged in made.fits:
+        fit = judged.fit
+        by = "held-out sizes" if judged.held_out else "its own rows"
+        for name, value in asdict(fit.constants).items() if fit.rows else ():
+            words = [fit.family, fit.dtype, fit.library, name, number(value), f"{judged.error:.4f}"]
+            yield [*words, str(fit.rows), str(judged.held_out), by]
+        for ratio in judged.ratios:
+            words = ["times a pointwise kernel", "", "", ratio.op, f"{ratio.times:.4g}", f"{ratio.error:.4f}"]
+            yield [*words, str(ratio.rows), "0", "median of large rows"]
+
+
+def _measured_over_predicted(made: Profile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
+    """Measured over predicted times with these constants, of every operator and dtype: the median, and of how many rows. A row of
+    several operators is compared with those."""
+    library = shipped_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])
+    by_dtype: dict[str, list[Measured]] = {}
+    for row in rows:
+        by_dtype.setdefault(row.probe.dtype, []).append(row)
+    for dtype, some in by_dtype.items():
+        by = Estimator(on, dtype, library, Options(tensor_cores=dtype != "fp32"))
+        found: dict[str, list[float]] = {}
+        try:
+            for row in some:
+                kernels = kernels_of(row.probe)
+                if kernels and row.may_be_fitted:
+                    name = " ".join(filter(None, (row.probe.op, row.probe.variant, row.probe.dtype)))
+                    found.setdefault(name, []).append(row.seconds / sum(_seconds(kernel, row, by) for kernel in kernels))
+        except UserError:
+            continue
+        for name, times in found.items():
+            middle = math.exp(float(np.median(np.log(times))))
+            yield ["measured over predicted", dtype, "", name, f"{middle:.4g}", "", str(len(times)), "0", "median"]
+
+
+def _seconds(kernel: Shape, row: Measured, by: Estimator) -> float:
+    """The predicted time of a kernel of a row."""
+    by = by.with_nothing_cached() if row.cold and isinstance(kernel, Rowwise) else by
+    return replace(by, options=replace(by.options, eager=row.is_eager)).estimate(kernel).seconds
+
+
+def _scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
+    """Rows of no kernel of the workload: launches, copies to the host, and GEMMs beside a copy over the same uncontended."""
+    for row in rows:
+        probe, tail = row.probe, [f"{(row.high_s - row.low_s) / row.seconds / 2:.4f}", "1", "0", "spread of the runs"]
+        time_us = f"{row.seconds * US_PER_S:.4g}"
+        if probe.op == "launch":
+            yield ["launch", "", "", f"{probe.variant}_us", time_us, *tail]
+        elif probe.op == "copy" and kernel_of(probe) is None:
+            yield ["copy_us", probe.dtype, "", f"{probe.variant} n={probe.n}", time_us, *tail]
+        elif probe.op == "overlap" and row.alone_s:
+            yield ["slowdown", probe.dtype, "", _name(probe), f"{row.seconds / row.alone_s:.4g}", *tail]
+
+
+def _suggestions(rows: Iterable[Measured]) -> Iterable[str]:
+    """Options of a run that launches suggest: what PyTorch takes for one after another. A CPU launches nothing."""
+    for row in rows:
+        if row.probe.op == "launch" and row.probe.variant == "eager" and row.gpu != CPU:
+            yield f"--set framework.host.kernel={row.seconds * US_PER_S:.3g}us"
+
+
+def _name(probe: Probe) -> str:
+    return f"{probe.variant} m={probe.m} n={probe.n} k={probe.k}"

@@ -1,4 +1,4 @@
-"""How memory-bound operators that are not plain pointwise ones stand to those that are, as somebody measured both.
+"""Measured ratios of other memory-bound operators to plain pointwise ones.
 
 A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. It is fitted to rows
 which are one operator of the framework, so large that they hardly wait for their launch: their median, and as its error what

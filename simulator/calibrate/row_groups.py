@@ -57,14 +57,12 @@ def groups(rows: Iterable[Measured], gpu: Gpu, unused: dict[str, int]) -> Iterat
             found.setdefault(key, []).append((row, kernels))
     for (name, dtype, library), pairs in found.items():
         own, kernels_of_rows = zip(*pairs, strict=True)
-        yield Group(families()[name], dtype, library, own, _timed(families()[name], own, kernels_of_rows, gpu))
-
-
-def _timed(family: KernelFamily, rows: tuple[Measured, ...], kernels: tuple[tuple[Shape, ...], ...], gpu: Gpu) -> TimedKernels:
-    dtype = rows[0].probe.dtype
-    on = machine(gpu, "" if family.any_format else PEAK_OF.get(dtype, dtype))
-    seconds, cold = np.array([row.seconds for row in rows]), np.array([row.cold for row in rows])
-    return TimedKernels(kernels, seconds, on, WIDTH[dtype], cold, min(turns_of(row.probe.variant) for row in rows))
+        family, of_rows = families()[name], own[0].probe.dtype
+        on = machine(gpu, "" if family.any_format else PEAK_OF.get(of_rows, of_rows))
+        seconds, cold = np.array([row.seconds for row in own]), np.array([row.cold for row in own])
+        turns = min(turns_of(row.probe.variant) for row in own)
+        timed = TimedKernels(kernels_of_rows, seconds, on, WIDTH[of_rows], cold, turns)
+        yield Group(family, dtype, library, own, timed)
 
 
 def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> Key | str:

@@ -84,7 +84,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     bench = TorchBench(device)
     where = survey_folder.folder(out, bench.name, today)
     try:
-        wanted = kernel_grid.possible(asked, bench.device)
+        wanted = kernel_grid.for_cpu(asked) if bench.device == "cpu" else asked
         begin(where, bench.name, bench.facts(), today)
         with bench, _progress() as report:
             outcome = measure_all(bench, wanted, where / survey_folder.RAW, budget_s, report)
@@ -165,8 +165,8 @@ def trace(file: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     record = traces.record(found)
     if as_json:
         print_json({**record, "file": out})
-        return
-    _print_trace(record)
+    else:
+        _print_trace(record)
 
 
 def _write(out: str | None, content: str) -> None:
@@ -209,17 +209,20 @@ def _print_profile(made: Any) -> None:
     """Prints the fits of a profile, those that were scaled to a few rows, and the kernels that were not measured."""
     from ..calibrate import fit_table
 
-    fits, ratios = fit_table.fits(made), fit_table.ratios(made)
+    fits = fit_table.fits(made)
     rows = [
         [e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}", f"{e['sigma']:.1%}"]
         for e in fits
         if e["rows"]
     ]
-    columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "standard error"]
     if rows:
+        columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "standard error"]
         print_table(columns, rows, right=(3, 4, 5, 6))
-    if ratios:
-        rows = [[e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}", *_smaller(e)] for e in ratios]
+    rows = []
+    for e in fit_table.ratios(made):
+        smaller = [str(e["smaller_rows"]), f"{e['smaller_error']:.1%}"] if e["smaller_rows"] else ["", ""]
+        rows.append([e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}", *smaller])
+    if rows:
         columns = ["operator", "times a pointwise kernel", "rows", "error", "smaller rows", "their error"]
         print_table(columns, rows, right=(1, 2, 3, 4, 5))
     for e in fits:
@@ -228,11 +231,6 @@ def _print_profile(made: Any) -> None:
             say(f"{name}: too few rows for a fit; {e['scaled']['times']:.3g} times {e['scaled']['of']}")
     for kernels in made.missing:
         say(f"not measured: {kernels}, as it ships")
-
-
-def _smaller(ratio: dict[str, Any]) -> tuple[str, str]:
-    """The number of rows that were too small to fit a ratio to, and their error by it."""
-    return (str(ratio["smaller_rows"]), f"{ratio['smaller_error']:.1%}") if ratio["smaller_rows"] else ("", "")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import click
 from ._show import json_option, long_option, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
-    from ..validate.report import Judged, Report
+    from ..validate.report import ComparedRow, Report
 
 FEW_ROWS = 20
 """Tables of no more rows are shown row by row."""
@@ -34,18 +34,17 @@ def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: st
     Rows that cannot be predicted are listed with line and reason. The prediction of a row never sees what was measured. An
     `interval` of --json is two standard errors to each side.
     """
-    from ..validate.prediction import Own
-    from ..validate.report import validate
+    from ..validate.report import Own, validate
 
     with progress("predicting") as expect:
         report = validate(kind.lower(), file, Own(gpu, profile) if gpu or profile else None, long=long, expect=expect)
         record = report.as_dict()
-    print_json(record) if as_json else _tell(report, record, with_rows=with_rows)
+    print_json(record) if as_json else _print_report(report, record, with_rows=with_rows)
 
 
-def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
+def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if with_rows or len(report.rows) <= FEW_ROWS:
-        cells = [[str(row.id), row.source_key, *_compared(row), _known(row)] for row in report.rows if not row.skipped]
+        cells = [[str(row.id), row.source_key, *_compared(row), _provenance(row)] for row in report.rows if not row.skipped]
         unit = report.rows[0].unit
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "provenance"]
         print_table(headers, cells, right=(2, 3, 4))
@@ -55,24 +54,24 @@ def _tell(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
     known = Counter(row.provenance for row in report.rows if row.provenance)
     if known:
-        beyond = sum(BEYOND in _known(row) for row in report.rows)
-        said = [f"{count:,} {how}" for how, count in known.most_common()]
-        say(f"provenance: {', '.join(said)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
-    alone = [i for i, row in enumerate(report.rows) if row.measured is None]
-    if alone:
-        say(f"compared with nothing {len(alone):,}: no time was measured, {_lines(alone)}")
+        beyond = sum(BEYOND in _provenance(row) for row in report.rows)
+        counts = [f"{count:,} {how}" for how, count in known.most_common()]
+        say(f"provenance: {', '.join(counts)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
+    unmeasured = [i for i, row in enumerate(report.rows) if row.measured is None]
+    if unmeasured:
+        say(f"compared with nothing {len(unmeasured):,}: no time was measured, {_lines(unmeasured)}")
     for reason in dict.fromkeys(row.skipped for row in report.rows if row.skipped):
         skipped = [i for i, row in enumerate(report.rows) if row.skipped == reason]
         say(f"skipped {len(skipped):,}: {reason}, {_lines(skipped)}")
 
 
-def _known(row: Judged) -> str:
-    """Whose word a prediction is; that of a collective says itself whether it lies beyond what was measured."""
-    says = row.provenance or ""
-    return f"{says}, {BEYOND}" if row.extrapolated and says not in ("extrapolated", "theoretical") else says
+def _provenance(row: ComparedRow) -> str:
+    """The provenance of a prediction; that of a collective already implies whether it lies beyond what was measured."""
+    provenance = row.provenance or ""
+    return f"{provenance}, {BEYOND}" if row.extrapolated and provenance not in ("extrapolated", "theoretical") else provenance
 
 
-def _compared(row: Judged) -> tuple[str, str, str]:
+def _compared(row: ComparedRow) -> tuple[str, str, str]:
     """Measured, predicted and error of a row; nothing for what there is not."""
     measured, predicted = ("" if value is None else f"{value:,.2f}" for value in (row.measured, row.predicted))
     return measured, predicted, _percent(row.error)

@@ -1,1 +1,1 @@
-"""What other people measured, in their words, read into the nouns of this package."""
+"""Published measurements read into the terms of this package."""

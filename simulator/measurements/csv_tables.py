@@ -41,12 +41,10 @@ def read(path: Path) -> list[dict[str, str]]:
         raise UserError(f"a table of more than {MOST_ROWS:,} rows", where=str(path), hint="cut it into several")
     if not rows:
         raise UserError("a table without rows", where=str(path), hint="a header, then one measurement to a line")
-    long = [i for i, row in enumerate(rows) if any(len(str(cell or "")) > MOST_CHARACTERS for cell in row.values())]
-    if long:
+    if long := [i for i, row in enumerate(rows) if any(len(cell) > MOST_CHARACTERS for cell in row.values())]:
         hint = f"at most {MOST_CHARACTERS:,} characters"
         raise UserError(faults=[Fault("a cell that is too long", hint, f"{path}:{i + 2}") for i in long])
-    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
-    if twice:
+    if twice := [name for name in dict.fromkeys(names) if name and names.count(name) > 1]:
         raise UserError(faults=[Fault(f"column {name!r} twice", "which of them counts?", f"{path}:1") for name in twice])
     return rows
 

@@ -53,24 +53,24 @@ def split_possible(rows: Sequence[Measured], gpu: Gpu, path: Path) -> tuple[list
         faults = [one.fault(path) for one in wrong[:MOST_NAMED]]
         more = f"{len(wrong)} of {len(rows)} rows are faster than {gpu.name} can be"
         raise UserError(faults=[*faults, Fault(more, HINT, str(path))])
-    _refuse_slow(rows, gpu, path)
-    return [row for row, why in reasons if not why], wrong
-
-
-def _refuse_slow(rows: Sequence[Measured], gpu: Gpu, path: Path) -> None:
-    """Refuses a table whose rows are all far slower than any GPU."""
     kernels = [(row, kernel) for row in rows if row.may_be_fitted and (kernel := kernel_of(row.probe)) is not None]
     times = [row.seconds / (_bound_s(row, kernel, gpu) + LAUNCH_S) for row, kernel in kernels]
     if times and min(times) > SLOW:
         many = f"every row is at least {min(times):,.0f} times slower than the peaks of {gpu.name} and a launch"
         raise UserError(many, where=str(path), hint=HINT)
+    return [row for row, why in reasons if not why], wrong
 
 
 def _bound_s(row: Measured, kernel: Kernel | Experts, gpu: Gpu) -> float:
     """Seconds that a kernel takes at the peaks of compute and memory."""
-    peak = gpu.peak_flop_per_s.get(PEAK_OF.get(row.probe.dtype, row.probe.dtype))
-    computed_s = kernel.flop / peak if peak and not isinstance(kernel, Rowwise) else 0.0
-    return max(computed_s, kernel.traffic_bytes / gpu.memory_bytes_per_s)
+    peak = _peak(row, kernel, gpu)
+    return max(kernel.flop / peak if peak else 0.0, kernel.traffic_bytes / gpu.memory_bytes_per_s)
+
+
+def _peak(row: Measured, kernel: Kernel | Experts, gpu: Gpu) -> float | None:
+    """The peak that binds a kernel; None for memory-bound operators and unknown formats."""
+    known = None if isinstance(kernel, Rowwise) else gpu.peak_flop_per_s.get(PEAK_OF.get(row.probe.dtype, row.probe.dtype))
+    return known or None
 
 
 def _why_impossible(row: Measured, gpu: Gpu) -> str:
@@ -78,9 +78,8 @@ def _why_impossible(row: Measured, gpu: Gpu) -> str:
     kernel = kernel_of(row.probe) if row.may_be_fitted else None
     if kernel is None:
         return ""
-    peak = gpu.peak_flop_per_s.get(PEAK_OF.get(row.probe.dtype, row.probe.dtype))
-    reached = kernel.flop / row.seconds
-    if peak and not isinstance(kernel, Rowwise) and reached > ABOVE * peak:
+    peak, reached = _peak(row, kernel, gpu), kernel.flop / row.seconds
+    if peak and reached > ABOVE * peak:
         return f"{reached / TFLOP:,.4g} TFLOP/s, and the peak of {gpu.name} is {peak / TFLOP:,.4g}"
     rate = (_least_bytes(kernel, row.probe.dtype) - IN_AND_OUT * (gpu.cache_bytes or UNKNOWN_CACHE_BYTES)) / row.seconds
     if rate > ABOVE * gpu.memory_bytes_per_s:

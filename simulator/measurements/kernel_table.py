@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 from .. import escape
 from ..errors import Fault, UserError, did_you_mean, shown
@@ -28,13 +29,12 @@ COLUMNS = (
     "gpu", "op", "dtype", *SIZES, "causal", "variant", "time_us", "source", "role", "p10_us", "p90_us", "runs", "clock_mhz",
     "power_w", "throttle", "operators", "alone_us", "cache",
 )  # fmt: skip
-BEFORE_CACHE = COLUMNS[:-1]
-"""The columns that `calibrate gpu` once wrote."""
 NEEDED = ("gpu", "op", "dtype", "time_us")
 FIT = "fit"
 """The role of rows that may be fitted. A row without a role may be fitted too."""
-COLD = "trainsim calibrate gpu"
-"""Start of the source of rows that were measured with a cold cache, in tables without a column for it."""
+TEXTS, NUMBERS, COUNTS = ("gpu", "source", "role", "throttle"), ("clock_mhz", "power_w"), ("runs", "operators")
+TIMES = {"time_us": "seconds", "p10_us": "low_s", "p90_us": "high_s", "alone_us": "alone_s"}
+"""Columns beside those of the kernel, by what their cells hold, and the fields of `Measured` that the times stand in."""
 CACHES = {"cold": True, "warm": False, "": False}
 """Values of the column `cache`: whether the last cache held nothing of what a kernel reads."""
 DIGITS = 7
@@ -80,18 +80,12 @@ class Measured:
     def cells(self) -> list[str]:
         """The row as it is written, in the order of `COLUMNS`."""
         probe = self.probe
-        cells = {name: str(getattr(probe, name) or "") for name in SIZES} | {
-            "gpu": self.gpu, "op": probe.op, "dtype": probe.dtype, "causal": {None: "", True: "1", False: "0"}[probe.causal],
-            "variant": probe.variant, "time_us": _us(self.seconds), "source": self.source, "role": self.role,
-            "p10_us": _us(self.low_s), "p90_us": _us(self.high_s), "runs": str(self.runs or ""),
-            "clock_mhz": _written(self.clock_mhz), "power_w": _written(self.power_w), "throttle": self.throttle,
-            "operators": str(self.operators or ""), "alone_us": _us(self.alone_s or 0.0), "cache": "cold" * self.cold,
-        }  # fmt: skip
+        cells = {name: str(getattr(probe, name) or "") for name in ("op", "dtype", *SIZES, "variant")}
+        cells |= {name: str(getattr(self, name) or "") for name in (*TEXTS, *COUNTS)}
+        cells |= {name: _written(getattr(self, name)) for name in NUMBERS}
+        cells |= {column: _written((getattr(self, name) or 0.0) * US_PER_S or None) for column, name in TIMES.items()}
+        cells |= {"causal": {None: "", True: "1", False: "0"}[probe.causal], "cache": "cold" * self.cold}
         return [cells[name] for name in COLUMNS]
-
-
-def _us(seconds: float) -> str:
-    return _written(seconds * US_PER_S if seconds else None)
 
 
 def _written(value: float | None) -> str:
@@ -155,13 +149,8 @@ def rows_of(path: Path, gpu: str = "") -> list[Measured]:
 
 
 def completed(rows: Sequence[Row], gpu: str) -> list[Row]:
-    """Rows with columns that their table leaves out: `gpu`, where it is known, and `cache`, if the program that measured them
-    always empties it."""
-    missing = {"gpu": gpu} if gpu and "gpu" not in rows[0] else {}
-    cold = [row.get("source", "").startswith(COLD) for row in rows]
-    if "cache" in rows[0] or not any(cold):
-        return [{**row, **missing} for row in rows]
-    return [{**row, **missing, "cache": "cold" * was} for row, was in zip(rows, cold, strict=True)]
+    """Rows with the column `gpu`, where their table leaves it out and it is known."""
+    return [{**row, "gpu": row.get("gpu", gpu)} for row in rows] if gpu else list(rows)
 
 
 def is_cold(row: Row) -> bool:
@@ -190,10 +179,9 @@ def _wrong(row: Row) -> Iterator[tuple[str, str]]:
         yield f"dtype: {shown(row['dtype'])} is not known", did_you_mean(FORMAT_NAMES.get(dtype, dtype), WIDTH)
     if not number(row["time_us"]) > 0:
         yield f"time_us: {shown(row['time_us'])} is no positive number", "microseconds, such as 57.4"
-    yield from _wrong_counts(row, "runs", "operators")
-    for name in ("p10_us", "p90_us", "clock_mhz", "power_w", "alone_us"):
-        cell = _cell(row, name)
-        if cell and not number(cell) >= 0:
+    yield from _wrong_counts(row, *COUNTS)
+    for name in ("p10_us", "p90_us", *NUMBERS, "alone_us"):
+        if (cell := _cell(row, name)) and not number(cell) >= 0:
             yield f"{name}: {shown(cell)} is no number", "a number, or nothing"
     yield from _wrong_kernel(row)
 
@@ -201,8 +189,7 @@ def _wrong(row: Row) -> Iterator[tuple[str, str]]:
 def _wrong_kernel(row: Row) -> Iterator[tuple[str, str]]:
     """The same of the cells that describe the kernel and its cache."""
     yield from _wrong_counts(row, *SIZES)
-    causal = _cell(row, "causal")
-    if causal and truth(causal) is None:
+    if (causal := _cell(row, "causal")) and truth(causal) is None:
         yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
     if _cell(row, "cache").lower() not in CACHES:
         yield f"cache: {shown(row['cache'])} is neither cold nor warm", "cold where nothing of what is read was in the cache"
@@ -222,23 +209,12 @@ def _probe(row: Row) -> Probe:
 
 
 def _measured(row: Row, line: int) -> Measured:
-    return Measured(
-        gpu=row["gpu"].strip(),
-        probe=_probe(row),
-        seconds=number(row["time_us"]) / US_PER_S,
-        low_s=(_optional(row, "p10_us") or 0.0) / US_PER_S,
-        high_s=(_optional(row, "p90_us") or 0.0) / US_PER_S,
-        runs=_count(row, "runs"),
-        source=_cell(row, "source"),
-        role=_cell(row, "role"),
-        clock_mhz=_optional(row, "clock_mhz"),
-        power_w=_optional(row, "power_w"),
-        throttle=_cell(row, "throttle"),
-        operators=_count(row, "operators") or None,
-        alone_s=(_optional(row, "alone_us") or 0.0) / US_PER_S or None,
-        cold=is_cold(row),
-        line=line,
-    )
+    held: dict[str, Any] = {name: _cell(row, name) for name in TEXTS}
+    held |= {name: float(cell) if (cell := _cell(row, name)) else None for name in NUMBERS}
+    held |= {name: number(_cell(row, column) or "0") / US_PER_S for column, name in TIMES.items()}
+    runs, operators = (_count(row, name) for name in COUNTS)
+    held |= {"runs": runs, "operators": operators or None, "alone_s": held["alone_s"] or None}
+    return Measured(probe=_probe(row), cold=is_cold(row), line=line, **held)
 
 
 def _cell(row: Row, name: str) -> str:
@@ -247,11 +223,6 @@ def _cell(row: Row, name: str) -> str:
 
 def _count(row: Row, name: str) -> int:
     return int(number(_cell(row, name) or "0"))
-
-
-def _optional(row: Row, name: str) -> float | None:
-    cell = _cell(row, name)
-    return number(cell) if cell else None
 
 
 def spread(times: Sequence[float]) -> tuple[float, float, float]:

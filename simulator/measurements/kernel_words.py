@@ -44,11 +44,7 @@ share of time there, where a tile is half empty, and one of 64 in n its share; a
 is as slow as 64 tiles on 132 multiprocessors."""
 VALUE_WIDTH = re.compile(r"v_head_dim=(\d{1,9})")
 """Heads whose values have another width than their keys."""
-VARIANTS = {
-    Part.FORWARD: ("fwd",),
-    Part.INPUT_GRADIENT: ("dgrad",),
-    Part.WEIGHT_GRADIENT: ("wgrad", "wgrad acc=true"),
-}
+VARIANTS = {Part.FORWARD: ("fwd",), Part.INPUT_GRADIENT: ("dgrad",), Part.WEIGHT_GRADIENT: ("wgrad", "wgrad acc=true")}
 """How the products of a part of training are run: a weight gradient into 16 bits, and added to one in fp32."""
 ACCUMULATES = re.compile(r"wgrad.*acc=true|grad_w")
 IN_TURN = "tn fwd"

@@ -76,13 +76,8 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
     if gpus < 2:
         raise UserError("gpus: 1, which has no other to talk to")
     known = {"gpu": _gpu(row["gpu"], node.gpu), "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
-    found = by_name.cluster(
-        {
-            **known,
-            **_inside(row, node, str(known["gpu"])),
-            **_network(row, nodes, node.gpus // servers_per_node, servers_per_node),
-        }
-    )
+    network = _network(row, nodes, node.gpus // servers_per_node, servers_per_node)
+    found = by_name.cluster({**known, **_inside(row, node, str(known["gpu"])), **network})
     return replace(found, sharp=word(row, "sharp", SHARP, "no") == "yes"), gpus, nodes
 
 

@@ -17,31 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from ..config import json_text
+from ..costs.collectives.theory import KINDS, Call
 from ..errors import Fault, UserError, did_you_mean, either, shown
 from ..files import check_count, read_bounded
 from ..units import US_PER_S
 
-PROGRAMS = {
-    "all_reduce": "all_reduce",
-    "allreduce": "all_reduce",
-    "reduce_scatter": "reduce_scatter",
-    "reducescatter": "reduce_scatter",
-    "all_gather": "all_gather",
-    "allgather": "all_gather",
-    "alltoall": "alltoall",
-    "sendrecv": "sendrecv",
-    "broadcast": "broadcast",
-}
+NAMED = r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?all|sendrecv|broadcast)"
 TIMES = 4
 """Columns of one measurement: time, algbw, busbw, errors; once out of place, once in place."""
 OPERANDS = (3, 5)
 """Columns before: size, count and type, in later versions redop and root too."""
-KINDS = tuple(dict.fromkeys(PROGRAMS.values()))
 PREFIX = re.compile(r"^(\[\d+,\d+\]<std\w+>:|\d+:(?=\s))", re.MULTILINE)
 """Before each line: of mpirun --tag-output, and of srun --label."""
-FILE = re.compile(r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?all|sendrecv|broadcast)", re.IGNORECASE)
-"""The name of a collective in that of a file."""
-PROGRAM = re.compile(r"(all_?reduce|reduce_?scatter|all_?gather|alltoall|sendrecv|broadcast)_perf", re.IGNORECASE)
+FILE, PROGRAM = re.compile(NAMED, re.IGNORECASE), re.compile(f"{NAMED}_perf", re.IGNORECASE)
+"""The name of a collective in that of a file, and of a program."""
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
 """A line of the header of a run; its end may name the program too."""
 RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
@@ -75,6 +64,11 @@ class Table:
     wrong: tuple[str, ...] = ()
     """Where measurements with wrong results stand, which are left out."""
 
+    @property
+    def calls(self) -> list[tuple[Call, float]]:
+        """The collective of every size, and its seconds."""
+        return [(Call(self.kind, size, self.ranks, self.nodes), seconds) for size, seconds in self.times.items()]
+
 
 @dataclass(frozen=True, slots=True)
 class _Line:
@@ -93,9 +87,10 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
     """The tables of a file; `kind` is the collective of those that do not name their program. Raises with file:line for what
     is malformed.
     """
-    if kind is not None and kind.lower() not in PROGRAMS:
+    if kind is not None and not _kind_named(kind):
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
-    stated_kind = PROGRAMS[kind.lower()] if kind else _of_file(path.name)
+    named = {_kind_named(match) for match in FILE.findall(path.name)}
+    stated_kind = _kind_named(kind) if kind else named.pop() if len(named) == 1 else ""
     raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
     check_count(raw, b"\n\r,", MOST_LINES, path, "the output of nccl-tests")
     try:
@@ -108,10 +103,10 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
     return _of_text(PREFIX.sub("", text), str(path), stated_kind)
 
 
-def _of_file(name: str) -> str:
-    """The collective that a file is called after, or nothing."""
-    found = {re.sub("[_-]", "", match.lower()) for match in FILE.findall(name)}
-    return PROGRAMS[found.pop()] if len(found) == 1 else ""
+def _kind_named(name: str) -> str:
+    """The collective that a name is a spelling of; empty if it is none."""
+    plain = re.sub("[_-]", "", name.lower())
+    return next((kind for kind in KINDS if kind.replace("_", "") == plain), "")
 
 
 # The table of text ----------------------------------------------------------------------------------------------------------
@@ -151,7 +146,7 @@ def _table(first: int, lines: Sequence[str], name: str, stated_kind: str) -> Tab
     for number, line in enumerate(lines, first):
         rank, program, library = RANK.search(" ".join(line.split())), PROGRAM.search(line), VERSION.search(line)
         if program and HEADER.search(line):
-            kind = PROGRAMS[program[1].lower()]
+            kind = _kind_named(program[1])
         version = version or (_version(library[1] or library[2]) if library else "")
         if rank:
             hosts[int(rank[1])] = rank[2]
@@ -172,10 +167,9 @@ def _table(first: int, lines: Sequence[str], name: str, stated_kind: str) -> Tab
         raise UserError(
             "the run names fewer than two ranks", where=where, hint='lines like "#  Rank  0 ... on host device  0 ..."'
         )
-    nodes = len(set(hosts.values()))
-    kind = kind or _agreed(stated_kind, found[-1].factor, len(hosts), where) or _kind(found, len(hosts), where)
-    table = _checked(kind, len(hosts), nodes, {line.size: line.seconds for line in found if line.size}, version, where)
-    return replace(table, gpus=tuple(gpus), wrong=wrong)
+    kind = kind or _kind(found[-1], len(hosts), stated_kind, where)
+    times = {line.size: line.seconds for line in found if line.size}
+    return _checked(Table(kind, len(hosts), len(set(hosts.values())), times, version, tuple(gpus), wrong), where)
 
 
 def _line(number: int, words: Sequence[str]) -> _Line:
@@ -190,42 +184,36 @@ def _line(number: int, words: Sequence[str]) -> _Line:
     return _Line(number, size, time_us / US_PER_S, bus / algorithm if algorithm else 0.0, redop, wrong)
 
 
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", word) is not None
-
-
 def _positive(word: str, *, allow_zero: bool = False) -> float:
-    if not _is_number(word) or (not allow_zero and float(word) == 0):
+    if not re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", word) or (not allow_zero and float(word) == 0):
         raise ValueError(f"{shown(word)} is no positive number")
     return float(word)
 
 
-def _agreed(stated_kind: str, factor: float, ranks: int, where: str) -> str:
-    """The collective that a file is said to be of, unless its bandwidths are those of another."""
-    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "sendrecv": 1.0}.get(stated_kind, (ranks - 1) / ranks)
-    if stated_kind and factor and abs(factor / share - 1) > TOLERANCE:
-        message = f"busbw is {factor:.3g} times algbw, and of {stated_kind} over {ranks} ranks it is {share:.3g} times"
-        raise UserError(message, where=where, hint="--kind says which collective it is")
-    return stated_kind
-
-
-def _kind(lines: Sequence[_Line], ranks: int, where: str) -> str:
-    """The collective whose bandwidths are in the ratio of the largest sizes: that of a gather is that of an all-to-all too,
-    and of a scatter unless something is added up.
+def _kind(last: _Line, ranks: int, stated: str, where: str) -> str:
+    """The collective that a file is named after, unless its bandwidths are those of another; else the one whose bandwidths are in
+    the ratio of the largest size: that of a gather is that of an all-to-all too, and of a scatter unless something is added up.
     """
-    factor, adds = lines[-1].factor, lines[-1].redop.lower() not in ("", "none")
-    if abs(factor / (2 * (ranks - 1) / ranks) - 1) < TOLERANCE and (ranks > 2 or adds):
+    share, adds = (ranks - 1) / ranks, last.redop.lower() not in ("", "none")
+    own = {"all_reduce": 2 * share, "broadcast": 1.0, "sendrecv": 1.0}.get(stated, share)
+    if stated and last.factor and abs(last.factor / own - 1) > TOLERANCE:
+        message = f"busbw is {last.factor:.3g} times algbw, and of {stated} over {ranks} ranks it is {own:.3g} times"
+        raise UserError(message, where=where, hint="--kind says which collective it is")
+    if stated:
+        return stated
+    if abs(last.factor / (2 * share) - 1) < TOLERANCE and (ranks > 2 or adds):
         return "all_reduce"
-    if adds and abs(factor / ((ranks - 1) / ranks) - 1) < TOLERANCE:
+    if adds and abs(last.factor / share - 1) < TOLERANCE:
         return "reduce_scatter"
     hint = "say it by --kind, by the name of the file, or keep the line that names the program, such as all_gather_perf"
     raise UserError("the run does not say which collective it is", where=where, hint=hint)
 
 
-def _checked(kind: str, ranks: int, nodes: int, times: Mapping[float, float], version: str, where: str) -> Table:
-    if ranks % nodes:
-        raise UserError(f"{ranks} ranks do not sit evenly on {nodes} nodes", where=where, hint="run as many on each")
-    return Table(kind, ranks, nodes, dict(sorted(times.items())), version)
+def _checked(table: Table, where: str) -> Table:
+    if table.ranks % table.nodes:
+        message = f"{table.ranks} ranks do not sit evenly on {table.nodes} nodes"
+        raise UserError(message, where=where, hint="run as many on each")
+    return replace(table, times=dict(sorted(table.times.items())))
 
 
 # JSON -----------------------------------------------------------------------------------------------------------------------
@@ -248,15 +236,14 @@ def _of_json(text: str, name: str) -> list[Table]:
 
 def _json_run(run: Any, where: str) -> Table:
     """One report of nccl-tests -J: `args`, `config` with `devices` (one per process), `results`."""
-    run = run if isinstance(run, Mapping) else {}
-    config = run.get("config")
-    config = config if isinstance(config, Mapping) else {}
+    run = _mapping(run)
+    config = _mapping(run.get("config"))
     program = PROGRAM.search(" ".join(map(str, _list(run.get("args")))))
     devices = [d for d in _list(config.get("devices")) if isinstance(d, Mapping)]
     each = [config.get("nthreads", 1), config.get("ngpus", 1)]
     faults = []
     if not program:
-        faults.append(Fault(f"args name no program that measures {either(sorted(set(PROGRAMS.values())))}", where=where))
+        faults.append(Fault(f"args name no program that measures {either(sorted(KINDS))}", where=where))
     if not all(isinstance(n, int) and n >= 1 for n in each):
         faults.append(Fault("config: nthreads and ngpus should be counts", where=where))
     elif len(devices) * each[0] * each[1] < 2:
@@ -276,17 +263,14 @@ def _json_run(run: Any, where: str) -> Table:
     if faults or not program:
         raise UserError(faults=faults)
     hosts = {str(device.get("hostname", "")) for device in devices}
-    version = _version(str(run.get("nccl_version", "")))
-    kind = PROGRAMS[program[1].lower()]
-    table = _checked(kind, len(devices) * each[0] * each[1], len(hosts), times, version, where)
-    return replace(table, wrong=tuple(wrong))
+    version, ranks = _version(str(run.get("nccl_version", ""))), len(devices) * each[0] * each[1]
+    return _checked(Table(_kind_named(program[1]), ranks, len(hosts), times, version, wrong=tuple(wrong)), where)
 
 
 def _json_result(result: Any) -> tuple[float, float, bool]:
     """Bytes, seconds, and whether results were wrong."""
-    held = result if isinstance(result, Mapping) else {}
-    inner = held.get("out_of_place") or held.get("in_place")
-    inner = inner if isinstance(inner, Mapping) else {}
+    held = _mapping(result)
+    inner = _mapping(held.get("out_of_place") or held.get("in_place"))
     size, time_us = held.get("size"), inner.get("time", inner.get("cpu_time"))
     for field, value in (("size", size), ("time", time_us)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
@@ -307,3 +291,7 @@ def _version(text: str) -> str:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -19,7 +19,7 @@ from ..measurements.csv_tables import Row, number, time_us
 from ..measurements.measured_cluster import COLUMNS, cluster_of, word
 from ..study.collective import MEASURED, Timed, spread, time_collective
 from ..units import US_PER_S
-from .prediction import Own, Predicted
+from .report import Own, Predicted
 
 UNIT = "us"
 NEEDS = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes")
@@ -28,7 +28,7 @@ MOST_BYTES = 2**60
 
 
 def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
-    """The rows as they are: nothing that they leave out can be told."""
+    """The rows as they are: no column can be filled in."""
     return rows
 
 

@@ -1,6 +1,6 @@
 """Kernels: predicted times of the rows of a table, each with what was timed beside its kernel.
 
-What the words of a row mean stands in `calibrate/kernel_words.py`. fp32 is fp32, not TF32. Memory-bound operators take their data
+`measurements/kernel_words.py` says what the words of a row mean. fp32 is fp32, not TF32. Memory-bound operators take their data
 from memory where `cache` says `cold`. Some rows timed more than a kernel: FP8 products the cast of their first operand and slow
 steps of DeepGEMM, eager linear layers and operators the framework's own work, and causal attention of inference frameworks the
 cache of keys and values that they write before it.
@@ -29,16 +29,15 @@ from ..costs.kernels.rowwise import FAMILY as ROWWISE
 from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
 from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
-from ..kernels import Attention, Experts, Gemm, Rowwise
+from ..kernels import Attention, Gemm, Rowwise
 from ..measurements import kernel_table
-from ..measurements.attention_libraries import fitted_library
+from ..measurements.attention_libraries import TURNS_QUERIES, cached_s, fitted_library, is_of_frameworks
 from ..measurements.csv_tables import Row, time_us
-from ..measurements.framework_kv_cache import TURNS_QUERIES, cached_s, is_of_frameworks
 from ..measurements.kernel_table import is_cold, probe_of
 from ..measurements.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
 from ..measurements.operator_names import WIDTH
 from ..units import US_PER_S
-from .prediction import Own, Predicted, each
+from .report import Own, Predicted
 
 UNIT = "us"
 OWN_GPU = True
@@ -68,7 +67,15 @@ def measured(row: Row) -> float | None:
 
 def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
     """The prediction of each row, or why there is none."""
-    return each(predictor(own), rows)
+    predict = predictor(own)
+
+    def outcome(row: Row) -> Predicted | UserError:
+        try:
+            return predict(row)
+        except UserError as error:
+            return error
+
+    return [outcome(row) for row in rows]
 
 
 def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
@@ -77,9 +84,7 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
     found = cache(lambda written: _gpu(written, mine))
     fit_libraries = {mine.name: shipped_fits.fits_for(mine)} if mine else {}
     fit_library = shipped_fits.shipped()
-    libraries = tuple(
-        dict.fromkeys(name for each in (fit_library, *fit_libraries.values()) for name in each.libraries("attention"))
-    )
+    libraries = [name for each in (fit_library, *fit_libraries.values()) for name in each.libraries(ATTENTION.name)]
 
     @cache
     def estimator(gpu: str, dtype: str, library: str) -> Estimator:
@@ -96,7 +101,7 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
         library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
         by = estimator(row["gpu"], probe.dtype, library)
         by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
-        made = [TIMED[type(kernel)](by, kernel, probe) for kernel in kernels]
+        made = [TIMED.get(kernel.family, _alone)(by, kernel, probe) for kernel in kernels]
         whole, sigma = together("", made), max(e.sigma for e in made)
         return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
 
@@ -124,13 +129,14 @@ def _gpu(written: str, mine: Gpu | None) -> Gpu:
     return mine if mine and mine.name == name else shipped_fits.gpu(name)
 
 
-def _experts(by: Estimator, kernel: Experts, probe: Probe) -> Estimate:
+def _alone(by: Estimator, kernel: Any, probe: Probe) -> Estimate:
+    """A kernel with nothing beside it, with formats narrower than a byte at their true width."""
     return by.estimate(replace(kernel, element_bytes=WIDTH[probe.dtype]))
 
 
 def _gemm(by: Estimator, kernel: Gemm, probe: Probe) -> Estimate:
     in_turns = replace(by, options=replace(by.options, turns=turns_of(probe.variant)))
-    made = in_turns.estimate(replace(kernel, element_bytes=WIDTH[probe.dtype]))
+    made = _alone(in_turns, kernel, probe)
     return replace(made, seconds=made.seconds + _beside_s(by, kernel, probe)) if probe.op == "gemm" else made
 
 
@@ -150,11 +156,8 @@ def _beside_s(by: Estimator, kernel: Gemm, probe: Probe) -> float:
 def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
     """Attention with the cache of keys and values that an inference framework writes before it, by what its fit says of that."""
     made = by.estimate(kernel)
-    fit = (
-        ATTENTION.fit_of_same_kernels(by)
-        if probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant)
-        else None
-    )
+    writes_cache = probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant)
+    fit = ATTENTION.fit_of_same_kernels(by) if writes_cache else None
     if fit is None or CACHE_PASSES not in fit.beside:
         return made
     what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim)
@@ -173,7 +176,7 @@ def _rowwise(by: Estimator, kernel: Rowwise, probe: Probe) -> Estimate:
     return replace(made, seconds=made.seconds + by.gpu.site_scalar * around_us / US_PER_S)
 
 
-TIMED: Mapping[type, Callable[[Estimator, Any, Probe], Estimate]] = {
-    Gemm: _gemm, Attention: _attention, Experts: _experts, Rowwise: _rowwise,
+TIMED: Mapping[str, Callable[[Estimator, Any, Probe], Estimate]] = {
+    GEMM.name: _gemm, ATTENTION.name: _attention, ROWWISE.name: _rowwise,
 }  # fmt: skip
-"""The estimate of a kernel with what its row timed beside it."""
+"""The estimate of a kernel with what its row timed beside it, by its family; kernels of others are timed alone."""

@@ -22,11 +22,30 @@ from ..errors import UserError, did_you_mean
 from ..escape import Summarised
 from ..measurements.csv_tables import Row, check_header, read
 from ..simulation import estimated_effort
-from .prediction import Own, Predicted
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Own:
+    """A GPU of one's own, by name or file, and the file of its profile: both apply to the rows of that GPU."""
+
+    gpu: str = ""
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A prediction, in the kind's unit, and the relative standard error that it admits; 0 if it admits none."""
+
+    value: float
+    sigma: float = 0.0
+    provenance: str | None = None
+    """A kernel is measured, transferred or roofline; a collective interpolated, extrapolated or theoretical."""
+    extrapolated: bool = False
+    """Whether the sizes lie beyond those that were measured, or the prediction is theoretical."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
     """One row of a table with its prediction: the keys of the JSON, in order."""
 
     id: str | int
@@ -47,7 +66,7 @@ class Judged:
 class Report(Summarised):
     """All rows of a table, in its order, and the errors of each source."""
 
-    rows: tuple[Judged, ...]
+    rows: tuple[ComparedRow, ...]
 
     @property
     def sources(self) -> dict[str, dict[str, Any]]:
@@ -108,18 +127,18 @@ def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) ->
     return Report(tuple(_judge(kind, row, row.get("id") or i, made) for i, (row, made) in pairs))
 
 
-def _judge(kind: Any, row: Row, name: str | int, made: Predicted | UserError) -> Judged:
+def _judge(kind: Any, row: Row, name: str | int, made: Predicted | UserError) -> ComparedRow:
     key, measured = kind.source_key(row), kind.measured(row)
     if isinstance(made, UserError):
-        return Judged(name, key, measured, None, None, kind.UNIT, None, None, None, made.faults[0].message)
+        return ComparedRow(name, key, measured, None, None, kind.UNIT, None, None, None, made.faults[0].message)
     spread = math.exp(2 * made.sigma)
     interval = (made.value / spread, made.value * spread) if made.sigma else None
     off = None if measured is None else made.value / measured - 1
     known = (made.provenance, made.extrapolated)
-    return Judged(name, key, measured, made.value, off, kind.UNIT, interval, made.memory_gb, None, None, *known)
+    return ComparedRow(name, key, measured, made.value, off, kind.UNIT, interval, None, None, None, *known)
 
 
-def scores(rows: Iterable[Judged]) -> dict[str, Any]:
+def scores(rows: Iterable[ComparedRow]) -> dict[str, Any]:
     """Median and 90th percentile of |error|, and the median error, of the `n` rows that were both predicted and measured; the
     number of skipped rows."""
     rows = list(rows)

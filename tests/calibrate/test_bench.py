@@ -18,7 +18,7 @@ import pytest
 from simulator.calibrate import fit_table
 from simulator.calibrate.bench import kernel_grid
 from simulator.calibrate.bench.torch_bench import TorchBench
-from simulator.calibrate.bench.torch_operands import Refused
+from simulator.calibrate.bench.torch_kernels import Refused
 from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError

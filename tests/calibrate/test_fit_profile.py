@@ -27,7 +27,7 @@ from simulator.costs.kernels.gpu_model import machine
 from simulator.costs.kernels.rowwise import RowwiseConstants, rowwise_s
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part, Rowwise
-from simulator.measurements.kernel_table import COLD, Measured, text
+from simulator.measurements.kernel_table import Measured, text
 from simulator.measurements.kernel_words import TURNS, Probe, kernel_of
 
 from ..commandline import SMALL, trainsim
@@ -58,7 +58,7 @@ def table(*ops: str, noise: float = NOISE) -> list[Measured]:
     kernels = [(probe, kernel) for probe in probes if (kernel := kernel_of(probe)) is not None]
     factors = np.exp(noise * random.standard_normal(len(kernels)))
     return [
-        Measured("NVIDIA H200", probe, true.estimate(kernel).seconds * float(factor), source=COLD, cold=True)
+        Measured("NVIDIA H200", probe, true.estimate(kernel).seconds * float(factor), source="trainsim calibrate gpu", cold=True)
         for (probe, kernel), factor in zip(kernels, factors, strict=True)
     ]
 
@@ -93,7 +93,7 @@ def test_the_error_of_a_fit_is_that_of_sizes_that_it_did_not_see() -> None:
         assert judged.held_out >= 6
         assert NOISE / 2 < judged.error < 4 * NOISE, judged.fit.family
         assert judged.fit.ranges
-        assert judged.fit.source == COLD
+        assert judged.fit.source == "trainsim calibrate gpu"
 
 
 def test_what_few_rows_do_not_tell_is_not_claimed_to_be_sure() -> None:
@@ -442,7 +442,7 @@ def test_kernels_that_a_profile_says_nothing_about_keep_their_constants(csv: Pat
     trainsim("calibrate", "fit", csv, "--out", tmp_path / "mine.yaml")
     cluster = sim.cluster("dgx-h100", gpu={"name": "h100", "profile": str(tmp_path / "mine.yaml")})
     mine, shipped = shipped_fits.fits_for(cluster.gpu), shipped_fits.shipped()
-    assert [fit.source for fit in mine.fits["h100"] if (fit.family, fit.dtype) == ("gemm", "bf16")] == [COLD]
+    assert [fit.source for fit in mine.fits["h100"] if (fit.family, fit.dtype) == ("gemm", "bf16")] == ["trainsim calibrate gpu"]
     assert [f for f in mine.fits["h100"] if f.family == "attention"] == []
     assert mine.fits["h100 as it ships"] == shipped.fits["h100"]
     attention = Attention(1, 8192, 32, 8, 128, True, 2)

@@ -15,10 +15,10 @@ from simulator.config import fit_files, shipped_fits
 from simulator.costs.kernels.gpu_model import machine
 from simulator.costs.kernels.rowwise import RowwiseConstants, rowwise_s
 from simulator.measurements import csv_tables
-from simulator.measurements.kernel_table import BEFORE_CACHE, COLD, COLUMNS, Measured, line, text
+from simulator.measurements.kernel_table import Measured, text
 from simulator.measurements.kernel_words import Probe, name_of, rowwise_of
 from simulator.validate import kernels, report
-from simulator.validate.prediction import Own
+from simulator.validate.report import Own
 
 from ..commandline import trainsim
 
@@ -152,16 +152,6 @@ def test_a_cold_cache_is_read_alike_by_fit_and_validate_row_by_row(tmp_path: Pat
     assert max(errors_of(tmp_path / "table.csv", tmp_path / "mine.yaml")) < 0.02
     (tmp_path / "unsaid.csv").write_text(text([replace(row, cold=False) for row in table]))
     assert max(errors_of(tmp_path / "unsaid.csv", tmp_path / "mine.yaml")) > 0.1, "the cache matters at these sizes"
-
-
-def test_a_survey_of_before_the_column_was_cold_too(tmp_path: Path) -> None:
-    """Its source says so, to fit and validate alike."""
-    table = [replace(row, source=f"{COLD}, torch 2.9") for row in small("elementwise", "add", 3, cold=True)]
-    cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in table]
-    lines = [line(BEFORE_CACHE), *(line([one[name] for name in BEFORE_CACHE]) for one in cells)]
-    (tmp_path / "old.csv").write_text("".join(lines))
-    assert trainsim("calibrate", "fit", tmp_path / "old.csv", "--out", tmp_path / "mine.yaml").code == 0
-    assert max(errors_of(tmp_path / "old.csv", tmp_path / "mine.yaml")) < 0.02
 
 
 def test_a_cache_that_is_neither_cold_nor_warm_is_refused(tmp_path: Path) -> None:

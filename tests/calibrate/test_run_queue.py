@@ -21,8 +21,7 @@ from simulator.calibrate.bench import kernel_grid, timers
 from simulator.calibrate.bench.nvidia_smi import NO_READING, Reading, SmiMonitor, accepted_query, parse_reading
 from simulator.calibrate.bench.run_queue import Outcome, measure_all
 from simulator.calibrate.bench.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
-from simulator.calibrate.bench.torch_kernels import Kernels
-from simulator.calibrate.bench.torch_operands import Refused
+from simulator.calibrate.bench.torch_kernels import Kernels, Refused
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part
 from simulator.measurements.attention_libraries import library_of
@@ -282,20 +281,6 @@ def test_a_file_of_somebody_elses_is_left_as_it_is(tmp_path: Path, content: str)
     with pytest.raises(UserError, match="not a table that this command began"):
         Bench().run(some("gemm"), tmp_path / "raw.csv")
     assert (tmp_path / "raw.csv").read_text() == content
-
-
-def test_a_survey_of_before_there_was_a_column_for_the_cache_goes_on(tmp_path: Path) -> None:
-    """Its rows are kept, as measured with a cold cache; a last one that was cut short is not."""
-    path, bench = tmp_path / "raw.csv", Bench()
-    bench.run(some("gemm"), path)
-    rows = rows_of(path)
-    assert all(row.cold for row in rows)
-    lines = [",".join(text_line.split(",")[:-1]) for text_line in path.read_text().splitlines()]
-    path.write_text("\n".join([*lines, lines[-1][:20]]))
-    outcome = Bench().run(some("gemm"), path)
-    assert (outcome.measured, outcome.kept) == (0, len(rows))
-    assert rows_of(path) == rows
-    assert path.read_text() == text(rows)
 
 
 def test_the_rows_of_the_whole_grid_can_be_validated(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from simulator.calibrate import fit_table, survey_folder
 from simulator.calibrate.bench import run_queue
 from simulator.config import fit_files, shipped_fits
 from simulator.costs.kernels.estimator import Estimator, Options
-from simulator.measurements.kernel_table import COLD, Measured, text
+from simulator.measurements.kernel_table import Measured, text
 from simulator.measurements.kernel_words import Probe, kernel_of
 
 from ..project.source import modules
@@ -30,7 +30,7 @@ def measured(where: Path, *rows: Measured) -> Path:
 
 
 def row(probe: Probe, seconds: float, gpu: str = H100, alone_s: float | None = None) -> Measured:
-    return Measured(gpu, probe, seconds, seconds, seconds, 5, COLD, alone_s=alone_s, cold=True)
+    return Measured(gpu, probe, seconds, seconds, seconds, 5, "trainsim calibrate gpu", alone_s=alone_s, cold=True)
 
 
 LAUNCH = row(Probe("launch", "fp32", 512, 1, variant="eager"), 4.25e-6)

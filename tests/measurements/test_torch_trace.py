@@ -14,8 +14,7 @@ from simulator.measurements.kernel_table import Measured, rows_of
 from simulator.measurements.kernel_words import Probe
 from simulator.measurements.torch_trace import trace_table
 from simulator.measurements.torch_trace.events import Op
-from simulator.measurements.torch_trace.operators import probe_of
-from simulator.measurements.torch_trace.trace_kernel_names import operator_of
+from simulator.measurements.torch_trace.operators import operator_of, probe_of
 from simulator.measurements.torch_trace.trace_table import COLLECTIVE, UNMATCHED
 
 from ..commandline import trainsim

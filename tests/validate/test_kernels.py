@@ -24,7 +24,7 @@ ATTENTION |= {"kv_heads": "8", "head_dim": "128", "causal": "1"}
 EXPERTS = {"gpu": "B200", "op": "moe_ffn", "dtype": "fp8", "m": "4096", "n": "4096", "k": "4096", "batch": "128"}
 
 
-def judged(*rows: dict[str, str]) -> list[report.Judged]:
+def judged(*rows: dict[str, str]) -> list[report.ComparedRow]:
     return list(report.judged(kernels, [dict.fromkeys(HEAD, "") | row for row in rows], "table").rows)
 
 

@@ -24,7 +24,7 @@ def written(path: Path, *rows: dict[str, str]) -> Path:
     return path
 
 
-def judged(**words: str) -> report.Judged:
+def judged(**words: str) -> report.ComparedRow:
     (row,) = report.judged(kernels, [GEMM | words], "table").rows
     return row
 
@@ -95,7 +95,7 @@ def test_a_product_of_a_trace_is_a_kernel_alone() -> None:
 def test_a_kind_of_measurement_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named after the file; modules of the folder that predict nothing are no kinds."""
     (tmp_path / "throughput.py").write_text(
-        "from simulator.validate.prediction import Predicted\n"
+        "from simulator.validate.report import Predicted\n"
         'UNIT, READS, NEEDS = "tokens/s", ("gpus",), ("gpus",)\n'
         "completed = lambda rows, own: rows\n"
         'measured = lambda row: float(row["tokens"])\n'

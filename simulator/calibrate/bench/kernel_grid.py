@@ -59,31 +59,24 @@ def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list
     return only(default(dtypes) if model is None else of_model(by_name.model(model), dtypes), ops)
 
 
-def possible(probes: Sequence[Probe], device: str) -> list[Probe]:
-    """The kernels that a device is asked to run."""
-    return for_cpu(probes) if device == "cpu" else list(probes)
-
-
 def default(dtypes: Iterable[str]) -> list[Probe]:
     """The grid of sizes in some dtypes."""
-    found: dict[Probe, None] = {}
-    for dtype in dtypes:
-        found |= dict.fromkeys(_probes_in(_sizes(2), dtype))
-    return [*found, *_others()]
+    beside = [Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]]
+    return [
+        *dict.fromkeys(probe for dtype in dtypes for probe in _probes_in(_sizes(2), dtype)),
+        *(Probe("adam", "fp32", 1, count) for count in PARAMETERS),
+        *(Probe("copy", "bf16", 1, count, variant=way) for count in COPIED for way in ("d2d", "h2d", "d2h")),
+        *beside,
+        *_launches(),
+    ]
 
 
 def of_model(model: Model, dtypes: Iterable[str], sequence: int = MOST_SEQUENCE) -> list[Probe]:
     """The kernels of a model at several degrees of tensor parallelism and sizes of a microbatch."""
     seq = min(sequence, model.max_sequence_length or sequence)
-    kernels: dict[Kernel, None] = {}
-    parameters: dict[int, None] = {}
-    for tp in DEGREES:
-        for batch in MICROBATCHES:
-            kernels |= dict.fromkeys(_of_rank(model, batch, seq, tp))
-        parameters |= dict.fromkeys([model.layer_parameters // tp])
-    found: dict[Probe, None] = {}
-    for dtype in dtypes:
-        found |= dict.fromkeys(_probes_in(kernels, dtype))
+    kernels = dict.fromkeys(k for tp in DEGREES for batch in MICROBATCHES for k in _of_rank(model, batch, seq, tp))
+    found = dict.fromkeys(probe for dtype in dtypes for probe in _probes_in(kernels, dtype))
+    parameters = dict.fromkeys(model.layer_parameters // tp for tp in DEGREES)
     return [*found, *(Probe("adam", "fp32", 1, count) for count in parameters), *_launches()]
 
 
@@ -133,14 +126,6 @@ def _sizes(width: int) -> Iterator[Kernel]:
             yield from (Rowwise(op, rows, vocabulary, width, width) for op in ("cross_entropy", "cross_entropy_backward"))
 
 
-def _others() -> list[Probe]:
-    """Rows that do not depend on the format of GEMMs: the optimizer, copies, launches, and GEMMs beside a copy."""
-    found = [Probe("adam", "fp32", 1, count) for count in PARAMETERS]
-    found += [Probe("copy", "bf16", 1, count, variant=way) for count in COPIED for way in ("d2d", "h2d", "d2h")]
-    beside = [Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]]
-    return [*found, *beside, *_launches()]
-
-
 def _launches() -> list[Probe]:
     return [Probe("launch", "fp32", CHAIN, 1, variant=how) for how in ("eager", "graph")]
 
@@ -162,11 +147,8 @@ def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
 
 def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
     """The kernels that a CPU runs in a moment; of an operator that is too large in every size, the smallest one, shrunk."""
-    found: list[Probe] = []
-    for queue in _by_operator(probes):
-        small = [probe for probe in queue if _is_small(probe)]
-        found += small or [_shrunk(min(queue, key=work))]
-    return found
+    queues = ((queue, [probe for probe in queue if _is_small(probe)]) for queue in _by_operator(probes))
+    return [probe for queue, small in queues for probe in small or [_shrunk(min(queue, key=work))]]
 
 
 def _is_small(probe: Probe) -> bool:

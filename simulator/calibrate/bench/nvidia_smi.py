@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -70,7 +70,11 @@ class SmiMonitor:
 
     def during(self, start_s: float, end_s: float) -> Reading:
         """The readings between two times of the clock as one: the medians, and every reason."""
-        return combined(found for at_s, found in self.readings.copy() if start_s <= at_s <= end_s)
+        found = [reading for at_s, reading in self.readings.copy() if start_s <= at_s <= end_s]
+        clocks = [one.clock_mhz for one in found if one.clock_mhz is not None]
+        powers = [one.power_w for one in found if one.power_w is not None]
+        reasons = dict.fromkeys(reason for one in found for reason in one.throttle.split(", ") if reason)
+        return Reading(median(clocks) if clocks else None, median(powers) if powers else None, ", ".join(reasons))
 
     def __exit__(self, *exception: object) -> None:
         if self.process is not None:
@@ -92,25 +96,13 @@ def accepted_query(which: str) -> list[str] | None:
 
 
 def parse_reading(line: str) -> Reading:
-    """The reading in a line of nvidia-smi, where [N/A] stands for what a GPU does not report."""
+    """The reading in a line of nvidia-smi, where [N/A] stands for what a GPU does not report. Reasons are a mask such as 0x04."""
     cells = [cell.strip() for cell in line.split(",")]
-    numbers = [float(cell) if cell.replace(".", "", 1).isdecimal() else None for cell in cells[:2]]
-    return Reading(numbers[0], numbers[1], _reasons(cells[2] if len(cells) > 2 else "")) if len(numbers) == 2 else NO_READING
-
-
-def _reasons(mask: str) -> str:
-    """The reasons in a mask such as 0x0000000000000004."""
+    if len(cells) < 2:
+        return NO_READING
+    clock, power = (float(cell) if cell.replace(".", "", 1).isdecimal() else None for cell in cells[:2])
     try:
-        bits = int(mask, 16)
+        bits = int(cells[2], 16) if len(cells) > 2 else 0
     except ValueError:
-        return ""
-    return ", ".join(dict.fromkeys(word for bit, word in REASONS.items() if bits & bit))
-
-
-def combined(readings: Iterable[Reading]) -> Reading:
-    """Some readings as one."""
-    found = list(readings)
-    clocks = [one.clock_mhz for one in found if one.clock_mhz is not None]
-    powers = [one.power_w for one in found if one.power_w is not None]
-    words = dict.fromkeys(word for one in found for word in one.throttle.split(", ") if word)
-    return Reading(median(clocks) if clocks else None, median(powers) if powers else None, ", ".join(words))
+        bits = 0
+    return Reading(clock, power, ", ".join(dict.fromkeys(reason for bit, reason in REASONS.items() if bits & bit)))

@@ -13,13 +13,13 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ...errors import UserError
-from ...files import atomic, make_folder
-from ...measurements.kernel_table import BEFORE_CACHE, COLUMNS, FIT, Measured, append, content, line, mend, rows_of, text
+from ...files import make_folder
+from ...measurements.kernel_table import COLUMNS, FIT, Measured, append, content, line, mend, rows_of
 from ...measurements.kernel_words import Probe
 from .. import survey_folder
 from .kernel_grid import queues
 from .timers import Sample
-from .torch_operands import Refused
+from .torch_kernels import Refused
 
 MOST_EFFORT_S, LEAST_EFFORT_S = 0.3, 0.02
 """Time of the runs of one kernel."""
@@ -96,15 +96,6 @@ def row_of(bench: KernelTimer, probe: Probe, sample: Sample) -> Measured:
     return Measured(bench.name, probe, median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
 
 
-def _add_cache_column(path: Path) -> None:
-    """Rewrites a table that was begun before the column `cache` existed; its rows stay as they are."""
-    if content(path).startswith(line(BEFORE_CACHE).encode()):
-        mend(path)
-        rows = rows_of(path)
-        with atomic(path) as temporary:
-            temporary.write_text(text(rows), encoding="utf-8")
-
-
 def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
     """Writes the facts of a machine, with all days of measuring. Raises for a folder of another GPU."""
     measured_before(make_folder(where) / survey_folder.RAW, gpu)
@@ -116,7 +107,6 @@ def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
 def measured_before(path: Path, name: str) -> list[Probe]:
     """The kernels that a table has, after a last row that was cut short is removed. Raises for a file that is no such table."""
     header = line(COLUMNS).encode()
-    _add_cache_column(path)
     begins = content(path)[: len(header)]
     if not header.startswith(begins):
         raise UserError(f"{path} is not a table that this command began", hint="--out names another folder")

@@ -14,13 +14,11 @@ from ...errors import UserError
 from ...files import read_bounded
 from ...kernels import Rowwise
 from ...measurements.csv_tables import MOST_BYTES
-from ...measurements.kernel_table import COLD
 from ...measurements.kernel_words import Probe, kernel_of
 from ...units import show_bytes
 from .nvidia_smi import PATIENCE_S, SmiMonitor
 from .timers import CpuWatch, CudaWatch, Job, Sample, timed
-from .torch_kernels import Kernels
-from .torch_operands import Refused, count_operators
+from .torch_kernels import Kernels, Refused, count_operators
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")
@@ -32,11 +30,17 @@ class TorchBench:
     """A device that times kernels with PyTorch. Within `with`, readings of nvidia-smi are recorded beside them."""
 
     def __init__(self, device: str) -> None:
-        torch = torch_or_hint()
-        self.device = _device(torch, device)
-        self.torch = torch
+        try:
+            import torch
+        except ImportError:
+            raise UserError("PyTorch is not installed: kernels are timed with it", hint=INSTALL) from None
+        if device != "cpu" and not torch.cuda.is_available():
+            hint = "--device cpu times the same kernels on the CPU, to try it out"
+            raise UserError("PyTorch finds no CUDA device here", hint=hint)
+        self.torch: Any = torch
+        self.device = "cpu" if device == "cpu" else "cuda"
         self.name = torch.cuda.get_device_name(0) if self.device == "cuda" else "cpu"
-        self.source = f"{COLD}, torch {torch.__version__}"
+        self.source = f"trainsim calibrate gpu, torch {torch.__version__}"
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
         self.kernels = Kernels(torch, self.device, self.watch)
         self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")
@@ -53,7 +57,9 @@ class TorchBench:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch says at length which attention it cannot run
-                return self._sample(probe, self.kernels.job(probe), effort_s)
+                job, began = self.kernels.job(probe), perf_counter()
+                times_s = timed(self.watch, job, effort_s)
+                return Sample(times_s, self.monitor.during(began, perf_counter()), self._operators(probe, job), job.alone_s)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
             if BROKEN in str(error) and "out of memory" not in str(error):
                 hint = "the rows so far are kept; --ops can leave this out"
@@ -62,12 +68,6 @@ class TorchBench:
         finally:
             if self.device == "cuda":
                 self.torch.cuda.empty_cache()
-
-    def _sample(self, probe: Probe, job: Job, effort_s: float) -> Sample:
-        """The times of a job, and the state of the GPU meanwhile."""
-        began = perf_counter()
-        times_s = timed(self.watch, job, effort_s)
-        return Sample(times_s, self.monitor.during(began, perf_counter()), self._operators(probe, job), job.alone_s)
 
     def _operators(self, probe: Probe, job: Job) -> int | None:
         """How many operators of PyTorch a memory-bound kernel is made of; None where this version cannot count them."""
@@ -82,27 +82,8 @@ class TorchBench:
         if self.device != "cuda":
             return {**found, "threads": torch.get_num_threads()}
         about = torch.cuda.get_device_properties(0)
-        size = show_bytes(about.total_memory)
-        versions = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-        return {**found, **versions, "sms": about.multi_processor_count, "memory": size, **_smi_facts(_identity(torch))}
-
-
-def torch_or_hint() -> Any:
-    """PyTorch. Raises with the way to install it."""
-    try:
-        import torch
-    except ImportError:
-        raise UserError("PyTorch is not installed: kernels are timed with it", hint=INSTALL) from None
-    return torch
-
-
-def _device(torch: Any, asked: str) -> str:
-    """The device to measure on: a CPU only if that was asked for."""
-    if asked == "cpu":
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise UserError("PyTorch finds no CUDA device here", hint="--device cpu times the same kernels on the CPU, to try it out")
-    return "cuda"
+        found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "sms": about.multi_processor_count}
+        return {**found, "memory": show_bytes(about.total_memory), **_smi_facts(_identity(torch))}
 
 
 def _identity(torch: Any) -> str:

@@ -65,7 +65,7 @@ NARROW_SIGMA = 0.2
 CACHE_US, CACHE_PASSES, PAGED = "cache_us", "cache_passes", "paged"
 """Names of what was timed with attention in inference frameworks and is none of its time: microseconds of writing keys and values
 to a cache, passes over the bytes that this reads and writes, and how many times longer the kernel takes that reads them there
-(measurements/framework_kv_cache.py)."""
+(measurements/attention_libraries.py)."""
 
 
 @dataclass(frozen=True, slots=True)

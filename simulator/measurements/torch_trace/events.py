@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -32,17 +32,14 @@ HOST = ("cpu_op", "operator")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
 KINDS = (*HOST, *DEVICE, *RUNTIME)
-T = TypeVar("T")
-Event = Mapping[str, Any]
-ByProcess = Mapping[str, Mapping[Any, T]]
+E = TypeVar("E", bound="Event")
+ByProcess = Mapping[str, Mapping[Any, E]]
 """By number, then by process."""
 MOST_NESTED = 200
 """Depth of operators within one another."""
 LATEST_US = 2.0**62
 """Times beyond this are of no clock."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
-
-
 MOST_DIMENSIONS, MOST_SIZE = 64, 2**62
 """Dimensions of a tensor, and the size of a dimension or a stride."""
 DECIMAL = re.compile(r"\d{1,18}")
@@ -52,16 +49,23 @@ FIRST = -1
 
 
 @dataclass(slots=True)
-class Op:
-    """An operator of the host; `parent` is the one that called it. Times are microseconds, as the trace has them."""
+class Event:
+    """A kernel, a call of the runtime or an operator. Times are microseconds, as the trace has them."""
 
     name: str
     start_us: float
     end_us: float
     args: Mapping[str, Any]
+    process: Any = None
+    thread: Any = None
+
+
+@dataclass(slots=True)
+class Op(Event):
+    """An operator of the host; `parent` is the one that called it."""
+
     parent: Op | None = None
     inner: list[Op] = field(default_factory=list)
-    process: Any = None
     depth: int = 0
     """How many operators it lies in."""
 
@@ -143,30 +147,27 @@ class Events:
 
     @cached_property
     def _ops_by_id(self) -> ByProcess[Op]:
-        """The operators of the host by their `External id`."""
-        return _by_number((op.args.get("External id"), op.process, op) for line in self.ops.values() for op in line)
+        return _by_number("External id", (op for line in self.ops.values() for op in line))
 
     @cached_property
     def _calls_by_id(self) -> ByProcess[Event]:
-        """The calls of the runtime by their `correlation`."""
-        return _by_number((args_of(event).get("correlation"), event.get("pid"), event) for event in self.runtime)
+        return _by_number("correlation", self.runtime)
 
     def launcher(self, kernel: Event) -> Op | None:
         """The innermost operator that launched a kernel."""
-        args, own, start_us = args_of(kernel), _process(kernel), span_of(kernel)[0]
-        call = _last(self._calls_by_id.get(str(args.get("correlation")), {}), own, start_us, lambda one: float(one["ts"]))
-        process = own if call is None else call.get("pid")
-        for owner in (args, args_of(call or {})):
-            known = self._ops_by_id.get(str(owner.get("External id")), {})
-            if process in known or call is None:
-                found = _last(known, process, start_us, lambda op: op.start_us)
-                if found is not None:
-                    return found
+        # the process of a kernel is sometimes its device instead
+        own = None if kernel.process == kernel.args.get("device", "") else kernel.process
+        call = _last(self._calls_by_id.get(str(kernel.args.get("correlation")), {}), own, kernel.start_us)
+        process = own if call is None else call.process
+        for args in (kernel.args, call.args if call else {}):
+            known = self._ops_by_id.get(str(args.get("External id")), {})
+            if (process in known or call is None) and (found := _last(known, process, kernel.start_us)) is not None:
+                return found
         if call is None:
             return None
-        ops, called_us = self.ops.get((call.get("pid"), call.get("tid")), []), float(call["ts"])
-        at = bisect_right(ops, called_us, key=lambda op: op.start_us) - 1
-        return next((op for op in (ops[at].chain if at >= 0 else []) if op.end_us >= called_us), None)
+        ops = self.ops.get((call.process, call.thread), [])
+        at = bisect_right(ops, call.start_us, key=lambda op: op.start_us) - 1
+        return next((op for op in (ops[at].chain if at >= 0 else []) if op.end_us >= call.start_us), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,10 @@ class Launches:
 
 def read(path: Path) -> Events:
     """The events of a trace, plain or gzipped."""
-    data = _json(path)
+    content = read_unzipped(path, MOST_BYTES, "a trace")
+    check_count(content, b",", MOST_VALUES, path, "a trace")
+    check_count(content, b"[{", MOST_HOLDERS, path, "a trace")
+    data = json_text.parsed(content, str(path))
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise UserError("no list of traceEvents", where=str(path), hint="what torch.profiler's export_chrome_trace writes")
@@ -196,13 +200,6 @@ def read(path: Path) -> Events:
     return found
 
 
-def _json(path: Path) -> Any:
-    content = read_unzipped(path, MOST_BYTES, "a trace")
-    check_count(content, b",", MOST_VALUES, path, "a trace")
-    check_count(content, b"[{", MOST_HOLDERS, path, "a trace")
-    return json_text.parsed(content, str(path))
-
-
 def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
     """Operators by thread and nested, kernels, and calls of the runtime."""
     found = Events(gpu)
@@ -213,16 +210,14 @@ def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
         kind, args = word(event.get("cat")).lower(), event.get("args")
         if kind not in KINDS:
             continue
+        process, thread, start_us = event.get("pid"), event.get("tid"), float(event["ts"])
+        whole = (word(event.get("name")), start_us, start_us + float(event.get("dur", 0)), args if isinstance(args, dict) else {})
         if wrong := [key for key in ("pid", "tid") if isinstance(event.get(key), (list, dict))]:
             faults += [Fault(f"traceEvents[{i}].{key} is {shown(event[key])}", "a number or a word", name) for key in wrong]
         elif kind in HOST:
-            start, end = span_of(event)
-            op = Op(word(event.get("name")), start, end, args if isinstance(args, dict) else {}, process=event.get("pid"))
-            found.ops.setdefault((event.get("pid"), event.get("tid")), []).append(op)
-        elif kind in DEVICE:
-            found.device.append(event)
+            found.ops.setdefault((process, thread), []).append(Op(*whole, process, thread))
         else:
-            found.runtime.append(event)
+            (found.device if kind in DEVICE else found.runtime).append(Event(*whole, process, thread))
     if faults:
         raise UserError(faults=faults)
     for ops in found.ops.values():
@@ -246,12 +241,6 @@ def _are_times(start: Any, lasts: Any) -> bool:
         return False
 
 
-def span_of(event: Event) -> tuple[float, float]:
-    """Start and end of an event, in microseconds."""
-    start = float(event["ts"])
-    return start, start + float(event.get("dur", 0))
-
-
 def _nest(ops: list[Op], name: str) -> None:
     """Sorts the operators of a thread and sets the caller of each."""
     ops.sort(key=lambda op: (op.start_us, -op.end_us))
@@ -267,31 +256,20 @@ def _nest(ops: list[Op], name: str) -> None:
         open_.append(op)
 
 
-def _by_number(entries: Iterable[tuple[Any, Any, T]]) -> ByProcess[T]:
-    """Entries by their number, then by their process; those without a number left out."""
-    found: dict[str, dict[Any, T]] = {}
-    for number, process, entry in entries:
-        if number is not None:
-            found.setdefault(str(number), {})[process] = entry
+def _by_number(key: str, events: Iterable[E]) -> ByProcess[E]:
+    """Events by an argument that numbers them, then by their process; those without a number left out."""
+    found: dict[str, dict[Any, E]] = {}
+    for event in events:
+        if (number := event.args.get(key)) is not None:
+            found.setdefault(str(number), {})[event.process] = event
     return found
 
 
-def _process(event: Event) -> Any:
-    """The process of a kernel, where it says so and not its device."""
-    return None if event.get("pid") == args_of(event).get("device", "") else event.get("pid")
-
-
-def _last(held: Mapping[Any, T], process: Any, before_us: float, start_us: Callable[[T], float]) -> T | None:
-    """The entry of a process; else the only one; else the one that began last before a time."""
+def _last(held: Mapping[Any, E], process: Any, before_us: float) -> E | None:
+    """The event of a process; else the only one; else the one that began last before a time."""
     if process in held or len(held) < 2:
         return held.get(process, next(iter(held.values()), None))
-    return max((one for one in held.values() if start_us(one) <= before_us), key=start_us, default=None)
-
-
-def args_of(event: Event) -> Mapping[str, Any]:
-    """The arguments of an event."""
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
+    return max((one for one in held.values() if one.start_us <= before_us), key=lambda one: one.start_us, default=None)
 
 
 def union(spans: Iterable[tuple[float, float]]) -> float:
@@ -307,8 +285,8 @@ def launches(runtime: Iterable[Event]) -> Launches:
     """How often the host launched kernels, and how long that took it."""
     threads: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
     for event in runtime:
-        if LAUNCH.search(word(event.get("name"))):
-            threads.setdefault((event.get("pid"), event.get("tid")), []).append(span_of(event))
+        if LAUNCH.search(event.name):
+            threads.setdefault((event.process, event.thread), []).append((event.start_us, event.end_us))
     spans = [span for line in threads.values() for span in line]
     ends = [sorted(end for _, end in line) for line in threads.values()]
     apart = [late - early for line in ends for early, late in pairwise(line)]

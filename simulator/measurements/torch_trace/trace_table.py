@@ -17,9 +17,8 @@ from ...units import NS_PER_S, US_PER_S
 from ..kernel_table import COLUMNS, FIT, Measured, line, spread
 from ..kernel_words import Probe, kernel_of
 from . import events as trace_events
-from .events import Event, Events, Launches, Op, args_of, is_count, launches, span_of, union, word
-from .operators import found, is_composite, probe_of
-from .trace_kernel_names import COLLECTIVE_KERNEL, collective_of, operator_of
+from .events import Event, Events, Launches, Op, is_count, launches, union
+from .operators import COLLECTIVE_KERNEL, collective_of, found, is_composite, operator_of, probe_of
 
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
 ELEMENT_BYTES = {
@@ -81,7 +80,7 @@ def read(path: Path, gpu: str = "") -> Trace:
     pairs = list(_on_device(events) if on_gpu else _on_host(events))
     gathered = sorted(_gathered(pairs), key=lambda entry: -entry.total_s)
     roots = [op for line in events.ops.values() for op in line if op.parent is None]
-    spans = [span_of(event) for event in events.device] or [(op.start_us, op.end_us) for op in roots]
+    spans = [(event.start_us, event.end_us) for event in events.device or roots]
     first, last = min(start for start, _ in spans), max(end for _, end in spans)
     return Trace(
         gpu or (events.gpu if on_gpu else "cpu"),
@@ -105,17 +104,16 @@ def _on_device(events: Events) -> Iterator[Pair]:
     """Every kernel of the GPU with its row."""
     calls: dict[int, int] = {}
     for event in events.device:
-        name, (start, end) = word(event.get("name")), span_of(event)
-        op = events.launcher(event)
+        lasted_us, op = event.end_us - event.start_us, events.launcher(event)
         whole = found(op) if op else None
-        if COLLECTIVE_KERNEL.search(name) or "Collective name" in args_of(event):
+        if COLLECTIVE_KERNEL.search(event.name) or "Collective name" in event.args:
             recorded = next(filter(None, map(_recorded, op.chain if op else [])), {})
-            yield _collective(name, {**recorded, **args_of(event)}), end - start, -1, 0
+            yield _collective(event.name, {**recorded, **event.args}), lasted_us, -1, 0
         elif whole is None:
-            yield _stray(name, event), end - start, -1, 0
+            yield _stray(event), lasted_us, -1, 0
         else:
             outer, probe = whole
-            yield _row(outer.name, probe), end - start, calls.setdefault(id(outer), len(calls)), id(op)
+            yield _row(outer.name, probe), lasted_us, calls.setdefault(id(outer), len(calls)), id(op)
 
 
 def _on_host(events: Events) -> Iterator[Pair]:
@@ -144,10 +142,10 @@ def _row(name: str, probe: Probe) -> tuple[str, Probe, str]:
     return name, probe, FIT if kernel_of(probe) is not None else UNMATCHED
 
 
-def _stray(name: str, event: Event) -> tuple[str, Probe, str]:
+def _stray(event: Event) -> tuple[str, Probe, str]:
     """The row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
+    name, moved = event.name, event.args.get("bytes")
     way = next((ours for words, ours in COPIES if words in name), "")
-    moved = args_of(event).get("bytes")
     if way and is_count(moved) and moved >= 2:
         return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=way))
     return name, Probe(operator_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
@@ -208,25 +206,25 @@ def record(trace: Trace) -> dict[str, Any]:
     """The JSON of a trace."""
     total_s = sum(entry.total_s for entry in (*trace.entries, *trace.collectives))
     strange_s = sum(entry.total_s for entry in trace.entries if entry.role == UNMATCHED)
+
+    def times(entry: Entry) -> dict[str, float]:
+        median_us, low_us, high_us = spread(entry.times_us)
+        found = {"median_us": median_us, "p10_us": low_us, "p90_us": high_us, "total_us": sum(entry.times_us)}
+        return {"calls": len(entry.times_us), **found}
+
+    kernels = [{"name": e.name, "kernel": str(e.probe), "op": e.probe.op, "role": e.role, **times(e)} for e in trace.entries]
+    collectives = [
+        {"kind": e.probe.op, "dtype": e.probe.dtype, "bytes": e.probe.n, "ranks": e.probe.batch, **times(e)}
+        for e in trace.collectives
+    ]
     return {
         "gpu": trace.gpu,
         "device": trace.device,
-        "kernels": [
-            {"name": e.name, "kernel": str(e.probe), "op": e.probe.op, "role": e.role, **_spread(e)} for e in trace.entries
-        ],
-        "collectives": [
-            {"kind": e.probe.op, "dtype": e.probe.dtype, "bytes": e.probe.n, "ranks": e.probe.batch, **_spread(e)}
-            for e in trace.collectives
-        ],
+        "kernels": kernels,
+        "collectives": collectives,
         "span_s": trace.span_s,
         "busy_s": trace.busy_s,
         "busy_fraction": trace.busy_s / trace.span_s if trace.span_s else 0.0,
         "unmatched_fraction": strange_s / total_s if total_s else 0.0,
         "launches": asdict(trace.launches),
     }
-
-
-def _spread(entry: Entry) -> dict[str, float]:
-    median_us, low_us, high_us = spread(entry.times_us)
-    times = {"median_us": median_us, "p10_us": low_us, "p90_us": high_us, "total_us": sum(entry.times_us)}
-    return {"calls": len(entry.times_us), **times}
