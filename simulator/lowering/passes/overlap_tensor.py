@@ -2,7 +2,8 @@
 
 In the backward pass of a column layer the sum of the input's gradient runs beside the weight gradient, and the gather of
 the kept input beside the input gradient. So the weight gradient leaves the chain: it waits only for that gather, and what
-follows waits for the sum instead of for it.
+follows waits for the sum instead of for it. A split backward pass has no input gradient beside its weight gradients: there
+each of them follows its gather in the chain, as without overlap.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _loosened(body: Body) -> Body:
 
     def change(op: AnyOp) -> Iterator[AnyOp]:
         of_column = isinstance(op, Compute) and op.split is Split.COLUMN and op.operator in passed_on
-        if op.purpose is Purpose.REGATHER:
+        if op.name == gathers.get(op.operator):
             yield replace(op, detached=True)
         elif of_column and op.part is Part.WEIGHT_GRADIENT:
             gather = gathers.get(op.operator)
