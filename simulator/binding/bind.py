@@ -19,9 +19,8 @@ from ..program.program import Program, Role
 from ..units import NS_PER_S
 from .collective_policy import CollectivePolicy
 from .communicators import Ground, lay_groups
-from .degraded import Degraded
 from .launches import Host, launched
-from .perturb import Perturbation, profile
+from .perturb import Degraded, Perturbation, profile
 from .templates import write
 
 
@@ -62,14 +61,7 @@ class Site:
     """What launches cost; None launches for nothing."""
 
 
-def bind(
-    program: Program,
-    mesh: Mesh,
-    site: Site,
-    *,
-    gpus: Array | None = None,
-    every_launch: bool = False,
-) -> Bound:
+def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
     """The skeleton of a program at a site. Rank r is GPU r, or `gpus[r]`; perturbed ranks are GPUs.
 
     With `every_launch` no launch is left out, whether anything can ever wait for it or not.
