@@ -72,7 +72,8 @@ class Degraded:
     def capped(self, cap: int, mixture: int) -> tuple[int, int]:
         """What a mixture leaves of a cap at time zero, and the index of its profile if that changes, or -1."""
         left = [*self._mixtures][mixture]
-        changing = Profile(left.since_ns, tuple(_part(cap, value) for value in left.value))
+        # rounded down, but not to nothing, unless nothing is left
+        changing = Profile(left.since_ns, tuple(max(cap * value >> RATIO_BITS, min(1, value)) for value in left.value))
         if changing.steady:
             return changing.value[0], -1
         if changing not in self._profiles:
@@ -84,8 +85,3 @@ def _least(one: Profile, other: Profile) -> Profile:
     """The lower of two profiles at each time."""
     since = sorted({*one.since_ns, *other.since_ns})
     return Profile.of(since, [min(one.at(now), other.at(now)) for now in since])
-
-
-def _part(cap: int, left: int) -> int:
-    """So much of a cap, rounded down; not to nothing, unless nothing is left."""
-    return max(cap * left >> RATIO_BITS, min(1, left))
