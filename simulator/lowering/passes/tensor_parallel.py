@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 
-from ...kernels import Gemm, Kernel, Part, Rowwise, Split
+from ...errors import InvariantBroken
+from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...program.op import AnyOp, Collective, Compute, Purpose
 from ...program.program import Body, Communicator, Program
 
@@ -58,6 +59,8 @@ def _divided(op: AnyOp, tp: int, share: Callable[[Kernel, Split], Kernel]) -> It
     if (op.split in (Split.ROW, Split.LOOKUP) and op.part is Part.FORWARD) or (
         op.split is Split.COLUMN and op.part is Part.INPUT_GRADIENT
     ):
+        if isinstance(op.kernel, Attention):
+            raise InvariantBroken("attention is divided by heads and leaves no partial sums")
         yield _collective(op, Purpose.REDUCE, "all_reduce", op.kernel.result_bytes)
     if op.split is Split.LOSS and op.part is Part.FORWARD:
         rows = op.kernel.rows if isinstance(op.kernel, Rowwise) else 0

@@ -49,8 +49,9 @@ def zero1(program: Program, sharded: ShardedOptimizer) -> Program:
 
 def _scattered(op: AnyOp) -> AnyOp:
     """Reductions of gradients as reduce-scatters."""
-    reduces = isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS
-    return replace(op, kind="reduce_scatter") if reduces else op
+    if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
+        return replace(op, kind="reduce_scatter")
+    return op
 
 
 def _shared_parameters(program: Program, buckets: Buckets, dp: int) -> int:
