@@ -21,9 +21,8 @@ from timing import best
 import simulator as sim
 from simulator.engine import des
 from simulator.engine.compiled import event_loop
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
-from simulator.engine.replay import replay
+from simulator.engine.replay import replay, with_fixed_durations
 from simulator.engine.task import TaskGraph
 from simulator.simulation.assemble import bound_of, program_of
 from simulator.simulation.runnable import RunnableScenario as Scenario

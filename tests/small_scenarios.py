@@ -10,8 +10,8 @@ import numpy as np
 import simulator as sim
 from simulator.binding.bind import Bound
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import Folded, fold, unfolded
+from simulator.engine.replay import with_fixed_durations
 from simulator.engine.skeleton import Skeleton
 from simulator.engine.timeline import Times
 from simulator.simulation.assemble import bound_of, program_of

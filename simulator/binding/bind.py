@@ -19,10 +19,9 @@ from ..program.program import Program, Role
 from ..units import NS_PER_S
 from .collective_policy import CollectivePolicy
 from .communicators import Ground, lay_groups
-from .degraded import Degraded
 from .launches import Host, launched
-from .perturb import Perturbation, profile
-from .templates import write
+from .perturb import Degraded, Perturbation, profile
+from .templates import Writer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -62,14 +61,7 @@ class Site:
     """What launches cost; None launches for nothing."""
 
 
-def bind(
-    program: Program,
-    mesh: Mesh,
-    site: Site,
-    *,
-    gpus: Array | None = None,
-    every_launch: bool = False,
-) -> Bound:
+def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
     """The skeleton of a program at a site. Rank r is GPU r, or `gpus[r]`; perturbed ranks are GPUs.
 
     With `every_launch` no launch is left out, whether anything can ever wait for it or not.
@@ -79,7 +71,7 @@ def bind(
     for p in perturbations:
         if p.rank is not None and not 0 <= p.rank < cluster.gpus:
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
-    written = write(program, site.cost)
+    written = Writer(program, site.cost).written()
     profiles: list[Profile] = []
     speed = _profiled(np.full(cluster.gpus, FULL_SPEED), _by_target(perturbations, "rank"), profiles)[gpus]
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
@@ -105,15 +97,11 @@ def bind(
     if site.host is not None:
         skeleton, labels = launched(skeleton, labels, site.host, every=every_launch)
         families = (*families, gpus[:, None])
-    slim = _without(skeleton, never_binding(cluster.wiring, link_profile, profiles))
+    footprints = skeleton.footprints
+    kept = np.flatnonzero(~never_binding(cluster.wiring, link_profile, profiles)[footprints.idx])
+    fewer = Csr.from_pairs(footprints.row_of[kept], footprints.idx[kept], len(footprints))
+    slim = replace(skeleton, footprints=fewer, footprint_weight=skeleton.footprint_weight[kept])
     return Bound(slim, skeleton, labels, mesh, groups.algorithms, families)
-
-
-def _without(skeleton: Skeleton, dropped: Array) -> Skeleton:
-    """The skeleton without some links in its footprints."""
-    footprints, kept = skeleton.footprints, np.flatnonzero(~dropped[skeleton.footprints.idx])
-    slim = Csr.from_pairs(footprints.row_of[kept], footprints.idx[kept], len(footprints))
-    return replace(skeleton, footprints=slim, footprint_weight=skeleton.footprint_weight[kept])
 
 
 def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
@@ -129,12 +117,8 @@ def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
 
 
 def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:
-    by_target: dict[int, list[Perturbation]] = {}
-    for p in perturbations:
-        target = getattr(p, kind)
-        if target is not None:
-            by_target.setdefault(target, []).append(p)
-    return by_target
+    targets = dict.fromkeys(getattr(p, kind) for p in perturbations)
+    return {at: [p for p in perturbations if getattr(p, kind) == at] for at in targets if at is not None}
 
 
 def _profiled(base: Array, changes: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> Array:

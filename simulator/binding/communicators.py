@@ -23,8 +23,8 @@ from ..plan.mesh import Mesh
 from ..program.program import Communicator
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
-from .degraded import Degraded
 from .mesh_rings import Plans
+from .perturb import Degraded
 from .templates import TRANSFER, Written
 from .uncontended import MOST_WORK, Part, Routed, UncontendedLinks, latency_ns, summed, wire_ns
 

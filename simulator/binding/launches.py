@@ -76,7 +76,8 @@ def launched(skeleton: Skeleton, labels: Sequence[Labels], host: Host, *, every:
     """The skeleton and its labels with a host for every rank. With `every` no launch is left out."""
     blocks = any(bool(names.is_wait.any()) for names in labels)
     roles = [_role(template, names, host, blocks) for template, names in zip(skeleton.templates, labels, strict=True)]
-    earliest = [_earliest(role, speed) for role, speed in zip(roles, _best_speeds(skeleton), strict=True)]
+    best = np.array([max(profile.value) for profile in skeleton.profiles], dtype=np.int64)[skeleton.speed]
+    earliest = [_earliest(role, int(best[skeleton.program == p].max(initial=1))) for p, role in enumerate(roles)]
     _not_before_sent(roles, earliest)
     waiting = [
         np.flatnonzero((role.due_ns > least) | (every & (role.due_ns > ANY_TIME)))
@@ -135,14 +136,11 @@ def _ends(labels: Labels) -> tuple[Array, Array]:
     return sends, receives
 
 
-def _best_speeds(skeleton: Skeleton) -> list[int]:
-    """For each template, the highest speed that a rank of it ever has."""
-    best = np.array([max(profile.value) for profile in skeleton.profiles], dtype=np.int64)[skeleton.speed]
-    return [int(best[skeleton.program == p].max(initial=1)) for p in range(len(skeleton.templates))]
-
-
 def _earliest(role: _Role, speed: int) -> Array:
-    """For each row, a time that it does not start before, whenever it is launched; counted as `due_ns` is."""
+    """For each row, a time that it does not start before, whenever it is launched, counted as `due_ns` is.
+
+    `speed` is the highest that a rank of the role ever has.
+    """
     template, compute = role.template, role.labels.lanes.index(COMPUTE)
     least_ns = np.where(template.slot < 0, -(-(template.solo_ns << SPEED_BITS) // speed), 0)
     earliest = np.where(role.part == 0, 0, ANY_TIME)

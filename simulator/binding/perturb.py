@@ -1,11 +1,19 @@
-"""Perturbations: a rank that computes slower, a link that carries less, always or for a while, as profiles over time."""
+"""Perturbations: a rank that computes slower, a link that carries less, always or for a while, as profiles over time.
+
+A measured collective goes at a rate that no single link explains, and most links have room to spare beside it. Where one of
+the links that it crosses is degraded its library waits for that one, so its rate falls as much as that link's does: the
+cap is scaled by the least of what perturbations leave of its links. Where nothing was measured nothing is
+scaled, as the links limit by themselves. Latency stays as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..engine.task import Profile
+import numpy as np
+
+from ..engine.task import Array, Profile
 from ..units import ns
 
 
@@ -32,3 +40,48 @@ def profile(base: int, perturbations: Sequence[Perturbation]) -> Profile:
                 value *= p.factor
         values.append(round(value))
     return Profile.of(since, values)
+
+
+RATIO_BITS = 40
+"""What is left of a rate counts 2^-40."""
+WHOLE = Profile.constant(1 << RATIO_BITS)
+
+
+class Degraded:
+    """The links with perturbations, and which mixtures of them groups cross, numbered; number 0 is none."""
+
+    def __init__(self, perturbations: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> None:
+        self._left = {link: profile(1 << RATIO_BITS, of) for link, of in perturbations.items()}
+        self._mixtures = {WHOLE: 0}
+        self._profiles = profiles
+        """The skeleton's, to which caps that change with time append theirs."""
+
+    def crossed(self, group: Array, link: Array, groups: int) -> Array:
+        """The mixture of each of so many groups, given the pairs (group, link that it crosses)."""
+        number = np.zeros(groups, dtype=np.int64)
+        if not self._left:
+            return number
+        left: dict[int, Profile] = {}
+        seen = np.isin(link, list(self._left))
+        for of, at in zip(group[seen].tolist(), link[seen].tolist(), strict=True):
+            left[of] = _least(left.get(of, WHOLE), self._left[at])
+        for of, mixture in left.items():
+            number[of] = self._mixtures.setdefault(mixture, len(self._mixtures))
+        return number
+
+    def capped(self, cap: int, mixture: int) -> tuple[int, int]:
+        """What a mixture leaves of a cap at time zero, and the index of its profile if that changes, or -1."""
+        left = [*self._mixtures][mixture]
+        # rounded down, but not to nothing, unless nothing is left
+        changing = Profile(left.since_ns, tuple(max(cap * value >> RATIO_BITS, min(1, value)) for value in left.value))
+        if changing.steady:
+            return changing.value[0], -1
+        if changing not in self._profiles:
+            self._profiles.append(changing)
+        return changing.value[0], self._profiles.index(changing)
+
+
+def _least(one: Profile, other: Profile) -> Profile:
+    """The lower of two profiles at each time."""
+    since = sorted({*one.since_ns, *other.since_ns})
+    return Profile.of(since, [min(one.at(now), other.at(now)) for now in since])

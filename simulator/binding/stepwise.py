@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..collectives import Round, is_pipelined, windows
-from ..engine.expand import Expansion
+from ..engine.skeleton import Expansion
 from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, offsets
 from ..engine.timeline import Times
 from ..program.op import Collective, Transfer

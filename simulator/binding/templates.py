@@ -68,12 +68,9 @@ class Written:
     charges: Charges
 
 
-def write(program: Program, cost: KernelCost) -> Written:
-    """Every role's template."""
-    return _Writer(program, cost).written()
+class Writer:
+    """The program's bodies compiled once, from which `written` makes every role's template."""
 
-
-class _Writer:
     def __init__(self, program: Program, cost: KernelCost) -> None:
         self.program, self.cost, self.charges = program, cost, Charges()
         self.numbers = {name: i for i, name in enumerate(program.communicators)}
@@ -125,11 +122,15 @@ class _Writer:
         lane = lane[np.argsort(row[lane[:, 0]], kind="stable")]
         slot_of = np.full(len(self.numbers) + 1, -1, dtype=np.int64)
         slot_of[[self.numbers[name] for name in slot_names]] = np.arange(len(slot_names))
-        n = int(begins[-1])
+        n, none = int(begins[-1]), np.zeros(0, dtype=np.int64)
+        communicator, solo_ns, charge = (
+            np.concatenate([none, *(getattr(body, name) for body in bodies)])[written]
+            for name in ("communicator", "solo_ns", "charge")
+        )
         template = Template(
-            slot=slot_of[_joined([body.communicator for body in bodies])][written],
-            solo_ns=_joined([body.solo_ns for body in bodies])[written],
-            charge=_joined([body.charge for body in bodies])[written],
+            slot=slot_of[communicator],
+            solo_ns=solo_ns,
+            charge=charge,
             preds=Csr.from_pairs(after[:, 0], after[:, 1], n),
             lanes=Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes)),
         )
@@ -178,16 +179,8 @@ def _turns(steps: tuple[Step, ...], begins: Array) -> Array:
     return turn
 
 
-def _joined(columns: list[Array]) -> Array:
-    return np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
-
-
 def _shifted(pairs: list[Array], begins: Array, columns: tuple[int, ...]) -> Array:
     """Pairs of rows within bodies as rows of the whole template."""
-    if not pairs:
-        return np.zeros((0, 2), dtype=np.int64)
-    joined = np.concatenate(pairs)
-    shift = np.repeat(begins[:-1], [len(p) for p in pairs])
-    for column in columns:
-        joined[:, column] += shift
+    joined = np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs])
+    joined[:, columns] += np.repeat(begins[:-1], [len(p) for p in pairs])[:, None]
     return joined

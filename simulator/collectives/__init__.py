@@ -54,6 +54,12 @@ class Edges:
     def of(cls, source: Array, target: Array, share: float = 1.0) -> Edges:
         return cls(source, target, np.full(len(source), share))
 
+    @classmethod
+    def to_next(cls, n: int) -> Edges:
+        """From each of n members to the next one, and from the last to the first."""
+        member = np.arange(n)
+        return cls.of(member, (member + 1) % n)
+
     @cached_property
     def key(self) -> tuple[bytes, ...]:
         """Equal for equal edges."""

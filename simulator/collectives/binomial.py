@@ -19,10 +19,5 @@ def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
     """The farthest first, so that later rounds stay near."""
     n = len(nodes)
     distances = [1 << bit for bit in reversed(range((n - 1).bit_length()))]
-    return tuple(Round(_from_multiples(n, d), Fraction(1)) for d in distances)
-
-
-def _from_multiples(n: int, distance: int) -> Edges:
-    """From every multiple of twice the distance to the rank at that distance."""
-    source = np.arange(0, n - distance, 2 * distance)
-    return Edges.of(source, source + distance)
+    senders = [np.arange(0, n - d, 2 * d) for d in distances]
+    return tuple(Round(Edges.of(source, source + d), Fraction(1)) for d, source in zip(distances, senders, strict=True))

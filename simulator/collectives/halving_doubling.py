@@ -11,7 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from . import Array, Round
-from ._powers import bits, is_power_of_two, swaps
+from ._groups import bits, is_power_of_two, swaps
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 

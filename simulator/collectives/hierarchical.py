@@ -15,16 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import Array, Round, direct, ring
-from ._nodes import Grid, is_even, layered
+from ._groups import Grid, layered, on_rails
 from ._uneven import Sent, judged, uneven
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
 RINGS = True
-
-
-def takes(kind: str, nodes: Array) -> bool:
-    """Rails need as many ranks in every node."""
-    return is_even(nodes)
+takes = on_rails
 
 
 def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Round, ...]:

@@ -12,19 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-import numpy as np
-
 from . import Array, Edges, Round, ring
-from ._nodes import Rounds, is_even, layered
+from ._groups import Rounds, layered, on_rails
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 PIPELINED = True
 IN_NETWORK = True
-
-
-def takes(kind: str, nodes: Array) -> bool:
-    """Rails need as many ranks in every node."""
-    return is_even(nodes)
+takes = on_rails
 
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
@@ -37,8 +31,7 @@ def through_switch(kind: str) -> Rounds:
 
     def half(_: str, nodes: Array) -> Sequence[Round]:
         n = len(nodes)
-        member = np.arange(n)
         fraction = Fraction(n + 1, 2 * n) if kind == "all_reduce" else Fraction(1)
-        return (Round(Edges.of(member, (member + 1) % n), fraction),) if n > 1 else ()
+        return (Round(Edges.to_next(n), fraction),) if n > 1 else ()
 
     return half

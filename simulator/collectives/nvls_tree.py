@@ -7,17 +7,13 @@ of (k + 1)/k S/B inside nodes and 2S/(kB') on the NICs. Reference: as `nvls` and
 from __future__ import annotations
 
 from . import Array, Round, tree
-from ._nodes import is_even, layered
+from ._groups import layered, on_rails
 from .nvls import through_switch
 
 KINDS = ("all_reduce",)
 PIPELINED = True
 IN_NETWORK = True
-
-
-def takes(kind: str, nodes: Array) -> bool:
-    """Rails need as many ranks in every node."""
-    return is_even(nodes)
+takes = on_rails
 
 
 def alike(kind: str, nodes: Array) -> bool:

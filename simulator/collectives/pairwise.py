@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import Array, Edges, Round
-from ._powers import is_power_of_two
+from ._groups import is_power_of_two
 from ._uneven import judged, uneven
 
 KINDS = ("alltoall",)

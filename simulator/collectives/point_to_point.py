@@ -16,6 +16,5 @@ def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
     if len(nodes) < 2:
         return ()
     if kind == "exchange":
-        member = np.arange(len(nodes))
-        return (Round(Edges.of(member, (member + 1) % len(nodes)), Fraction(1)),)
+        return (Round(Edges.to_next(len(nodes)), Fraction(1)),)
     return (Round(Edges.of(np.array([0]), np.array([1])), Fraction(1)),)

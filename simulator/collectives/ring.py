@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from . import Array, Edges, Round, joined
-from ._nodes import Grid, is_even
+from ._groups import Grid, is_even
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 RINGS = True
@@ -45,7 +45,7 @@ def _rings(nodes: Array) -> list[Edges]:
     member = np.arange(n)
     grid = Grid.of(nodes) if is_even(nodes) else Grid(n, 1)
     if grid.nodes == 1 or grid.per_node == 1:
-        return [Edges.of(member, (member + 1) % n)]
+        return [Edges.to_next(n)]
     k = grid.per_node
     orders = [member // k * k + (member + entry) % k for entry in range(k)]
     return [Edges.of(order, np.roll(order, -1), 1 / k) for order in orders]

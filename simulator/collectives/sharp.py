@@ -11,19 +11,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import numpy as np
-
 from . import Array, Edges, Round, direct
-from ._nodes import is_even, layered
+from ._groups import layered, on_rails
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 PIPELINED = True
 IN_NETWORK = True
-
-
-def takes(kind: str, nodes: Array) -> bool:
-    """Rails need as many ranks in every node."""
-    return is_even(nodes)
+takes = on_rails
 
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
@@ -33,6 +27,4 @@ def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
 
 def _through_fabric(kind: str, nodes: Array) -> tuple[Round, ...]:
     """Each NIC's share, once up and once down. A scatter or a gather fills only one direction: that is not modelled."""
-    n = len(nodes)
-    member = np.arange(n)
-    return (Round(Edges.of(member, (member + 1) % n), Fraction(1)),) if n > 1 else ()
+    return (Round(Edges.to_next(len(nodes)), Fraction(1)),) if len(nodes) > 1 else ()

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from . import Array, Edges, Round, joined, ring
-from ._nodes import Grid, is_even, layered
+from ._groups import Grid, is_even, layered
 
 KINDS = ("all_reduce", "broadcast")
 PIPELINED = True

@@ -14,8 +14,7 @@ from typing import Any
 import simpy
 
 from .deadlock import deadlock
-from .fabric import Fabric
-from .speeds import SpeedSolver
+from .fabric import Fabric, SpeedSolver
 from .task import SPEED_BITS, Profile, TaskGraph
 from .timeline import Times
 

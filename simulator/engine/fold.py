@@ -19,8 +19,7 @@ import numpy as np
 
 from ..errors import InvariantBroken
 from ..hashing import mix
-from .expand import Expansion, expand
-from .skeleton import Skeleton
+from .skeleton import Expansion, Skeleton, expand
 from .task import Array, Csr, offsets
 
 MOST_KEYS = 1 << 40
@@ -87,8 +86,8 @@ def refine(skeleton: Skeleton) -> Partition:
     weight = (skeleton.footprint_weight // max(1, int(np.gcd.reduce(skeleton.footprint_weight)))).astype(np.uint64)
     footprint_of, pattern = footprint // skeleton.patterns, mix((footprint % skeleton.patterns).astype(np.uint64))
     slot_salt = mix(slot.astype(np.uint64) + np.uint64(1))
-    rank = mix(_dense(skeleton.program) * np.uint64(len(skeleton.profiles)) + _dense(skeleton.speed))
-    comm, line = mix(_dense(skeleton.kind)), mix(_dense(skeleton.link_profile))
+    rank = mix((skeleton.program * len(skeleton.profiles) + skeleton.speed).astype(np.uint64))
+    comm, line = (mix(column.astype(np.uint64)) for column in (skeleton.kind, skeleton.link_profile))
     found = (0, 0, 0)
     while True:
         comm = mix(comm)
@@ -120,8 +119,8 @@ def verify(skeleton: Skeleton, partition: Partition) -> None:
         ("links' loads", link, [carried.footprint, carried.weight], carried.link),
     ]
     for what, classes, columns, owner in alike:
-        same = _same_columns(classes, columns) if owner is None else _same_lists(classes, owner, columns)
-        if not same:
+        first = _representatives(classes)[classes]
+        if any((c != c[first]).any() for c in columns) if owner is None else not _same_lists(classes, owner, columns):
             raise InvariantBroken(f"fold: {what} of one class differ")
 
 
@@ -182,11 +181,6 @@ def _carried(skeleton: Skeleton, partition: Partition) -> _Carried:
     return _Carried(key[begins] // n_footprints, key[begins] % n_footprints, weight)
 
 
-def _same_columns(classes: Array, columns: list[Array]) -> bool:
-    first = _representatives(classes)[classes]
-    return all(bool((column == column[first]).all()) for column in columns)
-
-
 def _same_lists(classes: Array, owner: Array, columns: list[Array]) -> bool:
     """Whether owners of one class have equal lists of entries, as multisets of the columns' values."""
     counts = np.bincount(owner, minlength=len(classes))
@@ -233,14 +227,7 @@ def _count(colours: Array) -> int:
 
 
 def _run_starts(ordered: Array) -> Array:
-    if not len(ordered):
-        return np.zeros(0, dtype=np.int64)
-    return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-
-
-def _dense(column: Array) -> Array:
-    dense: Array = column.astype(np.uint64)
-    return dense
+    return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])
 
 
 def _sums(rows: Array, values: Array, n: int) -> Array:

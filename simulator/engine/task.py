@@ -161,8 +161,7 @@ class TaskGraph:
     def changing_speed(self) -> Array:
         """For each speed, whether it may change while a task runs."""
         unsteady = np.array([not profile.steady for profile in self.profiles], dtype=bool)
-        restless: Array = unsteady[self.speed_profile] if len(self.speed_profile) else np.zeros(0, dtype=bool)
-        return restless
+        return unsteady[self.speed_profile] if len(self.speed_profile) else np.zeros(0, dtype=bool)
 
     @property
     def changing_speed_tasks(self) -> Array:
@@ -213,7 +212,7 @@ class TaskGraph:
 def check(graph: TaskGraph) -> TaskGraph:
     """Raises `InvariantBroken` unless every index points somewhere and every task is on a stream; returns the graph."""
     n = len(graph)
-    on_stream = np.bincount(graph.streams.idx, minlength=n)
+    on_stream, caps = np.bincount(graph.streams.idx, minlength=n), graph.changing_caps.items()
     faults = [
         ("a task is on no stream", bool((on_stream == 0).any())),
         ("a stream or predecessor names a task that does not exist", len(on_stream) > n or _beyond(graph.preds.idx, n)),
@@ -222,7 +221,7 @@ def check(graph: TaskGraph) -> TaskGraph:
         ("a footprint names a link that does not exist", _beyond(graph.footprints.idx, len(graph.link_profile))),
         ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in _sizes(graph))),
         ("a footprint has a weight that is not positive", bool((graph.footprint_weight <= 0).any())),
-        ("a cap is not what its profile begins with", any(_begins_otherwise(graph, *of) for of in graph.changing_caps.items())),
+        ("a cap is not what its profile begins with", any((graph.cap[of] != graph.profiles[i].value[0]).any() for i, of in caps)),
         ("a task has both a speed and a footprint", bool(((graph.speed >= 0) & (graph.footprint >= 0)).any())),
         (
             "the columns differ in length",
@@ -233,10 +232,6 @@ def check(graph: TaskGraph) -> TaskGraph:
         if wrong:
             raise InvariantBroken(f"task graph: {message}")
     return graph
-
-
-def _begins_otherwise(graph: TaskGraph, profile: int, tasks: list[int]) -> bool:
-    return bool((graph.cap[tasks] != graph.profiles[profile].value[0]).any())
 
 
 def _sizes(graph: TaskGraph) -> tuple[Array, ...]:

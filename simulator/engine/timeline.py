@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .expand import Expansion
+from .skeleton import Expansion
 from .task import Array
 
 

@@ -27,7 +27,9 @@ def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Progr
         for number, box in enumerate(boxes):
             for slot in slots_of(box):
                 stage, part = stages[slot.stage], slot.microbatch % layout.shape.splits
-                name = f"{slot.kind} of {_likeness(stage)}" + (f", part {part}" if layout.shape.splits > 1 else "")
+                ends = "embedding, " * stage.embedding, ", head" * stage.head
+                name = f"{slot.kind} of {ends[0]}{stage.layers} layers{ends[1]}"
+                name += f", part {part}" if layout.shape.splits > 1 else ""
                 if name not in bodies:
                     operators = _operators(model, job, stage, shared, layout.shape.splits, part)
                     bodies[name] = _body(slot.kind, framework_kernels(operators, framework))
@@ -39,10 +41,7 @@ def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Progr
 def split_layers(layers: int, layout: Layout) -> Iterator[Stage]:
     """Layers divided over the stages, what is left over one each to the first; embedding and head are not counted."""
     if layers < layout.stages:
-        raise UserError(
-            f"{layers} layers do not fill {layout.stages} stages",
-            hint=f"pp x chunks can be at most {layers}",
-        )
+        raise UserError(f"{layers} layers do not fill {layout.stages} stages", hint=f"pp x chunks can be at most {layers}")
     share, rest = divmod(layers, layout.stages)
     for instance, rank in enumerate(layout.placement):
         number = instance % layout.stages
@@ -54,12 +53,6 @@ def shares_table(model: Model, stages: tuple[Stage, ...]) -> bool:
     """Whether embedding and head are tied and always on one rank, so that it holds their table once."""
     embedded, headed = {s.rank for s in stages if s.embedding}, {s.rank for s in stages if s.head}
     return model.tied_embeddings and embedded == headed
-
-
-def _likeness(stage: Stage) -> str:
-    """What two stages must share to run the same bodies."""
-    ends = "embedding, " * stage.embedding, ", head" * stage.head
-    return f"{ends[0]}{stage.layers} layers{ends[1]}"
 
 
 def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:

@@ -83,10 +83,11 @@ def _merged(ops: Sequence[Layered], fused: Fusion) -> list[Layered]:
     """Operators with those before them that the framework runs in the same kernel."""
     out: list[Layered] = []
     for layer, op in ops:
-        name = _kind(op)
-        absorbed = ((BIAS, DROPOUT) if name == RESIDUAL and fused.bias_dropout_add else ()) + (
-            (BIAS,) if _is_activation(op) and fused.bias_activation else ()
-        )
+        name, absorbed = _kind(op), set[str]()
+        if name == RESIDUAL and fused.bias_dropout_add:
+            absorbed = {BIAS, DROPOUT}
+        elif name.removesuffix(GATED) in ACTIVATIONS and fused.bias_activation:
+            absorbed = {BIAS}
         for i in range(len(out) - 1, -1, -1):
             if _kind(out[i][1]) not in absorbed:
                 break
@@ -100,10 +101,6 @@ def _merged(ops: Sequence[Layered], fused: Fusion) -> list[Layered]:
 
 def _kind(op: BlockOp) -> str:
     return op.forward.op if isinstance(op.forward, Rowwise) else ""
-
-
-def _is_activation(op: BlockOp) -> bool:
-    return _kind(op).removesuffix(GATED) in ACTIVATIONS
 
 
 def _sums(op: BlockOp) -> bool:

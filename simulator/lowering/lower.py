@@ -15,13 +15,11 @@ from .build import build
 from .passes.accumulate import accumulate
 from .passes.blocking import blocking
 from .passes.data_parallel import DataParallel, data_parallel
-from .passes.overlap_tensor import overlap_tensor
 from .passes.pipeline import pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.release import release_activations
 from .passes.repeat import between_norms, repeat
-from .passes.sequence_parallel import sequence_parallel
-from .passes.tensor_parallel import tensor_parallel
+from .passes.tensor_parallel import overlap_tensor, sequence_parallel, tensor_parallel
 from .passes.zero1 import ShardedOptimizer, zero1
 
 VOCABULARY_MULTIPLE = 128

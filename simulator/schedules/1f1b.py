@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..program.slot import Exchange, Shape, Slot
+from ._delayed import one_by_one
 from ._megatron_exchanges import without_interleaving
 
 CHUNKS = 1
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    warm_up = _warm_up(rank, shape)
-    for microbatch in range(warm_up):
-        yield Slot("F", rank, microbatch)
-    for microbatch in range(shape.microbatches - warm_up):
-        yield Slot("F", rank, warm_up + microbatch)
-        yield Slot("B", rank, microbatch)
-    for microbatch in range(shape.microbatches - warm_up, shape.microbatches):
-        yield Slot("B", rank, microbatch)
+    return one_by_one(*_passes(rank, shape), _warm_up(rank, shape))
 
 
 def _warm_up(rank: int, shape: Shape) -> int:
@@ -30,8 +24,12 @@ def _warm_up(rank: int, shape: Shape) -> int:
 
 
 def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:
+    return without_interleaving(*_passes(rank, shape), _warm_up(rank, shape))
+
+
+def _passes(rank: int, shape: Shape) -> tuple[list[Slot], list[Slot]]:
     forward, backward = ([Slot(kind, rank, microbatch) for microbatch in range(shape.microbatches)] for kind in "FB")
-    return without_interleaving(forward, backward, _warm_up(rank, shape))
+    return forward, backward
 
 
 def in_flight(rank: int, shape: Shape) -> int:

@@ -1,4 +1,4 @@
-"""The weave of the zero-bubble schedules: one forward, one input gradient, and a weight gradient that comes later.
+"""Orders of one forward and one backward pass by turns, and the weave of the zero-bubble schedules with W that come later.
 
 Qi et al., arXiv 2401.10241: weight gradients wait for nobody's input and nobody waits for them, so they fill what would be
 bubbles. Schedules of this kind differ in how many forward passes a rank runs first and for how long it delays the weights.
@@ -9,6 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..program.slot import Slot
+
+
+def one_by_one(forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int) -> Iterator[Slot]:
+    """`warm_up` F first, then F and B by turns, then the B that are left."""
+    yield from forward[:warm_up]
+    for i, slot in enumerate(backward):
+        yield from forward[warm_up + i : warm_up + i + 1]
+        yield slot
 
 
 def weave(passes: Sequence[Slot], warm_up: int, delay: int) -> Iterator[Slot]:

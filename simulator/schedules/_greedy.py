@@ -135,16 +135,13 @@ class _Rank:
                 self.order.append(slot)
                 self.running = True
                 if kind == "F":
-                    self._hold(microbatch)
+                    self.free -= 1
+                    self.held[microbatch] += 1
+                    self.due[microbatch] -= 1
                     if not stage:
                         self._enter()
                 return slot
         return None
-
-    def _hold(self, microbatch: int) -> None:
-        self.free -= 1
-        self.held[microbatch] += 1
-        self.due[microbatch] -= 1
 
     def end(self, kind: str, microbatch: int) -> None:
         self.running = False

@@ -7,6 +7,7 @@ is left, so that nothing gets stuck. W fill gaps as in all cost-aware schedules.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
@@ -88,7 +89,7 @@ class Follower:
         """time x ranks + rank: when a rank is free, or what it waits for arrives."""
 
     def outcome(self) -> Outcome | None:
-        """None if the ranks wait for each other."""
+        """The orders and times; None if the ranks wait for each other."""
         ranks, events, count = self.ranks, self.events, len(self.ranks)
         while events:
             now, at = divmod(heappop(events), count)
@@ -146,11 +147,8 @@ class Follower:
 
     def _overtaken(self, rank: _Rank, kind: int) -> int:
         """F of the other chunk that come before this one in the order of cells."""
-        row, cell, at = rank.row[1 - kind], rank.cells[kind], rank.counts[1 - kind]
-        count = 0
-        while row[at + count] < cell:
-            count += 1
-        return count
+        row, at = rank.row[1 - kind], rank.counts[1 - kind]
+        return bisect_left(row, rank.cells[kind], at) - at
 
     def _begin(self, rank: _Rank, now: int) -> None:
         """Notes what a rank has idled before a slot."""
@@ -205,10 +203,6 @@ class Follower:
                 heappush(self.events, arrival * len(self.ranks) + to)
 
 
-def follow(plan: Plan, lengths: Ticks, most_alive: int, manner: Manner) -> Outcome | None:
-    return Follower(plan, lengths, most_alive, manner).outcome()
-
-
 def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Manner]) -> Outcome:
     """The block in cells as its paper draws it, or what is shorter for the durations of the shape.
 
@@ -216,12 +210,12 @@ def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Mann
     """
     lengths, plan = ticks(shape), unrolled(block, shape.ranks, shape.microbatches)
     one = (1,) * shape.stages
-    drawn = follow(plan, Ticks(one, one, one, 0), most_alive, Manner(firm, 0))
+    drawn = Follower(plan, Ticks(one, one, one, 0), most_alive, Manner(firm, 0)).outcome()
     if drawn is None:
         raise InvariantBroken(f"the ranks wait for each other in {block} for {shape}")
     if lengths.even and shape.microbatches >= 2 * shape.ranks - 1:
         return drawn
-    others = (follow(plan, lengths, most_alive, manner) for manner in manners)
+    others = (Follower(plan, lengths, most_alive, manner).outcome() for manner in manners)
     return no_worse(repeated(drawn.orders, lengths), (other for other in others if other))
 
 

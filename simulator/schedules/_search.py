@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from time import monotonic
 from typing import NamedTuple
@@ -224,19 +223,9 @@ def _free(search: Search, first: int, size: int) -> bool:
     found = search.ask(replace(part, lower=search.bound, upper=value), WINDOW_S)
     if not found.words:
         return False
-    before = partial(_cut, starts, words)
-    return search.offer(
-        tuple(
-            word[: before(r, begin)] + found.words[r] + word[before(r, begin) + len(found.words[r]) :]
-            for r, word in enumerate(words)
-        ),
-        "search in windows of time",
-    )
-
-
-def _cut(starts: Table, words: Words, rank: int, time: int) -> int:
-    """Jobs that the rank starts before a time."""
-    return sum(start < time for column in starts[rank] for start in column)
+    before = [sum(start < begin for column in own for start in column) for own in starts]
+    parts = zip(words, before, found.words, strict=True)
+    return search.offer(tuple(word[:at] + new + word[at + len(new) :] for word, at, new in parts), "search in windows of time")
 
 
 def _window(line: Line, words: Words, starts: Table, times: tuple[int, int]) -> solver.Part:
@@ -267,10 +256,11 @@ def _rests(line: Line, words: Words, starts: Table) -> Table:
     rest: Table = [[[0] * line.microbatches for _ in KINDS] for _ in words]
     after = list(line.late)
     left = [[line.microbatches] * 3 for _ in words]
-    turns = sorted(
-        (starts[rank][kind][k], position, rank) for rank, word in enumerate(words) for position, kind, k in _numbered(word)
-    )
-    for _, position, rank in reversed(turns):
+    turns = []
+    for rank, word in enumerate(words):
+        start = [iter(column) for column in starts[rank]]
+        turns += [(next(start[KINDS.index(letter)]), position, rank) for position, letter in enumerate(word)]
+    for _, position, rank in sorted(turns, reverse=True):
         kind = KINDS.index(words[rank][position])
         left[rank][kind] -= 1
         k, target = left[rank][kind], rank + 1 if kind == F else rank - 1
@@ -279,12 +269,3 @@ def _rests(line: Line, words: Words, starts: Table) -> Table:
         after[rank] += line.lengths[kind][rank]
         rest[rank][kind][k] = after[rank]
     return rest
-
-
-def _numbered(word: str) -> Iterator[tuple[int, int, int]]:
-    """(position, kind, microbatch) of each job of a rank."""
-    seen = [0, 0, 0]
-    for position, letter in enumerate(word):
-        kind = KINDS.index(letter)
-        yield position, kind, seen[kind]
-        seen[kind] += 1

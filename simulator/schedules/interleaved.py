@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import OutsideDomain
 from ..program.slot import Exchange, Shape, Slot
+from ._delayed import one_by_one
 from ._megatron_exchanges import with_interleaving, without_interleaving
 
 OPTIONS = ("group",)
@@ -50,13 +51,7 @@ def group_of(shape: Shape) -> int:
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    forward, backward = _forward_and_backward(rank, shape)
-    total, warm_up = len(forward), warm_up_of(rank, shape)
-    yield from forward[:warm_up]
-    for i in range(total - warm_up):
-        yield forward[warm_up + i]
-        yield backward[i]
-    yield from backward[total - warm_up :]
+    return one_by_one(*_forward_and_backward(rank, shape), warm_up_of(rank, shape))
 
 
 def warm_up_of(rank: int, shape: Shape) -> int:
@@ -67,8 +62,10 @@ def warm_up_of(rank: int, shape: Shape) -> int:
 
 
 def _forward_and_backward(rank: int, shape: Shape) -> tuple[list[Slot], list[Slot]]:
-    """A rank's forward slots and its backward slots, each in order."""
-    passes = list(_passes(shape))
+    """A rank's forward slots and its backward slots, each in order: group by group, chunk by chunk."""
+    group = group_of(shape)
+    rounds = [range(first, min(first + group, shape.microbatches)) for first in range(0, shape.microbatches, group)]
+    passes = [(chunk, microbatch) for microbatches in rounds for chunk in range(shape.chunks) for microbatch in microbatches]
     forward = [Slot("F", chunk * shape.ranks + rank, m) for chunk, m in passes]
     backward = [Slot("B", (shape.chunks - 1 - chunk) * shape.ranks + rank, m) for chunk, m in passes]
     return forward, backward
@@ -79,15 +76,6 @@ def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:
     if shape.chunks == 1:
         return without_interleaving(forward, backward, warm_up_of(rank, shape))
     return with_interleaving(rank, shape, forward, backward, warm_up_of(rank, shape))
-
-
-def _passes(shape: Shape) -> Iterator[tuple[int, int]]:
-    """(chunk, microbatch) in the order of the forward passes: group by group, chunk by chunk."""
-    group = group_of(shape)
-    for first in range(0, shape.microbatches, group):
-        for chunk in range(shape.chunks):
-            for microbatch in range(first, min(first + group, shape.microbatches)):
-                yield chunk, microbatch
 
 
 def in_flight(rank: int, shape: Shape) -> int:

@@ -23,9 +23,9 @@ from time import monotonic
 from typing import Any
 
 from ..errors import OutsideDomain
-from ..program.slot import Durations, PerStage, Shape, Slot, looped
+from ..program.slot import Shape, Slot, looped
 from . import _cp_sat, _search, zb_auto
-from ._line import KINDS, Line, Rule, Words
+from ._line import Line, Rule, Words
 
 CHUNKS = 1
 COST_AWARE = True
@@ -72,16 +72,9 @@ def refuse(shape: Shape) -> None:
         raise OutsideDomain(reason, nearest=nearest)
 
 
-def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
+def orders(shape: Shape) -> list[list[Slot]]:
     words = solve(replace(shape, chunks=1)).words
-    return (_slots(rank, word) for rank, word in enumerate(words))
-
-
-def _slots(rank: int, word: str) -> Iterator[Slot]:
-    seen = dict.fromkeys(KINDS, 0)
-    for kind in word:
-        yield Slot(kind, rank, seen[kind])
-        seen[kind] += 1
+    return [[Slot(kind, rank, word.count(kind, 0, at)) for at, kind in enumerate(word)] for rank, word in enumerate(words)]
 
 
 def in_flight(rank: int, shape: Shape) -> int:
@@ -135,8 +128,10 @@ def _others(shape: Shape) -> Iterator[tuple[str, Words]]:
 
 def _line_of(shape: Shape) -> tuple[Line, Fraction]:
     """The shape in whole durations, and their unit: exact for short decimals, else shorter by a unit at most."""
-    lengths, comm = _exact_lengths(shape.durations, shape.ranks)
-    every = [length for kind in lengths for length in kind] + [comm]
+    durations = shape.durations
+    kinds = (durations.forward, durations.input_gradient, durations.weight_gradient)
+    given = [x for kind in kinds for x in (kind if isinstance(kind, tuple) else (kind,) * shape.ranks)]
+    every = [Fraction(str(float(x))) for x in (*given, durations.comm)]  # the decimals that durations are written as
     longest = max(every)
     unit = Fraction(1, lcm(*(length.denominator for length in every)))
     if longest / unit * shape.microbatches * shape.ranks > MOST_EXACT:
@@ -150,14 +145,3 @@ def _line_of(shape: Shape) -> tuple[Line, Fraction]:
     halves = shape.goal.memory_count == "half"
     rule = Rule(_chunks(shape, 2), 2, 1, 1) if halves else Rule(_chunks(shape, 1), 1, 0, 1)
     return Line(shape.microbatches, (f, i, w), whole[-1], rule, late), unit * shared
-
-
-def _exact_lengths(durations: Durations, ranks: int) -> tuple[list[list[Fraction]], Fraction]:
-    """Durations as the decimals that they are written as."""
-
-    def of(duration: PerStage) -> list[Fraction]:
-        given = duration if isinstance(duration, tuple) else (duration,) * ranks
-        return [Fraction(str(float(x))) for x in given]
-
-    kinds = (durations.forward, durations.input_gradient, durations.weight_gradient)
-    return [of(kind) for kind in kinds], Fraction(str(float(durations.comm)))

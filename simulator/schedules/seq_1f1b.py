@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
+from ._delayed import one_by_one
 
 CHUNKS = 1
 OPTIONS = ("splits",)
@@ -28,17 +29,10 @@ def refuse(shape: Shape) -> None:
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    units, warm_up = shape.microbatches, _warm_up(rank, shape)
-    forward = [Slot("F", rank, unit) for unit in range(units)]
-    backward = [Slot("B", rank, first + part) for first in range(0, units, shape.splits) for part in _last_first(shape)]
-    yield from forward[:warm_up]
-    for i in range(units):
-        yield from forward[warm_up + i : warm_up + i + 1]
-        yield backward[i]
-
-
-def _last_first(shape: Shape) -> range:
-    return range(shape.splits - 1, -1, -1)
+    units, last_first = range(shape.microbatches), range(shape.splits - 1, -1, -1)
+    forward = [Slot("F", rank, unit) for unit in units]
+    backward = [Slot("B", rank, first + part) for first in units[:: shape.splits] for part in last_first]
+    return one_by_one(forward, backward, _warm_up(rank, shape))
 
 
 def _warm_up(rank: int, shape: Shape) -> int:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ..program.slot import Shape, Slot, snaked
 from ._building_block import Block, unrolled
 from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
-from ._plan_following import Manner, firm, follow, nowhere, shortest
+from ._plan_following import Follower, Manner, firm, nowhere, shortest
 
 CHUNKS = 2
 COST_AWARE = True
@@ -46,15 +46,13 @@ def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
     if not found:
         return slots(shortest(BLOCK, shape, CHUNKS * shape.ranks, PLANNED))
     best, fills = min(found, key=lambda pair: pair[0].times)
-    if best.span > _work(lengths, shape):
+    busiest = max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks))
+    if best.span > busiest * shape.microbatches:
         tied = (_beaten(lengths, shape, fills._replace(ties=ties)) for ties in TIES)
-        best = no_worse(best, (outcome for outcome in chain(tied, _planned(lengths, shape)) if outcome))
+        plan = unrolled(BLOCK, shape.ranks, shape.microbatches)
+        planned = (Follower(plan, lengths, CHUNKS * shape.ranks, manner).outcome() for manner in PLANNED)
+        best = no_worse(best, (outcome for outcome in chain(tied, planned) if outcome))
     return slots(best)
-
-
-def _work(lengths: Ticks, shape: Shape) -> int:
-    """Work of the busiest rank: no span is shorter."""
-    return max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks)) * shape.microbatches
 
 
 def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome | None:
@@ -72,12 +70,6 @@ def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome | None:
                 return best
             best = again
     return None
-
-
-def _planned(lengths: Ticks, shape: Shape) -> Iterator[Outcome | None]:
-    """The block, carried out by what is ready."""
-    plan = unrolled(BLOCK, shape.ranks, shape.microbatches)
-    return (follow(plan, lengths, CHUNKS * shape.ranks, manner) for manner in PLANNED)
 
 
 class Fills(NamedTuple):

@@ -16,8 +16,8 @@ from ..config import catalog, feasible, shipped_fits
 from ..config.scenario import Perturb, Scenario
 from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..engine import des
-from ..engine.fixed_durations import with_fixed_durations
 from ..engine.fold import fold
+from ..engine.replay import with_fixed_durations
 from ..engine.timeline import Timeline
 from ..fabrics.policy import policy_on
 from ..hardware.cluster import Cluster

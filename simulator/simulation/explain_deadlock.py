@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..engine.deadlock import grid
-from ..engine.expand import Expansion
+from ..engine.skeleton import Expansion
 from ..errors import Deadlock
 from ..program.labels import Labels
 

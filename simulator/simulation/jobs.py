@@ -21,9 +21,9 @@ from ..config import feasible
 from ..config.tenancy import Tenancy, Tenant
 from ..config.unused_fields import unused
 from ..engine import des
-from ..engine.fixed_durations import with_fixed_durations
 from ..engine.fold import fold
 from ..engine.join_skeletons import join_skeletons
+from ..engine.replay import with_fixed_durations
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import UserError

@@ -13,8 +13,8 @@ from ..binding.bind import Bound, Site
 from ..binding.stepwise import stepwise
 from ..config import catalog, feasible, user_code
 from ..config.scenario import Perturb, Scenario
-from ..engine.fixed_durations import with_fixed_durations
 from ..engine.fold import Folded, fold, unfolded
+from ..engine.replay import with_fixed_durations
 from ..engine.timeline import Timeline
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster

@@ -19,8 +19,8 @@ from ..binding.stepwise import Counts, stepwise
 from ..collectives import is_pipelined
 from ..config import by_name, catalog
 from ..costs.collectives.theory import FEWEST_AT_A_SWITCH
-from ..engine.fixed_durations import with_fixed_durations
 from ..engine.fold import fold, unfolded
+from ..engine.replay import with_fixed_durations
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import OutsideDomain, UserError, did_you_mean, either

@@ -11,9 +11,8 @@ import pytest
 import simulator as sim
 from simulator.config import catalog
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold
-from simulator.engine.replay import replay
+from simulator.engine.replay import replay, with_fixed_durations
 from simulator.errors import OutsideDomain, UserError
 from simulator.program.slot import Layout, Shape, Slot, lay_out
 from simulator.testing import check_schedule

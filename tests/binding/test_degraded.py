@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.binding.bind import Bound
-from simulator.binding.degraded import RATIO_BITS
-from simulator.binding.perturb import Perturbation, profile
+from simulator.binding.perturb import RATIO_BITS, Perturbation, profile
 from simulator.engine import des
 from simulator.engine.compiled import event_loop
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, refine, unfolded
+from simulator.engine.replay import with_fixed_durations
 from simulator.engine.task import FULL_SPEED, TaskGraph
 from simulator.errors import UserError
 from simulator.simulation.assemble import bound_of, program_of

@@ -18,10 +18,9 @@ from simulator.binding.launches import Host
 from simulator.binding.stepwise import stepwise
 from simulator.config import feasible
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import Folded, fold, refine, unfolded
 from simulator.engine.join_skeletons import join_skeletons
-from simulator.engine.replay import replay, why_not
+from simulator.engine.replay import replay, why_not, with_fixed_durations
 from simulator.engine.timeline import Timeline, Times
 from simulator.figures.gantt import gantt
 from simulator.figures.trace import events_of

@@ -11,8 +11,8 @@ import simulator as sim
 from simulator.binding.bind import Bound, Site, bind, roles_of_ranks
 from simulator.config import feasible
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
+from simulator.engine.replay import with_fixed_durations
 from simulator.engine.timeline import Timeline
 from simulator.errors import InvariantBroken
 from simulator.kernels import Gemm, Kernel

@@ -17,7 +17,7 @@ from simulator.simulation import choose_engine
 
 pytestmark = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
 SOURCE = """\
-from simulator.engine.machine import compiled
+from simulator.engine.compiled.numba_heap import compiled
 
 @compiled
 def twice(x):

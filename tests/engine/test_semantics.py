@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
+from simulator.engine.replay import with_fixed_durations
 from simulator.engine.task import FULL_SPEED, Profile, TaskGraph
 from simulator.errors import Deadlock
 

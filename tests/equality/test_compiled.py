@@ -12,8 +12,8 @@ from hypothesis import given, settings
 import simulator as sim
 from simulator.engine import des
 from simulator.engine.compiled import event_loop
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
+from simulator.engine.replay import with_fixed_durations
 from simulator.errors import UserError
 from simulator.plan.fidelity import Fidelity
 from simulator.simulation import choose_engine, estimated_effort

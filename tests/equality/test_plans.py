@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import feasible
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold
-from simulator.engine.replay import replay, why_not
+from simulator.engine.replay import replay, why_not, with_fixed_durations
 from simulator.errors import UserError
 from simulator.plan.fidelity import Fidelity
 from simulator.simulation.runnable import RunnableScenario as Scenario

@@ -10,8 +10,8 @@ import simulator as sim
 from simulator.binding.bind import Site, bind
 from simulator.binding.collective_policy import CollectivePolicy
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold
+from simulator.engine.replay import with_fixed_durations
 from simulator.hardware.cluster import Cluster, LinkSpec
 from simulator.kernels import Kernel
 from simulator.plan.mesh import Mesh

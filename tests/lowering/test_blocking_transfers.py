@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.config import catalog, user_code
 from simulator.engine import des
-from simulator.engine.fixed_durations import with_fixed_durations
 from simulator.engine.fold import fold, unfolded
-from simulator.engine.replay import replay
+from simulator.engine.replay import replay, with_fixed_durations
 from simulator.errors import OutsideDomain, UserError
 from simulator.plan.fidelity import Fidelity
 from simulator.program.op import COMPUTE

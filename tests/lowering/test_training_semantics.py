@@ -341,3 +341,16 @@ def test_t6_4_the_weight_gradient_waits_for_the_gather_of_its_kept_input() -> No
             name = f"layer {layer} {product}"
             gathered, computed = one.loc[f"{name}.dgrad.regather"].end_ns, one.loc[f"{name}.dgrad"].end_ns
             assert computed < gathered <= one.loc[f"{name}.wgrad"].start_ns
+
+
+def test_t6_4_a_split_weight_gradient_waits_for_the_gather_of_its_kept_input() -> None:
+    """Without an input gradient beside it the gather is exposed, with overlap or without."""
+    slow = small_cluster(2, gpus_per_node=2, intra_node="NVSwitch 5 GB/s")
+    plan = {"tp": 2, "pp": 2, "dp": 1, "schedule": "zb-h1", "sequence_parallel": True, "overlap": sim.Overlap(tp=True)}
+    rows = frame(run_of(plan, cluster=slow), 0)
+    split = rows[rows.phase == "W"].set_index(["microbatch", "block"])
+    gathers = [(microbatch, name) for microbatch, name in split.index if name.endswith(".regather")]
+    assert gathers
+    for microbatch, name in gathers:
+        gathered = split.loc[(microbatch, name)].end_ns
+        assert gathered <= split.loc[(microbatch, name.removesuffix(".regather"))].start_ns

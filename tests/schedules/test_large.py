@@ -146,7 +146,7 @@ def test_ticks_may_be_as_fine_as_one_likes(ranks: int, microbatches: int, of: tu
     coarse, fine = (Ticks(*((n * each,) * stages for n in of[:3]), of[3] * each) for each in (1, fineness))
     plan = unrolled(zb_v.BLOCK, ranks, microbatches)
     for manner in {*zb_v.PLANNED, *v_half.MANNERS, *v_min.MANNERS}:
-        one, other = (_plan_following.follow(plan, lengths, most_alive, manner) for lengths in (coarse, fine))
+        one, other = (_plan_following.Follower(plan, lengths, most_alive, manner).outcome() for lengths in (coarse, fine))
         assert (one is None) == (other is None)
         if one and other:
             assert other == one._replace(

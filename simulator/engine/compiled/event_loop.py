@@ -2,7 +2,7 @@
 
 Equal to them to the bit, for graphs whose integers fit into 64 bits and whose speeds do not change while a task runs; `why_not`
 gives the reason for any other. numba is the extra `fast`, and takes a while to import: import this where it is needed.
-The flows and their rates are in `compiled_fluid.py`.
+The flows and their rates are in `fluid_rates.py`.
 """
 
 from __future__ import annotations
@@ -92,6 +92,9 @@ def _state_of(graph: TaskGraph) -> State:
     n, streams = len(graph), len(graph.streams)
     after, streams_of = graph.preds.transposed(n), graph.streams.transposed(n)
     has_tail = graph.tail_ns > 0
+    caps = np.zeros(len(graph.profiles) + 1, dtype=np.int64)
+    for index in graph.changing_caps:
+        caps[index] = graph.profiles[index].value[0]
     tasks = records(
         n + 1,
         solo_ns=graph.stretched_ns(),
@@ -119,16 +122,8 @@ def _state_of(graph: TaskGraph) -> State:
         heap(int(has_tail.sum())),
         np.append(NOTHING, np.flatnonzero(has_tail)),
         np.zeros(streams + 1, dtype=np.int64),
-        _caps(graph),
+        caps,
     )
-
-
-def _caps(graph: TaskGraph) -> Array:
-    """The first value of each cap that changes, by the index of its profile."""
-    caps = np.zeros(len(graph.profiles) + 1, dtype=np.int64)
-    for index in graph.changing_caps:
-        caps[index] = graph.profiles[index].value[0]
-    return caps
 
 
 def _changes(graph: TaskGraph) -> Array:

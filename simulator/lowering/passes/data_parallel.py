@@ -139,11 +139,7 @@ def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Bucket
 
 
 def _reduce_as_ready(
-    steps: tuple[Step, ...],
-    program: Program,
-    bodies: dict[str, Body],
-    late: Buckets,
-    plan: DataParallel,
+    steps: tuple[Step, ...], program: Program, bodies: dict[str, Body], late: Buckets, plan: DataParallel
 ) -> tuple[tuple[Step, ...], list[Key]]:
     """The last backward of each stage on this rank exchanged for one that reduces each bucket when it is ready, but late ones."""
     changed = list(steps)

@@ -40,7 +40,9 @@ def pipeline(program: Program, payload_bytes: int) -> Program:
     bodies = dict(program.bodies)
     for name in edges:
         for sends in (True, False):
-            bodies[_end_name(name, sends)] = Body((_end(name, payload_bytes, sends),))
+            end = _end_name(name, sends)
+            op = Transfer(name=end, streams=(name,), communicator=name, payload_bytes=payload_bytes, sends=sends)
+            bodies[end] = Body((op,))
     program = replace(program, bodies=bodies).with_communicators(*(edges[name] for name in sorted(edges)))
     return replace(program, orders=_posted(program, passages))
 
@@ -56,10 +58,6 @@ def _passages(program: Program, rank: int) -> Iterator[_Passage]:
 
 def _end_name(edge: str, sends: bool) -> str:
     return f"{SEND if sends else RECEIVE} {edge}"
-
-
-def _end(edge: str, payload_bytes: int, sends: bool) -> Transfer:
-    return Transfer(name=_end_name(edge, sends), streams=(edge,), communicator=edge, payload_bytes=payload_bytes, sends=sends)
 
 
 def _send(p: _Passage) -> Step:

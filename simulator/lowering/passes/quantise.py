@@ -76,12 +76,9 @@ def weights_cast_before(program: Program) -> Program:
     return program.with_bodies(lambda op: () if op.purpose is Purpose.CAST_CACHED_WEIGHTS else (op,))
 
 
-NO_GEMM = Gemm(0, 0, 0, 0)
-
-
 def _gemm(op: Compute) -> Gemm:
     """The GEMM that an op is, or one of no size."""
-    return op.kernel if isinstance(op.kernel, Gemm) else NO_GEMM
+    return op.kernel if isinstance(op.kernel, Gemm) else Gemm(0, 0, 0, 0)
 
 
 class _Caster:

@@ -24,19 +24,14 @@ def release_activations(program: Program) -> Program:
         forward = {(step.stage, step.microbatch): step.body for step in order if step.phase == "F"}
         for step in order:
             if step.phase in ("B", "W") and bodies[step.body] is program.bodies[step.body]:
-                held = program.bodies[forward[step.stage, step.microbatch]]
-                bodies[step.body] = _releasing(program.bodies[step.body], _held_bytes(held))
+                bodies[step.body] = _releasing(program.bodies[step.body], program.bodies[forward[step.stage, step.microbatch]])
     return replace(program, bodies=bodies)
 
 
-def _held_bytes(body: Body) -> dict[Place, int]:
-    held: dict[Place, int] = {}
-    for place, op in _placed(body.ops):
-        held[place] = held.get(place, 0) + op.held_bytes - op.freed_bytes
-    return held
-
-
-def _releasing(body: Body, held_bytes: dict[Place, int]) -> Body:
+def _releasing(body: Body, forward: Body) -> Body:
+    held_bytes: dict[Place, int] = {}
+    for place, op in _placed(forward.ops):
+        held_bytes[place] = held_bytes.get(place, 0) + op.held_bytes - op.freed_bytes
     last: dict[Place, str] = {}
     for place, op in _placed(reversed(body.ops)):
         if isinstance(op, Compute):

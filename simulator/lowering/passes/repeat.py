@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...program.program import PARAMETERS, Key, Program, Step
+from ...program.program import PARAMETERS, Program, Step
 
 NORM = "norm"
 """The phase of the step in which a rank waits for the gradient norm."""
@@ -29,11 +29,8 @@ def between_norms(program: Program) -> Program:
 def _step_of(iteration: int, step: Step) -> Step:
     if iteration:
         return replace(step, iteration=iteration)
-    return replace(step, after=_without_parameters(step.after), waits=tuple(w for w in step.waits if w[1][0] != PARAMETERS))
-
-
-def _without_parameters(keys: tuple[Key, ...]) -> tuple[Key, ...]:
-    return tuple(key for key in keys if key[0] != PARAMETERS)
+    after = tuple(key for key in step.after if key[0] != PARAMETERS)
+    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS))
 
 
 def _turned(order: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -4,6 +4,16 @@ Each rank of a group holds a share of every matrix. After a row layer (and after
 all-reduced forward; before a column layer the input's gradient is all-reduced backward; the loss over a divided vocabulary
 needs three small all-reduces: the maximum, the sum of exponentials, and the target's logit. Reference: Shoeybi et al.,
 arXiv 1909.08053.
+
+With sequence parallelism each rank keeps only its share of the tokens between the divided layers. Every all-reduce of
+activations becomes a reduce-scatter, and an all-gather stands before each divided region: the same bytes on the wire, norms and
+residuals divided by the group, and activations kept in shares. Backward it is mirrored, and the input of a column layer, kept in
+shares, is gathered once more for its weight gradient. Reference: Korthikanti et al., arXiv 2205.05198.
+
+With overlap the sum of the gradient of a column layer's input runs beside the weight gradient, and the gather of the kept input
+beside the input gradient. So the weight gradient leaves the chain: it waits only for that gather, and what follows waits for the
+sum instead of for it. A split backward pass has no input gradient beside its weight gradients: there each of them follows its
+gather in the chain, as without overlap.
 """
 
 from __future__ import annotations
@@ -13,9 +23,9 @@ from dataclasses import replace
 from functools import cache
 
 from ...errors import InvariantBroken
-from ...kernels import Attention, Kernel, Part, Rowwise, Split
+from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...program.op import AnyOp, Collective, Compute, Purpose
-from ...program.program import Communicator, Program
+from ...program.program import Body, Communicator, Program
 
 TP = Communicator("tp", "tp", ("tp",))
 FP32_BYTES = 4
@@ -49,15 +59,17 @@ def _divided(op: AnyOp, tp: int, share: Callable[[Kernel, Split], Kernel]) -> It
     if (op.split in (Split.ROW, Split.LOOKUP) and op.part is Part.FORWARD) or (
         op.split is Split.COLUMN and op.part is Part.INPUT_GRADIENT
     ):
-        yield collective(op, Purpose.REDUCE, "all_reduce", _summed_bytes(op.kernel))
+        if isinstance(op.kernel, Attention):
+            raise InvariantBroken("attention is divided by heads and leaves no partial sums")
+        yield _collective(op, Purpose.REDUCE, "all_reduce", op.kernel.result_bytes)
     if op.split is Split.LOSS and op.part is Part.FORWARD:
         rows = op.kernel.rows if isinstance(op.kernel, Rowwise) else 0
         for i in range(LOSS_SUMS):
-            agree = collective(op, Purpose.AGREE, "all_reduce", rows * FP32_BYTES)
+            agree = _collective(op, Purpose.AGREE, "all_reduce", rows * FP32_BYTES)
             yield replace(agree, name=f"{agree.name}{i}")
 
 
-def collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> Collective:
+def _collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> Collective:
     """A collective of the tensor-parallel group that stands beside an operator."""
     return Collective(
         name=f"{op.name}.{purpose.value}",
@@ -72,8 +84,73 @@ def collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> Co
     )
 
 
-def _summed_bytes(kernel: Kernel) -> int:
-    """Bytes of what the ranks have partial sums of: tokens x width."""
-    if isinstance(kernel, Attention):
-        raise InvariantBroken("attention is divided by heads and leaves no partial sums")
-    return kernel.result_bytes
+def sequence_parallel(program: Program, tp: int) -> Program:
+    """Divides the tokens between the tensor-parallel regions among the `tp` ranks of each group."""
+    if tp == 1:
+        return program
+
+    def in_shares(body: Body) -> Body:
+        present = {(op.operator, op.part) for op in body.ops}
+        return body.mapped(lambda op: _share(op, tp, present))
+
+    return replace(program, bodies={name: in_shares(body) for name, body in program.bodies.items()})
+
+
+def _share(op: AnyOp, tp: int, present: set[tuple[str, Part]]) -> Iterator[AnyOp]:
+    """An op on one rank's share of the tokens. `present` are the operators of its body, and which parts of them it has."""
+    if isinstance(op, Collective) and op.purpose is Purpose.REDUCE:
+        yield replace(op, kind="reduce_scatter")
+        return
+    if not isinstance(op, Compute):
+        yield op
+        return
+    if op.split is Split.SEQUENCE:
+        yield replace(op, kernel=op.kernel.split(Split.SEQUENCE, tp), held_bytes=op.held_bytes // tp)
+        return
+    gathered = _gathered_bytes(op)
+    if gathered:
+        yield _collective(op, Purpose.GATHER, "all_gather", gathered)
+    kernel = op.kernel
+    if op.split is Split.COLUMN and isinstance(kernel, Gemm):
+        if op.part is Part.INPUT_GRADIENT and (op.operator, Part.WEIGHT_GRADIENT) in present:
+            yield _collective(op, Purpose.REGATHER, "all_gather", kernel.result_bytes)
+        if op.part is Part.WEIGHT_GRADIENT and (op.operator, Part.INPUT_GRADIENT) not in present:
+            yield _collective(op, Purpose.REGATHER, "all_gather", kernel.input_bytes)
+        op = replace(op, held_bytes=op.held_bytes // tp)
+    yield op
+
+
+def _gathered_bytes(op: Compute) -> int:
+    """Bytes that the operator needs whole and finds in shares, or 0: its input forward, its result's gradient backward."""
+    kernel = op.kernel
+    if isinstance(kernel, Gemm):
+        column_forward = op.split is Split.COLUMN and op.part is Part.FORWARD
+        row_backward = op.split is Split.ROW and op.part is Part.INPUT_GRADIENT
+        return kernel.input_bytes if column_forward or row_backward else 0
+    if isinstance(kernel, Rowwise) and op.split is Split.LOOKUP and op.part is Part.WEIGHT_GRADIENT:
+        return kernel.result_bytes
+    return 0
+
+
+def overlap_tensor(program: Program, enabled: bool) -> Program:
+    """Takes weight gradients of column layers, and the gathers that only they need, out of the chain."""
+    if not enabled:
+        return program
+    return replace(program, bodies={name: _loosened(body) for name, body in program.bodies.items()})
+
+
+def _loosened(body: Body) -> Body:
+    gathers = {op.operator: op.name for op in body.ops if op.purpose is Purpose.REGATHER and op.part is Part.INPUT_GRADIENT}
+    passed_on = {op.operator for op in body.ops if op.part is Part.INPUT_GRADIENT}
+
+    def change(op: AnyOp) -> Iterator[AnyOp]:
+        of_column = isinstance(op, Compute) and op.split is Split.COLUMN and op.operator in passed_on
+        if op.name == gathers.get(op.operator):
+            yield replace(op, detached=True)
+        elif of_column and op.part is Part.WEIGHT_GRADIENT:
+            gather = gathers.get(op.operator)
+            yield replace(op, detached=True, after=(gather,) if gather else ())
+        else:
+            yield op
+
+    return body.mapped(change)

@@ -8,7 +8,7 @@ waits for everything. Reference: Rajbhandari et al., arXiv 1910.02054.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...kernels import Part, Rowwise
@@ -30,7 +30,7 @@ class ShardedOptimizer:
 
 def zero1(program: Program, sharded: ShardedOptimizer) -> Program:
     """Divides the optimizer of a data-parallel program among the replicas of each stage."""
-    bodies = {name: body.mapped(_scattered) for name, body in program.bodies.items()}
+    bodies = dict(program.with_bodies(lambda op: (_scattered(op),)).bodies)
     orders = []
     for rank, steps in enumerate(program.orders):
         buckets = parameters_by_stage(program, rank)
@@ -47,11 +47,11 @@ def zero1(program: Program, sharded: ShardedOptimizer) -> Program:
     return replace(program, bodies=bodies, orders=tuple(orders))
 
 
-def _scattered(op: AnyOp) -> Iterator[AnyOp]:
+def _scattered(op: AnyOp) -> AnyOp:
     """Reductions of gradients as reduce-scatters."""
     if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
-        op = replace(op, kind="reduce_scatter")
-    yield op
+        return replace(op, kind="reduce_scatter")
+    return op
 
 
 def _shared_parameters(program: Program, buckets: Buckets, dp: int) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...engine.fabric import Fabric
-from ...engine.fixed_durations import with_fixed_durations
+from ...engine.replay import with_fixed_durations
 from ...engine.task import WEIGHT_BITS, Array, TaskGraph
 from ...engine.timeline import Times
 
