@@ -37,21 +37,10 @@ MARKED_LINKS = 3
 @click.argument("scenario")
 @set_option
 @trust_option
-@click.option(
-    "--top",
-    type=Count(1, 100_000),
-    default=10,
-    show_default=True,
-    help="Limiting links, and busiest links, to list.",
-)
+@click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="Limiting links, and busiest links, to list.")
 @click.option("--link", "name", metavar="SOURCE>TARGET", help="Show the mean rate of this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Intervals of the step for --link.")
-@click.option(
-    "--plot",
-    metavar="FILE",
-    callback=picture_path,
-    help="Draw the cluster, links coloured by utilisation.",
-)
+@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the cluster, links coloured by utilisation.")
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @long_option
 @json_option

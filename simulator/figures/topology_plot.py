@@ -40,11 +40,7 @@ PITCH_IN = 0.42
 
 
 def draw(
-    cluster: Cluster,
-    link_load: Load | None = None,
-    *,
-    title: str | None = None,
-    marked: Mapping[str, Array] | None = None,
+    cluster: Cluster, link_load: Load | None = None, *, title: str | None = None, marked: Mapping[str, Array] | None = None
 ) -> Figure:
     """A matplotlib figure; with `link_load`, the utilisation of links from 0 to 1, a heat map.
 

@@ -31,12 +31,10 @@ from ..escape import Summarised
 from ..lowering.passes.repeat import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
-from . import choose_engine
+from . import choose_engine, memory_check
 from .assemble import layout_of, program_of, site_of
-from .memory_check import memory_of, must_fit
 from .network.shared_links import SharedLink, shared_links
 from .network.traffic import Traffic
-from .notes import of_memory
 from .steady_state import first_kernels, passing
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
@@ -126,10 +124,10 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
     notes: list[str] = []
     placed = _placed(tenancy)
     for job in placed:
-        memory = memory_of(job.tenant.scenario, job.layout)
+        memory = memory_check.memory_of(job.tenant.scenario, job.layout)
         if not allow_oom:
-            must_fit(job.tenant.scenario, memory)
-        notes += [f"{job.tenant.name}: {sentence}" for sentence in of_memory(job.tenant.scenario, memory)]
+            memory_check.must_fit(job.tenant.scenario, memory)
+        notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, memory)]
     alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
     edges = _together(placed, alone_s, limits)
     runs = [

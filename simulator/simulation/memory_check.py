@@ -19,6 +19,9 @@ from ..program.slot import Layout
 from ..units import GIB, show_bytes
 from .assemble import program_of
 
+LEFT_FRACTION = 0.05
+"""Part of a GPU's memory: with less than that left free it is reported as nearly full."""
+
 
 def memory_of(scenario: Scenario, layout: Layout) -> tuple[RankMemory, ...]:
     """What a GPU of every pipeline rank holds when it runs the slots of a layout."""
@@ -70,3 +73,18 @@ def remedies(scenario: Scenario) -> str:
     if scenario.job.microbatch_size > 1:
         ways.append("a smaller microbatch")
     return ", ".join(ways)
+
+
+def is_nearly_full(scenario: Scenario, memory: Sequence[RankMemory]) -> bool:
+    """Whether a plan fits, with less than `LEFT_FRACTION` of the memory left on the fullest GPU."""
+    peak, have = max(rank.total_bytes for rank in memory), scenario.cluster.gpu.memory_bytes
+    return (1 - LEFT_FRACTION) * have < peak <= have
+
+
+def notes(scenario: Scenario, memory: Sequence[RankMemory]) -> list[str]:
+    """A sentence if the memory is nearly full."""
+    if not is_nearly_full(scenario, memory):
+        return []
+    have = scenario.cluster.gpu.memory_bytes
+    left = show_bytes(have - max(rank.total_bytes for rank in memory))
+    return [f"memory is nearly full: {left} of {show_bytes(have)} left on the fullest GPU, less than {LEFT_FRACTION:.0%}"]

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from ..config.unused_fields import unused
 from ..escape import Summarised
 from ..memory.account import RankMemory
-from .costs.collective_costs import collective_costs
-from .costs.kernel_costs import OpCost, kernel_costs
-from .costs.uncertainty import collective_provenance, kernel_provenance, step_interval_s
+from .memory_check import notes
 from .network.link_use import Network, network
-from .notes import notes
+from .op_costs import OpCosts, collective_costs, collective_provenance, kernel_costs, kernel_provenance, step_interval_s
 from .result import Result
 from .summary import summary
 from .timeline_table import TimelineTable
@@ -33,12 +32,12 @@ class Run(Summarised, Result):
         return network(self)
 
     @cached_property
-    def kernel_costs(self) -> list[OpCost]:
+    def kernel_costs(self) -> OpCosts:
         """Every kernel of the step: time, model, provenance and error."""
         return kernel_costs(self)
 
     @cached_property
-    def collective_costs(self) -> list[OpCost]:
+    def collective_costs(self) -> OpCosts:
         """Every collective of the step: uncontended time, source and error."""
         return collective_costs(self)
 
@@ -62,7 +61,7 @@ class Run(Summarised, Result):
     @property
     def notes(self) -> list[str]:
         """What users should know besides the numbers, in sentences: nearly full memory, values without an effect."""
-        return notes(self.scenario, self.memory)
+        return [*notes(self.scenario, self.memory), *unused(self.scenario)]
 
     @property
     def summary(self) -> list[tuple[str, str]]:
