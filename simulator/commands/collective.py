@@ -74,7 +74,7 @@ def command(
     from ..config.trust import Trust
     from ..fabrics.of_cluster import links_of
     from ..fabrics.policy import reducing_networks
-    from ..study.collective_table import collective
+    from ..study.collective import collective
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None

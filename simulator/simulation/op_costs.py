@@ -71,12 +71,11 @@ def kernel_costs(result: Result) -> OpCosts:
                 calls[what] = calls.get(what, 0.0) + times * count
                 ranks.setdefault(what, set()).add(rank)
     rows = []
-    for (name, kernel), count in calls.items():
-        e, n, on = result.prices.estimate(kernel), round(count), spans(ranks[name, kernel])
-        cost = OpCost(
-            name, kernel.shape, n, e.seconds, e.seconds * n, e.model, e.provenance, e.sigma, e.extrapolated, ranks=on
-        )  # fmt: skip
-        rows.append(cost)
+    for (name, kernel), times in calls.items():
+        made, count = result.prices.estimate(kernel), round(times)
+        known = made.model, made.provenance, made.sigma, made.extrapolated
+        on = spans(ranks[name, kernel])
+        rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=on))
     return OpCosts(rows)
 
 

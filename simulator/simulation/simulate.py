@@ -13,6 +13,8 @@ from ..binding.bind import Bound, Site
 from ..binding.stepwise import stepwise
 from ..config import catalog, feasible, user_code
 from ..config.scenario import Perturb, Scenario
+from ..engine.deadlock import grid
+from ..engine.expand import Expansion
 from ..engine.fixed_durations import with_fixed_durations
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.timeline import Timeline
@@ -20,13 +22,13 @@ from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_me
 from ..hardware.cluster import Cluster
 from ..plan.fidelity import Fidelity
 from ..plan.plan import Plan
+from ..program.labels import Labels
 from ..program.program import Program
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import choose_engine, estimated_effort, steady_state
 from .assemble import bound_of, layout_of, prices_of, program_of, site_of
-from .explain_deadlock import explained
 from .memory_check import memory_of, must_fit
 from .run import Run
 
@@ -128,7 +130,7 @@ def _simulated(
     try:
         times, used, reason = choose_engine.run(graph, limits.engine)
     except Deadlock as deadlock:
-        raise explained(deadlock, folded.expansion, bound.labels) from None
+        raise _explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
     why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
     return timeline, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
@@ -159,3 +161,27 @@ def _folding_reason(folded: Folded, why_whole: str) -> str:
     if classes == ranks:
         return f"{classes} classes of {ranks} ranks, because every rank differs"
     return f"{classes} classes of {ranks} ranks, because the others behave alike"
+
+
+def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:
+    """A deadlock in words: which rank is blocked on which stream, at which operation, waiting for which."""
+    rank_of, row_of = expansion.origin
+
+    def of_rank(rank: int) -> Labels:
+        return labels[int(expansion.skeleton.program[rank])]
+
+    def stream_name(stream: int) -> str:
+        rank = int(expansion.stream_rank[stream])
+        return f"rank {rank} {of_rank(rank).lanes[int(expansion.stream_lane[stream])]}"
+
+    def task_name(task: int) -> str:
+        rank, row = int(rank_of[task]), int(row_of[task])
+        names = of_rank(rank)
+        step = names.steps[names.step[row]]
+        where = f" of {step.phase} s{step.stage} m{step.microbatch}" if step.stage >= 0 else ""
+        return f"{names.block(row)}{where} on rank {rank}"
+
+    first = str(deadlock).splitlines()[0]
+    drawn = grid(deadlock.blocked, stream_name, task_name)
+    hint = "the schedule orders the slots of two ranks so that each waits for the other"
+    return Deadlock(f"{first}\n{drawn}", blocked=deadlock.blocked, hint=hint)
