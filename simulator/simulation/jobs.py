@@ -33,8 +33,7 @@ from ..program.slot import Layout
 from ..units import seconds, show_s
 from . import choose_engine, memory_check
 from .assemble import layout_of, program_of, site_of
-from .network.shared_links import SharedLink, shared_links
-from .network.traffic import Traffic
+from .network.traffic import SharedLink, Traffic, shared_links
 from .steady_state import first_kernels, passing
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}

@@ -50,13 +50,13 @@ def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:
         over = most.total_bytes - have
         raise Infeasible(
             f"out of memory: the largest rank needs {show_bytes(most.total_bytes)}, {over / GIB:.1f} GiB more than "
-            f"the {show_bytes(have)} of {scenario.cluster.gpu.name} ({parts(most)})",
+            f"the {show_bytes(have)} of {scenario.cluster.gpu.name} ({_parts(most)})",
             hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway",
             over_bytes=over,
         )
 
 
-def parts(rank: RankMemory) -> str:
+def _parts(rank: RankMemory) -> str:
     """What a rank's memory consists of, in words."""
     state = rank.parameters_bytes + rank.gradients_bytes + rank.optimizer_bytes
     return (

@@ -81,7 +81,7 @@ def simulate_scenario(
 ) -> Run:
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
     began = perf_counter()
-    _must_be_possible(engine, steps)
+    _check_options(engine, steps)
     scenario = with_code(scenario)
     feasible.check(scenario)
     prices = prices_of(scenario)
@@ -94,7 +94,7 @@ def simulate_scenario(
     limits = choose_engine.Limits(engine, long, expect)
     for count in counts:
         program = program_of(scenario, count, layout)
-        _must_be_short(scenario, program, limits, folding=folding)
+        _check_effort(scenario, program, limits, folding=folding)
         bound = bound_of(scenario, program, site)
         timeline, used, reason = _simulated(scenario.fidelity, bound, site, limits, folding=folding)
         growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
@@ -104,18 +104,13 @@ def simulate_scenario(
     raise InvariantBroken("no number of steps was enough to measure one")
 
 
-def _must_be_possible(engine: str, steps: int | None) -> None:
-    """Raises `UserError` for an engine that there is not, or a number of steps that nothing simulates."""
-    if engine not in estimated_effort.ENGINES:
-        raise UserError(
-            f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", estimated_effort.ENGINES)
-        )
-    if steps is not None and (
-        not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= estimated_effort.MOST_STEPS
-    ):
-        raise UserError(
-            f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {estimated_effort.MOST_STEPS}"
-        )
+def _check_options(engine: str, steps: int | None) -> None:
+    """Raises `UserError` for an engine that does not exist, or a number of steps that nothing simulates."""
+    engines, most = estimated_effort.ENGINES, estimated_effort.MOST_STEPS
+    if engine not in engines:
+        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", engines))
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= most):
+        raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {most}")
 
 
 def _simulated(
@@ -144,7 +139,7 @@ def with_code(scenario: Scenario) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
 
 
-def _must_be_short(scenario: Scenario, program: Program, limits: choose_engine.Limits, *, folding: bool) -> None:
+def _check_effort(scenario: Scenario, program: Program, limits: choose_engine.Limits, *, folding: bool) -> None:
     """Raises `UserError` for a run that would take longer than goes without saying, before anything is bound to GPUs."""
     cluster, rows = scenario.cluster, [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
     takes = estimated_effort.of_run(rows, cluster.gpus, folding=folding, by=limits.quickest)
