@@ -31,7 +31,7 @@ from ..escape import Summarised
 from ..lowering.passes.repeat import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
-from . import choose_engine, memory_check
+from . import estimated_effort, memory_check
 from .assemble import layout_of, program_of, site_of
 from .network.traffic import SharedLink, Traffic, shared_links
 from .steady_state import first_kernels, passing
@@ -119,7 +119,7 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
 
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
     """Every job alone, then all of them together."""
-    began, limits = perf_counter(), choose_engine.Limits("des", long)
+    began, limits = perf_counter(), estimated_effort.Limits("des", long)
     notes: list[str] = []
     placed = _placed(tenancy)
     for job in placed:
@@ -139,7 +139,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
 
 
-def _together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: choose_engine.Limits) -> list[_Edges]:
+def _together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: estimated_effort.Limits) -> list[_Edges]:
     """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
     if placed[0].passing:
         return _run([(job, 1) for job in placed], limits)
@@ -201,7 +201,7 @@ def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
     return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
 
 
-def _run(jobs: Sequence[tuple[_Placed, int]], limits: choose_engine.Limits) -> list[_Edges]:
+def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -> list[_Edges]:
     """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
     bounds = [job.bound(steps) for job, steps in jobs]
     first_job, _ = jobs[0]

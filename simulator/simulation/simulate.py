@@ -91,7 +91,7 @@ def simulate_scenario(
     if not allow_oom:
         must_fit(scenario, memory)
     counts = steady_state.to_simulate(scenario, steps)
-    limits = choose_engine.Limits(engine, long, expect)
+    limits = estimated_effort.Limits(engine, long, expect)
     for count in counts:
         program = program_of(scenario, count, layout)
         _check_effort(scenario, program, limits, folding=folding)
@@ -114,7 +114,7 @@ def _check_options(engine: str, steps: int | None) -> None:
 
 
 def _simulated(
-    fidelity: Fidelity, bound: Bound, site: Site, limits: choose_engine.Limits, *, folding: bool
+    fidelity: Fidelity, bound: Bound, site: Site, limits: estimated_effort.Limits, *, folding: bool
 ) -> tuple[Timeline, str, str]:
     """The timeline of a program on a cluster, the engine, and why that one."""
     messages = fidelity.collectives == "stepwise"
@@ -139,7 +139,7 @@ def with_code(scenario: Scenario) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
 
 
-def _check_effort(scenario: Scenario, program: Program, limits: choose_engine.Limits, *, folding: bool) -> None:
+def _check_effort(scenario: Scenario, program: Program, limits: estimated_effort.Limits, *, folding: bool) -> None:
     """Raises `UserError` for a run that would take longer than goes without saying, before anything is bound to GPUs."""
     cluster, rows = scenario.cluster, [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
     takes = estimated_effort.of_run(rows, cluster.gpus, folding=folding, by=limits.quickest)

@@ -197,7 +197,7 @@ def time_collective(
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     _must_serve(site.policy, cluster, bound_as, nodes)
     _must_cut(site.policy, bound_as, nodes, sizes_bytes)
-    limits, needed = choose_engine.Limits(long=long, expect=expect), effort_of(even, cluster, bound_as, nodes, sizes_bytes)
+    limits, needed = estimated_effort.Limits(long=long, expect=expect), effort_of(even, cluster, bound_as, nodes, sizes_bytes)
     limits.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm")
     bound = bound_collective(bound_as, site, sizes_bytes, members)
     timeline = _run(bound, site, fidelity, limits.must_send).rank_times(0)
