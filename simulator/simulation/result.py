@@ -102,8 +102,8 @@ class Result:
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of a measured step."""
-        observed, job, gpus, causes = self.observation, self.scenario.job, self.gpus, self.time_by_cause
-        utilisation, step_s = mfu.measure(observed), observed.step_s
+        observed, job, gpus = self.observation, self.scenario.job, self.gpus
+        utilisation, step_s, causes = mfu.measure(observed), observed.step_s, self.time_by_cause
         return Metrics(
             step_time_s=step_s,
             tokens_per_s=job.tokens / step_s,
