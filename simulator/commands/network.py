@@ -171,8 +171,8 @@ def _limit(kinds: tuple[str, ...]) -> str:
     """Links that limit together: `nic <> leaf` where they do so in both directions."""
     ends = [tuple(kind.split(" > ")) for kind in kinds]
     both = {pair: " <> " if pair[::-1] in ends and pair[0] != pair[1] else " > " for pair in ends}
-    said = [way.join(pair) for pair, way in both.items() if way == " > " or ends.index(pair) < ends.index(pair[::-1])]
-    return ", ".join(said) or "latency"
+    shown = [way.join(pair) for pair, way in both.items() if way == " > " or ends.index(pair) < ends.index(pair[::-1])]
+    return ", ".join(shown) or "latency"
 
 
 def _or_none(waited_s: float) -> str:
@@ -194,6 +194,8 @@ def _longest(network: Network) -> dict[str, Array]:
 
     found = network.waited_links(MARKED_LINKS)
     longest = [one for one in found if 2 * one.waited_s >= found[0].waited_s]
-    links = [network.like(network.cluster.link_named(one.name)) for one in longest]
-    said = [f"{one.name}{f' and {one.alike - 1:,} alike' if one.alike > 1 else ''}, {show_s(one.waited_s)}" for one in longest]
-    return dict(zip(said, links, strict=True))
+    links = {}
+    for one in longest:
+        alike = f" and {one.alike - 1:,} alike" if one.alike > 1 else ""
+        links[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.like(network.cluster.link_named(one.name))
+    return links

@@ -204,6 +204,6 @@ def _called(entry: Entry) -> str:
 
 
 def _place(mine: list[int], i: int) -> str:
-    """The place among the schedules, and by how many places the latency moved it."""
-    moved = mine[0] - mine[i]
-    return f"{mine[i]} ({'↑' if moved > 0 else '↓'}{abs(moved)})" if moved else str(mine[i])
+    """The place among the schedules, and by how many places the latency shifts it."""
+    shift = mine[0] - mine[i]
+    return f"{mine[i]} ({'↑' if shift > 0 else '↓'}{abs(shift)})" if shift else str(mine[i])

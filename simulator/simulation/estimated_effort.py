@@ -5,8 +5,8 @@ and calls, on a shared x86-64 virtual machine (two cores of an Intel Xeon), CPyt
 minute and 3 GB each (2026-11-22); `benchmarks/effort.py` repeats the small ends of the grids. Other machines differ; within a
 factor of three the estimate is meant to hold.
 
-What is estimated to take longer than `MOST_S`, or more memory than `MOST_BYTES`, is refused with the estimate, unless somebody
-asks for it: `--long` on the command line, `long=True` in Python.
+What is estimated to take longer than `MOST_S`, or more memory than `MOST_BYTES`, is refused with the estimate, unless it is
+asked for: `--long` on the command line, `long=True` in Python.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ Expect = Callable[[Effort], None]
 """Called with what work is estimated to take as soon as that is known, so that a progress bar can show how far it is."""
 
 
-def nobody(effort: Effort) -> None:
-    """Shows no bar."""
+def no_progress(effort: Effort) -> None:
+    """Ignores an estimate, where no progress bar is shown."""
 
 
-def check(effort: Effort, what: str, hint: str, *, long: bool, expect: Expect = nobody) -> None:
+def check(effort: Effort, what: str, hint: str, *, long: bool, expect: Expect = no_progress) -> None:
     """Reports what work is estimated to take; raises `UserError` for more than the limits, unless `long` allows it."""
     if not long and (effort.seconds > MOST_S or effort.bytes > MOST_BYTES):
         most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
@@ -170,7 +170,7 @@ class Limits:
 
     engine: str = "auto"
     long: bool = False
-    expect: Expect = nobody
+    expect: Expect = no_progress
 
     @property
     def quickest(self) -> str:

@@ -57,7 +57,7 @@ def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:
 
 
 def _parts(rank: RankMemory) -> str:
-    """What a rank's memory consists of, in words."""
+    """The parts of a rank's memory, as text."""
     state = rank.parameters_bytes + rank.gradients_bytes + rank.optimizer_bytes
     return (
         f"{show_bytes(state)} parameters, gradients and optimizer, {show_bytes(rank.activations_bytes)} activations, "

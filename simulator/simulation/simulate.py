@@ -77,7 +77,7 @@ def simulate_scenario(
     steps: int | None = None,
     allow_oom: bool = False,
     long: bool = False,
-    expect: estimated_effort.Expect = estimated_effort.nobody,
+    expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Run:
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
     began = perf_counter()
@@ -159,7 +159,7 @@ def _folding_reason(folded: Folded, why_whole: str) -> str:
 
 
 def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:
-    """A deadlock in words: which rank is blocked on which stream, at which operation, waiting for which."""
+    """The deadlock with names instead of numbers: which rank is blocked, on which stream, at which operation."""
     rank_of, row_of = expansion.origin
 
     def of_rank(rank: int) -> Labels:

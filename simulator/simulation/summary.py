@@ -57,7 +57,7 @@ def _question(result: Result) -> list[tuple[str, str]]:
 
 
 def _schedule(plan: Plan) -> str:
-    """The schedule, and to which other it comes if nobody said into how many parts it cuts."""
+    """The schedule, and to which other it comes where the plan leaves its number of parts at 1."""
     name = catalog.called(plan.schedule)
     own = not isinstance(plan.schedule, str) or name not in catalog.files("schedules")
     comes_to = {} if own else getattr(catalog.module("schedules", name), "WITH_ONE", {})

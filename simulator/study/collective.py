@@ -134,7 +134,7 @@ class CollectiveTable(Summarised):
 def collective(
     kind: str, cluster: Cluster, sizes_bytes: Sequence[int] = (), *, gpus: int | None = None, nodes: int | None = None,
     algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
-    matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.nobody,
+    matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> CollectiveTable:  # fmt: skip
     """Times a collective by itself, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
 
@@ -176,7 +176,7 @@ def time_collective(
     library: str = NCCL,
     matrix: ArrayLike | None = None,
     long: bool = False,
-    expect: estimated_effort.Expect = estimated_effort.nobody,
+    expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> list[Timed]:
     """How long a collective of a cluster's GPUs (of those given, if any) takes without contention, for each size.
 
@@ -251,10 +251,10 @@ def _must_serve(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Ar
         return
     every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
     able = serving(every, kind, nodes)
-    knows = kind in every[name].KINDS
-    counts = [n for n in range(2, 2 * len(nodes)) if knows and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
+    has_kind = kind in every[name].KINDS
+    counts = [n for n in range(2, 2 * len(nodes)) if has_kind and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
     near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)
-    reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if knows else "")
+    reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if has_kind else "")
     hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
     raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
 
