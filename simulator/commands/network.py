@@ -78,7 +78,10 @@ def command(
         shown = network.waited_links(top), network.busiest(top)
     print_notes(run.notes)
     if plot:
-        _draw(network, plot)
+        from ..figures.gantt import save
+        from ..figures.topology_plot import draw
+
+        save(draw(network.cluster, network.utilisation, marked=_longest(network)), plot)
     if as_json:
         print_json(_record(network, *shown, link, bins))
     else:
@@ -179,13 +182,6 @@ def _or_none(waited_s: float) -> str:
     from ..units import show_s
 
     return show_s(waited_s) if waited_s else "-"
-
-
-def _draw(network: Network, file: str) -> None:
-    from ..figures.gantt import save
-    from ..figures.topology_plot import draw
-
-    save(draw(network.cluster, network.utilisation, marked=_longest(network)), file)
 
 
 def _longest(network: Network) -> dict[str, Array]:

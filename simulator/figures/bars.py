@@ -68,8 +68,10 @@ class Chart:
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     """One row per rank, by default the first rank of every pipeline coordinate, over the training steps that are measured."""
-    several = "several ranks", "ranks=[0, 1]"
-    chosen = _first_ranks(run) if ranks is None else list(must_be(ranks, Iterable, "ranks", *several))
+    if ranks is None:
+        program = run.engine_timeline.expansion.skeleton.program[run.engine_timeline.class_of]
+        ranks = [int(np.flatnonzero(program == p)[0]) for p in range(run.program.ranks)][:MOST_ROWS]
+    chosen = list(must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]"))
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
     m, s, seen = run.metrics, run.scenario, run.observation
@@ -81,11 +83,6 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     shades = 1 + max(stage.chunk for stage in run.program.stages)
     lasts_s = seconds(seen.until_ns - seen.from_ns)
     return Chart(escape.figure(title), "s", rows, lasts_s, shades, since=seen.window.text)
-
-
-def _first_ranks(run: Run) -> list[int]:
-    program = run.engine_timeline.expansion.skeleton.program[run.engine_timeline.class_of]
-    return [int(np.flatnonzero(program == p)[0]) for p in range(run.program.ranks)][:MOST_ROWS]
 
 
 def _row_of_rank(run: Run, rank: int) -> Row:

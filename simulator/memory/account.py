@@ -25,7 +25,7 @@ import numpy as np
 from ..engine.timeline import Timeline
 from ..program.labels import Array, Labels
 from ..program.op import Collective, Compute, Transfer
-from ..program.program import Body, Communicator, Program
+from ..program.program import Body, Program
 from ..program.slot import KINDS, Layout, slots_of
 from ..units import KIB, MIB
 from ..workload.framework import MemoryOverhead
@@ -197,19 +197,14 @@ def connections(program: Program, rank: int, degrees: Mapping[str, int]) -> int:
     used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
     ops = [op for name in used for op in program.bodies[name].ops]
     of_collectives = [program.communicators[op.communicator] for op in ops if isinstance(op, Collective)]
-    groups = dict.fromkeys(_ranks_of(communicator) for communicator in of_collectives)
+    # groups of the same ranks share a communicator of the library
+    groups = {(c.axes, None if c.pipeline is None else frozenset(c.pipeline)) for c in of_collectives}
     in_groups = sum(min(MOST_NEIGHBOURS, _members(*group, degrees) - 1) for group in groups)
     ends = {end for op in ops if isinstance(op, Transfer) for end in program.communicators[op.communicator].pipeline or ()}
     return in_groups + len(ends - {rank})
 
 
-def _ranks_of(communicator: Communicator) -> tuple[tuple[str, ...], frozenset[int] | None]:
-    """What says which ranks a group has: groups of the same ranks share a communicator."""
-    return communicator.axes, None if communicator.pipeline is None else frozenset(communicator.pipeline)
-
-
 def _members(axes: tuple[str, ...], pipeline: frozenset[int] | None, degrees: Mapping[str, int]) -> int:
-    """Ranks of a group."""
     if pipeline is None:
         return prod(degrees[axis] for axis in axes)
     return len(pipeline) * prod(degrees[axis] for axis in axes if axis != "pp")

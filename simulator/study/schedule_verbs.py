@@ -188,12 +188,9 @@ def _shape(schedules: Mapping[str, Any], ranks: int | None, microbatches: int | 
     given = cast("dict[str, Any]", options)
     fields = {field: given.get(field, default) for field, default in DEFAULTS.items()}
     goal = Goal(**{field: given[field] for field in GOALS if field in given})
-    durations = {field: _frozen(given[field]) for field in (*LETTERS, "pair", "comm") if field in given}
+    durations = {field: given[field] for field in (*LETTERS, "pair", "comm") if field in given}
+    durations = {field: tuple(value) if isinstance(value, list) else value for field, value in durations.items()}
     return Shape(**sizes, **fields, durations=Durations(**durations), goal=goal)
-
-
-def _frozen(duration: Any) -> Any:
-    return tuple(duration) if isinstance(duration, list) else duration
 
 
 def _check_durations(shape: Shape, count: int, what: str) -> None:
