@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .simulation.runnable import scenario as scenario
     from .simulation.simulate import simulate as simulate
     from .study.cluster_facts import topology as topology
-    from .study.collective_table import collective as collective
+    from .study.collective import collective as collective
     from .study.flows import flows as flows
     from .study.kernel_time import kernel as kernel
     from .study.schedule_verbs import compare_schedules as compare_schedules
@@ -55,7 +55,7 @@ _WHERE = {
     "Run": "simulation.run",
     "UserError": "errors",
     "cluster": "config.by_name",
-    "collective": "study.collective_table",
+    "collective": "study.collective",
     "compare_schedules": "study.schedule_verbs",
     "flows": "study.flows",
     "framework": "config.by_name",

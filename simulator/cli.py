@@ -49,9 +49,7 @@ class Commands(click.Group):
 
 
 @click.command(
-    cls=Commands,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(__version__, prog_name="trainsim")
 @click.pass_context
@@ -85,7 +83,7 @@ class _Terminated(BaseException):
 
 def _stop_on_signals() -> None:
     """Ends the program in order on the first Ctrl-C or SIGTERM. The second is ignored, as the first is under way; the third ends
-    it at once, should the first be stuck."""
+    it at once, in case the first does not."""
     received: list[int] = []
 
     def stop(number: int, frame: object) -> None:
@@ -142,7 +140,7 @@ def _check_outputs() -> None:
 
 
 def _discard_stdout() -> None:
-    """Discards what is still to be written to stdout, as nobody can read it."""
+    """Discards what is still to be written to stdout, which has no reader."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

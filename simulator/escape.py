@@ -33,8 +33,10 @@ def html(text: str) -> str:
 
 
 def block(title: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values under a title, for a terminal."""
-    return "\n".join([title, *(f"  {terminal(name):<11} {terminal(text)}" for name, text in pairs)])
+    """Names and values under a title, in two columns, for a terminal."""
+    rows = [(terminal(name), terminal(text)) for name, text in pairs]
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
 
 def html_table(pairs: Iterable[tuple[str, str]]) -> str:

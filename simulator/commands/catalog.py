@@ -73,16 +73,9 @@ def _print_gpus(as_json: bool) -> None:
     about = {name: catalog.headline(path) for name, path in catalog.files("gpus").items()}
     gpus = [shipped_fits.gpu(name) for name in about]
     if as_json:
-        facts = [
-            {
-                "memory_bytes": gpu.memory_bytes,
-                "memory_bytes_per_s": gpu.memory_bytes_per_s,
-                "peak_flop_per_s": dict(gpu.peak_flop_per_s),
-                "tdp_w": gpu.tdp_w,
-            }
-            for gpu in gpus
-        ]
-        print_json([{"name": gpu.name, "about": about[gpu.name], **own} for gpu, own in zip(gpus, facts, strict=True)])
+        facts = ("memory_bytes", "memory_bytes_per_s", "peak_flop_per_s", "tdp_w")
+        own = ({name: getattr(gpu, name) for name in facts} | {"peak_flop_per_s": dict(gpu.peak_flop_per_s)} for gpu in gpus)
+        print_json([{"name": gpu.name, "about": about[gpu.name], **known} for gpu, known in zip(gpus, own, strict=True)])
         return
     rows = [
         (
@@ -107,26 +100,21 @@ def _about(kind: str) -> dict[str, str]:
 
 
 def _print_defaults(as_json: bool) -> None:
+    from ..config.cluster_file import ClusterFile
+    from ..fields import keys
     from ..plan.fidelity import Fidelity
     from ..plan.plan import Plan
     from ..workload.framework import Framework
     from ..workload.job import Job
 
     sections = {"plan": Plan(), "job": Job(), "fidelity": Fidelity(), "framework": Framework()}
-    values = {name: _plain(section) for name, section in sections.items()} | {"cluster": _cluster()}
+    usual = {key: spec.default for key, spec in keys(ClusterFile).items() if not spec.required}
+    cluster = {key: _plain(value) for key, value in usual.items() if key not in ("name", *OF_THEIR_SHAPES)}
+    values = {name: _plain(section) for name, section in sections.items()} | {"cluster": cluster}
     if as_json:
         print_json(values)
     else:
         print_pairs((name, AUTOMATIC.get(name) or _written(value)) for name, value in _flat(values))
-
-
-def _cluster() -> dict[str, Any]:
-    """What a cluster's fields are where it does not say."""
-    from ..config.cluster_file import ClusterFile
-    from ..fields import keys
-
-    usual = {key: spec.default for key, spec in keys(ClusterFile).items() if not spec.required}
-    return {key: _plain(value) for key, value in usual.items() if key not in ("name", *OF_THEIR_SHAPES)}
 
 
 def _plain(value: Any) -> Any:

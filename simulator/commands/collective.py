@@ -1,4 +1,4 @@
-"""`trainsim collective`: what nccl-tests would print on a cluster that nobody has bought yet."""
+"""`trainsim collective`: the table that nccl-tests prints, for any cluster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ..plan.fidelity import Collectives
-from ._show import (
-    Count,
-    json_option,
-    long_option,
-    print_json,
-    print_pairs,
-    print_table,
-    progress,
-    say,
-    trust_option,
-)
+from ._show import Count, json_option, long_option, print_json, print_pairs, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
     from ..config.trust import Trust
@@ -69,7 +59,7 @@ def command(
     kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, algorithm: str,
     library: str, fidelity: str, pieces: int | None, matrix: Path | None, trust: bool, long: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv), alone, by size.
+    """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv) without contention, by size.
 
     Sizes and bus bandwidths are counted as nccl-tests counts them: the size of a gather, scatter or all-to-all is that of
     the whole buffer of a rank.
@@ -84,7 +74,7 @@ def command(
     from ..config.trust import Trust
     from ..fabrics.of_cluster import links_of
     from ..fabrics.policy import reducing_networks
-    from ..study.collective_table import collective
+    from ..study.collective import collective
 
     kind = kind.replace("-", "_").lower()
     exchange = _exchange(matrix, kind, gpus) if matrix else None
@@ -112,7 +102,7 @@ def command(
 
 
 def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:
-    """The exchange of a matrix in a file, if nothing else was said that contradicts it."""
+    """The exchange of a matrix in a file, if no other option contradicts it."""
     from click.core import ParameterSource
 
     from ..errors import Fault, UserError, in_one_go

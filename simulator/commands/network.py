@@ -37,21 +37,10 @@ MARKED_LINKS = 3
 @click.argument("scenario")
 @set_option
 @trust_option
-@click.option(
-    "--top",
-    type=Count(1, 100_000),
-    default=10,
-    show_default=True,
-    help="Limiting links, and busiest links, to list.",
-)
+@click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="Limiting links, and busiest links, to list.")
 @click.option("--link", "name", metavar="SOURCE>TARGET", help="Show the mean rate of this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Intervals of the step for --link.")
-@click.option(
-    "--plot",
-    metavar="FILE",
-    callback=picture_path,
-    help="Draw the cluster, links coloured by utilisation.",
-)
+@click.option("--plot", metavar="FILE", callback=picture_path, help="Draw the cluster, links coloured by utilisation.")
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @long_option
 @json_option
@@ -89,7 +78,10 @@ def command(
         shown = network.waited_links(top), network.busiest(top)
     print_notes(run.notes)
     if plot:
-        _draw(network, plot)
+        from ..figures.gantt import save
+        from ..figures.topology_plot import draw
+
+        save(draw(network.cluster, network.utilisation, marked=_longest(network)), plot)
     if as_json:
         print_json(_record(network, *shown, link, bins))
     else:
@@ -182,8 +174,8 @@ def _limit(kinds: tuple[str, ...]) -> str:
     """Links that limit together: `nic <> leaf` where they do so in both directions."""
     ends = [tuple(kind.split(" > ")) for kind in kinds]
     both = {pair: " <> " if pair[::-1] in ends and pair[0] != pair[1] else " > " for pair in ends}
-    said = [way.join(pair) for pair, way in both.items() if way == " > " or ends.index(pair) < ends.index(pair[::-1])]
-    return ", ".join(said) or "latency"
+    shown = [way.join(pair) for pair, way in both.items() if way == " > " or ends.index(pair) < ends.index(pair[::-1])]
+    return ", ".join(shown) or "latency"
 
 
 def _or_none(waited_s: float) -> str:
@@ -192,19 +184,14 @@ def _or_none(waited_s: float) -> str:
     return show_s(waited_s) if waited_s else "-"
 
 
-def _draw(network: Network, file: str) -> None:
-    from ..figures.gantt import save
-    from ..figures.topology_plot import draw
-
-    save(draw(network.cluster, network.utilisation, marked=_longest(network)), file)
-
-
 def _longest(network: Network) -> dict[str, Array]:
     """The links that are waited for at least half as long as any, by their caption."""
     from ..units import show_s
 
     found = network.waited_links(MARKED_LINKS)
     longest = [one for one in found if 2 * one.waited_s >= found[0].waited_s]
-    links = [network.like(network.cluster.link_named(one.name)) for one in longest]
-    said = [f"{one.name}{f' and {one.alike - 1:,} alike' if one.alike > 1 else ''}, {show_s(one.waited_s)}" for one in longest]
-    return dict(zip(said, links, strict=True))
+    links = {}
+    for one in longest:
+        alike = f" and {one.alike - 1:,} alike" if one.alike > 1 else ""
+        links[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.like(network.cluster.link_named(one.name))
+    return links

@@ -42,14 +42,7 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 @set_option
 @trust_option
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
-@click.option(
-    "--no-fold",
-    "folding",
-    is_flag=True,
-    flag_value=False,
-    default=True,
-    help="Simulate ranks that behave alike too.",
-)
+@click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate ranks that behave alike too.")
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
 @click.option("--allow-oom", is_flag=True, help="Simulate a plan that does not fit in memory.")
 @click.option("--gantt", metavar="FILE", callback=picture_path, help="Draw the timeline.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,8 @@ from ._show import (
 )
 
 if TYPE_CHECKING:
-    from ..study.compare_schedules import Entry, Refused
     from ..study.schedule import Evaluation
+    from ..study.schedule_verbs import Comparison, Entry
 
 
 class Durations(click.types.FloatParamType):
@@ -77,20 +77,8 @@ class Durations(click.types.FloatParamType):
     help="How a search counts activations: all held from F to W (fw), or half of them freed at I (half).",
 )
 @click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Seconds for a search.")
-@click.option(
-    "--csv",
-    "csv_file",
-    metavar="FILE",
-    callback=checked_path((".csv",)),
-    help="Write the table for PyTorch.",
-)
-@click.option(
-    "--plot",
-    "plot_file",
-    metavar="FILE",
-    callback=picture_path,
-    help="Draw the schedule as PNG, SVG or PDF.",
-)
+@click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table for PyTorch.")
+@click.option("--plot", "plot_file", metavar="FILE", callback=picture_path, help="Draw the schedule as PNG, SVG or PDF.")
 @long_option
 @json_option
 def command(
@@ -177,21 +165,22 @@ def _several(names: list[str], options: dict[str, Any], plot_file: str | None, a
     if as_json:
         print_json(found.as_dict())
     else:
-        _print_comparison(found.entries, found.places, found.refused)
+        _print_comparison(found)
         if plot_file and found.entries:
             print_pairs([("picture", plot_file)])
 
 
-def _print_comparison(entries: Sequence[Entry], at: list[list[int]], refused: Sequence[Refused]) -> None:
+def _print_comparison(found: Comparison) -> None:
     from ..config import catalog
     from ..study.schedule import crossings
 
+    entries = found.entries
     latencies = [result.durations.comm for result in entries[0].results] if entries else []
     headers = ["schedule", "V"]
     for comm in latencies:
         headers += [f"c = {comm:g}: #", "makespan", "bubble ratio"]
     rows = []
-    for entry, mine in zip(entries, at, strict=True):
+    for entry, mine in zip(entries, found.places, strict=True):
         cells = [_called(entry), str(entry.chunks)]
         for i, result in enumerate(entry.results):
             cells += [_place(mine, i), f"{result.makespan:.6g}", f"{result.bubble_ratio:.2%}"]
@@ -201,7 +190,7 @@ def _print_comparison(entries: Sequence[Entry], at: list[list[int]], refused: Se
         places = range(2, len(headers), 3)
         right = [column for column in range(1, len(headers) + 2) if column not in places]
         print_table([*headers, "activations", "transfers"], rows, right=right)
-    for item in refused:
+    for item in found.refused:
         nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
         say(f"{catalog.called(item.name)} does not apply: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
 
@@ -215,6 +204,6 @@ def _called(entry: Entry) -> str:
 
 
 def _place(mine: list[int], i: int) -> str:
-    """The place among the schedules, and by how many places the latency moved it."""
-    moved = mine[0] - mine[i]
-    return f"{mine[i]} ({'↑' if moved > 0 else '↓'}{abs(moved)})" if moved else str(mine[i])
+    """The place among the schedules, and by how many places the latency shifts it."""
+    shift = mine[0] - mine[i]
+    return f"{mine[i]} ({'↑' if shift > 0 else '↓'}{abs(shift)})" if shift else str(mine[i])

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import escape
 from ..config import catalog
+from ..engine.timeline import Times
 from ..errors import UserError, must_be
+from ..program.labels import Labels
 from ..program.op import Compute
 from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
@@ -18,7 +21,6 @@ from ..units import seconds
 
 SLOTS = ("F", "B", "I", "W")
 MOST_ROWS = 64
-TP, PP, DP = "tp", "pp", "dp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,10 @@ class Chart:
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     """One row per rank, by default the first rank of every pipeline coordinate, over the training steps that are measured."""
-    several = "several ranks", "ranks=[0, 1]"
-    chosen = _first_ranks(run) if ranks is None else list(must_be(ranks, Iterable, "ranks", *several))
+    if ranks is None:
+        program = run.engine_timeline.expansion.skeleton.program[run.engine_timeline.class_of]
+        ranks = [int(np.flatnonzero(program == p)[0]) for p in range(run.program.ranks)][:MOST_ROWS]
+    chosen = list(must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]"))
     if len(chosen) > MOST_ROWS:
         raise UserError(f"{len(chosen)} rows are more than a chart can show", hint=f"choose at most {MOST_ROWS} ranks")
     m, s, seen = run.metrics, run.scenario, run.observation
@@ -81,11 +85,6 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
     return Chart(escape.figure(title), "s", rows, lasts_s, shades, since=seen.window.text)
 
 
-def _first_ranks(run: Run) -> list[int]:
-    program = run.engine_timeline.expansion.skeleton.program[run.engine_timeline.class_of]
-    return [int(np.flatnonzero(program == p)[0]) for p in range(run.program.ranks)][:MOST_ROWS]
-
-
 def _row_of_rank(run: Run, rank: int) -> Row:
     """Slots from the start of their first kernel to the end of their last operation, and communication by axis.
 
@@ -94,10 +93,7 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
     bars: list[Bar] = []
-    first, last = np.full(len(labels.steps), np.iinfo(np.int64).max), np.zeros(len(labels.steps), dtype=np.int64)
-    inside = labels.is_compute | (labels.axis == TP)
-    np.minimum.at(first, labels.step[inside], times.start_ns[inside])
-    np.maximum.at(last, labels.step[inside], times.end_ns[inside])
+    first, last = step_spans_ns(labels, times, labels.is_compute | (labels.axis == "tp"))
     for i, step in enumerate(labels.steps):
         if step.phase in SLOTS and last[i] > first[i]:
             chunk = run.program.stages[step.stage].chunk
@@ -117,6 +113,14 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     stages = [str(stage.number) for stage in run.program.stages if stage.rank == coordinate]
     word = "stage" if len(stages) == 1 else "stages"
     return Row(f"rank {rank} ({word} {', '.join(stages)})", tuple(bars))
+
+
+def step_spans_ns(labels: Labels, times: Times, counted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first start and the last end of the counted rows of each step of a program; the start is huge where there are none."""
+    first, last = np.full(len(labels.steps), np.iinfo(np.int64).max), np.zeros(len(labels.steps), dtype=np.int64)
+    np.minimum.at(first, labels.step[counted], times.start_ns[counted])
+    np.maximum.at(last, labels.step[counted], times.end_ns[counted])
+    return first, last
 
 
 def chart_of_evaluation(result: Evaluation, title: str, *, with_memory: bool = True) -> Chart:

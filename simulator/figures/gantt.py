@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH_IN = 14.0
-FORMATS = (".png", ".svg", ".pdf")
+FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
+"""Endings, and the metadata with dates and versions that are left out, so that equal figures are equal files."""
 MOST_ROWS_IN_ALL = 256
 RASTER_ABOVE = 5_000
 """Bars beyond which a vector file would be slow to open: they are drawn as pixels in it."""
@@ -253,18 +254,10 @@ def _legend(figure: Figure, charts: Sequence[Chart]) -> None:
 
 def save(figure: Figure, path: str | Path) -> None:
     """Writes a figure as PNG, SVG or PDF, by the name's ending."""
-    if Path(path).suffix.lower() not in FORMATS:
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
         raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
     with atomic(path) as temporary:
         data = BytesIO()  # a PDF whose file refuses its bytes is ended once more by matplotlib, and fails in zlib
-        figure.savefig(data, format=Path(path).suffix[1:].lower(), metadata=_undated(Path(path).suffix.lower()))
+        figure.savefig(data, format=suffix[1:], metadata=dict.fromkeys(FORMATS[suffix]))
         temporary.write_bytes(data.getbuffer())
-
-
-def _undated(suffix: str) -> dict[str, None]:
-    """Metadata that leaves out the date and the version, so that equal figures are equal files."""
-    return {
-        ".png": {"Software": None},
-        ".svg": {"Date": None, "Creator": None},
-        ".pdf": {"CreationDate": None, "Producer": None},
-    }[suffix]

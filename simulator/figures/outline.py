@@ -80,8 +80,8 @@ class Outline:
     def _switches(self, kind: str, drawn: int) -> str:
         """The number of switches to buy, and the number in the graph where spraying pools equal ones."""
         count = switches(self.cluster).get(WORDS.get(kind, kind), drawn)
-        said = f"{count:,} {plural(kind, count)}"
-        return said if count == drawn else f"{said} ({drawn:,} to sprayed traffic)"
+        text = f"{count:,} {plural(kind, count)}"
+        return text if count == drawn else f"{text} ({drawn:,} to sprayed traffic)"
 
     def _inside(self, kind: str, each: int) -> str:
         nodes = self.cluster.nodes
@@ -140,8 +140,8 @@ class Outline:
         if self.heat is None or np.isnan(self.heat.load[joint.both]).all():
             return ""
         mean, most = (float(f(self.heat.load[joint.both])) for f in (np.nanmean, np.nanmax))
-        told = most > MUCH * mean and f"{most:.0%}" != f"{mean:.0%}"
-        return f", {mean:.0%} used" + (f", at most {most:.0%}" if told else "")
+        differs = most > MUCH * mean and f"{most:.0%}" != f"{mean:.0%}"
+        return f", {mean:.0%} used" + (f", at most {most:.0%}" if differs else "")
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def inside_places(cluster: Cluster) -> tuple[Array, Array, float, float]:
 
 
 def _gpu_places(cluster: Cluster) -> Array:
-    """The GPUs of a node: in rows above what joins them, or so that the links between them can be told apart."""
+    """The GPUs of a node: in rows above what joins them, or so that the links between them can be distinguished."""
     n, kind = cluster.gpus_per_node, cluster.inside_name
     number = np.arange(n)
     if kind == "cube-mesh":

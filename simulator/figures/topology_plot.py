@@ -40,11 +40,7 @@ PITCH_IN = 0.42
 
 
 def draw(
-    cluster: Cluster,
-    link_load: Load | None = None,
-    *,
-    title: str | None = None,
-    marked: Mapping[str, Array] | None = None,
+    cluster: Cluster, link_load: Load | None = None, *, title: str | None = None, marked: Mapping[str, Array] | None = None
 ) -> Figure:
     """A matplotlib figure; with `link_load`, the utilisation of links from 0 to 1, a heat map.
 
@@ -199,7 +195,9 @@ def _paint_links(axes: Axes, cluster: Cluster, at: Places, heat: Heat | None, po
     segments = _segments(cluster, at, 0.0 if heat is None else min(0.1, 1.6 / points))
     if heat is None:
         named = [colour_of(name, CLASSES, i) for i, name in enumerate(wiring.link_classes)]
-        once = np.flatnonzero((wiring.source < wiring.target) | ~_has_twin(wiring.source, wiring.target))
+        count = sum(run.count for run in wiring.vertices)
+        has_twin = np.isin(wiring.source * count + wiring.target, wiring.target * count + wiring.source)
+        once = np.flatnonzero((wiring.source < wiring.target) | ~has_twin)
         colours = [named[int(wiring.link_class[link])] for link in once]
         axes.add_collection(
             LineCollection(
@@ -219,12 +217,6 @@ def _paint_links(axes: Axes, cluster: Cluster, at: Places, heat: Heat | None, po
     paint(order[~marked], heat.colours(heat.load[order[~marked]]), 0.0, 1.0)
     paint(order[marked], MARK, HALO_POINTS, 1.1)
     paint(order[marked], heat.colours(heat.load[order[marked]]), 0.0, 1.2)
-
-
-def _has_twin(source: Array, target: Array) -> Array:
-    """Whether a link has one the other way."""
-    most = int(max(source.max(initial=0), target.max(initial=0))) + 1
-    return np.isin(source * most + target, target * most + source)
 
 
 def _legend(figure: Figure, axes: Axes, cluster: Cluster, heat: Heat | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..files import atomic
 from ..program.op import COMPUTE, Transfer
 from ..simulation.run import Run
 from ..units import NS_PER_US, US_PER_S
+from .bars import step_spans_ns
 
 MOST_EVENTS = 1_000_000
 SLOT_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
@@ -34,10 +35,7 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
     events = 0
     with atomic(path) as temporary:
         zipped = str(path).endswith(".gz")
-        opened = (
-            gzip.open(temporary, "wt", compresslevel=5, encoding="utf-8") if zipped else open(temporary, "w", encoding="utf-8")
-        )
-        with opened as out:
+        with gzip.open(temporary, "wt", 5, "utf-8") if zipped else open(temporary, "w", encoding="utf-8") as out:
             about = {"scenario": run.scenario.as_dict(), "measured": run.observation.window.text}
             out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
             separator = ""
@@ -47,9 +45,8 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
                     separator = ",\n"
                     events += 1
                     if events > MOST_EVENTS:
-                        raise UserError(
-                            "the trace has over a million events", hint="choose fewer ranks: trace(run, path, ranks=[0])"
-                        )
+                        hint = "choose fewer ranks: trace(run, path, ranks=[0])"
+                        raise UserError("the trace has over a million events", hint=hint)
             out.write("\n]}\n")
     return events
 
@@ -111,16 +108,7 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
         if not labels.is_compute[row]:
             args["payload_bytes"] = int(labels.payload_bytes[row])
             args["arrival_us"] = (int(times.arrival_ns[row]) - from_ns) / NS_PER_US
-        yield {
-            "ph": "X",
-            "name": blocks[row],
-            "cat": str(kinds[row]),
-            "pid": rank,
-            "tid": lane,
-            "ts": start / NS_PER_US,
-            "dur": (end - start) / NS_PER_US,
-            "args": args,
-        }
+        yield _slice(blocks[row], str(kinds[row]), (rank, lane), (start, end), args)
         if isinstance(op, Transfer) and int(tasks[row]) in arrows:
             arrow = {
                 "name": "transfer",
@@ -138,26 +126,20 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
 
 def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
     """A slice around the kernels of each slot, on the compute thread."""
-    labels, times = run.labels[coordinate], run.engine_timeline.rank_times(rank)
-    from_ns = run.observation.from_ns
-    rows = np.flatnonzero(labels.is_compute)
-    first = np.full(len(labels.steps), np.iinfo(np.int64).max)
-    last = np.zeros(len(labels.steps), dtype=np.int64)
-    np.minimum.at(first, labels.step[rows], times.start_ns[rows])
-    np.maximum.at(last, labels.step[rows], times.end_ns[rows])
+    labels, from_ns = run.labels[coordinate], run.observation.from_ns
+    first, last = step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)
     for i, step in enumerate(labels.steps):
         if last[i] > first[i] and step.iteration in run.observation.window.iterations:
             name = f"{SLOT_NAMES.get(step.phase, step.phase)} {step.microbatch}" if step.microbatch >= 0 else step.phase
-            yield {
-                "ph": "X",
-                "name": name,
-                "cat": "slot",
-                "pid": rank,
-                "tid": 0,
-                "ts": int(first[i] - from_ns) / NS_PER_US,
-                "dur": int(last[i] - first[i]) / NS_PER_US,
-                "args": {"stage": step.stage, "microbatch": step.microbatch},
-            }
+            args = {"stage": step.stage, "microbatch": step.microbatch}
+            yield _slice(name, "slot", (rank, 0), (int(first[i] - from_ns), int(last[i] - from_ns)), args)
+
+
+def _slice(name: str, kind: str, thread: tuple[int, int], span_ns: tuple[int, int], args: Mapping[str, Any]) -> dict[str, Any]:
+    """An event from when until when, on a thread (process, number)."""
+    (pid, tid), (start, end) = thread, span_ns
+    at = {"pid": pid, "tid": tid, "ts": start / NS_PER_US, "dur": (end - start) / NS_PER_US}
+    return {"ph": "X", "name": name, "cat": kind, **at, "args": args}
 
 
 def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:

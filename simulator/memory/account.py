@@ -5,28 +5,41 @@ Weights and gradients are counted per parameter: weights in the format of activa
 copy and two moments, which ZeRO-1 divides among the replicas. Training in fp32 needs no master copy. Activations are counted
 operation by operation: what each holds from its start, and what it frees at its end. What is taken besides is the framework's
 to say (`MemoryOverhead`); what is not counted is in limits.md.
+
+NCCL keeps buffers for every communicator: for each connection, channel and protocol. A ring or a chain of a tree connects a GPU
+with two neighbours whatever the size of the group, a transfer with its other end. For each connection every channel holds two
+allocations in pages of 2 MiB: what is received through (a buffer for each of the three protocols), and what is sent through.
+Read in NVIDIA/nccl 2.30 (5067397c): computeBuffSizes in src/init.cc, p2pSendSetup and p2pRecvSetup in src/transport/p2p.cc; the
+allocations of 10 and of 2 MiB that follow are those in NVIDIA/nccl#1685.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import NamedTuple
 
 import numpy as np
 
 from ..engine.timeline import Timeline
 from ..program.labels import Array, Labels
-from ..program.op import Compute
+from ..program.op import Collective, Compute, Transfer
 from ..program.program import Body, Program
 from ..program.slot import KINDS, Layout, slots_of
+from ..units import KIB, MIB
 from ..workload.framework import MemoryOverhead
-from .nccl import buffer_bytes
 
 MOMENT_BYTES = 8
 MASTER_BYTES = 4
 FP32_BYTES = 4
+LL_BYTES = 512 * KIB
+"""Low latency: 8 lines of 16 bytes for each of 512 threads, in 8 steps."""
+LL128_BYTES = 120 * 640 * 8 * 8
+"""Low latency in lines of 128 bytes: 120 words of 8 bytes for each of 640 threads, in 8 steps."""
+PAGE_BYTES = 2 * MIB
+"""What memory that other processes map is allocated in (CUDA_IPC_MIN)."""
+MOST_NEIGHBOURS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +183,28 @@ def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, 
     alive = np.cumsum(change[order])
     counted = np.isin(labels.iteration[row[order]], iterations)
     return np.append(0, ns[order][counted]), np.append(static_bytes, static_bytes + alive[counted])
+
+
+def buffer_bytes(program: Program, rank: int, degrees: Mapping[str, int], overhead: MemoryOverhead) -> int:
+    """Bytes of the buffers of all communicators that a pipeline rank uses, on a mesh of these degrees."""
+    received = overhead.nccl_buffer_bytes + LL_BYTES + LL128_BYTES
+    connection = (ceil(received / PAGE_BYTES) + 1) * PAGE_BYTES
+    return connections(program, rank, degrees) * overhead.nccl_channels * connection
+
+
+def connections(program: Program, rank: int, degrees: Mapping[str, int]) -> int:
+    """Neighbours of a pipeline rank's GPU, counted in every group of its collectives and once for all of its transfers."""
+    used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
+    ops = [op for name in used for op in program.bodies[name].ops]
+    of_collectives = [program.communicators[op.communicator] for op in ops if isinstance(op, Collective)]
+    # groups of the same ranks share a communicator of the library
+    groups = {(c.axes, None if c.pipeline is None else frozenset(c.pipeline)) for c in of_collectives}
+    in_groups = sum(min(MOST_NEIGHBOURS, _members(*group, degrees) - 1) for group in groups)
+    ends = {end for op in ops if isinstance(op, Transfer) for end in program.communicators[op.communicator].pipeline or ()}
+    return in_groups + len(ends - {rank})
+
+
+def _members(axes: tuple[str, ...], pipeline: frozenset[int] | None, degrees: Mapping[str, int]) -> int:
+    if pipeline is None:
+        return prod(degrees[axis] for axis in axes)
+    return len(pipeline) * prod(degrees[axis] for axis in axes if axis != "pp")

@@ -37,7 +37,7 @@ class Window:
     steps: int
     """How many training steps they make up: from one gradient norm to the next the ends of two make one."""
     text: str = ""
-    """What is measured, in words."""
+    """A description of what is measured."""
 
     def __repr__(self) -> str:
         return f"Window({self.steps} steps on {len(self.begin_ns):,} classes of ranks: {self.text or 'all of them'})"
@@ -52,7 +52,7 @@ def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = No
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A timeline with its labels, over a window of whole training steps: all of it, unless said otherwise."""
+    """A timeline with its labels, over a window of whole training steps: by default all of it."""
 
     timeline: Timeline
     labels: tuple[Labels, ...]

@@ -115,18 +115,18 @@ def exposed(observed: Observation) -> tuple[Pieces, Array]:
 
 def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
     """The window of every class's compute stream in pieces; with each batch, how the walk got there, or None for own tasks."""
+    rows_of = [observed.compute_rows(which) for which in observed.classes]
     latest = _latest(observed, facts.launch)
     gaps = []
-    for which in observed.classes:
-        rows, tasks = observed.compute_rows(which), observed.timeline.expansion.tasks_of(which)
+    for which, rows in enumerate(rows_of):
+        tasks = observed.timeline.expansion.tasks_of(which)
         start, end = (
             c[tasks[rows]].clip(observed.window.begin_ns[which], observed.window.end_ns[which])
             for c in (observed.timeline.times.start_ns, observed.timeline.times.end_ns)
         )
         yield Pieces(np.full(len(rows), which), tasks[rows], start, end), None
         gaps.append(_gaps(observed, which, latest, rows, start, end))
-    coordinate = observed.pipeline
-    yield from _walk(np.concatenate(gaps), latest, observed.timeline.times.start_ns, facts, coordinate)
+    yield from _walk(np.concatenate(gaps), latest, observed.timeline.times.start_ns, facts, observed.pipeline)
 
 
 def _gaps(observed: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
@@ -150,7 +150,7 @@ def _gaps(observed: Observation, which: int, latest: Array, rows: Array, start: 
 
 def _facts(observed: Observation) -> _TaskFacts:
     """What labels say of each task, by the first rank that takes part in it."""
-    rank_of, row_of = observed.timeline.expansion.origin
+    pipeline, (rank_of, row_of) = observed.pipeline, observed.timeline.expansion.origin
     axis = np.full(len(rank_of), -1)
     optimizing, launch, transfer, norm = (np.zeros(len(rank_of), dtype=bool) for _ in range(4))
     ordered = np.argsort(rank_of, kind="stable")
@@ -165,8 +165,7 @@ def _facts(observed: Observation) -> _TaskFacts:
         norm[tasks] = (labels.phase[rows] == "norm") & ~launch[tasks]
         for place, name in enumerate(observed.axes):
             axis[tasks[labels.axis[rows] == name]] = place
-    coordinate = observed.pipeline[rank_of]
-    return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, (*observed.axes, DP).index(DP))
+    return _TaskFacts(axis, optimizing, launch, transfer, norm, pipeline[rank_of], (*observed.axes, DP).index(DP))
 
 
 def _latest(observed: Observation, is_launch: Array) -> Array:

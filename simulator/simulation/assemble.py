@@ -32,20 +32,17 @@ from ..workload.framework import UNFUSED, Framework
 
 def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
     """The scenario's cluster with what kernels, collectives and launches take there, and its disturbances."""
-    cluster = scenario.cluster
-    return Site(
-        cluster,
-        prices or prices_of(scenario),
-        policy_on(cluster),
-        [_perturbation(p, cluster) for p in scenario.perturb],
-        _host(scenario.framework),
-    )
+    cluster, host = scenario.cluster, _host(scenario.framework)
+    perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
+    return Site(cluster, prices or prices_of(scenario), policy_on(cluster), perturbations, host)
 
 
 def prices_of(scenario: Scenario) -> PricedKernels:
-    """What kernels of the scenario's dtype take on its GPU with its software."""
-    gpu = scenario.cluster.gpu
-    return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), options_of(scenario.framework))
+    """What kernels of the scenario's dtype take on its GPU with its software. What it does not fuse, lowering has split."""
+    gpu, framework = scenario.cluster.gpu, scenario.framework
+    accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
+    software = Options(library="" if framework.attention == UNFUSED else framework.attention, accumulate=accumulates)
+    return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
 
 
 def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
@@ -68,12 +65,6 @@ def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None 
 def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> Bound:
     """The program on the scenario's cluster."""
     return bind(program, feasible.mesh_of(scenario), site or site_of(scenario))
-
-
-def options_of(framework: Framework) -> Options:
-    """What kernel models need to know of the software. What it does not fuse, lowering has split: so nothing is eager here."""
-    accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
-    return Options(library="" if framework.attention == UNFUSED else framework.attention, accumulate=accumulates)
 
 
 def _host(framework: Framework) -> Host | None:

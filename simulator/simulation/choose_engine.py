@@ -1,15 +1,10 @@
-"""Which engine runs a graph, the event loop or what is quicker where it is proven to give the same; and how long it may take."""
+"""Which engine runs a graph, the event loop or what is quicker where it is proven to give the same."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib.util import find_spec
-
-from ..binding.stepwise import Counts
 from ..engine.replay import replay, why_not
 from ..engine.task import TaskGraph
 from ..engine.timeline import Times
-from . import estimated_effort
 
 MANY_TASKS = 500_000
 """From so many on the compiled engine is quicker, although it loads for a second, and compiles for ten on its first use."""
@@ -51,32 +46,3 @@ def _compiled(graph: TaskGraph, reason: str) -> tuple[Times, str, str]:
 
     times, slow = event_loop.simulate(graph), event_loop.why_slow_to_begin()
     return times, "compiled", f"{reason}; it was compiled for this run alone ({slow})" if slow else reason
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a run may take: by which engine, and whether that may be long."""
-
-    engine: str = "auto"
-    long: bool = False
-    expect: estimated_effort.Expect = estimated_effort.nobody
-
-    @property
-    def quickest(self) -> str:
-        """The engine that would run many tasks."""
-        return "compiled" if self.engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
-
-    def must_end(self, tasks: int) -> None:
-        """Raises `UserError` for more tasks than anybody would wait for unasked."""
-        more = "" if self.quickest == "compiled" else "; the compiled engine, with the extra 'fast', takes a third of the time"
-        what, hint = f"{tasks:,} tasks, because too few ranks behave alike,", "fewer GPUs or microbatches, or fewer disturbances"
-        self.check(estimated_effort.of_tasks(tasks, self.quickest), what, hint + more)
-
-    def must_send(self, counts: Counts) -> None:
-        """Raises `UserError` for more messages of stepwise than anybody would wait for unasked."""
-        hint = "fidelity fluid, or fewer GPUs and microbatches"
-        self.check(estimated_effort.of_messages(*counts), f"{counts.messages:,} messages of stepwise", hint)
-
-    def check(self, takes: estimated_effort.Effort, what: str, hint: str) -> None:
-        """Raises `UserError` for work that takes longer than goes without saying, unless it was asked for."""
-        estimated_effort.check(takes, what, hint, long=self.long, expect=self.expect)

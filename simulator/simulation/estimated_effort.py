@@ -5,18 +5,23 @@ and calls, on a shared x86-64 virtual machine (two cores of an Intel Xeon), CPyt
 minute and 3 GB each (2026-11-22); `benchmarks/effort.py` repeats the small ends of the grids. Other machines differ; within a
 factor of three the estimate is meant to hold.
 
-What is estimated to take longer than `MOST_S`, or more memory than `MOST_BYTES`, is refused with the estimate, unless somebody
-asks for it: `--long` on the command line, `long=True` in Python.
+What is estimated to take longer than `MOST_S`, or more memory than `MOST_BYTES`, is refused with the estimate, unless it is
+asked for: `--long` on the command line, `long=True` in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import log2
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..units import GIB, US_PER_S, show_bytes, show_s
+
+if TYPE_CHECKING:
+    from ..binding.stepwise import Counts
 
 ENGINES = ("auto", "des", "replay", "compiled")
 """What may be asked to run a graph of tasks."""
@@ -84,11 +89,11 @@ Expect = Callable[[Effort], None]
 """Called with what work is estimated to take as soon as that is known, so that a progress bar can show how far it is."""
 
 
-def nobody(effort: Effort) -> None:
-    """Shows no bar."""
+def no_progress(effort: Effort) -> None:
+    """Ignores an estimate, where no progress bar is shown."""
 
 
-def check(effort: Effort, what: str, hint: str, *, long: bool, expect: Expect = nobody) -> None:
+def check(effort: Effort, what: str, hint: str, *, long: bool, expect: Expect = no_progress) -> None:
     """Reports what work is estimated to take; raises `UserError` for more than the limits, unless `long` allows it."""
     if not long and (effort.seconds > MOST_S or effort.bytes > MOST_BYTES):
         most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
@@ -157,3 +162,32 @@ def of_flows(routes: Sequence[int], links: int, at_once: int) -> Effort:
 def of_table(rows: int) -> Effort:
     """The predictions of a table's rows."""
     return Effort.of(rows, US_PER_PREDICTION, BYTES_PER_PREDICTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may take: by which engine, and whether that may be long."""
+
+    engine: str = "auto"
+    long: bool = False
+    expect: Expect = no_progress
+
+    @property
+    def quickest(self) -> str:
+        """The engine that would run many tasks."""
+        return "compiled" if self.engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
+
+    def must_end(self, tasks: int) -> None:
+        """Raises `UserError` for more tasks than anybody would wait for unasked."""
+        more = "" if self.quickest == "compiled" else "; the compiled engine, with the extra 'fast', takes a third of the time"
+        what, hint = f"{tasks:,} tasks, because too few ranks behave alike,", "fewer GPUs or microbatches, or fewer disturbances"
+        self.check(of_tasks(tasks, self.quickest), what, hint + more)
+
+    def must_send(self, counts: Counts) -> None:
+        """Raises `UserError` for more messages of stepwise than anybody would wait for unasked."""
+        hint = "fidelity fluid, or fewer GPUs and microbatches"
+        self.check(of_messages(*counts), f"{counts.messages:,} messages of stepwise", hint)
+
+    def check(self, takes: Effort, what: str, hint: str) -> None:
+        """Raises `UserError` for work that takes longer than goes without saying, unless it was asked for."""
+        check(takes, what, hint, long=self.long, expect=self.expect)

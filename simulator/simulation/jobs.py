@@ -31,13 +31,10 @@ from ..escape import Summarised
 from ..lowering.passes.repeat import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
-from . import choose_engine
+from . import estimated_effort, memory_check
 from .assemble import layout_of, program_of, site_of
-from .memory_check import memory_of, must_fit
-from .network.shared_links import SharedLink, shared_links
-from .network.traffic import Traffic
-from .notes import of_memory
-from .steady_state import first_kernels, passing
+from .network.traffic import SharedLink, Traffic, shared_links
+from .steady_state import first_kernels, has_transitions
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
 """Of which whole steps are measured, by how the optimizer waits."""
@@ -96,12 +93,12 @@ class _Placed:
     tenant: Tenant
     site: Site
     layout: Layout
-    passing: bool
+    has_transitions: bool
     """Whether a disturbance begins or ends."""
 
     @property
     def least_steps(self) -> int:
-        return 1 if self.passing else LEAST_STEPS[self.tenant.scenario.plan.optimizer]
+        return 1 if self.has_transitions else LEAST_STEPS[self.tenant.scenario.plan.optimizer]
 
     def bound(self, steps: int) -> Bound:
         """So many steps of the job on its GPUs."""
@@ -112,7 +109,7 @@ class _Placed:
 
 def _placed(tenancy: Tenancy) -> list[_Placed]:
     """The jobs of a cluster, each checked."""
-    placed, begins_or_ends = [], passing(tenancy.perturb)
+    placed, begins_or_ends = [], has_transitions(tenancy.perturb)
     for tenant in tenancy.tenants:
         feasible.check(tenant.scenario)
         site = site_of(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
@@ -122,29 +119,29 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
 
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
     """Every job alone, then all of them together."""
-    began, limits = perf_counter(), choose_engine.Limits("des", long)
+    began, limits = perf_counter(), estimated_effort.Limits("des", long)
     notes: list[str] = []
     placed = _placed(tenancy)
     for job in placed:
-        memory = memory_of(job.tenant.scenario, job.layout)
+        memory = memory_check.memory_of(job.tenant.scenario, job.layout)
         if not allow_oom:
-            must_fit(job.tenant.scenario, memory)
-        notes += [f"{job.tenant.name}: {sentence}" for sentence in of_memory(job.tenant.scenario, memory)]
+            memory_check.must_fit(job.tenant.scenario, memory)
+        notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, memory)]
     alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
-    edges = _together(placed, alone_s, limits)
+    edges = _step_edges_together(placed, alone_s, limits)
     runs = [
         JobRun(job.tenant.name, len(job.tenant.gpus), step_s, alone)
         for job, step_s, alone in zip(placed, _means_s(edges), alone_s, strict=True)
     ]
-    if placed[0].passing:
+    if placed[0].has_transitions:
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
 
 
-def _together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: choose_engine.Limits) -> list[_Edges]:
+def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: estimated_effort.Limits) -> list[_Edges]:
     """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
-    if placed[0].passing:
+    if placed[0].has_transitions:
         return _run([(job, 1) for job in placed], limits)
     lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
     for _ in range(ATTEMPTS):
@@ -153,10 +150,10 @@ def _together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: choos
             for job, step_s in zip(placed, lasts_s, strict=True)
         ]
         if max(steps) > MOST_STEPS:
-            many, few = (placed[steps.index(of)].tenant.name for of in (max(steps), min(steps)))
+            more, fewer = (placed[steps.index(of)].tenant.name for of in (max(steps), min(steps)))
             raise UserError(
-                f"while {few} does one step {many} does so many that more than {MOST_STEPS} had to be simulated",
-                hint=f"a larger batch for {many}, or a smaller one for {few}",
+                f"while {fewer} does one step {more} does so many that more than {MOST_STEPS} had to be simulated",
+                hint=f"a larger batch for {more}, or a smaller one for {fewer}",
             )
         edges = _run(list(zip(placed, steps, strict=True)), limits)
         if all(of.within(*_common_ns(edges)) is not None for of in edges):
@@ -204,7 +201,7 @@ def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
     return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
 
 
-def _run(jobs: Sequence[tuple[_Placed, int]], limits: choose_engine.Limits) -> list[_Edges]:
+def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -> list[_Edges]:
     """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
     bounds = [job.bound(steps) for job, steps in jobs]
     first_job, _ = jobs[0]
@@ -214,7 +211,7 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: choose_engine.Limits) -> l
     timeline = Timeline(times, folded.expansion, folded.class_of)
     found, first = [], 0
     for bound in bounds:
-        found.append((_whole if first_job.passing else _edges)(timeline, bound, first))
+        found.append((_whole if first_job.has_transitions else _edges)(timeline, bound, first))
         first += bound.skeleton.ranks
     return found
 

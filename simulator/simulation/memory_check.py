@@ -19,6 +19,9 @@ from ..program.slot import Layout
 from ..units import GIB, show_bytes
 from .assemble import program_of
 
+LEFT_FRACTION = 0.05
+"""Part of a GPU's memory: with less than that left free it is reported as nearly full."""
+
 
 def memory_of(scenario: Scenario, layout: Layout) -> tuple[RankMemory, ...]:
     """What a GPU of every pipeline rank holds when it runs the slots of a layout."""
@@ -47,14 +50,14 @@ def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:
         over = most.total_bytes - have
         raise Infeasible(
             f"out of memory: the largest rank needs {show_bytes(most.total_bytes)}, {over / GIB:.1f} GiB more than "
-            f"the {show_bytes(have)} of {scenario.cluster.gpu.name} ({parts(most)})",
+            f"the {show_bytes(have)} of {scenario.cluster.gpu.name} ({_parts(most)})",
             hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway",
             over_bytes=over,
         )
 
 
-def parts(rank: RankMemory) -> str:
-    """What a rank's memory consists of, in words."""
+def _parts(rank: RankMemory) -> str:
+    """The parts of a rank's memory, as text."""
     state = rank.parameters_bytes + rank.gradients_bytes + rank.optimizer_bytes
     return (
         f"{show_bytes(state)} parameters, gradients and optimizer, {show_bytes(rank.activations_bytes)} activations, "
@@ -70,3 +73,18 @@ def remedies(scenario: Scenario) -> str:
     if scenario.job.microbatch_size > 1:
         ways.append("a smaller microbatch")
     return ", ".join(ways)
+
+
+def is_nearly_full(scenario: Scenario, memory: Sequence[RankMemory]) -> bool:
+    """Whether a plan fits, with less than `LEFT_FRACTION` of the memory left on the fullest GPU."""
+    peak, have = max(rank.total_bytes for rank in memory), scenario.cluster.gpu.memory_bytes
+    return (1 - LEFT_FRACTION) * have < peak <= have
+
+
+def notes(scenario: Scenario, memory: Sequence[RankMemory]) -> list[str]:
+    """A sentence if the memory is nearly full."""
+    if not is_nearly_full(scenario, memory):
+        return []
+    have = scenario.cluster.gpu.memory_bytes
+    left = show_bytes(have - max(rank.total_bytes for rank in memory))
+    return [f"memory is nearly full: {left} of {show_bytes(have)} left on the fullest GPU, less than {LEFT_FRACTION:.0%}"]

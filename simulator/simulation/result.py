@@ -104,12 +104,12 @@ class Result:
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of a measured step."""
-        observed, job, causes = self.observation, self.scenario.job, self.time_by_cause
-        utilisation, step_s = mfu.measure(observed), observed.step_s
+        observed, job, gpus = self.observation, self.scenario.job, self.gpus
+        utilisation, step_s, causes = mfu.measure(observed), observed.step_s, self.time_by_cause
         return Metrics(
             step_time_s=step_s,
             tokens_per_s=job.tokens / step_s,
-            tokens_per_s_per_gpu=job.tokens / step_s / self.gpus,
+            tokens_per_s_per_gpu=job.tokens / step_s / gpus,
             samples_per_s=job.global_batch / step_s,
             model_tflop_per_s_per_gpu=utilisation.model_flop_per_s_per_gpu / TFLOP,
             mfu=utilisation.mfu,

@@ -12,7 +12,7 @@ from ..config.scenario import Scenario
 from ..config.tenancy import Tenancy
 from ..errors import UserError
 from . import jobs
-from .network.shared_links import SharedLink
+from .network.traffic import SharedLink
 from .run import Run
 from .simulate import simulate_scenario
 

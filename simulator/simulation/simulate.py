@@ -13,20 +13,22 @@ from ..binding.bind import Bound, Site
 from ..binding.stepwise import stepwise
 from ..config import catalog, feasible, user_code
 from ..config.scenario import Perturb, Scenario
+from ..engine.deadlock import grid
 from ..engine.fold import Folded, fold, unfolded
 from ..engine.replay import with_fixed_durations
+from ..engine.skeleton import Expansion
 from ..engine.timeline import Timeline
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.fidelity import Fidelity
 from ..plan.plan import Plan
+from ..program.labels import Labels
 from ..program.program import Program
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import choose_engine, estimated_effort, steady_state
 from .assemble import bound_of, layout_of, prices_of, program_of, site_of
-from .explain_deadlock import explained
 from .memory_check import memory_of, must_fit
 from .run import Run
 
@@ -75,11 +77,11 @@ def simulate_scenario(
     steps: int | None = None,
     allow_oom: bool = False,
     long: bool = False,
-    expect: estimated_effort.Expect = estimated_effort.nobody,
+    expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Run:
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
     began = perf_counter()
-    _must_be_possible(engine, steps)
+    _check_options(engine, steps)
     scenario = with_code(scenario)
     feasible.check(scenario)
     prices = prices_of(scenario)
@@ -89,10 +91,10 @@ def simulate_scenario(
     if not allow_oom:
         must_fit(scenario, memory)
     counts = steady_state.to_simulate(scenario, steps)
-    limits = choose_engine.Limits(engine, long, expect)
+    limits = estimated_effort.Limits(engine, long, expect)
     for count in counts:
         program = program_of(scenario, count, layout)
-        _must_be_short(scenario, program, limits, folding=folding)
+        _check_effort(scenario, program, limits, folding=folding)
         bound = bound_of(scenario, program, site)
         timeline, used, reason = _simulated(scenario.fidelity, bound, site, limits, folding=folding)
         growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
@@ -102,22 +104,17 @@ def simulate_scenario(
     raise InvariantBroken("no number of steps was enough to measure one")
 
 
-def _must_be_possible(engine: str, steps: int | None) -> None:
-    """Raises `UserError` for an engine that there is not, or a number of steps that nothing simulates."""
-    if engine not in estimated_effort.ENGINES:
-        raise UserError(
-            f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", estimated_effort.ENGINES)
-        )
-    if steps is not None and (
-        not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= estimated_effort.MOST_STEPS
-    ):
-        raise UserError(
-            f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {estimated_effort.MOST_STEPS}"
-        )
+def _check_options(engine: str, steps: int | None) -> None:
+    """Raises `UserError` for an engine that does not exist, or a number of steps that nothing simulates."""
+    engines, most = estimated_effort.ENGINES, estimated_effort.MOST_STEPS
+    if engine not in engines:
+        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", engines))
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= most):
+        raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {most}")
 
 
 def _simulated(
-    fidelity: Fidelity, bound: Bound, site: Site, limits: choose_engine.Limits, *, folding: bool
+    fidelity: Fidelity, bound: Bound, site: Site, limits: estimated_effort.Limits, *, folding: bool
 ) -> tuple[Timeline, str, str]:
     """The timeline of a program on a cluster, the engine, and why that one."""
     messages = fidelity.collectives == "stepwise"
@@ -128,7 +125,7 @@ def _simulated(
     try:
         times, used, reason = choose_engine.run(graph, limits.engine)
     except Deadlock as deadlock:
-        raise explained(deadlock, folded.expansion, bound.labels) from None
+        raise _explained(deadlock, folded.expansion, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
     why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
     return timeline, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
@@ -142,7 +139,7 @@ def with_code(scenario: Scenario) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
 
 
-def _must_be_short(scenario: Scenario, program: Program, limits: choose_engine.Limits, *, folding: bool) -> None:
+def _check_effort(scenario: Scenario, program: Program, limits: estimated_effort.Limits, *, folding: bool) -> None:
     """Raises `UserError` for a run that would take longer than goes without saying, before anything is bound to GPUs."""
     cluster, rows = scenario.cluster, [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
     takes = estimated_effort.of_run(rows, cluster.gpus, folding=folding, by=limits.quickest)
@@ -159,3 +156,27 @@ def _folding_reason(folded: Folded, why_whole: str) -> str:
     if classes == ranks:
         return f"{classes} classes of {ranks} ranks, because every rank differs"
     return f"{classes} classes of {ranks} ranks, because the others behave alike"
+
+
+def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:
+    """The deadlock with names instead of numbers: which rank is blocked, on which stream, at which operation."""
+    rank_of, row_of = expansion.origin
+
+    def of_rank(rank: int) -> Labels:
+        return labels[int(expansion.skeleton.program[rank])]
+
+    def stream_name(stream: int) -> str:
+        rank = int(expansion.stream_rank[stream])
+        return f"rank {rank} {of_rank(rank).lanes[int(expansion.stream_lane[stream])]}"
+
+    def task_name(task: int) -> str:
+        rank, row = int(rank_of[task]), int(row_of[task])
+        names = of_rank(rank)
+        step = names.steps[names.step[row]]
+        where = f" of {step.phase} s{step.stage} m{step.microbatch}" if step.stage >= 0 else ""
+        return f"{names.block(row)}{where} on rank {rank}"
+
+    first = str(deadlock).splitlines()[0]
+    drawn = grid(deadlock.blocked, stream_name, task_name)
+    hint = "the schedule orders the slots of two ranks so that each waits for the other"
+    return Deadlock(f"{first}\n{drawn}", blocked=deadlock.blocked, hint=hint)

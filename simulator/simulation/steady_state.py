@@ -31,12 +31,12 @@ def to_simulate(scenario: Scenario, asked: int | None) -> tuple[int | None, ...]
     """How many training steps to simulate; several numbers where the next is only needed if the one before was too few."""
     if asked is not None:
         return (asked,)
-    if passing(scenario.perturb):
+    if has_transitions(scenario.perturb):
         return (1,)
     return GROWING if scenario.plan.optimizer == "post-validated" else (BETWEEN_NORMS,)
 
 
-def passing(perturb: Iterable[Perturb]) -> bool:
+def has_transitions(perturb: Iterable[Perturb]) -> bool:
     """Whether a disturbance begins or ends, so that no training step is like the next."""
     return any(p.from_s > 0 or p.until_s is not None for p in perturb)
 
@@ -51,13 +51,13 @@ def measured(
     if steps is BETWEEN_NORMS:
         return whole(timeline, labels, 1, "from one gradient norm to the next, as in a long run")
     if not may_grow:
-        said = "the first step" if steps == 1 else f"the mean of the first {steps} steps"
-        return whole(timeline, labels, steps, f"{said}, from a standing start to the last arrival")
+        which = "the first step" if steps == 1 else f"the mean of the first {steps} steps"
+        return whole(timeline, labels, steps, f"{which}, from a standing start to the last arrival")
     starts_ns = first_starts_ns(timeline, labels)
     period = repeating(starts_ns)
     if not period and not may_last:
         return None
-    return between_starts(starts_ns, period or LONGEST_PERIOD, _in_words(starts_ns.shape[1], period))
+    return between_starts(starts_ns, period or LONGEST_PERIOD, _description(starts_ns.shape[1], period))
 
 
 def first_starts_ns(timeline: Timeline, labels: tuple[Labels, ...]) -> Array:
@@ -94,7 +94,7 @@ def between_starts(starts_ns: Array, steps: int, text: str = "") -> Window:
     return Window(starts_ns[:, last - steps], starts_ns[:, last], range(last - steps, last), steps, text)
 
 
-def _in_words(simulated: int, period: int) -> str:
+def _description(simulated: int, period: int) -> str:
     if period == 1:
         return f"step {simulated - 1} of steps that run into each other, which is as long as the one before on every rank"
     if period:

@@ -11,8 +11,8 @@ from ..config.unused_fields import unused
 from ..plan.plan import Plan
 from ..units import show_bytes, show_count, show_s
 from ..workload.framework import Framework
-from .costs.uncertainty import provenance_lines
-from .notes import CLOSE_FRACTION, is_nearly_full
+from .memory_check import LEFT_FRACTION, is_nearly_full
+from .op_costs import provenance_lines
 from .result import Result
 
 SHOWN: Mapping[str, Callable[[float], str]] = {"time": show_s, "fraction": "{:.1%}".format, "rate": "{:,.1f}".format}
@@ -61,7 +61,7 @@ def _question(result: Result) -> list[tuple[str, str]]:
 
 
 def _schedule(plan: Plan) -> str:
-    """The schedule, and to which other it comes if nobody said into how many parts it cuts."""
+    """The schedule, and to which other it comes where the plan leaves its number of parts at 1."""
     name = catalog.called(plan.schedule)
     own = not isinstance(plan.schedule, str) or name not in catalog.files("schedules")
     comes_to = {} if own else getattr(catalog.module("schedules", name), "WITH_ONE", {})
@@ -112,7 +112,7 @@ def _memory(result: Result) -> list[tuple[str, str]]:
     most, have = max(result.memory, key=lambda rank: rank.total_bytes), show_bytes(result.scenario.cluster.gpu.memory_bytes)
     verdict = "" if result.fits else ": DOES NOT FIT"
     if is_nearly_full(result.scenario, result.memory):
-        verdict = f": LESS THAN {CLOSE_FRACTION:.0%} LEFT"
+        verdict = f": LESS THAN {LEFT_FRACTION:.0%} LEFT"
     besides = f"{show_bytes(most.overhead_bytes)} of that memory for context, NCCL buffers and fragmentation"
     return [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("overhead", besides)]
 

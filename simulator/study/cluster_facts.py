@@ -1,7 +1,8 @@
-"""A cluster as users look at it: its vertices and links, and what they are worth."""
+"""A cluster as users look at it: its vertices and links, and the rates that they add up to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,14 @@ from ..escape import Summarised
 from ..hardware.cluster import Cluster
 from ..hardware.measure import Way, bisection, diameter, link_classes, switches, ways
 from ..simulation import estimated_effort
-from ..units import show_rate
+from ..units import show_bytes, show_rate, show_s
 
 MOST_LINKS = 2_000_000
 
 
 @dataclass(frozen=True, repr=False)
 class Topology(Summarised):
-    """The vertices and links of a cluster, and what they are worth."""
+    """The vertices and links of a cluster, and the rates that they add up to."""
 
     cluster: Cluster
 
@@ -29,14 +30,20 @@ class Topology(Summarised):
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        cut, across = bisection(self.cluster), diameter(self.cluster)
+        cluster, gpu, vertices = self.cluster, self.cluster.gpu, self.vertices
+        size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
+        cut, across, found, bought = bisection(cluster), diameter(cluster), ways(cluster), switches(cluster)
+        pooled = " (equal switches count as one where traffic is spread evenly)" if _is_pooled(bought, vertices) else ""
         return [
-            ("cluster", f"{self.cluster.name}: {self.cluster.nodes:,} nodes, {self.cluster.gpus:,} {self.cluster.gpu.name}"),
-            ("shape", self.cluster.shape_name),
-            ("vertices", ", ".join(f"{count:,} {kind}" for kind, count in self.vertices.items())),
-            ("links", f"{self.cluster.wiring.links:,}"),
+            ("cluster", f"{cluster.name}: {size}"),
+            ("shape", _shape(cluster)),
+            ("GPU", f"{show_bytes(gpu.memory_bytes)}, {show_rate(gpu.memory_bytes_per_s)}"),
+            *([("switches", _counted(bought))] if bought else []),
+            ("vertices", _counted(vertices) + pooled),
             ("bisection", cut.method if cut.bytes_per_s is None else f"{show_rate(cut.bytes_per_s)} each way ({cut.method})"),
-            ("diameter", f"{across.hops} links"),
+            ("diameter", f"{across.hops} links" + ("" if across.exact else f" (from {across.sources} GPUs)")),
+            ("in a node", _reach([way for way in found if way.inside])),
+            ("across", _reach([way for way in found if not way.inside])),
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -97,3 +104,35 @@ def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> To
     takes = estimated_effort.of_topology(cluster.gpus, listed=listed)
     estimated_effort.check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64", long=long)
     return Topology(cluster)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+
+
+def _is_pooled(bought: Mapping[str, int], vertices: Mapping[str, int]) -> bool:
+    """Whether the graph has other counts of switches than one buys."""
+    in_nodes = ("gpu", "nic", "cpu", "pcie", "nvswitch")
+    return bool(bought) and sorted(bought.values()) != sorted(n for kind, n in vertices.items() if kind not in in_nodes)
+
+
+def _shape(cluster: Cluster) -> str:
+    narrow = f", {cluster.oversubscription:g}:1 oversubscribed" if cluster.oversubscription > 1 else ""
+    hashed = f", flows hashed (seed {cluster.options.routing.seed})" if cluster.options.routing.hashed else ""
+    inside = f" of {cluster.inside_name} nodes" if cluster.inside_name not in (cluster.shape_name, "explicit") else ""
+    return f"{cluster.shape_name}{inside}{narrow}{hashed}"
+
+
+def _reach(found: Sequence[Way]) -> str:
+    """Bandwidth and latency from GPU 0 over some ways."""
+    if not found:
+        return "no other GPU"
+    rate = tuple(f(value for way in found for value in way.bytes_per_s) for f in (min, max))
+    latency = tuple(f(value for way in found for value in way.latency_s) for f in (min, max))
+    return f"{span(show_rate, rate)}, {span(show_s, latency)} from GPU to GPU"
+
+
+def span(show: Callable[[Any], str], values: tuple[Any, ...]) -> str:
+    """The first and the last of some values, as one if they look alike."""
+    least, most = show(values[0]), show(values[-1])
+    return least if least == most else f"{least} to {most}"

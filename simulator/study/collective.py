@@ -24,6 +24,7 @@ from ..engine.replay import with_fixed_durations
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import OutsideDomain, UserError, did_you_mean, either
+from ..escape import Summarised
 from ..fabrics.of_cluster import IDEAL
 from ..fabrics.policy import IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_on
 from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
@@ -33,7 +34,7 @@ from ..plan.mesh import Mesh
 from ..program.op import Collective
 from ..program.program import Body, Communicator, Program, Step
 from ..simulation import choose_engine, estimated_effort
-from ..units import GB, US_PER_S, seconds
+from ..units import GB, US_PER_S, seconds, show_bytes, show_s
 
 GROUP = Communicator("group", "tp", ("tp",))
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -46,13 +47,13 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
 }
 """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
 KINDS = tuple(BUS_FACTOR)
-FEW_RANKS = 16
-"""So many tell whether an algorithm sends from every rank to every other."""
+SAMPLE_RANKS = 16
+"""Ranks of the group that shows whether an algorithm sends from every rank to every other."""
 EXCHANGE = "exchange"
 """What nccl-tests calls sendrecv: every rank sends to the next, at once."""
 MEASURED = "interpolated"
 """The provenance of a time between measured ones."""
-SAY_SO = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
+DECLARED_BY = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
 """How the file of a fabric says that switches add up."""
 
 
@@ -90,6 +91,63 @@ class Timed:
         }
 
 
+@dataclass(frozen=True, repr=False)
+class CollectiveTable(Summarised):
+    """How long a collective takes by size, as nccl-tests lists it."""
+
+    kind: str
+    cluster: str
+    gpus: int
+    nodes: int
+    fidelity: str
+    rows: tuple[Timed, ...]
+    exchange: Exchange | None = None
+
+    @property
+    def heading(self) -> list[tuple[str, str]]:
+        """What is timed, where."""
+        spreading = f"{self.gpus:,} GPUs, {self.gpus // self.nodes} on each of {self.nodes:,} node{'s' * (self.nodes > 1)}"
+        heading = [("collective", self.kind), ("on", f"{spreading} of {self.cluster}")]
+        if self.exchange:
+            sent, received = (f"{a:,.0f} to {b:,.0f} B" if a < b else f"{b:,.0f} B" for a, b in self.exchange.spans)
+            heading += [("each sends", f"{sent} to others"), ("and receives", received)]
+        return heading
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        rates = [
+            (show_bytes(row.size_bytes), f"{show_s(row.time_s)}, busbw {row.bus_gb_per_s:.2f} GB/s, {row.algorithm}")
+            for row in self.rows
+        ]
+        return [*self.heading, *rates]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `trainsim collective --json` prints."""
+        head = {name: getattr(self, name) for name in ("kind", "cluster", "gpus", "nodes", "fidelity")}
+        if self.exchange:
+            (_, most_sent), (_, most_received) = self.exchange.spans
+            head |= {"most_sent_bytes": most_sent, "most_received_bytes": most_received}
+        return {**head, "rows": [row.as_dict() for row in self.rows]}
+
+
+def collective(
+    kind: str, cluster: Cluster, sizes_bytes: Sequence[int] = (), *, gpus: int | None = None, nodes: int | None = None,
+    algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
+    matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.no_progress,
+) -> CollectiveTable:  # fmt: skip
+    """Times a collective by itself, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
+
+    An alltoall takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes.
+    """
+    exchange = None if matrix is None else Exchange.of(matrix)
+    used = spread(cluster, exchange.ranks if exchange else gpus, nodes)
+    how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "library": library}
+    how |= {"long": long, "expect": expect}
+    rows = time_collective(kind, cluster, sizes_bytes, gpus=used, matrix=exchange.held if exchange else None, **how)
+    on_nodes = len(set((used // cluster.gpus_per_node).tolist()))
+    return CollectiveTable(kind, cluster.name, len(used), on_nodes, fidelity, tuple(rows), exchange)
+
+
 def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) -> Array:
     """So many GPUs of a cluster, the first ones of each of so many nodes; by default as few nodes as hold them."""
     per_node = cluster.gpus_per_node
@@ -117,7 +175,7 @@ def time_collective(
     library: str = NCCL,
     matrix: ArrayLike | None = None,
     long: bool = False,
-    expect: estimated_effort.Expect = estimated_effort.nobody,
+    expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> list[Timed]:
     """How long a collective of a cluster's GPUs (of those given, if any) takes without contention, for each size.
 
@@ -131,30 +189,27 @@ def time_collective(
     policy = even = policy_on(cluster, algorithm, pieces, library)
     members = np.arange(cluster.gpus) if gpus is None else gpus
     if matrix is not None:
-        exchange = _uneven(kind, sizes_bytes, matrix)
-        members, sizes_bytes = _ranks_of(exchange, cluster, gpus), [exchange.payload_bytes]
+        exchange, members = _uneven(kind, sizes_bytes, matrix, cluster, gpus)
+        sizes_bytes = [exchange.payload_bytes]
         policy = uneven_policy(exchange, policy, cluster, members)
     site = Site(cluster, no_kernels, policy)
     nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
     _must_serve(site.policy, cluster, bound_as, nodes)
     _must_cut(site.policy, bound_as, nodes, sizes_bytes)
-    needed = effort_of(even, cluster, bound_as, nodes, sizes_bytes)
-    estimated_effort.check(
-        needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm", long=long, expect=expect
-    )
+    limits, needed = estimated_effort.Limits(long=long, expect=expect), effort_of(even, cluster, bound_as, nodes, sizes_bytes)
+    limits.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm")
     bound = bound_collective(bound_as, site, sizes_bytes, members)
-    timeline = _run(bound, site, fidelity, choose_engine.Limits(long=long, expect=expect).must_send).rank_times(0)
-    labels = bound.labels[0]
-    charges = bound.skeleton.templates[0].charge
-    lasted_ns = (timeline.arrival_ns - timeline.start_ns).tolist()
-    served = [bound.algorithms.get((GROUP.name, int(charge)), "") for charge in charges]
-    size_of = [labels.ops[op].payload_bytes for op in labels.op.tolist()]
-    named = zip(size_of, served, strict=True)
-    known = [policy.uncontended_time(kind, name, nodes, size) if name else None for size, name in named]
-    origin = [time.provenance if time and fidelity != "stepwise" else "theoretical" for time in known]
-    sigma = [time.uncertainty if time else 0.0 for time in known]
-    rows = zip(size_of, lasted_ns, served, origin, sigma, strict=True)
-    return [Timed(size, seconds(ns), len(members), kind, name, how, error) for size, ns, name, how, error in rows]
+    timeline = _run(bound, site, fidelity, limits.must_send).rank_times(0)
+    labels, charges = bound.labels[0], bound.skeleton.templates[0].charge
+    rows = []
+    for op, charge, ns in zip(
+        labels.op.tolist(), charges.tolist(), (timeline.arrival_ns - timeline.start_ns).tolist(), strict=True
+    ):
+        size, name = labels.ops[op].payload_bytes, bound.algorithms.get((GROUP.name, charge), "")
+        known = policy.uncontended_time(kind, name, nodes, size) if name else None
+        provenance = known.provenance if known and fidelity != "stepwise" else "theoretical"
+        rows.append(Timed(size, seconds(ns), len(members), kind, name, provenance, known.uncertainty if known else 0.0))
+    return rows
 
 
 def effort_of(
@@ -177,12 +232,12 @@ def effort_of(
 
 
 def _messages(algorithm: ModuleType, kind: str) -> int:
-    """In how many rounds an algorithm sends from every rank to every other, told by a group of few ranks; 0 if it does not."""
-    few = np.arange(FEW_RANKS)
-    if kind not in algorithm.KINDS or not takes(algorithm, kind, few):
+    """Rounds in which an algorithm sends from every rank to every other, counted in a small group; 0 if it does not."""
+    nodes = np.arange(SAMPLE_RANKS)
+    if kind not in algorithm.KINDS or not takes(algorithm, kind, nodes):
         return 0
-    rounds = algorithm.rounds(kind, few)
-    return len(rounds) if sum(len(r.edges.source) for r in rounds) >= FEW_RANKS * (FEW_RANKS - 1) else 0
+    rounds = algorithm.rounds(kind, nodes)
+    return len(rounds) if sum(len(r.edges.source) for r in rounds) >= SAMPLE_RANKS * (SAMPLE_RANKS - 1) else 0
 
 
 def _must_serve(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array) -> None:
@@ -195,10 +250,10 @@ def _must_serve(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Ar
         return
     every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
     able = serving(every, kind, nodes)
-    knows = kind in every[name].KINDS
-    counts = [n for n in range(2, 2 * len(nodes)) if knows and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
+    has_kind = kind in every[name].KINDS
+    counts = [n for n in range(2, 2 * len(nodes)) if has_kind and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
     near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)
-    reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if knows else "")
+    reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if has_kind else "")
     hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
     raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
 
@@ -239,39 +294,34 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
     bare = ", or take fabric: ideal" if can_reduce(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
     raise OutsideDomain(
         f"{name} needs switches that add up, and {cluster.name} is not known to have them for {over}",
-        hint=f"those of {able} do; or say so in a fabric of your own ({SAY_SO[needed]}){bare}",
+        hint=f"those of {able} do; or say so in a fabric of your own ({DECLARED_BY[needed]}){bare}",
     )
 
 
-def _uneven(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike) -> Exchange:
-    """The exchange of a matrix, if there can be one."""
+def _uneven(
+    kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike, cluster: Cluster, gpus: Array | None
+) -> tuple[Exchange, Array]:
+    """The exchange of a matrix, and the GPU of every rank: those given, or the first of as few nodes as hold them."""
     if kind != KIND:
         raise UserError(f"{kind} takes no matrix of bytes", hint=f"only {KIND} does")
     if len(sizes_bytes):
         raise UserError("a matrix says by itself how large an exchange is", hint="leave the sizes out")
-    return Exchange.of(matrix)
-
-
-def _ranks_of(exchange: Exchange, cluster: Cluster, gpus: Array | None) -> Array:
-    """The GPU of every rank: those given, or the first of as few nodes as hold them."""
+    exchange = Exchange.of(matrix)
     there = cluster.gpus if gpus is None else len(gpus)
     if exchange.ranks > there or (gpus is not None and exchange.ranks < there):
         reason = f"a matrix of {exchange.ranks} ranks for {there} GPUs of {cluster.name}"
         raise UserError(reason, hint="row i holds what rank i has for every rank")
-    return spread(cluster, exchange.ranks) if gpus is None else gpus
+    return exchange, spread(cluster, exchange.ranks) if gpus is None else gpus
 
 
-def _run(bound: Bound, site: Site, fidelity: str, may_begin: Callable[[Counts], None]) -> Timeline:
-    """The times of a program on its cluster; `may_begin` is told what stepwise comes to."""
-    if fidelity == "stepwise":
-        whole = unfolded(bound.skeleton)
-        messages = stepwise(bound, site, whole.expansion, may_begin)
-        return Timeline(
-            messages.times(choose_engine.run(with_fixed_durations(messages.graph))[0]), whole.expansion, whole.class_of
-        )
-    folded = fold(bound.skeleton)
-    times, _, _ = choose_engine.run(with_fixed_durations(folded.expansion.graph, every=fidelity == "closed"))
-    return Timeline(times, folded.expansion, folded.class_of)
+def _run(bound: Bound, site: Site, fidelity: str, check_counts: Callable[[Counts], None]) -> Timeline:
+    """The times of a program on its cluster; `check_counts` is called with what stepwise comes to, and may refuse it."""
+    stepped = fidelity == "stepwise"
+    folded = (unfolded if stepped else fold)(bound.skeleton)
+    messages = stepwise(bound, site, folded.expansion, check_counts) if stepped else None
+    graph = with_fixed_durations(messages.graph if messages else folded.expansion.graph, every=fidelity == "closed")
+    times, _, _ = choose_engine.run(graph)
+    return Timeline(messages.times(times) if messages else times, folded.expansion, folded.class_of)
 
 
 def bound_collective(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bound:

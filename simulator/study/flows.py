@@ -22,7 +22,7 @@ from ..engine.fabric import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
 from ..files import check_count, read_bounded
-from ..simulation.estimated_effort import Effort, Expect, check, nobody, of_flows
+from ..simulation.estimated_effort import Effort, Expect, check, no_progress, of_flows
 
 MOST_BYTES = 2**24
 """Of a file."""
@@ -36,7 +36,7 @@ KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B":
 CASE_KEYS = ("name", "desc", "links", "flows")
 LINK_KEYS = ("src", "dst", "capacity_Bps", "latency_s")
 FLOW_KEYS = ("start_s", "size_B", "route", "end_exact", "end_s", "end_s_simgrid")
-"""What the format knows; what nothing is computed from (words about a case, the ends of a link, known answers) is for readers."""
+"""The keys of the format. Descriptions of a case, the ends of a link and known answers are for readers."""
 LARGEST = sys.float_info.max
 MOST_APART = 2**96
 """By how much the rates of links may differ: the fabric takes no rate of 2^256 quanta a tick or more."""
@@ -64,7 +64,7 @@ class Case:
         """When its first byte moves."""
         return Fraction(flow.start_s) + sum(Fraction(self.latency_s[link]) for link in flow.route)
 
-    def alone_s(self, flow: Flow) -> Fraction:
+    def uncontended_end_s(self, flow: Flow) -> Fraction:
         """When it would end if no other were there, but for the links that it crosses more than once."""
         if not flow.route:
             return self.begin_s(flow)
@@ -73,7 +73,7 @@ class Case:
     @property
     def ticks_per_s(self) -> Fraction:
         """How finely time is counted; a power of two, so that floats are counted as they are."""
-        shortest = min((end for end in map(self.alone_s, self.flows) if end), default=Fraction(1))
+        shortest = min((end for end in map(self.uncontended_end_s, self.flows) if end), default=Fraction(1))
         return _power_of_two(len(self.flows) / shortest)
 
     @property
@@ -162,7 +162,7 @@ class Ends:
     end_s: tuple[float, ...]
 
 
-def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = nobody) -> list[Ends]:
+def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
     """Solves bare flows over bare graphs, of cases or of a file that holds some: when each ends, sharing links max-min fairly."""
     known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
     check(effort_of(known), f"{sum(len(case.flows) for case in known):,} flows", "fewer flows", long=long, expect=expect)
@@ -223,7 +223,7 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
 
 
 def _known(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
-    """Notes keys that the format does not know; one that stands for a missing number is told with that number."""
+    """Notes keys that are not in the format; one that stands for a missing number is reported with that number."""
     hinted = len(faults) < MOST_LISTED
     for key in [key for key in row if key not in known]:
         meant = nearest(key, known) if hinted else None

@@ -1,12 +1,52 @@
-"""The time of one kernel by itself, as users ask for it."""
+"""The time of one kernel by itself: from what a person asks to a shape, and from a shape to a time."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict, Unpack
 
+from ..config import shipped_fits
+from ..costs.kernels import rowwise
+from ..costs.kernels.eager_pytorch import autograd
+from ..costs.kernels.estimator import UNFUSED, Estimator, known_library, together
+from ..costs.kernels.estimator import Options as Software
+from ..costs.kernels.family import Estimate, families
+from ..errors import UserError, did_you_mean, in_one_go
 from ..escape import Summarised
-from .kernel_request import Asked, Software, time_kernel
+from ..kernels import Experts, Rowwise, Shape
+from ..measurements.operator_names import (
+    ATTENTIONS,
+    EXPERTS,
+    GEMMS,
+    GEMMS_BACKWARD,
+    KNOWN,
+    PASSES,
+    WIDTH,
+    attention_of,
+    bytes_per_element,
+    gemms_of,
+    is_backward,
+    table_name,
+    workload_name,
+)
+from ..units import GB, TFLOP, US_PER_S
+
+HEAD_DIM = 128
+FLAGS = {
+    **{name: f"-{name}" for name in ("m", "n", "k")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("seq", "heads", "kv_heads", "head_dim")},
+    "causal": "--causal/--full", "top_k": "--top-k", "library": "--library", "eager": "--eager",
+}  # fmt: skip
+"""Options that say something about a kernel, as the command line writes them."""
+OPTIONS_OF = {
+    "gemm": ("m", "n", "k", "library"),
+    "moe": ("m", "n", "k", "top_k"),
+    "attention": ("seq", "heads", "kv_heads", "head_dim", "causal", "library"),
+    "rowwise": ("m", "n", "eager"),
+}
+"""The options of each family."""
+EXAMPLE = {"m": 8192, "n": 8192, "k": 8192, "seq": 4096, "heads": 32, "top_k": 2}
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,16 +103,129 @@ class Options(TypedDict, total=False):
     site_scalar: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A kernel as it was asked for."""
+
+    op: str
+    gpu: str
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The operator as tables of measurements call it."""
+        return table_name(self.op)
+
+    def sizes(self, *needed: str) -> list[int]:
+        """The sizes that a kernel needs; all that are missing are named at once."""
+        values = {name: self.options.get(name) for name in needed}
+        missing = [FLAGS[name] for name, value in values.items() if value is None]
+        if missing:
+            example = " ".join(f"{FLAGS[name]} {EXAMPLE[name] if value is None else value}" for name, value in values.items())
+            message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+            raise UserError(message, hint=f"trainsim kernel {self.op} --gpu {self.gpu} {example}")
+        return [value for value in values.values() if value is not None]
+
+    def refuse_all_but(self, useful: Sequence[str]) -> None:
+        """Raises `UserError` for options that say nothing about the kernel."""
+        given = {**self.options, "library": self.options["library"] or None, "eager": self.options["eager"] or None}
+        wrong = [flag for name, flag in FLAGS.items() if given.get(name) is not None and name not in useful]
+        if wrong:
+            raise UserError(f"{', '.join(wrong)}: says nothing about {self.op}", hint="leave it out")
+
+
 def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -> KernelTime:
     """Times a kernel on a GPU: a GEMM by `m`, `n` and `k`, attention by `seq` and `heads`, a memory-bound operator by `m`, `n`.
 
     `library` names whose kernels, `eager` splits operators as an eager framework does, `profile` is the file of a calibration.
     """
-    given: dict[str, Any] = {"batch": 1, "library": "", "eager": False, "profile": "", **options}
-    m, n, k = map(given.get, ("m", "n", "k"))
-    seq, heads, kv_heads, head_dim = map(given.get, ("seq", "heads", "kv_heads", "head_dim"))
-    asked = Asked(
-        op, gpu, dtype, (m, n, k), given["batch"], (seq, heads, kv_heads, head_dim), given.get("causal"), given.get("top_k")
+    asked = _Request(op, gpu, {"batch": 1, "library": "", "eager": False, "profile": "", **options})
+    dtype, library, site_scalar = table_name(dtype), asked.options["library"], asked.options.get("site_scalar")
+    on, *_ = in_one_go(
+        lambda: shipped_fits.gpu(gpu, asked.options["profile"]),
+        lambda: _check_dtype(dtype),
+        lambda: _check_op(asked),
+        lambda: known_library(library, shipped_fits.shipped()),
     )
-    software = Software(given["library"], given["eager"], given["profile"], given.get("site_scalar"))
-    return KernelTime(**time_kernel(asked, software))
+    on = replace(on, site_scalar=site_scalar) if site_scalar else on
+    fits = shipped_fits.fits_for(on)
+    software = Software(known_library(library, fits), asked.options["eager"], tensor_cores=dtype != "fp32")
+    estimator = Estimator(on, dtype, fits, software)
+    on.peak(estimator.peak_dtype)
+    made, flop, moved = _estimate(asked, estimator)
+    return KernelTime(
+        op=op,
+        gpu=on.name,
+        dtype=dtype,
+        time_us=made.seconds * US_PER_S,
+        model=made.model,
+        provenance=made.provenance,
+        sigma=made.sigma,
+        extrapolated=made.extrapolated,
+        tflop_per_s=flop / made.seconds / TFLOP if flop else 0.0,
+        gb_per_s=moved / made.seconds / GB if moved else 0.0,
+        site_scalar=on.site_scalar,
+    )
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in WIDTH:
+        raise UserError(f"no kernels in {dtype}", hint=did_you_mean(dtype, WIDTH))
+
+
+def _check_op(asked: _Request) -> None:
+    if asked.name not in KNOWN and workload_name(asked.name) not in PASSES:
+        raise UserError(f"no kernel {asked.op!r}", hint=did_you_mean(asked.name, KNOWN))
+
+
+def _estimate(asked: _Request, by: Estimator) -> tuple[Estimate, float, float]:
+    """The time of what was asked, its flop and the bytes that it moves."""
+    as_autograd = by.options.eager and not rowwise.FAMILY.owns(by, f"{workload_name(asked.name)}{rowwise.BACKWARD}")
+    kernels = _kernels(asked, by.dtype, as_autograd)
+    _check_options(asked, kernels[0], by)
+    parts = [_launched(asked, one, by) for one in kernels]
+    moved = sum(one.traffic_bytes for one in kernels)
+    return parts[0] if len(parts) == 1 else together(parts[0].model, parts), sum(one.flop for one in kernels), moved
+
+
+def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:
+    """The time of a kernel, none if a framework has none to launch: the gradient of a sum is handed on as it is."""
+    made = by.estimate(kernel)
+    if kernel.traffic_bytes:
+        return made
+    model = f"{workload_name(asked.name)}{rowwise.BACKWARD}: nothing is launched"
+    return replace(made, seconds=0.0, model=model, sigma=0.0, extrapolated=False)
+
+
+def _check_options(asked: _Request, kernel: Shape, by: Estimator) -> None:
+    """Refuses options that say nothing about a kernel, and libraries that have no such one."""
+    library, family = by.options.library, kernel.family
+    unfused = (UNFUSED,) if family == "attention" else ()
+    asked.refuse_all_but((*OPTIONS_OF[family], *(("eager",) if library in unfused else ())))
+    known = (*by.fits.libraries(family), *families()[family].slower_libraries, *unfused)
+    if library and library not in known:
+        raise UserError(f"{library} has no {asked.op} that was measured", hint=did_you_mean(library, known))
+
+
+def _kernels(asked: _Request, dtype: str, eager: bool) -> Sequence[Shape]:
+    """The kernels that were asked for: two of the backward pass of a GEMM. Backward, eager PyTorch moves other bytes."""
+    op, batch = asked.name, asked.options["batch"]
+    if op in GEMMS or op in GEMMS_BACKWARD:
+        m, n, k = asked.sizes("m", "n", "k")
+        return gemms_of(op, (m, n, k), batch, WIDTH[dtype])
+    if op == EXPERTS:
+        m, n, k, top_k = asked.sizes("m", "n", "k", "top_k")
+        if top_k > batch:
+            raise UserError(f"--top-k {top_k}: there are {batch} experts", hint="--batch is how many experts there are")
+        return [Experts(m, n, k, batch, top_k, WIDTH[dtype])]
+    if op in ATTENTIONS:
+        seq, heads = asked.sizes("seq", "heads")
+        sizes = (batch, seq, heads, asked.options.get("kv_heads") or heads, asked.options.get("head_dim") or HEAD_DIM)
+        return [attention_of(sizes, asked.options.get("causal") is not False, dtype, part) for part in ATTENTIONS[op]]
+    _check_op(asked)
+    name, back = workload_name(op), is_backward(op)
+    each = bytes_per_element(name, dtype, backward=back)
+    m, n = asked.sizes("m", "n")
+    written_out = autograd(name, WIDTH[dtype]) if eager and back else None
+    op, each = written_out or (name + rowwise.BACKWARD * back, each)
+    return [Rowwise(op, m * batch, n, 1, each)]

@@ -18,8 +18,7 @@ import numpy as np
 from ..config import catalog
 from ..engine import des
 from ..engine.deadlock import grid
-from ..engine.task import UNCAPPED, Csr, TaskGraph
-from ..engine.timeline import Times
+from ..engine.task import UNCAPPED, Array, Csr, TaskGraph
 from ..errors import Deadlock, UserError
 from ..escape import Summarised
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
@@ -148,7 +147,8 @@ def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluat
         times = des.simulate(graph)
     except Deadlock as deadlock:
         raise _explained(deadlock, boxes, graph) from None
-    return Evaluation(layout, *_by_rank(layout, times, per_unit), peaks(layout), name, certificate)
+    starts, ends = (_by_rank(layout, column, per_unit) for column in (times.start_ns, times.end_ns))
+    return Evaluation(layout, starts, ends, peaks(layout), name, certificate)
 
 
 def _exact(duration: float) -> Fraction:
@@ -170,14 +170,10 @@ def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
     return min(Fraction(common), most)
 
 
-def _by_rank(
-    layout: Layout, times: Times, per_unit: Fraction
-) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
+def _by_rank(layout: Layout, column: Array, per_unit: Fraction) -> tuple[tuple[float, ...], ...]:
+    """A column of ticks as times of every rank's boxes."""
     cuts = np.cumsum([0] + [len(order) for order in layout.orders])
-    columns = []
-    for column in (times.start_ns, times.end_ns):
-        columns.append(tuple(tuple((column[a:b] / float(per_unit)).tolist()) for a, b in pairwise(cuts)))
-    return columns[0], columns[1]
+    return tuple(tuple((column[a:b] / float(per_unit)).tolist()) for a, b in pairwise(cuts))
 
 
 def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], comm: int) -> TaskGraph:
@@ -200,22 +196,10 @@ def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], com
                 streams.append([before])
             preds[task].append(before)
     n = len(durations)
-    none, zero = np.full(n, -1), np.zeros(0, dtype=np.int64)
-    return TaskGraph(
-        np.array(durations, dtype=np.int64),
-        np.zeros(n, dtype=np.int64),
-        none,
-        none,
-        np.zeros(n, dtype=np.int64),
-        np.full(n, UNCAPPED),
-        Csr.from_lists(streams),
-        Csr.from_lists(preds),
-        Csr.from_lists([]),
-        zero,
-        zero,
-        zero,
-        (),
-    )
+    none, zero, empty = np.full(n, -1), np.zeros(n, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    ticks, uncapped, no_footprints = np.array(durations, dtype=np.int64), np.full(n, UNCAPPED), Csr.from_lists([])
+    rows = Csr.from_lists(streams), Csr.from_lists(preds)
+    return TaskGraph(ticks, zero, none, none, zero, uncapped, *rows, no_footprints, empty, empty, empty, ())
 
 
 def _needs(slot: Slot, layout: Layout, task_of: dict[Slot, int]) -> Slot | None:

@@ -1,19 +1,24 @@
-"""Pipeline schedules as users ask for them: one by itself, or several beside one another on equal terms."""
+"""Pipeline schedules as users ask for them: one by itself, or several beside one another on equal terms.
+
+In a comparison every rank has the same share of the model, however a schedule cuts it. The durations given are those of a rank's
+whole share of one microbatch. A schedule with V chunks per rank runs stages of a V-th of them; one that splits sequences into k
+parts runs k times as many units, each a k-th. A crossing between ranks costs its latency whatever passes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 from ..config import catalog
-from ..errors import Fault, OutsideDomain, UserError
+from ..errors import Deadlock, Fault, OutsideDomain, UserError
 from ..escape import Summarised
 from ..program.slot import Durations, Goal, PerStage, Shape, as_taken, lay_out
 from ..simulation import estimated_effort
-from .compare_schedules import Entry, Refused, compare, cut, places
-from .schedule import Evaluation, evaluate
+from .schedule import Evaluation, crossings, evaluate
 
+TOLERANCE = 1e-9
 MOST_SLOTS = 4_000_000
 LETTERS = {"forward": "F", "backward": "B", "input_gradient": "I", "weight_gradient": "W"}
 DEFAULTS: Mapping[str, Any] = {"chunks": 1, "group": None, "splits": 2, "memory_limit": 1.0}
@@ -36,6 +41,54 @@ class Options(TypedDict, total=False):
     objective: Literal["makespan", "span"]
     memory_count: Literal["fw", "half"]
     time_limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A schedule that takes the shape, evaluated at every latency."""
+
+    name: str
+    results: tuple[Evaluation, ...]
+
+    @property
+    def chunks(self) -> int:
+        """Stages of a rank, of one copy of the model."""
+        layout = self.results[0].layout
+        return layout.stages // layout.shape.ranks
+
+    @property
+    def splits(self) -> int:
+        return self.results[0].layout.shape.splits
+
+    @property
+    def copies(self) -> int:
+        """Copies of the parameters: one for each direction of microbatches."""
+        return len(self.results[0].layout.placements)
+
+    @property
+    def peak_microbatches(self) -> float:
+        """Activations of the fullest rank, in microbatches of its whole share."""
+        return max(self.results[-1].peaks["peak"]) / (self.chunks * self.splits)
+
+    def as_dict(self, places: Sequence[int]) -> dict[str, Any]:
+        """The row of the table; `places` are the schedule's ranks among the others, at each latency."""
+        records = [result.as_dict() for result in self.results]
+        at = [
+            {"comm": result.durations.comm, "place": place, **{key: record[key] for key in ("makespan", "span", "bubble_ratio")}}
+            for result, record, place in zip(self.results, records, places, strict=True)
+        ]
+        transfers = crossings(self.results[-1].layout)
+        sizes = {"chunks": self.chunks, "splits": self.splits, "copies": self.copies}
+        return {"schedule": self.name, **sizes, "at": at, "peak_microbatches": self.peak_microbatches, "transfers": transfers}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A schedule that does not take the shape, and why."""
+
+    name: str
+    reason: str
+    nearest: Mapping[str, int]
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,12 +188,9 @@ def _shape(schedules: Mapping[str, Any], ranks: int | None, microbatches: int | 
     given = cast("dict[str, Any]", options)
     fields = {field: given.get(field, default) for field, default in DEFAULTS.items()}
     goal = Goal(**{field: given[field] for field in GOALS if field in given})
-    durations = {field: _frozen(given[field]) for field in (*LETTERS, "pair", "comm") if field in given}
+    durations = {field: given[field] for field in (*LETTERS, "pair", "comm") if field in given}
+    durations = {field: tuple(value) if isinstance(value, list) else value for field, value in durations.items()}
     return Shape(**sizes, **fields, durations=Durations(**durations), goal=goal)
-
-
-def _frozen(duration: Any) -> Any:
-    return tuple(duration) if isinstance(duration, list) else duration
 
 
 def _check_durations(shape: Shape, count: int, what: str) -> None:
@@ -171,3 +221,54 @@ def _must_be_small(shape: Shape) -> None:
         reason = f"{slots:,} slots are more than one evaluation takes: at most {MOST_SLOTS:,}"
         nearest = {"microbatches": max(1, MOST_SLOTS // shape.stages)}
         raise OutsideDomain(reason, nearest=nearest if shape.stages <= MOST_SLOTS else {"chunks": MOST_SLOTS // shape.ranks})
+
+
+def compare(schedules: Mapping[str, Any], shape: Shape) -> tuple[list[Entry], list[Refused]]:
+    """Evaluates schedules by name, without latency and with that of the shape; the fastest first.
+
+    The shape's durations are those of a rank's share: one number, or one for each of P equal parts of the model in forward
+    order.
+    """
+    entries: list[Entry] = []
+    refused: list[Refused] = []
+    for name, schedule in schedules.items():
+        try:
+            entries.append(Entry(name, _evaluated(schedule, shape)))
+        except OutsideDomain as refusal:
+            refused.append(Refused(name, refusal.reason, refusal.nearest))
+        except Deadlock as deadlock:
+            refused.append(Refused(name, f"deadlock: {str(deadlock).splitlines()[0]}", {}))
+    return sorted(entries, key=lambda entry: entry.results[-1].makespan), refused
+
+
+def cut(schedule: Any, shape: Shape) -> Shape:
+    """The shape that a schedule makes of ranks, whole microbatches, and the durations of a rank's share."""
+    splits = shape.splits if "splits" in getattr(schedule, "OPTIONS", ()) else 1
+    taken = as_taken(schedule, shape)
+    durations = of_a_stage(shape.durations, taken.chunks, splits)
+    return replace(taken, splits=splits, microbatches=shape.microbatches * splits, durations=durations)
+
+
+def _evaluated(schedule: Any, shape: Shape) -> tuple[Evaluation, ...]:
+    of_stages = cut(schedule, shape)
+    latencies = dict.fromkeys((0.0, shape.durations.comm))
+    shapes = (replace(of_stages, durations=replace(of_stages.durations, comm=comm)) for comm in latencies)
+    return tuple(evaluate(lay_out(schedule, each)) for each in shapes)
+
+
+def of_a_stage(durations: Durations, chunks: int, splits: int) -> Durations:
+    """Durations of a rank's share cut into those of one chunk of one part of a sequence."""
+    parts = chunks * splits
+
+    def part(duration: Any) -> Any:
+        if isinstance(duration, tuple):
+            return tuple(value / parts for value in duration for _ in range(chunks))
+        return None if duration is None else duration / parts
+
+    return replace(durations, **{name: part(getattr(durations, name)) for name in (*LETTERS, "pair")})
+
+
+def places(entries: Sequence[Entry]) -> list[list[int]]:
+    """Of every entry its place at each latency, from 1; those that are equally fast share one."""
+    spans = [[result.makespan for result in entry.results] for entry in entries]
+    return [[1 + sum(other[i] < own * (1 - TOLERANCE) for other in spans) for i, own in enumerate(mine)] for mine in spans]

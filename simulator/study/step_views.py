@@ -65,7 +65,7 @@ class MemoryReport(Summarised):
 
 
 def memory(
-    scenario: Scenario | str | Path, *, long: bool = False, expect: estimated_effort.Expect = estimated_effort.nobody
+    scenario: Scenario | str | Path, *, long: bool = False, expect: estimated_effort.Expect = estimated_effort.no_progress
 ) -> MemoryReport:
     """Simulates a training step and shows what every pipeline rank holds, whether it fits or not."""
     return MemoryReport(_simulated(scenario, allow_oom=True, long=long, expect=expect))
@@ -76,7 +76,7 @@ def network(
     *,
     allow_oom: bool = False,
     long: bool = False,
-    expect: estimated_effort.Expect = estimated_effort.nobody,
+    expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Network:
     """Simulates a training step and shows which links ranks wait for, and what every link carries."""
     return _simulated(scenario, allow_oom=allow_oom, long=long, expect=expect).network

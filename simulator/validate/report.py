@@ -101,7 +101,7 @@ def validate(
     own: Own | None = None,
     *,
     long: bool = False,
-    expect: estimated_effort.Expect = estimated_effort.nobody,
+    expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Report:
     """Predicts every row of a table. Tables that take long are refused, unless `long` permits them."""
     known = kinds()

@@ -18,8 +18,8 @@ from simulator.errors import OutsideDomain, UserError
 from simulator.figures.bars import MOST_ROWS, chart_of_evaluation
 from simulator.figures.gantt import COLOURS, DARK, MOST_ROWS_IN_ALL, _luminance, gantts
 from simulator.program.slot import Durations, Goal, Layout, Pair, Shape, lay_out, slots_of
-from simulator.study.compare_schedules import compare, cut, of_a_stage, places
 from simulator.study.schedule import MOST_BOXES_WITH_MEMORY, Evaluation, crossings, evaluate
+from simulator.study.schedule_verbs import compare, cut, of_a_stage, places
 
 from ..commandline import Said, trainsim
 

@@ -86,10 +86,10 @@ def test_without_numba_auto_says_what_it_misses(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_would_never_end_is_refused_with_its_cost(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose_engine, "find_spec", lambda name: name if quick else None)
+    monkeypatch.setattr(estimated_effort, "find_spec", lambda name: name if quick else None)
     monkeypatch.setattr(estimated_effort, "MOST_S", 0)
     with pytest.raises(UserError, match=r"\d+ tasks.*would take about .* and .*B") as refused:
-        choose_engine.Limits().must_end(1000)
+        estimated_effort.Limits().must_end(1000)
     assert ("extra 'fast'" in refused.value.hint) != quick
 
 

@@ -19,10 +19,9 @@ from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
 from simulator.simulation import assemble
-from simulator.simulation.costs.kernel_costs import OpCost, spans
-from simulator.simulation.costs.uncertainty import STANDARD_ERRORS, provenance_lines, step_interval_s
-from simulator.simulation.costs.uncertainty import collective_provenance as of_collectives
-from simulator.simulation.costs.uncertainty import kernel_provenance as of_kernels
+from simulator.simulation.op_costs import STANDARD_ERRORS, OpCost, provenance_lines, spans, step_interval_s
+from simulator.simulation.op_costs import collective_provenance as of_collectives
+from simulator.simulation.op_costs import kernel_provenance as of_kernels
 from simulator.simulation.runnable import load_one as load
 from simulator.units import show_s
 

@@ -149,11 +149,11 @@ def test_t3_4_a_pattern_is_found_as_soon_as_it_repeats_on_every_rank(pattern: li
 
 
 def test_t3_4_where_nothing_repeats_the_mean_of_the_last_four_is_taken_and_said() -> None:
-    from simulator.simulation.steady_state import _in_words
+    from simulator.simulation.steady_state import _description
 
     starts = np.cumsum([[0, *range(1, 13)]], axis=1)
     assert repeating(starts) == 0
-    found = between_starts(starts, LONGEST_PERIOD, _in_words(13, 0))
+    found = between_starts(starts, LONGEST_PERIOD, _description(13, 0))
     assert (found.end_ns - found.begin_ns)[0] == 9 + 10 + 11 + 12
     assert (found.iterations, found.steps) == (range(8, 12), 4)
     assert "no pattern repeats" in found.text

@@ -50,11 +50,11 @@ class Limited:
     limits: tuple[Limit, ...]
 
 
-def limited(graph: TaskGraph, times: Times, flows: Array, *, alone: bool = False) -> Limited:
-    """What limits each of some flows while it moves; `alone`, as if each had its links to itself."""
+def limited(graph: TaskGraph, times: Times, flows: Array, *, uncontended: bool = False) -> Limited:
+    """What limits each of some flows while it moves; `uncontended`, as if each had its links to itself."""
     moves_ns = np.minimum(times.start_ns + graph.solo_ns, times.end_ns)
-    shares = with_fixed_durations(graph, every=alone).footprint >= 0
-    changes = [(flow, int(moves_ns[flow]), limit) for flow, limit in _alone(graph, flows[~shares[flows]], each=alone)]
+    shares = with_fixed_durations(graph, every=uncontended).footprint >= 0
+    changes = [(flow, int(moves_ns[flow]), limit) for flow, limit in _uncontended(graph, flows[~shares[flows]], each=uncontended)]
     among = np.flatnonzero(shares & (moves_ns < times.end_ns) & _meets(flows, moves_ns, times.end_ns))
     changes += _Replay(graph, set(flows[shares[flows]].tolist())).changes(among, moves_ns, times.end_ns)
     changes.sort(key=itemgetter(0, 1))
@@ -73,7 +73,7 @@ def _meets(flows: Array, moves_ns: Array, end_ns: Array) -> Array:
     return meets
 
 
-def _alone(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int, Limit]]:
+def _uncontended(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int, Limit]]:
     """What limits flows that have their links to themselves, or would if `each` were alone: those that have most to carry for
     what they can, full unless the flow goes slower than they let it.
     """
@@ -123,16 +123,16 @@ class _Replay:
             events += [(since_ns, RECAPS, index, value) for since_ns, value in steps]
         limit_of: dict[int, Limit] = {}
         for now, together in groupby(sorted(events), key=itemgetter(0)):
-            stirred = dict.fromkeys(link for _, *event in together for link in self._happens(*event))
+            changed = dict.fromkeys(link for _, *event in together for link in self._apply(*event))
             for flow, rate in self.fabric.solve():
-                stirred.update(dict.fromkeys(self._goes(flow, rate)))
-            for flow in dict.fromkeys(flow for link in stirred for flow in self.on_link[link] if flow in self.watched):
+                changed.update(dict.fromkeys(self._set_rate(flow, rate)))
+            for flow in dict.fromkeys(flow for link in changed for flow in self.on_link[link] if flow in self.watched):
                 limit = self._limit(flow)
                 if limit_of.get(flow) != limit:
                     limit_of[flow] = limit
                     yield flow, now, limit
 
-    def _happens(self, what: int, who: int, value: int) -> Sequence[int]:
+    def _apply(self, what: int, who: int, value: int) -> Sequence[int]:
         """A flow leaves or joins, or a link gets another capacity, or flows another cap; returns the links that this concerns."""
         if what == RECAPS:
             self._recap(who, value)
@@ -150,7 +150,7 @@ class _Replay:
                 self.on_link[link][who] = None
             return links
         self.fabric.leave(who)
-        self._goes(who, 0)
+        self._set_rate(who, 0)
         del self.rate[who]
         for link in links:
             del self.on_link[link][who]
@@ -164,7 +164,7 @@ class _Replay:
                 self.fabric.leave(flow)
                 self.fabric.join(flow, int(self.graph.footprint[flow]), cap)
 
-    def _goes(self, flow: int, rate: int) -> Iterator[int]:
+    def _set_rate(self, flow: int, rate: int) -> Iterator[int]:
         """Gives a flow its rate; returns its links."""
         more = rate - self.rate[flow]
         self.rate[flow] = rate

@@ -91,7 +91,7 @@ class Network(Traffic):
         busy (`busy_s`) and of their utilisation, the highest utilisation, and the seconds that ranks, on average, wait for
         what such links limit (`waited_s`), and of these the seconds in which they are full (`full_s`)."""
         which, names = self.kinds
-        behind = self.waiting.behind(which)
+        limits_of = self.waiting.limits_of_groups(which)
         return [
             {
                 "kind": name,
@@ -100,8 +100,8 @@ class Network(Traffic):
                 "busy_s": float(self.busy_s[which == i].mean()),
                 "utilisation": float(self.utilisation[which == i].mean()),
                 "highest_utilisation": float(self.utilisation[which == i].max()),
-                "waited_s": self.waiting.mean_s(behind.get(i, [])),
-                "full_s": self.waiting.full_s(behind.get(i, [])),
+                "waited_s": self.waiting.mean_s(limits_of.get(i, [])),
+                "full_s": self.waiting.full_s(limits_of.get(i, [])),
             }
             for i, name in enumerate(names)
         ]
@@ -117,8 +117,8 @@ class Network(Traffic):
 
     def like(self, link: int) -> Array:
         """All links of its kind that carry the same at the same times, itself among them."""
-        behaves, (kind, _) = self.waiting.behaves, self.kinds
-        return np.flatnonzero((behaves == behaves[link]) & (kind == kind[link]))
+        behaviour, (kind, _) = self.waiting.behaviour, self.kinds
+        return np.flatnonzero((behaviour == behaviour[link]) & (kind == kind[link]))
 
     @cached_property
     def busy_s(self) -> Array:

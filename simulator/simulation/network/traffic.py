@@ -1,8 +1,8 @@
-"""What a step puts on the links of a cluster: bytes, exact, and what every link could have carried."""
+"""The bytes that a step puts on the links of a cluster, what every link could have carried, and links that several jobs use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from ...engine.fold import Partition, refine, verify
 from ...engine.skeleton import Skeleton
 from ...engine.task import RATE_BITS, WEIGHT_BITS, Array, Profile
 from ...hardware.cluster import Cluster
+from ...hardware.wiring import Wiring
 from ...program.labels import Labels
 from ...units import NS_PER_S
 
@@ -118,3 +119,42 @@ def mean(of: Profile, begin_ns: int, end_ns: int) -> float:
 def ratio(used: Array, able: Array) -> Array:
     """Of every link its utilisation; none where nothing could have been carried."""
     return np.divide(used, able, out=np.zeros(len(able)), where=able > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a job sends over a link in one of its steps."""
+
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLink:
+    """A link that several jobs use."""
+
+    name: str
+    capacity_bytes_per_s: float
+    """Mean over the time that all jobs run."""
+    utilisation: float
+    """By all jobs together, step after step."""
+    jobs: tuple[Share, ...]
+
+
+def shared_links(
+    wiring: Wiring, capacity_bytes_per_s: Array, users: Sequence[tuple[str, float, Array]], count: int
+) -> list[SharedLink]:
+    """The fullest of the links that several users share; of each user its name, seconds per step and bytes on every link."""
+    rate = sum((carried / step_s for _, step_s, carried in users if step_s), np.zeros(wiring.links))
+    used = ratio(rate, capacity_bytes_per_s)
+    several = np.sum([carried > 0 for _, _, carried in users], axis=0) > 1
+    order = np.argsort(-np.round(used, 12), kind="stable")
+    return [
+        SharedLink(
+            wiring.link_name(link),
+            float(capacity_bytes_per_s[link]),
+            float(used[link]),
+            tuple(Share(name, float(carried[link])) for name, _, carried in users if carried[link] > 0),
+        )
+        for link in order[several[order]][:count].tolist()
+    ]

@@ -69,7 +69,7 @@ class Waiting:
     """The links of the cluster that limit together, of one communicator where several are alike; none for latency."""
     full: tuple[bool, ...]
     """For each limit whether its links are full, or only the fullest of those that are crossed."""
-    behaves: Array
+    behaviour: Array
     """For each link of the cluster a number, equal for links that carry the same at the same times."""
 
     @property
@@ -99,7 +99,7 @@ class Waiting:
         found = {axis: self.mean_s(limits, axis) for axis in self.axes}
         return {axis: found[axis] for axis in sorted(found, key=lambda axis: -found[axis]) if found[axis]}
 
-    def behind(self, group_of_link: Array) -> dict[int, list[int]]:
+    def limits_of_groups(self, group_of_link: Array) -> dict[int, list[int]]:
         """Of groups of links: the limits in which a link of the group has part."""
         limits_of: dict[int, list[int]] = {}
         for limit, links in enumerate(self.limits):
@@ -114,8 +114,8 @@ def waiting(result: Result) -> Waiting:
     graph, times = timeline.expansion.graph, timeline.times
     pieces, axis = exposed(observed)
     flows = np.unique(pieces.task[graph.footprint[pieces.task] >= 0])
-    of = limited(graph, times, flows, alone=result.scenario.fidelity.collectives == "closed")
-    links_of, behaves = _links_of_limits(result)
+    of = limited(graph, times, flows, uncontended=result.scenario.fidelity.collectives == "closed")
+    links_of, behaviour = _links_of_limits(result)
     number: dict[tuple[tuple[int, ...], bool], int] = {((), False): 0}
     limit_of = np.array([number.setdefault((links_of(limit), limit.full), len(number)) for limit in of.limits], dtype=np.int64)
     first, last = (np.searchsorted(of.flow, pieces.task, side=side) for side in ("left", "right"))
@@ -133,7 +133,7 @@ def waiting(result: Result) -> Waiting:
     np.add.at(ns, where.ravel(), np.concatenate([still_ns, moving_ns]))
     which, axis, limit = columns[:, ns > 0]
     limits, full = zip(*number, strict=True)
-    return Waiting(observed, which, axis, limit, ns[ns > 0], limits, full, behaves)
+    return Waiting(observed, which, axis, limit, ns[ns > 0], limits, full, behaviour)
 
 
 def waits(of: Waiting, kind: Array, names: Sequence[str]) -> list[Wait]:
@@ -147,12 +147,12 @@ def waits(of: Waiting, kind: Array, names: Sequence[str]) -> list[Wait]:
 
 def waited_links(of: Waiting, wiring: Wiring, capacity_bytes_per_s: Array, kind: Array, names: Sequence[str]) -> list[WaitedLink]:
     """The links that ranks wait for, the longest first; one of each kind and behaviour."""
-    group = of.behaves * len(names) + kind
-    behind = of.behind(group)
+    group = of.behaviour * len(names) + kind
+    limits_of = of.limits_of_groups(group)
     rows = zip(*(column.tolist() for column in np.unique(group, return_index=True, return_counts=True)), strict=True)
-    longest = sorted((-of.mean_s(behind[which]), link, alike, which) for which, link, alike in rows if which in behind)
+    longest = sorted((-of.mean_s(limits_of[which]), link, alike, which) for which, link, alike in rows if which in limits_of)
     return [
-        WaitedLink(wiring.link_name(i), names[kind[i]], n, float(capacity_bytes_per_s[i]), -less, of.full_s(behind[which]))
+        WaitedLink(wiring.link_name(i), names[kind[i]], n, float(capacity_bytes_per_s[i]), -less, of.full_s(limits_of[which]))
         for less, i, n, which in longest
     ]
 

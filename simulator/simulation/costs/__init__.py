@@ -1,1 +1,0 @@
-"""What the kernels and collectives of a run cost, and how far to trust that."""

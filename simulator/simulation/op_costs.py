@@ -1,0 +1,191 @@
+"""The costs of a run's kernels and collectives, how each is known, and how far their errors may move the step time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from ..binding.collective_policy import BARRIER
+from ..costs.collectives.curves import Provenance as OfCollectives
+from ..costs.kernels.family import Provenance as OfKernels
+from ..kernels import Kernel
+from ..program.op import Collective, Compute, Transfer
+from ..units import show_bytes, show_s
+from .result import Result
+
+STANDARD_ERRORS = 2.0
+"""On each side of the interval of a step time."""
+NOT_STRETCHED = ("dp", "pp")
+"""Axes whose collectives are not part of the work of a stage that others wait for."""
+BEST = ("measured", "interpolated")
+"""Provenances that go without saying."""
+LEAST_SHOWN = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """One kernel or collective of a step: all layers, microbatches and pipeline ranks of one replica that run it alike."""
+
+    name: str
+    shape: str
+    calls: int
+    seconds_each: float
+    seconds: float
+    """Of all calls, over all pipeline ranks."""
+    model: str
+    provenance: str
+    sigma: float
+    """Relative standard error."""
+    extrapolated: bool
+    axis: str = ""
+    """Of a collective; kernels have none."""
+    ranks: str = ""
+    """The pipeline ranks that run a kernel, such as 0-6."""
+
+
+class OpCosts(list[OpCost]):
+    """The costs of a run, the most expensive first. Shown in one line; each row shows itself in full."""
+
+    def __init__(self, rows: Iterable[OpCost]) -> None:
+        super().__init__(sorted(rows, key=lambda row: -row.seconds))
+
+    def __repr__(self) -> str:
+        most = f", most in {self[0].name}: {show_s(self[0].seconds)}" if self else ""
+        return f"OpCosts({len(self):,} rows, {show_s(sum(row.seconds for row in self))}{most})"
+
+
+def kernel_costs(result: Result) -> OpCosts:
+    """Every kernel of the measured step, by operator of any layer."""
+    calls: dict[tuple[str, Kernel], float] = {}
+    ranks: dict[tuple[str, Kernel], set[int]] = {}
+    for rank in range(result.program.ranks):
+        for body, times in result.calls(rank).items():
+            ops = [op for op in result.program.bodies[body].ops if isinstance(op, Compute)]
+            names = (op.name.partition(".")[2] if op.layer >= 0 else op.name for op in ops)
+            for what, count in Counter(zip(names, (op.kernel for op in ops), strict=True)).items():
+                calls[what] = calls.get(what, 0.0) + times * count
+                ranks.setdefault(what, set()).add(rank)
+    rows = []
+    for (name, kernel), times in calls.items():
+        made, count = result.prices.estimate(kernel), round(times)
+        known = made.model, made.provenance, made.sigma, made.extrapolated
+        on = spans(ranks[name, kernel])
+        rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=on))
+    return OpCosts(rows)
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers as people list them: 0-2, 5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def collective_costs(result: Result) -> OpCosts:
+    """Every collective of the measured step without contention; none on links taken at face value, of which nothing is known.
+
+    The ranks of each are spread evenly over its nodes, those of a node together.
+    """
+    policy, mesh, size = result.site.policy, result.bound.mesh, result.scenario.cluster.gpus_per_node
+    calls: Counter[tuple[str, str, int, int, int]] = Counter()
+    for (name, kind, payload_bytes), times in _collective_calls(result).items():
+        communicator = result.program.communicators[name]
+        nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
+        if len(nodes) > 1 and kind != BARRIER:
+            calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += round(times)
+    rows = []
+    for (axis, kind, payload_bytes, ranks, used), n in calls.items():
+        spread = np.arange(ranks) * used // ranks
+        algorithm = policy.chosen(kind, spread, payload_bytes)
+        if known := policy.uncontended_time(kind, algorithm, spread, payload_bytes):
+            shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
+            how = known.source, known.provenance, known.uncertainty, known.extrapolated
+            rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis))
+    return OpCosts(rows)
+
+
+def _collective_calls(result: Result) -> dict[tuple[str, str, int], float]:
+    """How often the ranks of one replica's pipeline do each: communicator, kind, payload. A transfer counts at its source."""
+    calls: dict[tuple[str, str, int], float] = defaultdict(float)
+    for rank in range(result.program.ranks):
+        for body, times in result.calls(rank).items():
+            for op in result.program.bodies[body].ops:
+                if isinstance(op, Collective):
+                    calls[op.communicator, op.kind, op.payload_bytes] += times
+                elif isinstance(op, Transfer) and op.sends:
+                    calls[op.communicator, "sendrecv", op.payload_bytes] += times
+    return calls
+
+
+def kernel_provenance(costs: Iterable[OpCost]) -> dict[str, float]:
+    """Shares of the kernels' time by provenance, and, of any provenance, of sizes beyond the measured ones."""
+    costs = list(costs)
+    return {**_shares(costs, get_args(OfKernels)), "extrapolated": _share(costs, [c for c in costs if c.extrapolated])}
+
+
+def collective_provenance(costs: Iterable[OpCost]) -> dict[str, float]:
+    """Shares of the collectives' uncontended time by provenance."""
+    return _shares(list(costs), get_args(OfCollectives))
+
+
+def _shares(costs: list[OpCost], names: Iterable[str]) -> dict[str, float]:
+    return {name: _share(costs, [c for c in costs if c.provenance == name]) for name in names}
+
+
+def _share(costs: list[OpCost], some: list[OpCost]) -> float:
+    return sum(c.seconds for c in some) / (sum(c.seconds for c in costs) or 1.0)
+
+
+def provenance_lines(kernels: Mapping[str, float], collectives: Mapping[str, float]) -> list[tuple[str, str]]:
+    """A line of a summary, if some times are not known as well as times can be."""
+    listed = []
+    for what, shares in (("kernels", kernels), ("collectives", collectives)):
+        if any(share for name, share in shares.items() if name not in BEST):
+            listed += [f"{what} {', '.join(f'{_percent(share)} {name}' for name, share in shares.items() if share)}"]
+    return [("provenance", "; ".join(listed))] if listed else []
+
+
+def _percent(share: float) -> str:
+    """Whole percents; neither 0% nor 100% where it is not exactly that."""
+    return "<1%" if share < LEAST_SHOWN else ">99%" if 1 - LEAST_SHOWN < share < 1 else f"{share:.0%}"
+
+
+def step_interval_s(
+    step_s: float,
+    kernels: Iterable[OpCost],
+    collectives: Iterable[OpCost],
+    exposed_s: Mapping[str, float],
+    pipeline_ranks: int,
+    bubble_fraction: float,
+) -> tuple[float, float]:
+    """The step time with the errors of its kernels and of those collectives that it waits for.
+
+    A rank's mean time of kernels is taken to shift the step by as much, those of one model all together, models
+    independently. The time that an axis is exposed has the mean error of the axis's collectives, weighted by their uncontended
+    time. What a stage takes longer, others wait longer for: the bubble grows with it.
+    """
+    stretched = 1 / (1 - bubble_fraction)
+    errors_s: dict[str, float] = defaultdict(float)
+    for cost in kernels:
+        errors_s[cost.model] += stretched * cost.seconds * cost.sigma / pipeline_ranks
+    uncontended_s: dict[str, float] = defaultdict(float)
+    wrong_s: dict[str, float] = defaultdict(float)
+    for cost in collectives:
+        uncontended_s[cost.axis] += cost.seconds
+        wrong_s[cost.axis] += cost.seconds * cost.sigma
+    waits = [
+        exposed_s.get(axis, 0.0) * (1.0 if axis in NOT_STRETCHED else stretched) * wrong_s[axis] / uncontended_s[axis]
+        for axis in uncontended_s
+        if uncontended_s[axis]
+    ]
+    spread = STANDARD_ERRORS * math.hypot(*errors_s.values(), *waits)
+    return max(0.0, step_s - spread), step_s + spread
