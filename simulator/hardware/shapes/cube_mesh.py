@@ -12,10 +12,11 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Links, Wiring
-from ._assembly import alone
+from ..wiring import Array, Inside, Links
+from ._assembly import hops, with_nics
+from ._assembly import route as route
+from ._assembly import wire as wire
 from ._direct import mesh
-from ._inside import hops, with_nics
 
 OPTIONS = ()
 GPUS, QUAD = 8, 4
@@ -49,11 +50,3 @@ def inside(cluster: Cluster) -> Inside:
         return hops((a != stop, in_quad), (stop != b, len(source) + stop))
 
     return with_nics(cluster, [], runs, between)
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return alone(cluster).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return alone(cluster).route(source, target)

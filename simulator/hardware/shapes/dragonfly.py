@@ -14,9 +14,10 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Part, Wiring
-from ._assembly import Fabric, assembled
-from ._inside import hops
+from ..wiring import Array, Links, Part
+from ._assembly import Fabric, hops
+from ._assembly import route as route
+from ._assembly import wire as wire
 
 if TYPE_CHECKING:
     from ..options import Dragonfly
@@ -143,11 +144,3 @@ def _all_pairs(sizes: Array) -> tuple[Array, Array]:
         targets.append(first + other + (other >= source))
         first += size
     return np.concatenate(sources), np.concatenate(targets)
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)

@@ -13,9 +13,10 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Part, Wiring
-from ._assembly import Fabric, assembled
-from ._inside import hops
+from ..wiring import Array, Links, Part
+from ._assembly import Fabric, hops
+from ._assembly import route as route
+from ._assembly import wire as wire
 
 OPTIONS = ("radix", "oversubscription", "routing")
 
@@ -107,11 +108,3 @@ class _Tree:
 
 def _agg_name(i: int, per_pod: int, single: bool) -> str:
     return f"pod{i}/agg" if single else f"pod{i // per_pod}/agg{i % per_pod}"
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)

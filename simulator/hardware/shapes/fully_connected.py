@@ -7,8 +7,10 @@ Four A100 or GH200 in a node are joined like this.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Wiring
-from ._assembly import Fabric, assembled
+from ..wiring import Inside
+from ._assembly import Fabric
+from ._assembly import route as route
+from ._assembly import wire as wire
 from ._direct import mesh
 
 OPTIONS = ()
@@ -20,11 +22,3 @@ def inside(cluster: Cluster) -> Inside:
 
 def fabric(cluster: Cluster) -> Fabric:
     return mesh(cluster.nodes).as_fabric(cluster, "direct")
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)

@@ -7,8 +7,9 @@ collective that leaves the pod.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ..wiring import Array, Wiring
-from ._assembly import Fabric, assembled
+from ._assembly import Fabric
+from ._assembly import route as route
+from ._assembly import wire as wire
 from ._clos import clos
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
@@ -18,11 +19,3 @@ def fabric(cluster: Cluster) -> Fabric:
     """A leaf for every pod."""
     in_pod = cluster.rails * cluster.nodes_per_pod
     return clos(cluster, cluster.pods, lambda nic: nic // in_pod)
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)

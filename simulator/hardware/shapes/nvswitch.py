@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Links, Part, Wiring
-from ._assembly import alone
-from ._inside import hops, with_nics
+from ..wiring import Inside, Links, Part
+from ._assembly import hops, with_nics
+from ._assembly import route as route
+from ._assembly import wire as wire
 
 OPTIONS = ()
 
@@ -21,11 +22,3 @@ def inside(cluster: Cluster) -> Inside:
     return with_nics(
         cluster, [Part("nvswitch", 1, lambda _: "nvswitch")], [up, down], lambda a, b: hops((a != b, a), (a != b, n + b))
     )
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return alone(cluster).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return alone(cluster).route(source, target)

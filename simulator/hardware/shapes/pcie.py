@@ -11,10 +11,11 @@ from functools import cached_property
 import numpy as np
 
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Links, Part, Wiring
-from ._assembly import alone
+from ..wiring import Array, Inside, Links, Part
+from ._assembly import hops, rail_of
+from ._assembly import route as route
+from ._assembly import wire as wire
 from ._direct import mesh
-from ._inside import hops, rail_of
 
 OPTIONS = ()
 OPTIONS_INSIDE = ("box",)
@@ -96,11 +97,3 @@ class _Tree:
 def inside(cluster: Cluster) -> Inside:
     tree = _Tree(cluster)
     return Inside(tuple(tree.parts), tuple(tree.runs), tree.between, tree.leave, tree.arrive)
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return alone(cluster).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return alone(cluster).route(source, target)

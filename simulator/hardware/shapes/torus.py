@@ -12,8 +12,10 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Wiring
-from ._assembly import Fabric, assembled
+from ..wiring import Array, Inside
+from ._assembly import Fabric
+from ._assembly import route as route
+from ._assembly import wire as wire
 from ._direct import grid, squarish
 
 OPTIONS = ("dims",)
@@ -42,11 +44,3 @@ def halves(cluster: Cluster) -> list[Array]:
     sides = _sides("node_dims", options.node_dims, points) if one else _sides("dims", options.dims, points)
     point, strides = np.arange(points), [math.prod(sides[:d]) for d in range(len(sides))]
     return [point // stride % side < side // 2 for stride, side in zip(strides, sides, strict=True) if side > 1]
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)

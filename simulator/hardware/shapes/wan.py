@@ -14,8 +14,11 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Part, Wiring
-from ._assembly import Fabric, assembled
+from ..wiring import Array, Links, Part
+from ._assembly import Fabric
+from ._assembly import relay as relay
+from ._assembly import route as route
+from ._assembly import wire as wire
 from ._direct import mesh
 
 OPTIONS = ("wan",)
@@ -131,15 +134,3 @@ class _Joined:
 
 def _at_site(i: int, part: Part) -> Callable[[int], str]:
     return lambda j: f"site{i}/{part.name(j)}"
-
-
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
-
-
-def relay(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).relay(source, target)
