@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ..cluster import Cluster
 
 
+Route = Callable[["Cluster", Array, Array], Array]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Fabric:
     """Switches, numbered from 0, the links between them, and which of them each NIC is plugged into."""
@@ -39,33 +42,25 @@ class Fabric:
     """From NIC to NIC, whether the data first goes to the GPU of its node that sits on the target's rail."""
 
 
-def assembled(cluster: Cluster) -> Assembly:
-    """The cluster put together by the fabric of its shape, once. A shape without a fabric is a single node."""
-    if "assembly" not in cluster.memo:
-        fabric = getattr(cluster.shape, "fabric", None)
+def joined_by(fabric: Callable[[Cluster], Fabric] | None) -> tuple[Callable[[Cluster], Wiring], Route, Route]:
+    """`wire`, `route` and `relay` of a shape with this fabric; without one it is a single node. Nodes are put together once."""
+
+    def assembly(cluster: Cluster) -> Assembly:
         if cluster.nodes > 1 and fabric is None:
             raise UserError(
                 f"shape {cluster.shape_name} is a single node, and {cluster.name} has {cluster.nodes}",
                 hint="join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s",
             )
-        cluster.memo["assembly"] = Assembly(cluster, fabric(cluster) if fabric and cluster.nodes > 1 else None)
-    found: Assembly = cluster.memo["assembly"]
-    return found
+        if "assembly" not in cluster.memo:
+            cluster.memo["assembly"] = Assembly(cluster, fabric(cluster) if fabric and cluster.nodes > 1 else None)
+        found: Assembly = cluster.memo["assembly"]
+        return found
 
-
-def wire(cluster: Cluster) -> Wiring:
-    """All vertices and links of a cluster whose shape says what its fabric is."""
-    return assembled(cluster).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    """For each pair of GPUs the links on the way, padded with -1."""
-    return assembled(cluster).route(source, target)
-
-
-def relay(cluster: Cluster, source: Array, target: Array) -> Array:
-    """For each pair of GPUs of different nodes, the one of the source's node that hands the data to its NIC."""
-    return assembled(cluster).relay(source, target)
+    return (
+        lambda cluster: assembly(cluster).wiring,
+        lambda cluster, source, target: assembly(cluster).route(source, target),
+        lambda cluster, source, target: assembly(cluster).relay(source, target),
+    )
 
 
 class Assembly:

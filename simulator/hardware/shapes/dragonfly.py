@@ -15,9 +15,7 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Links, Part
-from ._assembly import Fabric, hops
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import Fabric, hops, joined_by
 
 if TYPE_CHECKING:
     from ..options import Dragonfly
@@ -144,3 +142,6 @@ def _all_pairs(sizes: Array) -> tuple[Array, Array]:
         targets.append(first + other + (other >= source))
         first += size
     return np.concatenate(sources), np.concatenate(targets)
+
+
+wire, route, relay = joined_by(fabric)

@@ -14,9 +14,7 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Links, Part
-from ._assembly import Fabric, hops
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import Fabric, hops, joined_by
 
 OPTIONS = ("radix", "oversubscription", "routing")
 
@@ -108,3 +106,6 @@ class _Tree:
 
 def _agg_name(i: int, per_pod: int, single: bool) -> str:
     return f"pod{i}/agg" if single else f"pod{i // per_pod}/agg{i % per_pod}"
+
+
+wire, route, relay = joined_by(fabric)

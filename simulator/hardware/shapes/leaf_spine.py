@@ -7,9 +7,7 @@ collective that leaves the pod.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ._assembly import Fabric
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import Fabric, joined_by
 from ._clos import clos
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
@@ -19,3 +17,6 @@ def fabric(cluster: Cluster) -> Fabric:
     """A leaf for every pod."""
     in_pod = cluster.rails * cluster.nodes_per_pod
     return clos(cluster, cluster.pods, lambda nic: nic // in_pod)
+
+
+wire, route, relay = joined_by(fabric)

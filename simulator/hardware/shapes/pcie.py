@@ -12,9 +12,7 @@ import numpy as np
 
 from ..cluster import Cluster
 from ..wiring import Array, Inside, Links, Part
-from ._assembly import hops, rail_of
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import hops, joined_by, rail_of
 from ._direct import mesh
 
 OPTIONS = ()
@@ -97,3 +95,6 @@ class _Tree:
 def inside(cluster: Cluster) -> Inside:
     tree = _Tree(cluster)
     return Inside(tuple(tree.parts), tuple(tree.runs), tree.between, tree.leave, tree.arrive)
+
+
+wire, route, relay = joined_by(None)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from ..cluster import Cluster
 from ..wiring import Array
-from ._assembly import Fabric
-from ._assembly import relay as relay
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import Fabric, joined_by
 from ._clos import clos
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
@@ -27,3 +24,6 @@ def fabric(cluster: Cluster) -> Fabric:
         return other
 
     return clos(cluster, cluster.pods * rails, lambda nic: nic // in_pod * rails + nic % rails, other_rail)
+
+
+wire, route, relay = joined_by(fabric)

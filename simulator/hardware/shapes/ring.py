@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from ..cluster import Cluster
 from ..wiring import Inside
-from ._assembly import Fabric
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import Fabric, joined_by
 from ._direct import grid
 
 OPTIONS = ()
@@ -22,3 +20,6 @@ def inside(cluster: Cluster) -> Inside:
 
 def fabric(cluster: Cluster) -> Fabric:
     return grid((cluster.nodes,)).as_fabric(cluster, "ring")
+
+
+wire, route, relay = joined_by(fabric)

@@ -13,9 +13,7 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Inside
-from ._assembly import Fabric
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import Fabric, joined_by
 from ._direct import grid, squarish
 
 OPTIONS = ("dims",)
@@ -44,3 +42,6 @@ def halves(cluster: Cluster) -> list[Array]:
     sides = _sides("node_dims", options.node_dims, points) if one else _sides("dims", options.dims, points)
     point, strides = np.arange(points), [math.prod(sides[:d]) for d in range(len(sides))]
     return [point // stride % side < side // 2 for stride, side in zip(strides, sides, strict=True) if side > 1]
+
+
+wire, route, relay = joined_by(fabric)

@@ -15,10 +15,7 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Links, Part
-from ._assembly import Fabric
-from ._assembly import relay as relay
-from ._assembly import route as route
-from ._assembly import wire as wire
+from ._assembly import Fabric, joined_by
 from ._direct import mesh
 
 OPTIONS = ("wan",)
@@ -134,3 +131,6 @@ class _Joined:
 
 def _at_site(i: int, part: Part) -> Callable[[int], str]:
     return lambda j: f"site{i}/{part.name(j)}"
+
+
+wire, route, relay = joined_by(fabric)
