@@ -48,7 +48,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
     kinds = [*catalog.DATA, *catalog.CODE]
     if schema:
-        from ..config.scenario_file import json_schema
+        from ..config.scenario import json_schema
 
         print_json(json_schema())
     elif kind == "defaults":

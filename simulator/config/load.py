@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MOST_SHOWN, Fault, UserError, described, shown
 from . import catalog
-from .document import Document, Mark
-from .file_references import beside, placed
-from .hugging_face import refuse_config
-from .scenario_file import from_document
+from .document import Document, Mark, beside, placed
+from .scenario import from_document
 from .tenancy import tenancy
 from .trust import Trust
 from .yaml_source import parse, read, scalar
@@ -36,9 +34,7 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
         raise UserError(f"{shown(path)} is no file and no name", hint='load("scenario.yaml")')
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
-    document = read(file)
-    refuse_config(document.data, str(file))
-    return _understood(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
+    return _understood(_with_settings(_extended(read(file), (file.resolve(),)), settings), Trust(trust))
 
 
 def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:

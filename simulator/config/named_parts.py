@@ -1,63 +1,110 @@
-"""What a scenario names, replaced by what it stands for: models, clusters, GPUs, frameworks, and files beside it."""
+"""Names and paths in a document, replaced by what they stand for: files of the catalog, or one's own beside the document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..fields import Declared, required
-from ..workload.model import Model
-from . import catalog, file_references, gpu_files
-from .cluster_file import ClusterFile
-from .document import Document, Place
-from .file_references import Step, beside
-from .grammar import BOUNDARY
-from .trust import Trust
+from ..errors import Fault, UserError, shown
+from ..fields import Declared
+from . import catalog
+from .document import Document, Place, beside, placed
+from .reader import BARE, Boundary, examined
+from .yaml_source import read
 
-NAMED: tuple[tuple[Place, str], ...] = (
-    (("model",), "models"),
-    (("cluster",), "clusters"),
-    (gpu_files.PLACE, "gpus"),
-    (("framework",), "frameworks"),
+MOST_DIGITS = 18
+"""Of a number of a line or a column."""
+Step = Callable[[Document], Document]
+"""A document with something in it replaced by what it stands for; raises `UserError` for what stands for nothing."""
+PATHS: tuple[tuple[Place, Callable[[str], bool]], ...] = (
+    (("cluster", "fabric"), catalog.is_path),
+    (("plan", "schedule"), catalog.is_table),
 )
-"""What may be a name in a scenario, and of which kind. A cluster's file may name its GPU: so the order matters."""
-FABRIC: Place = ("cluster", "fabric")
-SCHEDULE: Place = ("plan", "schedule")
+"""Where a path may stand in a scenario besides those of its named parts, and which text is one."""
+
+
+def resolved(
+    document: Document,
+    place: Place,
+    kind: str,
+    needed: Iterable[str] | None = None,
+    meant: Callable[[str], str] | None = None,
+) -> Document:
+    """The document with a name, a path or a mapping with a name replaced by the contents of its file.
+
+    What a file describes is called by the file's `name`, or else as the file is.
+    A mapping that has all keys that are `needed` may go by a name that no file has. `meant` is asked what else a name may mean.
+    """
+    value = document.at(place)
+    inner = value if isinstance(value, dict) else {}
+    name, at = (inner.get("name"), (*place, "name")) if inner else (value, place)
+    if "name" in inner and not isinstance(name, str):
+        message = f"{'.'.join(map(str, at))} should be a name or a path, not {shown(name)}"
+        raise UserError(message, where=document.where(at), hint=f"`trainsim catalog {kind}` lists them")
+    if not isinstance(name, str):
+        return document
+    with placed(document.where(at)):
+        try:
+            path = beside(name, document.mark(at))
+            if catalog.is_path(name) and needed and not catalog.exists(path) and all(key in inner for key in needed):
+                return document
+            is_file = catalog.is_path(name) or (catalog.written(kind, name) not in catalog.files(kind) and catalog.is_file(path))
+            file = catalog.find(kind, path if is_file else name)
+        except UserError:
+            if needed and all(key in inner for key in needed):
+                return document
+            if not meant:
+                raise
+            file = catalog.find(kind, meant(name))
+        base = read(file)
+    named = Document({"name": file.stem, **base.data}, base.marks)
+    marks = {at: mark for at, mark in document.under(place).marks.items() if at != ("name",) or at not in base.marks}
+    over = Document({key: v for key, v in inner.items() if key != "name"}, marks if inner else {})
+    return document.overlaid(named.overlaid(over), place)
 
 
 def understood(
-    document: Document, named: Iterable[tuple[Place, str]], schema: type[Declared], at: Place = (), *, trust: Trust
+    document: Document,
+    names: Iterable[tuple[Place, Step]],
+    paths: Iterable[Step],
+    schema: type[Declared],
+    at: Place = (),
+    boundary: Boundary = BARE,
 ) -> Any:
-    """What stands at a place of a document as `schema`, its names resolved, and the document with what they stand for.
-
-    Raises `UserError` with all that is wrong, in the order of reading.
+    """What stands at a place of a document as `schema`, and the document: its names, in this order, and then its paths replaced
+    by what they stand for. Raises `UserError` with all that is wrong, in the order of reading.
     """
-    names = ((place, _resolves(place, kind)) for place, kind in named)
-    paths = (_located, gpu_files.profiled, trust.refuse, trust.admit)
-    return file_references.understood(document, names, paths, schema, at, BOUNDARY)
+    faults: list[Fault] = []
+    unresolved: list[Place] = []
+    for place, resolve in names:
+        try:
+            document = resolve(document)
+        except UserError as error:
+            faults += error.faults
+            unresolved.append(place)
+            document = document.without(place)
+    for locate in paths:
+        try:
+            document = locate(document)
+        except UserError as error:
+            faults += error.faults
+    value, found = examined(schema, document, at, boundary)
+    faults += [fault for place, fault in found if place not in unresolved]
+    if faults:
+        raise UserError(faults=sorted(faults, key=_reading_order))
+    return value, document
 
 
-def _resolves(place: Place, kind: str) -> Step:
-    return lambda document: resolved(document, place, kind)
+def _reading_order(fault: Fault) -> list[tuple[int, str]]:
+    """Faults of a file from its top to its bottom."""
+    return [(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else 0, part) for part in re.split(r"(\d+)", fault.where)]
 
 
-def resolved(document: Document, place: Place, kind: str) -> Document:
-    """The document with a name, a path or a mapping with a name replaced by the contents of its file."""
-    if kind == "gpus":
-        return gpu_files.resolved(document, place)
-    return file_references.resolved(document, place, kind, required(DESCRIBED_BY[kind]) if kind in DESCRIBED_BY else None)
-
-
-DESCRIBED_BY: Mapping[str, type[Declared]] = {"models": Model, "clusters": ClusterFile}
-"""What a mapping describes that needs no file to start from if it has all required keys: its name is then only a name."""
-
-
-def _located(document: Document) -> Document:
+def located(document: Document) -> Document:
     """The document with the paths of a fabric and of a table as seen from where trainsim runs."""
-    name, mark = document.at(FABRIC), document.mark(FABRIC)
-    if isinstance(name, str) and catalog.is_path(name) and mark:
-        document = document.changed(FABRIC, beside(name, mark), mark)
-    name, mark = document.at(SCHEDULE), document.mark(SCHEDULE)
-    if isinstance(name, str) and catalog.is_table(name) and mark:
-        document = document.changed(SCHEDULE, beside(name, mark), mark)
+    for place, is_path in PATHS:
+        name, mark = document.at(place), document.mark(place)
+        if isinstance(name, str) and is_path(name) and mark:
+            document = document.changed(place, beside(name, mark), mark)
     return document

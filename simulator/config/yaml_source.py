@@ -24,6 +24,20 @@ MOST_DEPTH = 50
 MOST_DIGITS = 1000
 MOST_LISTED = 6
 
+HUGGING_FACE = ("architectures", "model_type", "num_hidden_layers")
+"""Keys of the config.json of a Hugging Face model: two of these, and it is such a file."""
+HUGGING_FACE_FIELDS = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "ffn_hidden",
+    "vocab_size": "vocab",
+}
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+GATED = ("silu", "swiglu")
+
 _INTEGER = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
@@ -54,7 +68,25 @@ def read(path: Path) -> Document:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise UserError("not a text file", where=f"{path}:{line}", hint="save it as YAML in UTF-8") from None
-    return parse(text, str(path))
+    document = parse(text, str(path))
+    _refuse_hugging_face(document.data, str(path))
+    return document
+
+
+def _refuse_hugging_face(data: Mapping[str, Any], file: str) -> None:
+    """Raises `UserError` for the config.json of a Hugging Face model, and says what to write instead."""
+    if sum(key in data for key in HUGGING_FACE) < 2:
+        return
+    kind = data.get("architectures") or [data.get("model_type")]
+    name = kind[0] if isinstance(kind, list) and kind else kind
+    message = f"this is the configuration of a Hugging Face model, {shown(name)}, not a file of this simulator"
+    if any(key in data for key in EXPERTS):
+        message += "; and it has experts: mixture-of-experts models cannot be simulated yet, only dense decoder models"
+        raise UserError(message, where=f"{file}:1", hint="take a dense model: `trainsim catalog models` lists those that ship")
+    fields = [f"{ours}: {data[theirs]}" for theirs, ours in HUGGING_FACE_FIELDS.items() if type(data.get(theirs)) is int]
+    fields += ["gated_mlp: true"] if data.get("hidden_act") in GATED else []
+    fields += ["tied_embeddings: true"] if data.get("tie_word_embeddings") is True else []
+    raise UserError(message, where=f"{file}:1", hint=f"write the model as model: {{{', '.join(fields)}}}")
 
 
 def _neighbour(path: Path) -> str:
