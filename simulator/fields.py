@@ -201,6 +201,8 @@ class Form:
     """The words that are legal, if only some are."""
     record: type[Declared] | None
     """The dataclass that the field holds, or a list of."""
+    is_record: bool
+    """Whether the field holds one dataclass."""
     meaning: str
     text: Text | None
     dimension: Dimension | None
@@ -214,11 +216,6 @@ class Form:
     def note(self, of: type[T]) -> T | None:
         """The note of a kind, the outermost if there are several."""
         return _note(self.notes, of)
-
-    @property
-    def is_record(self) -> bool:
-        """Whether the field holds one dataclass."""
-        return self.record is not None and self.record is self.kind
 
 
 def _note(notes: tuple[Any, ...], of: type[T]) -> T | None:
@@ -250,6 +247,7 @@ def form(hint: Any) -> Form:
         members,
         choices,
         record=members[0].record if origin in (list, tuple) and members else record,
+        is_record=record is not None,
         meaning=_note(notes, str) or "",
         text=_note(notes, Text),
         dimension=_note(notes, Dimension),

@@ -107,8 +107,7 @@ def _about(kind: str) -> dict[str, str]:
 
 
 def _print_defaults(as_json: bool) -> None:
-    from ..plan.fidelity import Fidelity
-    from ..plan.plan import Plan
+    from ..plan.plan import Fidelity, Plan
     from ..workload.framework import Framework
     from ..workload.job import Job
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, shown
-from ..fields import required
 from ..hardware.cluster import Cluster
 from ..workload.framework import Framework
 from ..workload.model import Model
@@ -17,13 +16,14 @@ from .document import Document
 from .grammar import BOUNDARY
 from .named_parts import resolved, understood
 from .reader import validated
-from .scenario import NAMED, paths
+from .scenario import CLUSTER, FRAMEWORK, MODEL, paths
+from .shipped_fits import GPU
 from .trust import Trust
 
 
 def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
     """A model of the catalog, a YAML file or a mapping; keyword arguments change its fields."""
-    return validated(Model, resolved(_document("model", name, changes), ("model",), "models", required(Model)), ("model",))
+    return validated(Model, resolved(_document("model", name, changes), MODEL), ("model",))
 
 
 def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False, **changes: Any) -> Cluster:
@@ -31,15 +31,14 @@ def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False
 
     With `trust` its file may name code as its shape, which is imported.
     """
-    names = [(place, resolve) for place, resolve in NAMED if place[0] == "cluster"]
     steps = paths(trust if isinstance(trust, Trust) else Trust(trust))
-    found, _ = understood(_document("cluster", name, changes), names, steps, ClusterFile, ("cluster",), BOUNDARY)
+    found, _ = understood(_document("cluster", name, changes), (CLUSTER, GPU), steps, ClusterFile, ("cluster",), BOUNDARY)
     return cluster_file.cluster(found)
 
 
 def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:
     """A framework of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `cuda_graphs=True`."""
-    document = resolved(_document("framework", name, changes), ("framework",), "frameworks")
+    document = resolved(_document("framework", name, changes), FRAMEWORK)
     return validated(Framework, document, ("framework",), BOUNDARY)
 
 

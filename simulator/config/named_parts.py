@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import Fault, UserError, shown
-from ..fields import Declared
+from ..fields import Declared, required
 from . import catalog
 from .document import Document, Place, beside, placed
 from .reader import BARE, Boundary, examined
@@ -15,6 +15,20 @@ from .yaml_source import read
 
 MOST_DIGITS = 18
 """Of a number of a line or a column."""
+
+
+class Named(NamedTuple):
+    """A part of a scenario that may be a name, a path or a mapping with a name."""
+
+    place: Place
+    kind: str
+    """In the catalog."""
+    schema: type[Declared] | None = None
+    """What a mapping describes that needs no file to start from if it has all required keys: its name is then only a name."""
+    meant: Callable[[str], str] | None = None
+    """The name in the catalog that other words for it mean."""
+
+
 Step = Callable[[Document], Document]
 """A document with something in it replaced by what it stands for; raises `UserError` for what stands for nothing."""
 PATHS: tuple[tuple[Place, Callable[[str], bool]], ...] = (
@@ -24,18 +38,9 @@ PATHS: tuple[tuple[Place, Callable[[str], bool]], ...] = (
 """Where a path may stand in a scenario besides those of its named parts, and which text is one."""
 
 
-def resolved(
-    document: Document,
-    place: Place,
-    kind: str,
-    needed: Iterable[str] | None = None,
-    meant: Callable[[str], str] | None = None,
-) -> Document:
-    """The document with a name, a path or a mapping with a name replaced by the contents of its file.
-
-    What a file describes is called by the file's `name`, or else as the file is.
-    A mapping that has all keys that are `needed` may go by a name that no file has. `meant` is asked what else a name may mean.
-    """
+def resolved(document: Document, part: Named) -> Document:
+    """The document with the name of a part replaced by the contents of its file, which says the name or else is called by it."""
+    place, kind, needed = part.place, part.kind, required(part.schema) if part.schema else None
     value = document.at(place)
     inner = value if isinstance(value, dict) else {}
     name, at = (inner.get("name"), (*place, "name")) if inner else (value, place)
@@ -54,9 +59,9 @@ def resolved(
         except UserError:
             if needed and all(key in inner for key in needed):
                 return document
-            if not meant:
+            if not part.meant:
                 raise
-            file = catalog.find(kind, meant(name))
+            file = catalog.find(kind, part.meant(name))
         base = read(file)
     named = Document({"name": file.stem, **base.data}, base.marks)
     marks = {at: mark for at, mark in document.under(place).marks.items() if at != ("name",) or at not in base.marks}
@@ -66,27 +71,27 @@ def resolved(
 
 def understood(
     document: Document,
-    names: Iterable[tuple[Place, Step]],
-    paths: Iterable[Step],
+    parts: Iterable[Named],
+    steps: Iterable[Step],
     schema: type[Declared],
     at: Place = (),
     boundary: Boundary = BARE,
 ) -> Any:
-    """What stands at a place of a document as `schema`, and the document: its names, in this order, and then its paths replaced
-    by what they stand for. Raises `UserError` with all that is wrong, in the order of reading.
+    """What stands at a place of a document as `schema`, and the document: its named parts replaced by what they stand for, in
+    this order, then the steps taken. Raises `UserError` with all that is wrong, in the order of reading.
     """
     faults: list[Fault] = []
     unresolved: list[Place] = []
-    for place, resolve in names:
+    for part in parts:
         try:
-            document = resolve(document)
+            document = resolved(document, part)
         except UserError as error:
             faults += error.faults
-            unresolved.append(place)
-            document = document.without(place)
-    for locate in paths:
+            unresolved.append(part.place)
+            document = document.without(part.place)
+    for step in steps:
         try:
-            document = locate(document)
+            document = step(document)
         except UserError as error:
             faults += error.faults
     value, found = examined(schema, document, at, boundary)

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from .. import escape
-from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented, required
+from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster
-from ..plan.fidelity import Fidelity
-from ..plan.plan import Plan
+from ..plan.plan import Fidelity, Plan
 from ..units import show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
@@ -20,8 +19,8 @@ from .cluster_file import ClusterFile, cluster
 from .document import Document, Mark, Place
 from .grammar import BOUNDARY
 from .json_schema import object_schema
-from .named_parts import Step, located, resolved, understood
-from .shipped_fits import GPU, gpu_resolved, profiled
+from .named_parts import Named, Step, located, understood
+from .shipped_fits import GPU, profiled
 from .trust import Trust
 
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
@@ -117,13 +116,10 @@ class Scenario:
         return {axis: getattr(used, axis, said) for axis, said in asdict(self.plan.overlap).items()}
 
 
-NAMED: tuple[tuple[Place, Step], ...] = (
-    (("model",), lambda document: resolved(document, ("model",), "models", required(Model))),
-    (("cluster",), lambda document: resolved(document, ("cluster",), "clusters", required(ClusterFile))),
-    (GPU, gpu_resolved),
-    (("framework",), lambda document: resolved(document, ("framework",), "frameworks")),
-)
-"""What may be a name in a scenario, and how it is resolved. A cluster's file may name its GPU: so the order matters."""
+MODEL, CLUSTER = Named(("model",), "models", Model), Named(("cluster",), "clusters", ClusterFile)
+FRAMEWORK = Named(("framework",), "frameworks")
+NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
+"""What may be a name in a scenario. A cluster's file may name its GPU: so the order matters."""
 
 
 def paths(trust: Trust) -> tuple[Step, ...]:

@@ -12,17 +12,16 @@ from ..costs.kernels.family import Fit
 from ..costs.kernels.fits import FitLibrary
 from ..costs.kernels.gpu_model import likeness, same_kernels
 from ..errors import UserError, shown
-from ..fields import required
 from ..hardware.gpu import AT_PEAK, Gpu
-from . import catalog, named_parts
+from . import catalog
 from .document import Document, Place, beside
 from .fit_files import fingerprint, folder, load
 from .gpu_names import meant, named
-from .named_parts import understood
+from .named_parts import Named, understood
 
-GPU: Place = ("cluster", "gpu")
+GPU = Named(("cluster", "gpu"), "gpus", Gpu, meant)
 """Where a GPU stands in a scenario; faults call it so wherever it was named."""
-PROFILE: Place = (*GPU, "profile")
+PROFILE: Place = (*GPU.place, "profile")
 AS_IT_SHIPS = "as it ships"
 """Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
 
@@ -92,13 +91,8 @@ def file_of(name: str, profile: str = "") -> Gpu:
     """The GPU as a file of the catalog or of one's own describes it; refused with a profile of another GPU."""
     words = {"name": name, "profile": profile} if profile else {"name": name}
     found: Gpu
-    found, _ = understood(Document.of({"cluster": {"gpu": words}}), [(GPU, gpu_resolved)], [profiled], Gpu, GPU)
+    found, _ = understood(Document.of({"cluster": {"gpu": words}}), [GPU], [profiled], Gpu, GPU.place)
     return found
-
-
-def gpu_resolved(document: Document, place: Place = GPU) -> Document:
-    """The document with the name of a GPU replaced by the contents of its file."""
-    return named_parts.resolved(document, place, "gpus", required(Gpu), meant)
 
 
 def profiled(document: Document) -> Document:
@@ -126,7 +120,7 @@ def _no_profile(path: str, name: str) -> str:
 
 def _same_gpu(document: Document, path: str) -> None:
     """Refuses a profile whose GPU has another name."""
-    measured, name = load(Path(path))[0], document.at((*GPU, "name"))
+    measured, name = load(Path(path))[0], document.at((*GPU.place, "name"))
     if name is None:
         owner, hint = "a GPU without a name", f"call it what it is: gpu: {{name: {measured}, ...}}"
     else:
