@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .errors import UserError as UserError
     from .figures.gantt import gantt as gantt
     from .figures.trace import trace as trace
-    from .plan.fidelity import Fidelity as Fidelity
+    from .plan.plan import Fidelity as Fidelity
     from .plan.plan import Overlap as Overlap
     from .plan.plan import Plan as Plan
     from .simulation.run import Run as Run
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Deadlock": "errors",
-    "Fidelity": "plan.fidelity",
+    "Fidelity": "plan.plan",
     "Infeasible": "errors",
     "Job": "workload.job",
     "Overlap": "plan.plan",

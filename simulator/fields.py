@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import MISSING, dataclass
-from functools import cache, cached_property
+from functools import cache
 from inspect import Parameter, Signature
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -136,7 +136,7 @@ class Usual:
 
 
 def once(find: Callable[[T], R]) -> Callable[[T], R]:
-    """Finds what follows from a class only once."""
+    """`cache` for functions of classes, which mypy does not take for hashable."""
     return cache(find)
 
 
@@ -186,77 +186,40 @@ class Declared:
         return iter(())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Form:
     """An annotation taken apart: the type itself, what is noted beside it, and whether it may be None."""
 
     kind: Any
-    notes: tuple[Any, ...]
+    origin: Any
+    """The type without its parameters."""
     optional: bool
+    notes: tuple[Any, ...]
+    members: tuple[Form, ...]
+    """What a container holds, of a mapping its keys and its values; or the alternatives of a union."""
+    choices: tuple[str, ...]
+    """The words that are legal, if only some are."""
+    record: type[Declared] | None
+    """The dataclass that the field holds, or a list of."""
+    is_record: bool
+    """Whether the field holds one dataclass."""
+    meaning: str
+    text: Text | None
+    dimension: Dimension | None
+    usual: Usual | None
+    only: Only | None
+    written: Written
+    whole: bool
+    limits: tuple[Limits | Length, ...]
+    """The bounds of a number, or of the length of a text or a list."""
 
     def note(self, of: type[T]) -> T | None:
         """The note of a kind, the outermost if there are several."""
-        return next((note for note in reversed(self.notes) if isinstance(note, of)), None)
+        return _note(self.notes, of)
 
-    @cached_property
-    def text(self) -> Text | None:
-        return self.note(Text)
 
-    @cached_property
-    def dimension(self) -> Dimension | None:
-        return self.note(Dimension)
-
-    @cached_property
-    def usual(self) -> Usual | None:
-        return self.note(Usual)
-
-    @cached_property
-    def only(self) -> Only | None:
-        return self.note(Only)
-
-    @cached_property
-    def whole(self) -> bool:
-        return self.note(Whole) is not None
-
-    @cached_property
-    def written(self) -> Written:
-        return self.note(Written) or Written()
-
-    @cached_property
-    def limits(self) -> tuple[Limits | Length, ...]:
-        """The bounds of a number, or of the length of a text or a list."""
-        return tuple(note for note in self.notes if isinstance(note, (Limits, Length)))
-
-    @cached_property
-    def origin(self) -> Any:
-        """The type without its parameters."""
-        return get_origin(self.kind) or self.kind
-
-    @cached_property
-    def members(self) -> tuple[Form, ...]:
-        """What a container holds, of a mapping its keys and its values; or the alternatives of a union."""
-        return tuple(form(inner) for inner in get_args(self.kind) if inner is not Ellipsis) if not self.choices else ()
-
-    @cached_property
-    def meaning(self) -> str:
-        return self.note(str) or ""
-
-    @cached_property
-    def choices(self) -> tuple[str, ...]:
-        """The words that are legal, if only some are."""
-        return get_args(self.kind) if self.origin is Literal else ()
-
-    @cached_property
-    def record(self) -> type[Declared] | None:
-        """The dataclass that the field holds, or a list of."""
-        if isinstance(self.kind, type) and issubclass(self.kind, Declared):
-            return self.kind
-        return self.members[0].record if self.origin in (list, tuple) and self.members else None
-
-    @property
-    def is_record(self) -> bool:
-        """Whether the field holds one dataclass."""
-        return self.record is not None and self.record is self.kind
+def _note(notes: tuple[Any, ...], of: type[T]) -> T | None:
+    return next((note for note in reversed(notes) if isinstance(note, of)), None)
 
 
 @once
@@ -265,13 +228,35 @@ def form(hint: Any) -> Form:
     notes: tuple[Any, ...] = ()
     optional = False
     while True:
-        members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
         if get_origin(hint) is Annotated:
             notes, hint = (*hint.__metadata__, *notes), hint.__origin__
-        elif len(members) == 2 and members[1] is type(None):
-            hint, optional = members[0], True
+        elif len(parts) == 2 and parts[1] is type(None):
+            hint, optional = parts[0], True
         else:
-            return Form(hint, notes, optional)
+            break
+    origin = get_origin(hint) or hint
+    choices = get_args(hint) if origin is Literal else ()
+    members = () if choices else tuple(form(inner) for inner in get_args(hint) if inner is not Ellipsis)
+    record = hint if isinstance(hint, type) and issubclass(hint, Declared) else None
+    return Form(
+        hint,
+        origin,
+        optional,
+        notes,
+        members,
+        choices,
+        record=members[0].record if origin in (list, tuple) and members else record,
+        is_record=record is not None,
+        meaning=_note(notes, str) or "",
+        text=_note(notes, Text),
+        dimension=_note(notes, Dimension),
+        usual=_note(notes, Usual),
+        only=_note(notes, Only),
+        written=_note(notes, Written) or Written(),
+        whole=_note(notes, Whole) is not None,
+        limits=tuple(note for note in notes if isinstance(note, (Limits, Length))),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +282,8 @@ def specs(of: type[Declared]) -> tuple[FieldSpec, ...]:
     hints = get_type_hints(of, include_extras=True)
     every: Iterable[dataclasses.Field[Any]] = dataclasses.fields(of)  # type: ignore[arg-type]
     forms = {one.name: form(hints[one.name]) for one in every}
-    return tuple(FieldSpec(one.name, _key(one.name, forms[one.name]), forms[one.name], _default(one)) for one in every)
+    defaults = {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in every}
+    return tuple(FieldSpec(name, _key(name, of), of, defaults[name]) for name, of in forms.items())
 
 
 @once
@@ -314,10 +300,6 @@ def required(of: type[Declared]) -> list[str]:
 def _key(name: str, of: Form) -> str:
     key, dimension = of.note(Key), of.dimension
     return key.name if key else name.removesuffix(SUFFIX[dimension.name]) if dimension else name
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def limits_words(of: Form) -> str:

@@ -48,7 +48,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
     kinds = [*catalog.DATA, *catalog.CODE]
     if schema:
-        from ..config.scenario_file import json_schema
+        from ..config.scenario import json_schema
 
         print_json(json_schema())
     elif kind == "defaults":
@@ -102,8 +102,7 @@ def _about(kind: str) -> dict[str, str]:
 def _print_defaults(as_json: bool) -> None:
     from ..config.cluster_file import ClusterFile
     from ..fields import keys
-    from ..plan.fidelity import Fidelity
-    from ..plan.plan import Plan
+    from ..plan.plan import Fidelity, Plan
     from ..workload.framework import Framework
     from ..workload.job import Job
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from ..plan.fidelity import Collectives
+from ..plan.plan import Collectives
 from ._show import Count, json_option, long_option, print_json, print_pairs, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:

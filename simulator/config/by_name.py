@@ -10,18 +10,20 @@ from ..errors import UserError, shown
 from ..hardware.cluster import Cluster
 from ..workload.framework import Framework
 from ..workload.model import Model
-from . import cluster_of_file
+from . import cluster_file
 from .cluster_file import ClusterFile
 from .document import Document
 from .grammar import BOUNDARY
-from .named_parts import NAMED, resolved, understood
+from .named_parts import resolved, understood
 from .reader import validated
+from .scenario import CLUSTER, FRAMEWORK, MODEL, paths
+from .shipped_fits import GPU
 from .trust import Trust
 
 
 def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
     """A model of the catalog, a YAML file or a mapping; keyword arguments change its fields."""
-    return validated(Model, resolved(_document("model", name, changes), ("model",), "models"), ("model",))
+    return validated(Model, resolved(_document("model", name, changes), MODEL), ("model",))
 
 
 def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False, **changes: Any) -> Cluster:
@@ -29,15 +31,14 @@ def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False
 
     With `trust` its file may name code as its shape, which is imported.
     """
-    names = [(place, kind) for place, kind in NAMED if place[0] == "cluster"]
-    trusted = trust if isinstance(trust, Trust) else Trust(trust)
-    found, _ = understood(_document("cluster", name, changes), names, ClusterFile, ("cluster",), trust=trusted)
-    return cluster_of_file.cluster(found)
+    steps = paths(trust if isinstance(trust, Trust) else Trust(trust))
+    found, _ = understood(_document("cluster", name, changes), (CLUSTER, GPU), steps, ClusterFile, ("cluster",), BOUNDARY)
+    return cluster_file.cluster(found)
 
 
 def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:
     """A framework of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `cuda_graphs=True`."""
-    document = resolved(_document("framework", name, changes), ("framework",), "frameworks")
+    document = resolved(_document("framework", name, changes), FRAMEWORK)
     return validated(Framework, document, ("framework",), BOUNDARY)
 
 

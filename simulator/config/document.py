@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UserError
+from . import catalog
 
 MOST_DIGITS = 9
 """Of an index of a list."""
@@ -133,3 +136,20 @@ def _merged(base: Any, over: Any) -> Any:
 def _named(data: Any) -> dict[str, Any]:
     """A mapping to write keys into: a name becomes a mapping that starts from it."""
     return data if isinstance(data, dict) else {"name": data} if isinstance(data, str) else {}
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Faults that have no place of their own get this one."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(faults=[replace(fault, where=fault.where or where) for fault in error.faults]) from None
+
+
+def beside(name: str, mark: Mark | None) -> str:
+    """A relative path as seen from the file that holds it; as it is if it is only found from the current folder."""
+    if mark is None or not mark.line:
+        return name
+    path = str(Path(mark.file).parent / name)
+    return name if catalog.is_file(name) and not catalog.is_file(path) else path

@@ -11,9 +11,8 @@ from typing import Any
 
 from ..errors import Fault, OutsideDomain, UserError, shown
 from ..hardware.cluster import Cluster
-from ..plan.fidelity import Fidelity
 from ..plan.mesh import Mesh
-from ..plan.plan import Plan
+from ..plan.plan import Fidelity, Plan
 from ..program.slot import Shape, as_taken, lay_out
 from ..workload.framework import Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job

@@ -118,11 +118,6 @@ def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
     return found.gpu, tuple(_fit(entry) for entry in found.fits)
 
 
-def owner_of(path: str) -> str:
-    """The GPU whose profile a file is."""
-    return load(Path(path))[0]
-
-
 def fingerprint(path: Path) -> str:
     """What tells a file from others of its name: some digits of a hash of its bytes."""
     return sha256(read_bounded(path, catalog.MOST_BYTES, "a profile")).hexdigest()[:HASH_DIGITS]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MOST_SHOWN, Fault, UserError, described, shown
 from . import catalog
-from .document import Document, Mark
-from .file_references import beside, placed, read_or_import
-from .scenario_file import from_document
+from .document import Document, Mark, beside, placed
+from .named_parts import read_or_import
+from .scenario import from_document
 from .tenancy import tenancy
 from .trust import Trust
 from .yaml_source import parse, read, scalar

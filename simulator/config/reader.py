@@ -16,8 +16,7 @@ from ..errors import Fault, UserError, did_you_mean, either, shown
 from ..fields import Contradiction, Declared, FieldSpec, Form, Later, Noun, form, keys, limits_words, specs
 from ..units import Dimension, checked, parse
 from .document import Document, Place
-from .other_names import plain
-from .suggestions import dotted, how_to_write, true_or_false, unknown_key, whole_number
+from .suggestions import dotted, how_to_write, plain, true_or_false, unknown_key, whole_number
 
 MOST_HINTED = 1000
 """Faults of a file for which it is worked out what was meant: nobody reads more."""

@@ -1,4 +1,4 @@
-"""A scenario: model, cluster, plan and job with everything else that a run needs, as frozen values."""
+"""A scenario: model, cluster, plan and job with everything else that a run needs, as frozen values; and how its file has it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Annotated, Any, ClassVar
 from .. import escape
 from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster
-from ..plan.fidelity import Fidelity
-from ..plan.plan import Plan
+from ..plan.plan import Fidelity, Plan
 from ..units import show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import catalog
-from .document import Mark, Place
+from .cluster_file import ClusterFile, cluster
+from .document import Document, Mark, Place
+from .grammar import BOUNDARY
+from .json_schema import object_schema
+from .named_parts import Named, Step, located, understood
+from .shipped_fits import GPU, profiled
+from .trust import Trust
 
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
 
@@ -109,3 +114,55 @@ class Scenario:
         """What runs beside compute, by the plan or else by the framework."""
         used = self.plan.overlap.over(self.framework.overlap)
         return {axis: getattr(used, axis, said) for axis, said in asdict(self.plan.overlap).items()}
+
+
+MODEL, CLUSTER = Named(("model",), "models", Model), Named(("cluster",), "clusters", ClusterFile)
+FRAMEWORK = Named(("framework",), "frameworks")
+NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
+"""What may be a name in a scenario. A cluster's file may name its GPU: so the order matters."""
+
+
+def paths(trust: Trust) -> tuple[Step, ...]:
+    """The steps that find the files and the code which a scenario, or a cluster, names besides its parts."""
+    return located, profiled, trust.refuse, trust.admit
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioFile(Declared):
+    """A whole scenario."""
+
+    model: Annotated[Model, "a name such as llama3-70b, a path or a mapping"]
+    cluster: Annotated[ClusterFile, "a name such as dgx-h100, a path or a mapping"]
+    plan: Annotated[Plan, "how the job is spread over the cluster"] = field(default_factory=Plan)
+    job: Annotated[Job, "what is trained per step"] = field(default_factory=Job)
+    framework: Annotated[Framework, "a name such as megatron-core-2025, a path or a mapping"] = field(default_factory=Framework)
+    fidelity: Annotated[Fidelity, "how finely the run is simulated"] = field(default_factory=Fidelity)
+    perturb: Annotated[tuple[Perturb, ...], "slow ranks and links"] = ()
+
+    before: ClassVar[tuple[str, ...]] = ("extends", "jobs")
+
+
+def from_document(document: Document, trust: Trust) -> Scenario:
+    """The scenario of a document, or the faults of all its sections together."""
+    found, document = understood(document, NAMED, paths(trust), ScenarioFile, boundary=BOUNDARY)
+    read = (found.plan, found.job, found.fidelity, found.framework, *found.perturb)
+    sections = (found.plan, found.job, found.fidelity, found.perturb, found.framework)
+    return Scenario(found.model, cluster(found.cluster), *sections, document.marks, read)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a scenario file, for editors: models, clusters, GPUs and frameworks also by name."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "trainsim scenario",
+        **object_schema(ScenarioFile, BOUNDARY),
+    }
+    named = {"type": "string", "description": "a name, or a path to a file"}
+    cluster = schema["properties"]["cluster"]
+    for owner, key in ((cluster, "gpu"), (schema, "model"), (schema, "cluster"), (schema, "framework")):
+        section = owner["properties"][key]
+        section.pop("required", None)  # which the file of that name may say
+        owner["properties"][key] = {"anyOf": [named, section]}
+    schema.pop("required")
+    schema["properties"]["extends"] = {"type": "string", "description": "a scenario that this one changes"}
+    return schema

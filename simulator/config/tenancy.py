@@ -13,8 +13,7 @@ from ..hardware.cluster import Cluster
 from .cluster_file import MOST_GPUS
 from .document import Document, Place
 from .named_parts import resolved
-from .scenario import Perturb, Scenario
-from .scenario_file import from_document
+from .scenario import CLUSTER, Perturb, Scenario, from_document
 from .trust import FIELDS, Trust
 
 KEYS = ("name", "model", "plan", "job", "gpus")
@@ -77,7 +76,7 @@ def _look_for_code(document: Document, jobs: int, trust: Trust) -> None:
     with suppress(UserError):
         trust.refuse(document, [("jobs", i, *place) for i in range(jobs) for place in FIELDS])
     with suppress(UserError):
-        trust.refuse(resolved(document, ("cluster",), "clusters"))
+        trust.refuse(resolved(document, CLUSTER))
 
 
 def _place(fault: Fault) -> tuple[str, tuple[int, ...]]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Fault, UserError, shown
 from . import catalog, user_code
-from .document import Document, Mark, Place
-from .file_references import beside, placed
+from .document import Document, Mark, Place, beside, placed
 
 if TYPE_CHECKING:
     from .user_code import Code
@@ -51,7 +50,6 @@ class Trust:
         return document
 
     def _import(self, document: Document, place: Place) -> Code:
-
         where, colon, attribute = str(document.at(place)).rpartition(":")
         name = (beside(where, document.mark(place)) if where.endswith(".py") else where) + colon + attribute
         if name not in self._imported:

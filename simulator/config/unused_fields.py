@@ -7,8 +7,8 @@ from ..hardware.cluster import Cluster
 from ..hardware.gpu import Gpu
 from . import catalog
 from .cluster_file import ClusterFile
-from .gpu_files import file_of
 from .scenario import Scenario
+from .shipped_fits import file_of
 
 
 def unused(scenario: Scenario) -> list[str]:

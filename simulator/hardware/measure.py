@@ -19,7 +19,7 @@ import numpy as np
 from .cluster import Cluster
 from .options import Routing
 from .shapes._assembly import Assembly
-from .wiring import Array, Wiring
+from .wiring import Array, Links, Wiring
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -177,10 +177,10 @@ def _halves(cluster: Cluster) -> list[Array]:
     return cuts
 
 
-def _edges(wiring: Wiring) -> Iterable[tuple[int, int, int]]:
-    return zip(
-        wiring.source.tolist(), wiring.target.tolist(), np.rint(wiring.capacity_bytes_per_s).astype(int).tolist(), strict=True
-    )
+def _edges(links: Wiring | Links) -> Iterable[tuple[int, int, int]]:
+    """Source, target and whole bytes/s of every link."""
+    capacities = np.rint(links.capacity_bytes_per_s).astype(int)
+    return zip(links.source.tolist(), links.target.tolist(), capacities.tolist(), strict=True)
 
 
 def _cut(edges: Iterable[tuple[int, int, int]], sources: Array, targets: Array) -> float:
@@ -213,11 +213,7 @@ def _cut_among_switches(assembly: Assembly, half: Array) -> float:
         return 0.0
     fed = np.minimum(_fed(assembly), assembly.cluster.rail_bytes_per_s)
     rate, first = np.tile(fed, assembly.cluster.nodes), np.repeat(half, rails)
-    graph = _graph(
-        (a, b, round(capacity))
-        for run in fabric.runs
-        for a, b, capacity in zip(run.source.tolist(), run.target.tolist(), run.capacity_bytes_per_s.tolist(), strict=True)
-    )
+    graph = _graph(edge for run in fabric.runs for edge in _edges(run))
     switches = int(fabric.port.max()) + 1
     out, into = (np.bincount(fabric.port[side], weights=rate[side], minlength=switches) for side in (first, ~first))
     graph.add_edges_from((-1, s, {"capacity": round(out[s])}) for s in np.flatnonzero(out).tolist())
@@ -229,13 +225,7 @@ def _fed(assembly: Assembly) -> Array:
     """Bytes/s that the GPUs of a node can send to each of its NICs."""
     runs, gpus = assembly.node.runs, np.arange(assembly.cluster.gpus_per_node)
     first = assembly.vertex.locals - assembly.rails
-    edges = [
-        edge
-        for run in runs
-        for edge in zip(
-            run.source.tolist(), run.target.tolist(), np.rint(run.capacity_bytes_per_s).astype(int).tolist(), strict=True
-        )
-    ]
+    edges = [edge for run in runs for edge in _edges(run)]
     if assembly.cluster.inside_name == "nvswitch":
         arrivals = [sum(capacity for _, b, capacity in edges if b == first + rail) for rail in range(assembly.rails)]
         return np.array(arrivals, dtype=float)

@@ -9,7 +9,7 @@ from ..kernels import Part
 from ..program.op import COMPUTE, AnyOp, Compute
 from ..program.program import ACTIVATION, END, GRADIENT, LAST, LOSS, Body, Key, Program, Stage, Step
 from ..program.slot import Layout, Pair, Slot, slots_of
-from ..workload.blocks.block_op import BlockOp
+from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model

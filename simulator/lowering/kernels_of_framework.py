@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..errors import InvariantBroken
 from ..kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
-from ..workload.blocks.block_op import BlockOp
+from ..workload.blocks.dense import BlockOp
 from ..workload.framework import UNFUSED, Framework, Fusion
 
 Layered = tuple[int, BlockOp]

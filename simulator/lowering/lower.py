@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..plan.plan import Plan
-from ..plan.sharding import shards_optimizer
+from ..plan.plan import Plan, shards_optimizer
 from ..program.program import Program
 from ..program.slot import Layout
 from ..workload.framework import Framework

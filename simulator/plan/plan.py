@@ -1,4 +1,4 @@
-"""The parallel plan: degrees along each axis, sharding, schedule, overlap."""
+"""The parallel plan: degrees along each axis, sharding, schedule, overlap; and how finely a run of it is simulated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from ..fields import Declared, Degree, Later, Limits, Only, Text, documented, sp
 
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
+
+Collectives = Literal["closed", "fluid", "stepwise"]
+SHARDED_OPTIMIZERS = ("zero1",)
 
 
 @documented
@@ -63,3 +66,24 @@ class Plan(Declared):
     @property
     def uses_sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+
+
+def shards_optimizer(plan: Plan) -> bool:
+    """Whether every replica updates its share of the parameters only, and all gather them afterwards."""
+    return plan.sharding in SHARDED_OPTIMIZERS
+
+
+def optimizer_shards(plan: Plan, replicas: int) -> int:
+    """Among how many ranks the state of the optimizer is divided."""
+    return replicas if shards_optimizer(plan) else 1
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class Fidelity(Declared):
+    """How finely a run is simulated."""
+
+    collectives: Annotated[
+        Collectives, "fluid: transfers share links fairly; closed: none slows another; stepwise: every round is simulated"
+    ] = "fluid"
+    granularity: Annotated[Literal["op"], "op: every kernel and collective is simulated"] = "op"

@@ -13,7 +13,7 @@ from ..config import feasible
 from ..config.scenario import Scenario
 from ..errors import Infeasible
 from ..memory.account import RankMemory, Terms, account, bodies_of
-from ..plan.sharding import optimizer_shards, shards_optimizer
+from ..plan.plan import optimizer_shards, shards_optimizer
 from ..program.program import Program
 from ..program.slot import Layout
 from ..units import GIB, show_bytes

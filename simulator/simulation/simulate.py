@@ -20,8 +20,7 @@ from ..engine.skeleton import Expansion
 from ..engine.timeline import Timeline
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
-from ..plan.fidelity import Fidelity
-from ..plan.plan import Plan
+from ..plan.plan import Fidelity, Plan
 from ..program.labels import Labels
 from ..program.program import Program
 from ..workload.framework import Framework

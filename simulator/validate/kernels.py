@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ..config import catalog, fit_files, shipped_fits
@@ -110,7 +111,7 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
 
 def _mine(own: Own) -> Gpu:
     """One's own GPU; without a name, that of the profile."""
-    name = own.gpu or fit_files.owner_of(own.profile)
+    name = own.gpu or fit_files.load(Path(own.profile))[0]
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
         raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
     return shipped_fits.gpu(name, own.profile)

@@ -14,7 +14,7 @@ import pytest
 import simulator as sim
 from simulator.config import fit_files, shipped_fits
 from simulator.config.fabric_files import Fabric
-from simulator.config.scenario_file import ScenarioFile
+from simulator.config.scenario import ScenarioFile
 from simulator.config.tenancy import KEYS
 from simulator.errors import UserError
 from simulator.simulation.runnable import scenario as from_mapping

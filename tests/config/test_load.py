@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.config import catalog
-from simulator.config.scenario_file import ScenarioFile
+from simulator.config.scenario import ScenarioFile
 from simulator.errors import UserError
 from simulator.fields import Declared, keys
 

@@ -20,9 +20,10 @@ from simulator.config.fabric_files import Fabric
 from simulator.config.fit_files import FitsFile
 from simulator.config.grammar import BOUNDARY
 from simulator.config.json_schema import object_schema
-from simulator.config.named_parts import NAMED, resolved
+from simulator.config.named_parts import resolved
 from simulator.config.reader import BARE, Boundary, examined, faults_in, validated
-from simulator.config.scenario_file import ScenarioFile
+from simulator.config.scenario import NAMED, ScenarioFile
+from simulator.config.shipped_fits import GPU
 from simulator.config.yaml_source import parse, read
 from simulator.errors import UserError
 from simulator.fields import (
@@ -112,7 +113,7 @@ def cases() -> Iterator[tuple[type[Declared], Any, Boundary]]:
     yield ScenarioFile, parse(SCENARIO, "x").data, BOUNDARY
     for text in CLUSTERS:
         document = Document.of({"cluster": parse(f"cluster: {text}", "x").data["cluster"]})
-        yield ClusterFile, resolved(document, ("cluster", "gpu"), "gpus").data["cluster"], BOUNDARY
+        yield ClusterFile, resolved(document, GPU).data["cluster"], BOUNDARY
     yield Fabric, parse(FABRIC, "x").data, fabric_files.BOUNDARY
     yield FitsFile, parse(FITS.replace("CONSTANTS", repr(constants).replace("'", "")), "x").data, BARE
 
@@ -142,7 +143,7 @@ def test_what_ships_is_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.files("clusters"))
 def test_clusters_that_ship_are_right(name: str) -> None:
-    document = resolved(read(catalog.files("clusters")[name]), ("gpu",), "gpus")
+    document = resolved(read(catalog.files("clusters")[name]), GPU._replace(place=("gpu",)))
     assert not examined(ClusterFile, document, (), BOUNDARY)[1]
 
 
@@ -151,8 +152,8 @@ def test_scenarios_that_ship_are_right(name: str) -> None:
     document = read(catalog.files("scenarios")[name])
     if document.data.keys() & {"jobs", "extends"}:
         return
-    for place, kind in NAMED:
-        document = resolved(document, place, kind)
+    for part in NAMED:
+        document = resolved(document, part)
     assert not examined(ScenarioFile, document, (), BOUNDARY)[1]
 
 

@@ -12,7 +12,7 @@ import simulator as sim
 from simulator.commands.catalog import AUTOMATIC, OF_THEIR_SHAPES
 from simulator.config import catalog, yaml_source
 from simulator.config.cluster_file import ClusterFile
-from simulator.config.scenario_file import json_schema
+from simulator.config.scenario import json_schema
 from simulator.fields import keys, required
 from simulator.workload.framework import Framework
 

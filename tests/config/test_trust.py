@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import simulator as sim
-from simulator.config.scenario_file import ScenarioFile
+from simulator.config.scenario import ScenarioFile
 from simulator.errors import UserError
 from simulator.fields import Declared, keys
 

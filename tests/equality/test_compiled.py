@@ -15,7 +15,7 @@ from simulator.engine.compiled import event_loop
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import with_fixed_durations
 from simulator.errors import UserError
-from simulator.plan.fidelity import Fidelity
+from simulator.plan.plan import Fidelity
 from simulator.simulation import choose_engine, estimated_effort
 from simulator.simulation.runnable import RunnableScenario as Scenario
 

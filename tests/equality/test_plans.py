@@ -15,7 +15,7 @@ from simulator.engine import des
 from simulator.engine.fold import fold
 from simulator.engine.replay import replay, why_not, with_fixed_durations
 from simulator.errors import UserError
-from simulator.plan.fidelity import Fidelity
+from simulator.plan.plan import Fidelity
 from simulator.simulation.runnable import RunnableScenario as Scenario
 
 from ..small_scenarios import both, bound, bound_twice, scenario, small_cluster, small_model

@@ -22,7 +22,7 @@ from simulator.engine import des
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay, with_fixed_durations
 from simulator.errors import OutsideDomain, UserError
-from simulator.plan.fidelity import Fidelity
+from simulator.plan.plan import Fidelity
 from simulator.program.op import COMPUTE
 from simulator.program.slot import Exchange, Layout, Shape, Slot, lay_out
 from simulator.simulation.run import Run

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.workload.blocks.block_op import BlockOp
+from simulator.workload.blocks.dense import BlockOp
 from tests.workload.shapes import gpt
 
 LAYERS = (2, 5)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.kernels import Attention, Gemm, Part
-from simulator.workload.blocks.block_op import BlockOp
+from simulator.workload.blocks.dense import BlockOp
 from simulator.workload.model import Model
 from tests.workload.shapes import gpt, models
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
-from simulator.workload.blocks.block_op import BlockOp
+from simulator.workload.blocks.dense import BlockOp
 from simulator.workload.model import Model
 from tests.workload.shapes import models
 

@@ -6,7 +6,7 @@ import pytest
 
 import simulator as sim
 from simulator.kernels import Attention, Part
-from simulator.workload.blocks.block_op import BlockOp
+from simulator.workload.blocks.dense import BlockOp
 
 BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB = 2, 24, 64, 4, 2, 176, 96
 TOKENS, HEAD_DIM = BATCH * SEQ, HIDDEN // HEADS

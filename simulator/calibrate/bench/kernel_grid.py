@@ -14,7 +14,7 @@ from ...config import by_name
 from ...errors import UserError, did_you_mean
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...measurements.kernel_words import EAGER, FLOP_PER_BYTE, Probe, kernel_of, probes_of, work
-from ...workload.blocks.block_op import BlockOp
+from ...workload.blocks.dense import BlockOp
 from ...workload.model import Model
 
 DTYPES = ("bf16", "fp16", "fp8")

@@ -7,7 +7,7 @@ as the fabric says, down, and into the other node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,10 +16,13 @@ import numpy as np
 
 from ...errors import UserError
 from ...hashing import mix
-from ..wiring import Array, Links, Part, Vertices, Wiring
+from ..wiring import Array, Inside, Links, Part, Vertices, Wiring
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
+
+
+Route = Callable[["Cluster", Array, Array], Array]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,22 +42,25 @@ class Fabric:
     """From NIC to NIC, whether the data first goes to the GPU of its node that sits on the target's rail."""
 
 
-def assembled(cluster: Cluster, fabric: Callable[[Cluster], Fabric] | None) -> Assembly:
-    """The cluster put together, once. Without a fabric it is one node."""
-    if "assembly" not in cluster.memo:
-        cluster.memo["assembly"] = Assembly(cluster, fabric(cluster) if fabric and cluster.nodes > 1 else None)
-    found: Assembly = cluster.memo["assembly"]
-    return found
+def joined_by(fabric: Callable[[Cluster], Fabric] | None) -> tuple[Callable[[Cluster], Wiring], Route, Route]:
+    """`wire`, `route` and `relay` of a shape with this fabric; without one it is a single node. Nodes are put together once."""
 
+    def assembly(cluster: Cluster) -> Assembly:
+        if cluster.nodes > 1 and fabric is None:
+            raise UserError(
+                f"shape {cluster.shape_name} is a single node, and {cluster.name} has {cluster.nodes}",
+                hint="join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s",
+            )
+        if "assembly" not in cluster.memo:
+            cluster.memo["assembly"] = Assembly(cluster, fabric(cluster) if fabric and cluster.nodes > 1 else None)
+        found: Assembly = cluster.memo["assembly"]
+        return found
 
-def alone(cluster: Cluster) -> Assembly:
-    """A single node put together."""
-    if cluster.nodes > 1:
-        raise UserError(
-            f"shape {cluster.shape_name} is a single node, and {cluster.name} has {cluster.nodes}",
-            hint="join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s",
-        )
-    return assembled(cluster, None)
+    return (
+        lambda cluster: assembly(cluster).wiring,
+        lambda cluster, source, target: assembly(cluster).route(source, target),
+        lambda cluster, source, target: assembly(cluster).relay(source, target),
+    )
 
 
 class Assembly:
@@ -93,7 +99,9 @@ class Assembly:
         for run in self.fabric.runs:
             capacity, latency = run.capacity_bytes_per_s, run.latency_s
             runs.append(Links.between(first + run.source, first + run.target, capacity, latency, run.name))
-        return Wiring.of(self._vertices(), runs, [*self._covered_in_nodes(), *self._covered_in_fabric()])
+        covered = [(self.first_fabric + link, self.nic_up + nic) for link, nic in self.fabric.gathered]
+        covered += [(self.first_fabric + link, self.nic_down + nic) for link, nic in self.fabric.spread]
+        return Wiring.of(self._vertices(), runs, [*self._covered_in_nodes(), *covered])
 
     def _vertices(self) -> list[Vertices]:
         """GPUs, parts of nodes, NICs and switches."""
@@ -120,13 +128,6 @@ class Assembly:
             pairs.append((self.link.of(nodes, local), covering + nic))
         return pairs
 
-    def _covered_in_fabric(self) -> list[tuple[Array, Array]]:
-        fabric = self.fabric
-        if fabric is None:
-            return []
-        gathered = [(self.first_fabric + link, self.nic_up + nic) for link, nic in fabric.gathered]
-        return gathered + [(self.first_fabric + link, self.nic_down + nic) for link, nic in fabric.spread]
-
     def route(self, source: Array, target: Array) -> Array:
         """For each pair of GPUs the links on the way, padded with -1.
 
@@ -140,7 +141,8 @@ class Assembly:
         if not self.fabric:
             return inside
         far = np.flatnonzero(~near)
-        outside = self._outside(relay[far], target[far], flow_hash(self.cluster.options.routing.seed, source[far], target[far]))
+        flow = flow_hash(self.cluster.options.routing.seed, source[far], target[far])
+        outside = self._outside(self.fabric, relay[far], target[far], flow)
         hops = inside.shape[1]
         whole = np.full((hops + outside.shape[1], len(source)), -1, dtype=np.int64)  # hop by hop: most of a route is one pass
         whole[:hops], whole[hops:, far] = inside.T, outside.T
@@ -161,11 +163,8 @@ class Assembly:
         node, local = np.divmod(gpu, self.cluster.gpus_per_node)
         return self.cluster.nic_of(gpu), self.link.at(node, self.node.leave(local)), self.link.at(node, self.node.arrive(local))
 
-    def _outside(self, source: Array, target: Array, flow: Array) -> Array:
+    def _outside(self, fabric: Fabric, source: Array, target: Array, flow: Array) -> Array:
         """From GPU to GPU of another node."""
-        fabric = self.fabric
-        if fabric is None:
-            return np.zeros((len(source), 0), dtype=np.int64)
         nic, leave, arrive = self._gates
         out, into = nic[source], nic[target]
         between = fabric.between(fabric.port[out], fabric.port[into], flow)
@@ -201,6 +200,34 @@ class _Repeated:
     def at(self, node: Array, local: Array) -> Array:
         """The numbers of rows of local things, each row in its node; -1 stays."""
         return np.where(local < 0, -1, self.base[local] + node[:, None] * self.stride[local])
+
+
+def rail_of(cluster: Cluster, gpu: Array) -> Array:
+    """The NIC vertex of its node that each GPU sends through: neighbours share one where NICs are fewer than GPUs."""
+    rail: Array = cluster.nic_of(gpu) % cluster.rails
+    return rail
+
+
+def with_nics(cluster: Cluster, parts: Sequence[Part], runs: Sequence[Links], between: Callable[[Array, Array], Array]) -> Inside:
+    """An inside whose GPUs each have a PCIe link to their NIC, shared or not."""
+    at, gpu = sum(map(len, runs)), np.arange(cluster.gpus_per_node)
+    if cluster.nodes == 1:
+        return Inside(tuple(parts), tuple(runs), between, nowhere, nowhere)
+    nic = len(gpu) + sum(part.count for part in parts) + rail_of(cluster, gpu)
+    rate, latency_s = cluster.pcie.bytes_per_s, cluster.pcie.latency_s
+    up = Links.between(gpu, nic, rate, latency_s, "pcie up")
+    down = Links.between(nic, gpu, rate, latency_s, "pcie down")
+    return Inside(tuple(parts), (*runs, up, down), between, lambda a: (at + a)[:, None], lambda a: (at + len(gpu) + a)[:, None])
+
+
+def nowhere(gpu: Array) -> Array:
+    """No route: a single node has no NICs."""
+    return np.full((len(gpu), 0), -1, dtype=np.int64)
+
+
+def hops(*taken: tuple[Array, Array]) -> Array:
+    """Links where they are taken and -1 elsewhere, side by side: pairs x hops."""
+    return np.stack([np.where(here, link, -1) for here, link in taken], axis=1)
 
 
 def flow_hash(seed: int, source: Array, target: Array) -> Array:

@@ -16,8 +16,7 @@ import numpy as np
 
 from ...errors import UserError
 from ..wiring import Array, Inside, Links, Part
-from ._assembly import Fabric
-from ._inside import with_nics
+from ._assembly import Fabric, with_nics
 
 if TYPE_CHECKING:
     from ..cluster import Cluster

@@ -12,10 +12,9 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Links, Wiring
-from ._assembly import alone
+from ..wiring import Array, Inside, Links
+from ._assembly import hops, joined_by, with_nics
 from ._direct import mesh
-from ._inside import hops, with_nics
 
 OPTIONS = ()
 GPUS, QUAD = 8, 4
@@ -51,9 +50,4 @@ def inside(cluster: Cluster) -> Inside:
     return with_nics(cluster, [], runs, between)
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return alone(cluster).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return alone(cluster).route(source, target)
+wire, route, relay = joined_by(None)

@@ -14,9 +14,8 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Part, Wiring
-from ._assembly import Fabric, assembled
-from ._inside import hops
+from ..wiring import Array, Links, Part
+from ._assembly import Fabric, hops, joined_by
 
 if TYPE_CHECKING:
     from ..options import Dragonfly
@@ -145,9 +144,4 @@ def _all_pairs(sizes: Array) -> tuple[Array, Array]:
     return np.concatenate(sources), np.concatenate(targets)
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
+wire, route, relay = joined_by(fabric)

@@ -13,9 +13,8 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Part, Wiring
-from ._assembly import Fabric, assembled
-from ._inside import hops
+from ..wiring import Array, Links, Part
+from ._assembly import Fabric, hops, joined_by
 
 OPTIONS = ("radix", "oversubscription", "routing")
 
@@ -109,9 +108,4 @@ def _agg_name(i: int, per_pod: int, single: bool) -> str:
     return f"pod{i}/agg" if single else f"pod{i // per_pod}/agg{i % per_pod}"
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
+wire, route, relay = joined_by(fabric)

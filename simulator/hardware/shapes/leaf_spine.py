@@ -7,8 +7,7 @@ collective that leaves the pod.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ..wiring import Array, Wiring
-from ._assembly import Fabric, assembled
+from ._assembly import Fabric, joined_by
 from ._clos import clos
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
@@ -20,9 +19,4 @@ def fabric(cluster: Cluster) -> Fabric:
     return clos(cluster, cluster.pods, lambda nic: nic // in_pod)
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
+wire, route, relay = joined_by(fabric)

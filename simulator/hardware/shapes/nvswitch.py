@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Links, Part, Wiring
-from ._assembly import alone
-from ._inside import hops, with_nics
+from ..wiring import Inside, Links, Part
+from ._assembly import hops, joined_by, with_nics
 
 OPTIONS = ()
 
@@ -23,9 +22,4 @@ def inside(cluster: Cluster) -> Inside:
     )
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return alone(cluster).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return alone(cluster).route(source, target)
+wire, route, relay = joined_by(None)

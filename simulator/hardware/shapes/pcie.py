@@ -11,10 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Links, Part, Wiring
-from ._assembly import alone
+from ..wiring import Array, Inside, Links, Part
+from ._assembly import hops, joined_by, rail_of
 from ._direct import mesh
-from ._inside import hops, rail_of
 
 OPTIONS = ()
 OPTIONS_INSIDE = ("box",)
@@ -98,9 +97,4 @@ def inside(cluster: Cluster) -> Inside:
     return Inside(tuple(tree.parts), tuple(tree.runs), tree.between, tree.leave, tree.arrive)
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return alone(cluster).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return alone(cluster).route(source, target)
+wire, route, relay = joined_by(None)

@@ -8,8 +8,8 @@ pods are joined by the spine. Reference: NVIDIA DGX SuperPOD reference architect
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ..wiring import Array, Wiring
-from ._assembly import Fabric, assembled
+from ..wiring import Array
+from ._assembly import Fabric, joined_by
 from ._clos import clos
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
@@ -26,13 +26,4 @@ def fabric(cluster: Cluster) -> Fabric:
     return clos(cluster, cluster.pods * rails, lambda nic: nic // in_pod * rails + nic % rails, other_rail)
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
-
-
-def relay(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).relay(source, target)
+wire, route, relay = joined_by(fabric)

@@ -7,8 +7,8 @@ links, and everything else shares them with what passes through.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Wiring
-from ._assembly import Fabric, assembled
+from ..wiring import Inside
+from ._assembly import Fabric, joined_by
 from ._direct import grid
 
 OPTIONS = ()
@@ -22,9 +22,4 @@ def fabric(cluster: Cluster) -> Fabric:
     return grid((cluster.nodes,)).as_fabric(cluster, "ring")
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
+wire, route, relay = joined_by(fabric)

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Inside, Wiring
-from ._assembly import Fabric, assembled
+from ..wiring import Array, Inside
+from ._assembly import Fabric, joined_by
 from ._direct import grid, squarish
 
 OPTIONS = ("dims",)
@@ -44,9 +44,4 @@ def halves(cluster: Cluster) -> list[Array]:
     return [point // stride % side < side // 2 for stride, side in zip(strides, sides, strict=True) if side > 1]
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
+wire, route, relay = joined_by(fabric)

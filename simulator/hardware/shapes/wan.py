@@ -14,8 +14,8 @@ import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Part, Wiring
-from ._assembly import Fabric, assembled
+from ..wiring import Array, Links, Part
+from ._assembly import Fabric, joined_by
 from ._direct import mesh
 
 OPTIONS = ("wan",)
@@ -133,13 +133,4 @@ def _at_site(i: int, part: Part) -> Callable[[int], str]:
     return lambda j: f"site{i}/{part.name(j)}"
 
 
-def wire(cluster: Cluster) -> Wiring:
-    return assembled(cluster, fabric).wiring
-
-
-def route(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).route(source, target)
-
-
-def relay(cluster: Cluster, source: Array, target: Array) -> Array:
-    return assembled(cluster, fabric).relay(source, target)
+wire, route, relay = joined_by(fabric)
