@@ -174,7 +174,7 @@ def again(tasks: Iterable[Task]) -> Iterator[str]:
     rows, judged = [], []
     for task in tasks:
         if task.dtype == "fp32" or (task.family != "moe" and task.gpu in EACH_GENERATION):
-            found = [task.judged(task.drawn(seed)) for seed in range(SPLITS)]
+            found = [task.score_of(task.drawn(seed)) for seed in range(SPLITS)]
             every = [100 * np.array([np.abs(s.errors).mean() for s in found])]
             large = [100 * np.abs(s.errors[s.large]) for s in found]
             every += [np.array([e.mean() for e in large]), np.array([np.quantile(e, 0.9) for e in large])]

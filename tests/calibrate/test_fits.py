@@ -49,7 +49,7 @@ def fits() -> dict[str, Any]:
 def score(name: str) -> Any:
     """Errors of the rows that a fit to the others did not see."""
     task = fits()[name]
-    return task.judged(task.held_out())
+    return task.score_of(task.held_out())
 
 
 @pytest.mark.parametrize("name", fits())
@@ -70,21 +70,21 @@ def test_held_out_sizes(name: str) -> None:
 def test_other_held_out_sizes(name: str) -> None:
     """The same on average of five random draws of whole values."""
     own = fits()[name]
-    scores = [own.judged(own.drawn(seed)) for seed in range(make().judge.SPLITS)]
+    scores = [own.score_of(own.drawn(seed)) for seed in range(make().model_errors.SPLITS)]
     large = 100 * np.mean([np.abs(s.errors[s.large]).mean() for s in scores])
     assert 100 * np.mean([np.abs(s.errors).mean() for s in scores]) < ALL_SIZES
     assert large < (LONG_ATTENTION if own.family == "attention" else LARGE[own.gpu][0])
 
 
 def test_marks_say_what_is_met_and_what_is_missed_by_how_much() -> None:
-    judge, marks = make().judge, {"all": 10.0, "large": 6.0, "large, p90": 14.0}
+    errors, marks = make().model_errors, {"all": 10.0, "large": 6.0, "large, p90": 14.0}
     found = {"all": 10.0, "large": 6.004, "large, p90": 14.2}
-    assert judge.verdict(marks, {"all": 10.0}) == "all 10: met"
-    assert judge.verdict(marks, found) == "all 10; large 6; large, p90 14: **missed** (large; large, p90)"
-    assert judge.verdict({}, found) == "nothing"
-    lines = list(judge.misses([("one", marks, found)]))
+    assert errors.verdict(marks, {"all": 10.0}) == "all 10: met"
+    assert errors.verdict(marks, found) == "all 10; large 6; large, p90 14: **missed** (large; large, p90)"
+    assert errors.verdict({}, found) == "nothing"
+    lines = list(errors.misses([("one", marks, found)]))
     assert lines[1:] == ["- one: large 6.00 where 6 was asked", "- one: large, p90 14.20 where 14 was asked"]
-    assert list(judge.misses([("one", marks, {})])) == ["\nNothing is missed."]
+    assert list(errors.misses([("one", marks, {})])) == ["\nNothing is missed."]
 
 
 def test_the_report_lists_every_miss_of_its_tables() -> None:
@@ -107,7 +107,7 @@ def test_layers_on_another_machine_after_one_scalar(gpu: str) -> None:
     rows = rows[(rows.role == "site-scalar") & (rows.op == "gemm") & (rows.owner == gpu)]
     fit = make().chosen(list(shipped_fits.shipped().fits[gpu]), "gemm", "bf16")
     made = make().gemm(fit.constants, make().machine(gpu, "bf16"), rows)
-    errors, scalar = make().judge.layer_sums(rows.assign(predicted=made))
+    errors, scalar = make().model_errors.layer_sums(rows.assign(predicted=made))
     assert 100 * np.abs(errors).mean() < LAYER_SUMS
     assert 0.9 < scalar < 1.2
 

@@ -32,7 +32,7 @@ main()
 AGAIN = """
 import os, signal, sys
 from simulator import cli
-from simulator.study.scenarios import load
+from simulator.config import load
 
 said = cli._say
 cli._say = lambda *args: (os.kill(os.getpid(), signal.SIGINT), said(*args))[1]

@@ -33,26 +33,12 @@ class Refused(UserError):
     """A kernel that this machine cannot run, with the reason."""
 
 
-class Kernels:
-    """Builds the kernels of rows on one device."""
+class Operands:
+    """Makes the operands of kernels on one device."""
 
     def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
         self.torch, self.device, self.functional, self.watch = torch, device, torch.nn.functional, watch
         self.random = torch.Generator(device=device).manual_seed(SEED)
-        self.builders: Mapping[str, Callable[[Probe], Job]] = {
-            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
-            "rmsnorm": self.rowwise, "layernorm": self.rowwise, "swiglu": self.rowwise, "rope": self.rowwise,
-            "softmax": self.rowwise, "elementwise": self.rowwise, "cross_entropy": self.rowwise, "embedding": self.rowwise,
-            "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
-            "overlap": self.overlap,
-        }  # fmt: skip
-
-    def job(self, probe: Probe) -> Job:
-        """A kernel with its operands. Raises `Refused`."""
-        build = self.builders.get(probe.op) or self.builders.get(probe.op.removesuffix("_bwd"))
-        if build is None or probe.dtype not in DTYPES:
-            raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
-        return build(probe)
 
     def tensor(self, probe: Probe, *sizes: int, dtype: str = "") -> Any:
         """Random numbers; those in FP8 are made in 16 bits and cast."""
@@ -80,6 +66,27 @@ class Kernels:
             raise Refused(f"{what} needs CUDA")
 
     # GEMMs -----------------------------------------------------------------------------------------------------------------
+
+
+class Kernels(Operands):
+    """Builds the kernels of rows on one device."""
+
+    def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
+        super().__init__(torch, device, watch)
+        self.builders: Mapping[str, Callable[[Probe], Job]] = {
+            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
+            "rmsnorm": self.rowwise, "layernorm": self.rowwise, "swiglu": self.rowwise, "rope": self.rowwise,
+            "softmax": self.rowwise, "elementwise": self.rowwise, "cross_entropy": self.rowwise, "embedding": self.rowwise,
+            "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
+            "overlap": self.overlap,
+        }  # fmt: skip
+
+    def job(self, probe: Probe) -> Job:
+        """A kernel with its operands. Raises `Refused`."""
+        build = self.builders.get(probe.op) or self.builders.get(probe.op.removesuffix("_bwd"))
+        if build is None or probe.dtype not in DTYPES:
+            raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
+        return build(probe)
 
     def gemm(self, probe: Probe) -> Job:
         """Forward x w', input gradient g w, weight gradient g' x."""
