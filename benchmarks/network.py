@@ -23,7 +23,7 @@ from timing import best
 
 import simulator as sim
 from simulator.engine.compiled import event_loop
-from simulator.engine.fabric import Fabric, Route
+from simulator.engine.rates import Fabric, Route
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
 from simulator.study.collective import time_collective
 

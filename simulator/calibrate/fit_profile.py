@@ -60,7 +60,7 @@ class EvaluatedFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class GpuProfile:
     """The fits of a GPU that a table gives."""
 
     gpu: str
@@ -71,7 +71,7 @@ class Profile:
     """Kernels that no row is of, and whose constants they keep."""
 
 
-def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> Profile:
+def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> GpuProfile:
     """The fits that a table of one GPU's kernels gives."""
     unused: dict[str, int] = {}
     every = list(groups(rows, gpu, unused))
@@ -95,7 +95,7 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> Profile:
         hint = "a fit takes GEMMs, attention or pointwise kernels"
         raise UserError(f"nothing to fit in {len(rows)} rows ({reasons})", hint=hint)
     measured = [(one.fit.family, one.fit.dtype) for one in fits if one.fit.rows]
-    return Profile(gpu.name, tuple(fits), unused, _missing(measured, gpu, library))
+    return GpuProfile(gpu.name, tuple(fits), unused, _missing(measured, gpu, library))
 
 
 def _with_ratios(fits: list[EvaluatedFit], beside: Group, unused: dict[str, int], shipped: SelectedFit) -> list[EvaluatedFit]:

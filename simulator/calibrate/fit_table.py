@@ -27,7 +27,7 @@ from ..measurements.impossible_rows import ImpossibleRow, split_possible
 from ..measurements.kernel_table import Measured, line, rows_of
 from ..measurements.kernel_words import Probe, kernel_of, kernels_of
 from ..units import US_PER_S
-from .fit_profile import Profile, profile
+from .fit_profile import GpuProfile, profile
 from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, rows_in, write_facts
 
 COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
@@ -38,7 +38,7 @@ CPU = "cpu"
 class FittedTable:
     """The profile of a table, its GPU, and the rows that it was fitted to."""
 
-    profile: Profile
+    profile: GpuProfile
     gpu: Gpu
     rows: tuple[Measured, ...]
     impossible: tuple[ImpossibleRow, ...]
@@ -52,7 +52,7 @@ class FittedTable:
 class FittedSurvey:
     """What was made of the rows of a survey's folder."""
 
-    profile: Profile | None
+    profile: GpuProfile | None
     why_not: str = ""
     """Why there is no profile; empty if there is one."""
     hint: str = ""
@@ -109,7 +109,7 @@ def _in_catalog(gpu: str) -> str | None:
         return None
 
 
-def text(made: Profile, about: str) -> str:
+def text(made: GpuProfile, about: str) -> str:
     """A profile as YAML that can be read again, headed by what it is and by what was not measured."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
     content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
@@ -117,13 +117,13 @@ def text(made: Profile, about: str) -> str:
     return content
 
 
-def _record(made: Profile | None) -> dict[str, Any]:
+def _record(made: GpuProfile | None) -> dict[str, Any]:
     """The JSON of a profile, or of there being none."""
     missing = list(made.missing) if made else []
     return {"fits": fits(made) if made else [], "ratios": ratios(made) if made else [], "missing": missing}
 
 
-def fits(made: Profile) -> list[dict[str, Any]]:
+def fits(made: GpuProfile) -> list[dict[str, Any]]:
     """The fits of a profile as JSON, without their constants."""
     return [
         {"family": judged.fit.family, "dtype": judged.fit.dtype, "library": judged.fit.library, "rows": judged.fit.rows}
@@ -133,7 +133,7 @@ def fits(made: Profile) -> list[dict[str, Any]]:
     ]
 
 
-def ratios(made: Profile) -> list[dict[str, Any]]:
+def ratios(made: GpuProfile) -> list[dict[str, Any]]:
     """Ratios of other memory-bound operators to pointwise kernels, as JSON."""
     return [
         {name: getattr(ratio, name) for name in ("op", "times", "error", "rows", "smaller_rows")}
@@ -170,7 +170,7 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
     return FittedSurvey(found.profile if found else None, why_not, hint, suggested, slowdowns, impossible)
 
 
-def _constants(made: Profile) -> Iterable[list[str]]:
+def _constants(made: GpuProfile) -> Iterable[list[str]]:
     """The constants that were fitted, and ratios, with the error of the fit that they belong to."""
     for judged in made.fits:
         fit = judged.fit
@@ -183,7 +183,7 @@ def _constants(made: Profile) -> Iterable[list[str]]:
             yield [*words, str(ratio.rows), "0", "median of large rows"]
 
 
-def _measured_over_predicted(made: Profile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
+def _measured_over_predicted(made: GpuProfile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
     """Measured over predicted times with these constants, of every operator and dtype: the median, and of how many rows. A row of
     several operators is compared with those."""
     library = shipped_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])

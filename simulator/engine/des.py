@@ -14,7 +14,7 @@ from typing import Any
 import simpy
 
 from .deadlock import deadlock
-from .fabric import Fabric, SpeedSolver
+from .rates import SharedLinkRates, SpeedSolver
 from .task import SPEED_BITS, Profile, TaskGraph
 from .timeline import Times
 
@@ -114,7 +114,7 @@ class _Drain:
 
 
 class _Fluid:
-    """A clock for `Fabric` and `SpeedSolver`: the work whose rate may change, bytes over links and tasks whose speed changes."""
+    """A clock for `SharedLinkRates` and `SpeedSolver`: the work whose rate may change, bytes on links and tasks alike."""
 
     def __init__(self, env: Any, graph: TaskGraph) -> None:
         self.env = env
@@ -123,7 +123,7 @@ class _Fluid:
         self.paced = {t: (int(graph.speed[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
         self.flows = {t: (int(graph.footprint[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
         link_profiles, speed_profiles = graph.profile_of_link, graph.profile_of_speed
-        self.fabric = Fabric(graph.routes(), [profile.value[0] for profile in link_profiles])
+        self.fabric = SharedLinkRates(graph.routes(), [profile.value[0] for profile in link_profiles])
         self.speeds = SpeedSolver([profile.value[0] for profile in speed_profiles])
         self.drains: dict[int, _Drain] = {}
         self.solve_is_due = False

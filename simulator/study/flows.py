@@ -18,7 +18,7 @@ import numpy as np
 
 from ..config import json_text
 from ..engine import des
-from ..engine.fabric import FREE
+from ..engine.rates import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
 from ..files import check_count, read_bounded

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import simulator as sim
 from simulator.calibrate import fit_table
 from simulator.calibrate.bench import kernel_grid
-from simulator.calibrate.fit_profile import Profile, profile
+from simulator.calibrate.fit_profile import GpuProfile, profile
 from simulator.config import catalog, fit_files, shipped_fits
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.deep_gemm import spilled_s
@@ -64,7 +64,7 @@ def table(*ops: str, noise: float = NOISE) -> list[Measured]:
 
 
 @cache
-def made() -> Profile:
+def made() -> GpuProfile:
     return profile(table("gemm", "attention", "add", "copy", "embedding"), shipped_fits.gpu(GPU), shipped_fits.shipped())
 
 

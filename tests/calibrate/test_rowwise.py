@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulator.calibrate.fit_profile import Profile, profile
+from simulator.calibrate.fit_profile import GpuProfile, profile
 from simulator.config import fit_files, shipped_fits
 from simulator.costs.kernels.gpu_model import machine
 from simulator.costs.kernels.rowwise import RowwiseConstants, rowwise_s
@@ -59,7 +59,7 @@ def rows(*dtypes: str, cold: bool = False) -> list[Measured]:
     return made
 
 
-def claims(found: Profile) -> dict[str, float]:
+def claims(found: GpuProfile) -> dict[str, float]:
     """By operator, the error that a fit claims; nothing, that of pointwise kernels."""
     (judged,) = found.fits
     return {"": judged.fit.sigma} | {op: ratio[1] for op, ratio in judged.fit.ratios.items()}

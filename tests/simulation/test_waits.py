@@ -18,7 +18,7 @@ import simulator as sim
 from simulator.commands.network import _limit, _wait_rows
 from simulator.config.tenancy import Tenancy
 from simulator.engine import des
-from simulator.engine.fabric import fill
+from simulator.engine.rates import fill
 from simulator.engine.task import WEIGHT_BITS, Profile, TaskGraph
 from simulator.metrics.idle import exposed
 from simulator.simulation.network.limiting_links import TOLERANCE, limited

@@ -1,4 +1,4 @@
-"""The engine compiled: the rules of `des.py` and the levels of `fabric.py`, over records of integers, by numba.
+"""The engine compiled: the rules of `des.py` and the levels of `rates.py`, over records of integers, by numba.
 
 Equal to them to the bit, for graphs whose integers fit into 64 bits and whose speeds do not change while a task runs; `why_not`
 gives the reason for any other. numba is the extra `fast`, and takes a while to import: import this where it is needed.

@@ -1,4 +1,4 @@
-"""The flows of the compiled engine: the levels of `fabric.py` over records of integers.
+"""The flows of the compiled engine: the levels of `rates.py` over records of integers.
 
 A flow has the number of the first stream of its task, which runs nothing else meanwhile. It crosses links; the crossings
 of a link are a doubly linked list.

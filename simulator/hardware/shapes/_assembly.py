@@ -26,7 +26,7 @@ Route = Callable[["Cluster", Array, Array], Array]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Fabric:
+class Switching:
     """Switches, numbered from 0, the links between them, and which of them each NIC is plugged into."""
 
     switches: tuple[Part, ...]
@@ -42,7 +42,7 @@ class Fabric:
     """From NIC to NIC, whether the data first goes to the GPU of its node that sits on the target's rail."""
 
 
-def joined_by(fabric: Callable[[Cluster], Fabric] | None) -> tuple[Callable[[Cluster], Wiring], Route, Route]:
+def joined_by(fabric: Callable[[Cluster], Switching] | None) -> tuple[Callable[[Cluster], Wiring], Route, Route]:
     """`wire`, `route` and `relay` of a shape with this fabric; without one it is a single node. Nodes are put together once."""
 
     def assembly(cluster: Cluster) -> Assembly:
@@ -66,7 +66,7 @@ def joined_by(fabric: Callable[[Cluster], Fabric] | None) -> tuple[Callable[[Clu
 class Assembly:
     """Numbers of vertices and links in the whole, the wiring, and routes."""
 
-    def __init__(self, cluster: Cluster, fabric: Fabric | None) -> None:
+    def __init__(self, cluster: Cluster, fabric: Switching | None) -> None:
         self.cluster, self.fabric, self.node = cluster, fabric, cluster.node
         self.rails = cluster.rails if fabric else 0
         counts = [cluster.gpus_per_node, *(part.count for part in self.node.parts), self.rails]
@@ -163,7 +163,7 @@ class Assembly:
         node, local = np.divmod(gpu, self.cluster.gpus_per_node)
         return self.cluster.nic_of(gpu), self.link.at(node, self.node.leave(local)), self.link.at(node, self.node.arrive(local))
 
-    def _outside(self, fabric: Fabric, source: Array, target: Array, flow: Array) -> Array:
+    def _outside(self, fabric: Switching, source: Array, target: Array, flow: Array) -> Array:
         """From GPU to GPU of another node."""
         nic, leave, arrive = self._gates
         out, into = nic[source], nic[target]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..wiring import Array, Links, Part
-from ._assembly import Fabric
+from ._assembly import Switching
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def clos(
     cluster: Cluster, leaves: int, leaf_of: Callable[[Array], Array], relays: Callable[[Array, Array], Array] | None = None
-) -> Fabric:
+) -> Switching:
     """Leaves and spines; `leaf_of` says which leaf each NIC is plugged into."""
     nic = np.arange(cluster.nodes * cluster.rails)
     leaf_of_nic = leaf_of(nic)
     leaf_part = Part("leaf", leaves, lambda i: f"leaf{i}")
     if cluster.pods == 1:
-        return Fabric((leaf_part,), leaf_of_nic, (), _nothing, relays=relays)
+        return Switching((leaf_part,), leaf_of_nic, (), _nothing, relays=relays)
     full = int(np.bincount(leaf_of_nic, minlength=leaves).max())
     above = full * cluster.rail_bytes_per_s / cluster.oversubscription
     spines = _spines(cluster, full)
@@ -46,8 +46,8 @@ def clos(
     hashed = cluster.options.routing.hashed
     parts = (leaf_part, Part("spine", spines, lambda i: f"spine{i}" if hashed else "spine"))
     if spines > 1:
-        return Fabric(parts, leaf_of_nic, runs, between, relays=relays)
-    return Fabric(parts, leaf_of_nic, runs, between, ((leaf_of_nic, nic),), ((leaves + leaf_of_nic, nic),), relays)
+        return Switching(parts, leaf_of_nic, runs, between, relays=relays)
+    return Switching(parts, leaf_of_nic, runs, between, ((leaf_of_nic, nic),), ((leaves + leaf_of_nic, nic),), relays)
 
 
 def _spines(cluster: Cluster, plugged: int) -> int:

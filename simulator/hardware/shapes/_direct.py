@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import UserError
 from ..wiring import Array, Inside, Links, Part
-from ._assembly import Fabric, with_nics
+from ._assembly import Switching, with_nics
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -40,12 +40,12 @@ class Direct:
         link = cluster.nvlink
         return with_nics(cluster, [], [self._links(link.bytes_per_s, link.latency_s, "nvlink")], self.between)
 
-    def as_fabric(self, cluster: Cluster, name: str) -> Fabric:
+    def as_fabric(self, cluster: Cluster, name: str) -> Switching:
         """Nodes as the points, each with a router that all its NICs are plugged into."""
         rate, nic = cluster.nics_per_node * cluster.nic.bytes_per_s, np.arange(cluster.nodes * cluster.rails)
         links = self._links(rate, cluster.switch_latency_s, name)
         routers = (Part("router", cluster.nodes, lambda i: f"node{i}/router"),)
-        return Fabric(routers, nic // cluster.rails, (links,), lambda a, b, _: self.between(a, b))
+        return Switching(routers, nic // cluster.rails, (links,), lambda a, b, _: self.between(a, b))
 
     def _links(self, bytes_per_s: float, latency_s: float, name: str) -> Links:
         return Links.between(self.source, self.target, self.share * bytes_per_s, latency_s, name)

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Links, Part
-from ._assembly import Fabric, hops, joined_by
+from ._assembly import Switching, hops, joined_by
 
 if TYPE_CHECKING:
     from ..options import Dragonfly
@@ -63,12 +63,12 @@ def too_few_links(nics: int, ports: Dragonfly) -> tuple[str, str] | None:
     return message, f"at most {most} groups: more global_links, or larger groups"
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     groups = _Groups(cluster)
     return _hashed(groups) if cluster.options.routing.hashed else _sprayed(groups)
 
 
-def _sprayed(g: _Groups) -> Fabric:
+def _sprayed(g: _Groups) -> Switching:
     """A hub in every group."""
     latency_s, router, hub = g.cluster.switch_latency_s, np.arange(g.routers), g.routers + np.arange(g.groups)
     rate = (g.size[g.group_of] - 1 + g.ports.global_links) * g.rate
@@ -86,12 +86,12 @@ def _sprayed(g: _Groups) -> Fabric:
 
     routers = Part("router", g.routers, g.router_name)
     if g.routers == 1:
-        return Fabric((routers,), g.router_of, (), lambda a, b, flow: np.zeros((len(a), 0), dtype=np.int64))
+        return Switching((routers,), g.router_of, (), lambda a, b, flow: np.zeros((len(a), 0), dtype=np.int64))
     kinds = (routers, Part("hub", g.groups, lambda i: f"group{i}/hub"))
-    return Fabric(kinds, g.router_of, runs, between, ((g.router_of, g.nic),), ((g.routers + g.router_of, g.nic),))
+    return Switching(kinds, g.router_of, runs, between, ((g.router_of, g.nic),), ((g.routers + g.router_of, g.nic),))
 
 
-def _hashed(g: _Groups) -> Fabric:
+def _hashed(g: _Groups) -> Switching:
     """Every cable a link, but for those that join the same two routers."""
     local_source, local_target = _all_pairs(g.size)
     first_local = np.concatenate([[0], np.cumsum(g.size * (g.size - 1))])
@@ -130,7 +130,7 @@ def _hashed(g: _Groups) -> Fabric:
         crossed = len(local_source) + first_cable[pair] + cable
         return hops((a != out, local(a, out)), (far, crossed), (into != b, local(into, b)))
 
-    return Fabric((Part("router", g.routers, g.router_name),), g.router_of, runs, between)
+    return Switching((Part("router", g.routers, g.router_name),), g.router_of, runs, between)
 
 
 def _all_pairs(sizes: Array) -> tuple[Array, Array]:

@@ -14,12 +14,12 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Links, Part
-from ._assembly import Fabric, hops, joined_by
+from ._assembly import Switching, hops, joined_by
 
 OPTIONS = ("radix", "oversubscription", "routing")
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     return _Tree(cluster).fabric
 
 
@@ -58,10 +58,10 @@ class _Tree:
         self.cores = self.aggs * self.cores_per_agg
 
     @property
-    def fabric(self) -> Fabric:
+    def fabric(self) -> Switching:
         kinds = [Part("edge", self.edges, lambda i: f"edge{i}")]
         if self.edges == 1:
-            return Fabric(tuple(kinds), self.edge_of, (), self.between)
+            return Switching(tuple(kinds), self.edge_of, (), self.between)
         single = not self.cluster.options.routing.hashed
         kinds.append(Part("agg", self.pods * self.aggs, lambda i: _agg_name(i, self.aggs, single)))
         if self.pods > 1:
@@ -72,7 +72,7 @@ class _Tree:
             gathered.append((2 * edges + pod, self.nic))
             spread.append((2 * edges + pods + pod, self.nic))
         covers = (tuple(gathered), tuple(spread)) if single else ((), ())
-        return Fabric(tuple(kinds), self.edge_of, tuple(self.runs()), self.between, *covers)
+        return Switching(tuple(kinds), self.edge_of, tuple(self.runs()), self.between, *covers)
 
     def runs(self) -> list[Links]:
         cluster, latency_s = self.cluster, self.cluster.switch_latency_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..cluster import Cluster
 from ..wiring import Inside
-from ._assembly import Fabric, joined_by
+from ._assembly import Switching, joined_by
 from ._direct import mesh
 
 OPTIONS = ()
@@ -18,7 +18,7 @@ def inside(cluster: Cluster) -> Inside:
     return mesh(cluster.gpus_per_node).as_inside(cluster)
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     return mesh(cluster.nodes).as_fabric(cluster, "direct")
 
 

@@ -7,13 +7,13 @@ collective that leaves the pod.
 from __future__ import annotations
 
 from ..cluster import Cluster
-from ._assembly import Fabric, joined_by
+from ._assembly import Switching, joined_by
 from ._clos import clos
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     """A leaf for every pod."""
     in_pod = cluster.rails * cluster.nodes_per_pod
     return clos(cluster, cluster.pods, lambda nic: nic // in_pod)

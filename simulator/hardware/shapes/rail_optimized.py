@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from ..cluster import Cluster
 from ..wiring import Array
-from ._assembly import Fabric, joined_by
+from ._assembly import Switching, joined_by
 from ._clos import clos
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     """A leaf for every rail of every pod."""
     rails, in_pod = cluster.rails, cluster.rails * cluster.nodes_per_pod
 

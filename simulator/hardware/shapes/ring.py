@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..cluster import Cluster
 from ..wiring import Inside
-from ._assembly import Fabric, joined_by
+from ._assembly import Switching, joined_by
 from ._direct import grid
 
 OPTIONS = ()
@@ -18,7 +18,7 @@ def inside(cluster: Cluster) -> Inside:
     return grid((cluster.gpus_per_node,)).as_inside(cluster)
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     return grid((cluster.nodes,)).as_fabric(cluster, "ring")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Inside
-from ._assembly import Fabric, joined_by
+from ._assembly import Switching, joined_by
 from ._direct import grid, squarish
 
 OPTIONS = ("dims",)
@@ -24,7 +24,7 @@ def inside(cluster: Cluster) -> Inside:
     return grid(_sides("node_dims", cluster.options.node_dims, cluster.gpus_per_node)).as_inside(cluster)
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     return grid(_sides("dims", cluster.options.dims, cluster.nodes)).as_fabric(cluster, "torus")
 
 

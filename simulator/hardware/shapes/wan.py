@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Links, Part
-from ._assembly import Fabric, joined_by
+from ._assembly import Switching, joined_by
 from ._direct import mesh
 
 OPTIONS = ("wan",)
@@ -25,7 +25,7 @@ OPTIONS = ("wan",)
 class _Site:
     """A site's fabric, and what comes before it in the numbering of the whole."""
 
-    fabric: Fabric
+    fabric: Switching
     nodes: int
     nics: int
     first_nic: int
@@ -48,7 +48,7 @@ def _sites(cluster: Cluster) -> list[_Site]:
     for i, (name, shape) in enumerate(zip(wan.shape_names, wan.shapes, strict=True)):
         nodes = (cluster.nodes + count - 1 - i) // count
         options = replace(cluster.options, wan=None, dims=())
-        fabric: Fabric = shape.fabric(replace(cluster, nodes=nodes, shape_name=name, shape=shape, options=options))
+        fabric: Switching = shape.fabric(replace(cluster, nodes=nodes, shape_name=name, shape=shape, options=options))
         sites.append(_Site(fabric, nodes, len(fabric.port), nic, switch, link))
         nic += len(fabric.port)
         switch += sum(part.count for part in fabric.switches)
@@ -56,7 +56,7 @@ def _sites(cluster: Cluster) -> list[_Site]:
     return sites
 
 
-def fabric(cluster: Cluster) -> Fabric:
+def fabric(cluster: Cluster) -> Switching:
     return _Joined(cluster, _sites(cluster)).fabric
 
 
@@ -75,7 +75,7 @@ class _Joined:
         self.across = mesh(len(sites))
 
     @property
-    def fabric(self) -> Fabric:
+    def fabric(self) -> Switching:
         parts = [
             Part(part.kind, part.count, _at_site(i, part)) for i, site in enumerate(self.sites) for part in site.fabric.switches
         ]
@@ -86,7 +86,7 @@ class _Joined:
         nic = np.arange(len(self.port))
         gathered.append((self.first_up + border, nic))
         spread.append((self.first_up + len(self.borders) + border, nic))
-        return Fabric(tuple(parts), self.port, tuple(self._runs()), self.between, tuple(gathered), tuple(spread), self.relays)
+        return Switching(tuple(parts), self.port, tuple(self._runs()), self.between, tuple(gathered), tuple(spread), self.relays)
 
     def _runs(self) -> list[Links]:
         wan, latency_s, gateway = self.cluster.options.wan, self.cluster.switch_latency_s, self.first_gateway

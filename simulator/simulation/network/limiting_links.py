@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...engine.fabric import Fabric
+from ...engine.rates import SharedLinkRates
 from ...engine.replay import with_fixed_durations
 from ...engine.task import WEIGHT_BITS, Array, TaskGraph
 from ...engine.timeline import Times
@@ -100,7 +100,7 @@ class _Replay:
         self.profiles = graph.profile_of_link if watched else []
         capacity = [profile.value[0] for profile in self.profiles]
         self.routes = graph.routes() if watched else []
-        self.fabric = Fabric(self.routes, capacity)
+        self.fabric = SharedLinkRates(self.routes, capacity)
         self.capped = graph.changing_caps if watched else {}
         self.cap: list[int] = graph.cap.tolist()
         self.room = [value << WEIGHT_BITS for value in capacity]

@@ -3,10 +3,10 @@
 Progressive filling: raise the rate of all flows together until a link is full or a flow reaches its own cap, freeze what
 is there, go on with the rest. Every link and cap at the minimal level freezes *together*: freezing one at a time would
 let integer division give twins different rates, and break both folding and incremental solving. `fill` does just that;
-`Fabric` gives the same integers and looks only at what a change reaches.
+`SharedLinkRates` gives the same integers and looks only at what a change reaches.
 
-`Fabric` keeps the *level* of each link: the rate at which filling finds the link full, which is the room that flows with a
-lower rate leave, divided by the weight of the others. A link that slows no flow has the level `FREE`. A flow's rate is the
+`SharedLinkRates` keeps the *level* of each link: the rate at which filling finds the link full, which is the room that flows
+with a lower rate leave, divided by the weight of the others. A link that slows no flow has the level `FREE`. A flow's rate is the
 least of its cap and the levels of its links. Together these are equations, one per link, and the levels that `fill` finds are
 their only solution. The proof goes up from the lowest level: no level is below the least room // weight of all links; on the
 link where that least value stands every flow asks for as much or more, so this is its level; freeze its flows, and the next
@@ -52,7 +52,7 @@ def fill(flows: dict[int, tuple[Route, int]], room: dict[int, int]) -> dict[int,
     return rates
 
 
-class Fabric:
+class SharedLinkRates:
     """The flows under way on a set of links, and their rates. `solve` returns the rates that changed since last time."""
 
     def __init__(self, footprints: Sequence[Route], capacity: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.fabric import Fabric, fill
+from simulator.engine.rates import SharedLinkRates, fill
 from simulator.engine.task import UNCAPPED, WEIGHT_BITS
 
 ONE = 1 << WEIGHT_BITS
@@ -81,7 +81,7 @@ def test_no_link_is_overfull_and_no_rate_could_be_higher(seed: int, n_flows: int
 def test_solving_again_only_what_changed_gives_what_solving_everything_gives(seed: int) -> None:
     rng = np.random.default_rng(seed)
     flows, capacity = random_flows(rng, 40, 12)
-    fabric = Fabric([route for route, _ in flows.values()], capacity)
+    fabric = SharedLinkRates([route for route, _ in flows.values()], capacity)
     alive: dict[int, None] = {}
     rates: dict[int, int] = {}
     for _ in range(120):
@@ -119,7 +119,7 @@ def test_every_step_gives_what_filling_anew_gives(seed: int, n_flows: int, n_lin
     flows, capacity = alike(rng, n_flows, n_links, min(most, 1 << 60)) if seed % 4 else random_flows(rng, n_flows, n_links)
     scale = max(1, most >> 60)
     capacity = [c * scale for c in capacity]
-    fabric = Fabric([route for route, _ in flows.values()], capacity)
+    fabric = SharedLinkRates([route for route, _ in flows.values()], capacity)
     rates: dict[int, int] = {}
     for _ in range(25):
         for flow in set(rng.integers(0, n_flows, int(rng.integers(1, 6))).tolist()):
@@ -143,11 +143,11 @@ def test_every_step_gives_what_filling_anew_gives(seed: int, n_flows: int, n_lin
 def test_levels_are_hardly_set_twice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From nothing, 1,000 flows that are all coupled: hardly more looks than links."""
     looks: list[int] = []
-    look = Fabric._set_level
-    monkeypatch.setattr(Fabric, "_set_level", lambda fabric, link: looks.append(link) or look(fabric, link))
+    look = SharedLinkRates._set_level
+    monkeypatch.setattr(SharedLinkRates, "_set_level", lambda fabric, link: looks.append(link) or look(fabric, link))
     rng = np.random.default_rng(seed)
     routes = [[(link, ONE) for link in rng.choice(300, 4, replace=False).tolist()] for _ in range(1000)]
-    fabric = Fabric(routes, rng.integers(1 << 28, 1 << 36, 300).tolist())
+    fabric = SharedLinkRates(routes, rng.integers(1 << 28, 1 << 36, 300).tolist())
     for flow in range(1000):
         fabric.join(flow, flow, UNCAPPED)
     assert len(fabric.solve()) == 1000
@@ -157,20 +157,20 @@ def test_levels_are_hardly_set_twice(seed: int, monkeypatch: pytest.MonkeyPatch)
 def test_a_change_far_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coupled through links that stay free: nobody else is looked at."""
     n = 100
-    fabric = Fabric([[(2 * i, ONE), (2 * i + 1, ONE), (2 * i + 2, ONE)] for i in range(n)], [100, 10] * n + [100])
+    fabric = SharedLinkRates([[(2 * i, ONE), (2 * i + 1, ONE), (2 * i + 2, ONE)] for i in range(n)], [100, 10] * n + [100])
     for flow in range(n):
         fabric.join(flow, flow, UNCAPPED)
     assert fabric.solve() == [(flow, 10) for flow in range(n)]
     fabric.resize(7, 20)
     looks: list[int] = []
-    look = Fabric._set_level
-    monkeypatch.setattr(Fabric, "_set_level", lambda fabric, link: looks.append(link) or look(fabric, link))
+    look = SharedLinkRates._set_level
+    monkeypatch.setattr(SharedLinkRates, "_set_level", lambda fabric, link: looks.append(link) or look(fabric, link))
     assert fabric.solve() == [(3, 20)]
     assert looks == [7]
 
 
 def test_a_flow_without_links_moves_at_its_cap() -> None:
-    fabric = Fabric([[]], [])
+    fabric = SharedLinkRates([[]], [])
     fabric.join(0, 0, 77)
     assert fabric.solve() == [(0, 77)]
     assert fabric.solve() == []
@@ -179,7 +179,7 @@ def test_a_flow_without_links_moves_at_its_cap() -> None:
 @pytest.mark.parametrize("limits", [(3, 8), (8, 3), (3, 7), (7, 3), (5, 5), (6, 6)])
 def test_one_of_two_gets_what_the_other_leaves(limits: tuple[int, int]) -> None:
     """To the last quantum: a link of 10 that two flows share, each with a link of its own."""
-    fabric = Fabric([[(0, ONE), (1, ONE)], [(0, ONE), (2, ONE)]], [10, *limits])
+    fabric = SharedLinkRates([[(0, ONE), (1, ONE)], [(0, ONE), (2, ONE)]], [10, *limits])
     for flow in range(2):
         fabric.join(flow, flow, UNCAPPED)
     one, two = limits
