@@ -164,6 +164,7 @@ def test_any_name_runs_and_is_shown_escaped(name: str, tmp_path: Path) -> None:
     assert escape.terminal(name) in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
     from simulator.figures.topology_plot import draw

@@ -454,6 +454,7 @@ def test_a_large_model_is_bound_by_its_kernels() -> None:
 # With everything else
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", [QUICK, GRAPHED, SYNCED_GRAPHS], ids=["quick", "graphed", "synced"])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_folded_is_unfolded(plan: dict[str, Any], host: Host) -> None:

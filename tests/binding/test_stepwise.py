@@ -45,6 +45,7 @@ def test_its_messages_take_what_the_closed_form_says(name: str, kind: str) -> No
             assert -NS <= late_s <= LATE, n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2**20, 2**28])
 @pytest.mark.parametrize("name, kind", [("ring", "all_reduce"), ("ring", "all_gather"), ("pairwise", "alltoall")])
 def test_many_steps_in_a_row_do_not_add_up_what_they_are_rounded_by(name: str, kind: str, size: int) -> None:
@@ -113,6 +114,7 @@ def test_a_piece_that_goes_round_meets_every_hop_once_each_time(kind: str, m: in
     assert abs(found - time_s("ring", kind, grid(m, k), "closed", size=FEW)) <= far - near + LATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2**20, 2**26, 2**30])
 @pytest.mark.parametrize("m, k", OVER_NODES)
 @pytest.mark.parametrize("kind", RING_KINDS)

@@ -347,6 +347,7 @@ def test_several_schedules_have_one_time_axis() -> None:
     assert figure.axes[0].get_xlim()[1] >= 96
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_pictures_are_written_the_same_each_time(suffix: str, tmp_path: Path) -> None:
     for name in ("a", "b"):

@@ -52,7 +52,7 @@ def times_of(of: Scenario, steps: int | None) -> tuple[Timeline, Any]:
     return Timeline(found.folded_times, found.folded.expansion, found.folded.class_of), bound(of, steps).labels
 
 
-@pytest.mark.parametrize("framework", ["none", "megatron-core-2025"])
+@pytest.mark.parametrize("framework", ["none", pytest.param("megatron-core-2025", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_t3_2_from_norm_to_norm_is_what_lies_between_two_norms_of_a_long_run(plan: dict[str, Any], framework: str) -> None:
     """Of three steps in a row all that happens between two norms, to the nanosecond, on every rank."""
