@@ -40,7 +40,7 @@ def llama405b(gpus: int, schedule: str) -> Scenario:
 def engines() -> None:
     """Tasks per second of each engine on the folded graph of 405B on 16,384 GPUs."""
     scenario = llama405b(16_384, "interleaved")
-    graph = with_fixed_durations(fold(bound_of(scenario, program_of(scenario)).skeleton).expansion.graph)
+    graph = with_fixed_durations(fold(bound_of(scenario, program_of(scenario)).skeleton).graph)
     closed: TaskGraph = with_fixed_durations(graph, every=True)
     print(f"\nEngines, {len(graph):,} tasks of the folded graph:")
     des_s, _ = best(lambda: des.simulate(graph))
@@ -60,9 +60,9 @@ def folding() -> None:
     scenario = llama405b(128, "interleaved")
     skeleton = bound_of(scenario, program_of(scenario)).skeleton
     print("\nFolding, 405B on 128 GPUs, every rank simulated and one of each class:")
-    graph = unfolded(skeleton).expansion.graph
+    graph = unfolded(skeleton).graph
     whole_s, whole = best(lambda: des.simulate(graph), 1)
-    folded_s, folded = best(lambda: des.simulate(with_fixed_durations(fold(skeleton).expansion.graph)))
+    folded_s, folded = best(lambda: des.simulate(with_fixed_durations(fold(skeleton).graph)))
     assert whole.makespan_ns == folded.makespan_ns
     print(f"  whole                         {whole_s:7.3f} s  {len(graph):12,} tasks  {len(graph) / whole_s:,.0f} tasks/s")
     if event_loop.numba:
@@ -86,7 +86,7 @@ def scale(quick: bool) -> None:
             base = base or seconds
             print(
                 f"  {schedule:<11} {gpus:>7,} GPUs       {seconds:7.3f} s  {len(run.engine_timeline.expansion.graph):12,} tasks"
-                f" of {run.engine_timeline.tasks_represented:,}, {run.engine_timeline.expansion.ranks} classes,"
+                f" of {run.engine_timeline.expansion.tasks_unfolded:,}, {run.engine_timeline.expansion.skeleton.ranks} classes,"
                 f" {seconds / base:.2f}x the first, step {run.metrics.step_time_s:.6f} s"
             )
 

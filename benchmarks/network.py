@@ -23,7 +23,7 @@ from timing import best
 
 import simulator as sim
 from simulator.engine.compiled import event_loop
-from simulator.engine.rates import Fabric, Route
+from simulator.engine.rates import Route, SharedLinkRates
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
 from simulator.study.collective import time_collective
 
@@ -105,7 +105,7 @@ def fat_tree(hosts: int, flows: int, seed: int = 0) -> Load:
 
 def flows_per_s(load: Load, at_once: int) -> float:
     """Flows that end per second of our time, where each that ends makes room for the next; the first solve is not counted."""
-    fabric = Fabric(load.routes, load.capacity)
+    fabric = SharedLinkRates(load.routes, load.capacity)
     left, since, rate, due = dict[int, int](), dict[int, int](), dict[int, int](), list[tuple[int, int, int]]()
 
     def settle(now: int) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import simulator as sim
 from simulator.binding.bind import Bound
 from simulator.engine import des
-from simulator.engine.fold import Folded, fold, unfolded
+from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import with_fixed_durations
-from simulator.engine.skeleton import Skeleton
+from simulator.engine.skeleton import Expansion, Skeleton
 from simulator.engine.timeline import Times
 from simulator.simulation.assemble import bound_of, program_of
 from simulator.simulation.runnable import RunnableScenario
@@ -46,21 +46,21 @@ def scenario(model: Any = None, cluster: Any = None, plan: Any = None, job: Any 
 class Both:
     """A scenario that was bound twice, simulated whole by one binding and folded by the other."""
 
-    whole: Folded
-    folded: Folded
+    whole: Expansion
+    folded: Expansion
     whole_times: Times
     folded_times: Times
 
     @property
     def classes(self) -> int:
-        return self.folded.expansion.ranks
+        return self.folded.skeleton.ranks
 
     def assert_equal(self) -> None:
         """Every start, end and arrival of every row of every rank."""
-        assert self.whole.expansion.ranks == len(self.folded.class_of)
-        for rank in range(self.whole.expansion.ranks):
-            mine = self.whole.expansion.tasks_of(rank)
-            theirs = self.folded.expansion.tasks_of(int(self.folded.class_of[rank]))
+        assert self.whole.skeleton.ranks == len(self.folded.class_of)
+        for rank in range(self.whole.skeleton.ranks):
+            mine = self.whole.tasks_of(rank)
+            theirs = self.folded.tasks_of(int(self.folded.class_of[rank]))
             np.testing.assert_array_equal(self.whole_times.start_ns[mine], self.folded_times.start_ns[theirs])
             np.testing.assert_array_equal(self.whole_times.end_ns[mine], self.folded_times.end_ns[theirs])
             np.testing.assert_array_equal(self.whole_times.arrival_ns[mine], self.folded_times.arrival_ns[theirs])
@@ -79,4 +79,4 @@ def bound_twice(of: RunnableScenario, steps: int | None = 1) -> tuple[Skeleton, 
 def both(whole: Skeleton, folded: Skeleton) -> Both:
     """Two bindings of a scenario. The whole is simulated as it is; the folded with lone flows closed, as `simulate` does it."""
     each, alike = unfolded(whole), fold(folded)
-    return Both(each, alike, des.simulate(each.expansion.graph), des.simulate(with_fixed_durations(alike.expansion.graph)))
+    return Both(each, alike, des.simulate(each.graph), des.simulate(with_fixed_durations(alike.graph)))

@@ -13,7 +13,7 @@ and hundreds of steps in a row would add up to hundreds of nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -280,7 +280,7 @@ def _finer(graph: TaskGraph, bits: int) -> TaskGraph:
     """The same graph with 2^bits ticks to a nanosecond: times and work grow, rates stay, for they are counted per nanosecond."""
     profiles = tuple(Profile(tuple(since << bits for since in profile.since_ns), profile.value) for profile in graph.profiles)
     columns = {name: getattr(graph, name) << bits for name in ("solo_ns", "tail_ns", "work")}
-    return graph.with_columns(**columns, profiles=profiles)
+    return replace(graph, **columns, profiles=profiles)
 
 
 def _messages(collective: _Collective, r: Round, payload_bytes: float) -> Iterator[Message]:

@@ -12,8 +12,10 @@ from ..fields import BytesPerSecond, Contradiction, Declared, Degree, Key, Laten
 from ..hardware.cluster import Cluster
 from ..hardware.gpu import Gpu
 from ..hardware.options import INLINE, Box, Dragonfly, Drawn, LinkSpec, Options, Routing, Wan
-from ..hardware.shapes import _limits
 from ..hardware.shapes._direct import squarish
+from ..hardware.shapes.dragonfly import too_few_links
+from ..hardware.shapes.explicit import unjoined
+from ..hardware.shapes.fat_tree import too_few_ports
 from ..units import GB, US_PER_S
 from . import catalog, grammar
 from .shipped_fits import complete
@@ -194,14 +196,17 @@ class ClusterFile(Declared):
 
         inside = self.inside_name, self.gpus_per_node, "gpus_per_node", "node_dims"
         for name, points, count, sides in (inside, *((name, nodes, "nodes", "dims") for name, nodes in self._fabrics())):
-            wrong = _limits.of_points(name, points, getattr(self, sides))
+            wrong = grammar.is_shape_with(name, "too_many") and catalog.module("shapes", name).too_many(
+                points, getattr(self, sides)
+            )
             if wrong:
                 yield sides if getattr(self, sides) else count, f": {wrong[0]}", wrong[1]
-        rails, ports = min(self.inter_node.per_node if self.inter_node else 0, self.gpus_per_node), self.dragonfly
+        rails = min(self.inter_node.per_node if self.inter_node else 0, self.gpus_per_node)
         for name, nodes in self._fabrics() if rails else ():
-            found = _limits.of_switches(name, nodes * rails, self.radix, ports)
-            if found:
-                yield found[0], f": {found[1]}", found[2]
+            if name == "fat-tree" and self.radix and (wrong := too_few_ports(nodes * rails, self.radix)):
+                yield "radix", f": {wrong[0]}", wrong[1]
+            if name == "dragonfly" and (wrong := too_few_links(nodes * rails, self.dragonfly)):
+                yield "dragonfly", f": {wrong[0]}", wrong[1]
 
     def _fabrics(self) -> list[tuple[str, int]]:
         """What joins nodes, and how many: of a WAN, at each site."""
@@ -247,7 +252,7 @@ class ClusterFile(Declared):
         links = self.links or ()
         ways = [(link.source, link.target) for link in links] + [(link.target, link.source) for link in links if not link.one_way]
         names = list(places)
-        for gpu, (source, target) in _limits.unjoined(names, ways):
+        for gpu, (source, target) in unjoined(names, ways):
             yield f"vertices.{places[names[gpu]]}", f": no way leads from {source!r} to {target!r}", "join them by links"
 
 
@@ -281,7 +286,7 @@ def cluster(schema: ClusterFile) -> Cluster:
 
 def _options(schema: ClusterFile) -> Options:
     return Options(
-        routing=Routing(schema.routing, schema.routing_seed),
+        routing=Routing(schema.routing == "ecmp", schema.routing_seed),
         dims=schema.dims or (),
         node_dims=schema.node_dims or (),
         radix=schema.radix,

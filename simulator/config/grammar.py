@@ -38,7 +38,7 @@ def intra_node(text: Any) -> Inside:
     """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of inside, and what a GPU sends over all its links together."""
     kind, _, rate = _text(text, "NVSwitch 450 GB/s").strip().partition(" ")
     plain = catalog.plain(kind)
-    if plain != "nvlink" and not _is_shape_with(plain, "inside"):
+    if plain != "nvlink" and not is_shape_with(plain, "inside"):
         known = ["NVSwitch", "NVLink", *shapes_with("inside")]
         close = nearest(kind, known)
         raise UserError(
@@ -85,8 +85,11 @@ def shape(name: Any) -> str:
     if catalog.is_code(name):
         return name
     found = catalog.module("shapes", _text(name, "rail-optimized"))
-    if not (hasattr(found, "wire") and hasattr(found, "route")):
-        raise UserError(f"{shown(name)} is no shape", hint="a shape has wire(cluster) and route(cluster, source, target)")
+    if not any(hasattr(found, part) for part in ("fabric", "inside")) and not (
+        hasattr(found, "wire") and hasattr(found, "route")
+    ):
+        hint = "a shape has fabric(cluster), or wire(cluster) and route(cluster, source, target)"
+        raise UserError(f"{shown(name)} is no shape", hint=hint)
     text: str = name
     return text
 
@@ -105,8 +108,8 @@ def sites(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _is_shape_with(name: str, part: str) -> bool:
-    """Whether a shape of that name can be a node's `inside`, or a `fabric`; reads no other shape."""
+def is_shape_with(name: str, part: str) -> bool:
+    """Whether the catalog has a shape of that name with such a function, such as `inside` or `fabric`; reads no other shape."""
     known = name in catalog.files("shapes")
     return known and hasattr(catalog.module("shapes", name), part)
 

@@ -7,16 +7,16 @@ docs/semantics.md: a task starts when it heads all its streams and its predecess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import simpy
 
-from .deadlock import deadlock
-from .rates import SharedLinkRates, SpeedSolver
-from .task import SPEED_BITS, Profile, TaskGraph
-from .timeline import Times
+from .rates import SharedLinkRates
+from .task import SPEED_BITS, TaskGraph
+from .timeline import Times, deadlock
 
 Process = Generator[simpy.Event, Any, None]
 LAST = 2
@@ -34,7 +34,6 @@ class _Run:
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
         self.env: Any = simpy.Environment()
-        self.fluid = _Fluid(self.env, graph)
         n = len(graph)
         self.start, self.end = [-1] * n, [-1] * n
         self.streams = graph.streams.lists()
@@ -42,6 +41,7 @@ class _Run:
         self.solo_ns: list[int] = graph.stretched_ns().tolist()
         self.tail_ns: list[int] = graph.tail_ns.tolist()
         self.waiting: list[int] = graph.preds.counts.tolist()
+        self.fluid = _Fluid(self.env, graph, SharedLinkRates([*graph.routes(), ()], graph.capacity()))
         self.owner = [-1] * n
         for stream, tasks in enumerate(self.streams):
             for task in tasks:
@@ -63,7 +63,7 @@ class _Run:
     def stream(self, stream: int) -> Process:
         """One stream: its tasks in order. The first stream of a gang runs it; the others arrive and wait for its end."""
         env, owner, waiting, solo_ns = self.env, self.owner, self.waiting, self.solo_ns
-        paced, flows = self.fluid.paced, self.fluid.flows
+        flows = self.fluid.flows
         for task in self.streams[stream]:
             if owner[task] != stream:
                 gang_end = self.has_ended.setdefault(task, env.event())
@@ -74,9 +74,9 @@ class _Run:
                 self.may_start[task] = env.event()
                 yield self.may_start[task]
             self.start[task] = env.now
-            if solo_ns[task] and task not in paced:
+            if solo_ns[task]:
                 yield env.timeout(solo_ns[task])
-            if task in flows or task in paced:
+            if task in flows:
                 yield self.fluid.begin(task)
             self.finish(task)
 
@@ -114,53 +114,48 @@ class _Drain:
 
 
 class _Fluid:
-    """A clock for `SharedLinkRates` and `SpeedSolver`: the work whose rate may change, bytes on links and tasks alike."""
+    """A clock for `SharedLinkRates`: the work whose rate may change, bytes on links and tasks whose speed changes alike.
 
-    def __init__(self, env: Any, graph: TaskGraph) -> None:
-        self.env = env
-        flowing = ((graph.footprint >= 0) & (graph.work > 0)).nonzero()[0].tolist()
-        restless = graph.changing_speed_tasks.nonzero()[0].tolist()
-        self.paced = {t: (int(graph.speed[t]), int(graph.solo_ns[t]) << SPEED_BITS) for t in restless}
-        self.flows = {t: (int(graph.footprint[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing}
-        link_profiles, speed_profiles = graph.profile_of_link, graph.profile_of_speed
-        self.fabric = SharedLinkRates(graph.routes(), [profile.value[0] for profile in link_profiles])
-        self.speeds = SpeedSolver([profile.value[0] for profile in speed_profiles])
+    Such a task is a flow over the last route, which has no links, so that its rate is its cap: the speed.
+    """
+
+    def __init__(self, env: Any, graph: TaskGraph, rates: SharedLinkRates) -> None:
+        self.env, self.profiles, self.rates = env, graph.profiles, rates
+        flowing = ((graph.footprint >= 0) & (graph.work > 0)).nonzero()[0]
+        paced = graph.changing_speed_tasks().nonzero()[0]
+        followed = np.full(len(graph), -1) if graph.cap_profile is None else graph.cap_profile.copy()
+        followed[paced] = graph.speed_profile[graph.speed[paced]]
+        self.profile_of: list[int] = followed.tolist()
+        """Task -> the index of the profile that its cap follows, or -1."""
+        self.present = {index: profile.value[0] for index, profile in enumerate(graph.profiles) if not profile.steady}
+        self.flows = {t: (int(graph.footprint[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing.tolist()}
+        self.flows |= {t: (-1, int(graph.solo_ns[t]) << SPEED_BITS, 0) for t in paced.tolist()}
+        links_of: dict[int, list[int]] = {index: [] for index in self.present}
+        for link, index in enumerate(graph.link_profile.tolist()):
+            if index in links_of:
+                links_of[index].append(link)
         self.drains: dict[int, _Drain] = {}
         self.solve_is_due = False
-        self.capped = graph.changing_caps
-        followed = (
-            *((index, profile, self.fabric.resize) for index, profile in enumerate(link_profiles)),
-            *((index, profile, self.speeds.resize) for index, profile in enumerate(speed_profiles)),
-            *((index, graph.profiles[index], self.recap) for index in self.capped),
-        )
-        for index, profile, resize in followed:
-            if not profile.steady:
-                env.process(self.follow(index, profile, resize))
+        for index, links in links_of.items():
+            env.process(self.follow(index, links))
 
-    def follow(self, index: int, profile: Profile, resize: Callable[[int, int], None]) -> Process:
-        """Gives a link, a speed or some caps their new value at each change of their profile."""
-        for since_ns, value in zip(profile.since_ns[1:], profile.value[1:], strict=True):
+    def follow(self, index: int, links: list[int]) -> Process:
+        """Gives links, caps and speeds their new value at each change of their profile; flows under way go on with it."""
+        for since_ns, value in self.profiles[index].changes:
             yield self.env.timeout(since_ns - self.env.now)
-            resize(index, value)
+            self.present[index] = value
+            for link in links:
+                self.rates.resize(link, value)
+            for task in self.drains:
+                if self.profile_of[task] == index:
+                    self.rates.leave(task)
+                    self.rates.join(task, self.flows[task][0], value)
             self.solve_after_instant()
-
-    def recap(self, index: int, cap: int) -> None:
-        """Changes the cap of all tasks that follow this profile; those under way go on with the new one."""
-        for task in self.capped[index]:
-            footprint, work, _ = self.flows[task]
-            self.flows[task] = footprint, work, cap
-            if task in self.drains:
-                self.fabric.leave(task)
-                self.fabric.join(task, footprint, cap)
 
     def begin(self, task: int) -> Any:
         """The task's work starts to drain now; the event returned fires when none is left."""
-        if task in self.paced:
-            index, work = self.paced[task]
-            self.speeds.join(task, index)
-        else:
-            footprint, work, cap = self.flows[task]
-            self.fabric.join(task, footprint, cap)
+        footprint, work, cap = self.flows[task]
+        self.rates.join(task, footprint, self.present.get(self.profile_of[task], cap))
         self.drains[task] = _Drain(work, self.env.now, self.env.event())
         self.solve_after_instant()
         return self.drains[task].empty
@@ -176,7 +171,7 @@ class _Fluid:
     def solve(self, _: simpy.Event) -> None:
         """Solves the rates for this instant and sets the clock of every task whose rate changed."""
         self.solve_is_due, now = False, self.env.now
-        for task, rate in (*self.fabric.solve(), *self.speeds.solve()):
+        for task, rate in self.rates.solve():
             drain = self.drains[task]
             drain.left -= drain.rate * (now - drain.since)
             drain.rate, drain.since, drain.due = rate, now, -1
@@ -188,11 +183,7 @@ class _Fluid:
     def expire(self, event: Any) -> None:
         """A clock rang: the task is done, unless its rate changed meanwhile and another clock was set."""
         task = event.value
-        if task not in self.drains or self.drains[task].due != self.env.now:
-            return
-        if task in self.paced:
-            self.speeds.leave(task, self.paced[task][0])
-        else:
-            self.fabric.leave(task)
+        if task in self.drains and self.drains[task].due == self.env.now:
+            self.rates.leave(task)
             self.solve_after_instant()
-        self.drains.pop(task).empty.succeed()
+            self.drains.pop(task).empty.succeed()

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import InvariantBroken
 from ..hashing import mix
-from .skeleton import Expansion, Skeleton, expand
+from .skeleton import Expansion, Skeleton, expand, task_count
 from .task import Array, Csr, offsets
 
 MOST_KEYS = 1 << 40
@@ -39,36 +39,19 @@ class Partition:
         return _count(self.rank)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Folded:
-    """A folded skeleton expanded to tasks, and the class of every rank."""
-
-    expansion: Expansion
-    class_of: Array
-
-
-def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
+def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
     """One rank of each class, expanded: refine, prove, take the quotient; `within` may refuse the number of tasks by raising."""
     partition = refine(skeleton)
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
     within(task_count(small))
-    return Folded(expand(small, task_count(skeleton)), partition.rank)
+    return expand(small, partition.rank, task_count(skeleton))
 
 
-def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Folded:
+def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
     """All ranks, expanded without folding."""
     within(task_count(skeleton))
-    return Folded(expand(skeleton), np.arange(skeleton.ranks))
-
-
-def task_count(skeleton: Skeleton) -> int:
-    """How many tasks the whole cluster runs, without making them."""
-    own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program].sum()
-    communicator, slot, rank = skeleton.members
-    _, first = np.unique(communicator, return_index=True)
-    turns = np.array([[len(t.rows_of(s)) for s in range(len(skeleton.slots))] for t in skeleton.templates])
-    return int(own + turns[skeleton.program[rank[first]], slot[first]].sum())
+    return expand(skeleton)
 
 
 def refine(skeleton: Skeleton) -> Partition:

@@ -2,16 +2,16 @@
 
 Progressive filling: raise the rate of all flows together until a link is full or a flow reaches its own cap, freeze what
 is there, go on with the rest. Every link and cap at the minimal level freezes *together*: freezing one at a time would
-let integer division give twins different rates, and break both folding and incremental solving. `fill` does just that;
-`SharedLinkRates` gives the same integers and looks only at what a change reaches.
+let integer division give twins different rates, and break both folding and incremental solving. The tests do just that
+(tests/engine/progressive_filling.py); `SharedLinkRates` gives the same integers and looks only at what a change reaches.
 
 `SharedLinkRates` keeps the *level* of each link: the rate at which filling finds the link full, which is the room that flows
 with a lower rate leave, divided by the weight of the others. A link that slows no flow has the level `FREE`. A flow's rate is the
-least of its cap and the levels of its links. Together these are equations, one per link, and the levels that `fill` finds are
+least of its cap and the levels of its links. Together these are equations, one per link, and the levels that filling finds are
 their only solution. The proof goes up from the lowest level: no level is below the least room // weight of all links; on the
 link where that least value stands every flow asks for as much or more, so this is its level; freeze its flows, and the next
 lowest level follows in the same way. It does not matter, then, in which order links are set: once all equations hold, the rates
-are those of `fill`. So a change costs only the links that it reaches: those whose own equation no longer holds are set anew,
+are those of filling. So a change costs only the links that it reaches: those whose own equation no longer holds are set anew,
 which may put others out of balance, and so on. Taken lowest first, hardly any link is set twice, and a link that stays `FREE`
 passes nothing on.
 """
@@ -27,29 +27,6 @@ Route = Sequence[tuple[int, int]]
 """The links that a flow crosses, each with its weight in 2^-16."""
 FREE = 1 << 256
 """The level of a link that slows no flow: above every rate."""
-
-
-def fill(flows: dict[int, tuple[Route, int]], room: dict[int, int]) -> dict[int, int]:
-    """The max-min rates of `flows` (route and cap each), given the `room` of each link: capacity << 16."""
-    load = dict.fromkeys(room, 0)
-    for route, _ in flows.values():
-        for link, weight in route:
-            load[link] += weight
-    rates: dict[int, int] = {}
-    rising = dict(flows)
-    while rising:
-        level = min(cap for _, cap in rising.values())
-        levels = {link: room[link] // weight for link, weight in load.items() if weight}
-        if levels:
-            level = min(level, *levels.values())
-        full = {link for link, at in levels.items() if at == level}
-        frozen = [f for f, (route, cap) in rising.items() if cap == level or any(link in full for link, _ in route)]
-        for flow in frozen:
-            rates[flow] = level
-            for link, weight in rising.pop(flow)[0]:
-                room[link] -= weight * level
-                load[link] -= weight
-    return rates
 
 
 class SharedLinkRates:
@@ -166,36 +143,3 @@ class SharedLinkRates:
             if level[link] < least and link != here:
                 least = level[link]
         return least
-
-
-class SpeedSolver:
-    """The tasks under way on speeds that change. `solve` returns the tasks whose speed changed since last time."""
-
-    def __init__(self, speed: Sequence[int]) -> None:
-        self._speed = list(speed)
-        self._tasks: dict[int, dict[int, None]] = {}
-        self._rate: dict[int, int] = {}
-        self._touched: dict[int, None] = {}
-
-    def join(self, task: int, index: int) -> None:
-        """A task begins to run at the speed of this index, which comes with the next `solve`."""
-        self._tasks.setdefault(index, {})[task] = None
-        self._touched[index] = None
-
-    def leave(self, task: int, index: int) -> None:
-        """A task has done its work."""
-        del self._tasks[index][task]
-        self._rate.pop(task, None)
-
-    def resize(self, index: int, speed: int) -> None:
-        """A speed takes a new value."""
-        self._speed[index] = speed
-        self._touched[index] = None
-
-    def solve(self) -> list[tuple[int, int]]:
-        """Brings all speeds up to date; returns (task, speed) for those that changed, by task."""
-        fresh = {task: self._speed[index] for index in self._touched for task in self._tasks.get(index, ())}
-        self._touched = {}
-        changed = sorted((task, speed) for task, speed in fresh.items() if self._rate.get(task) != speed)
-        self._rate.update(changed)
-        return changed

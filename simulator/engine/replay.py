@@ -3,20 +3,17 @@
 An uncontended transfer becomes a task of known length first. This is exact, and cheap: the flows of one stream never overlap, so
 a link that only flows of one stream cross gives each of them its uncontended rate. Replay is legal only if every duration is
 then fixed: no two flows of different streams on one link, no speed that changes. It proves that first and refuses otherwise.
-One vector of durations goes task by task over plain integers; many over one graph (a search, a sweep of noise) go level by
-level over the columns, and cost little more than one.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 
 from ..errors import UserError
-from .deadlock import deadlock
-from .task import WEIGHT_BITS, Array, Csr, TaskGraph, offsets
-from .timeline import Times
+from .task import WEIGHT_BITS, Array, TaskGraph, offsets
+from .timeline import Times, deadlock
 
 
 def with_fixed_durations(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
@@ -28,8 +25,8 @@ def with_fixed_durations(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
     flowing = (graph.footprint >= 0) & (graph.work > 0)
     if not flowing.any():
         return graph
-    steady_link = np.array([profile.steady for profile in graph.profiles], dtype=bool)[graph.link_profile]
-    steady = ~_any_link(graph, ~steady_link)[np.maximum(graph.footprint, 0)]
+    changing, capacity = graph.changing()[graph.link_profile], np.array(graph.capacity(), dtype=np.int64)
+    steady = ~_any_link(graph, changing)[np.maximum(graph.footprint, 0)]
     if graph.cap_profile is not None:
         steady &= graph.cap_profile < 0
     if every and not steady[flowing].all():
@@ -40,20 +37,18 @@ def with_fixed_durations(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
     shared = _any_link(graph, shared_links(graph, flowing))[np.maximum(graph.footprint, 0)]
     chosen = flowing & steady if every else flowing & steady & ~shared
     weight = graph.single_weight if every and graph.single_weight is not None else graph.footprint_weight
-    capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
     uncontended = np.full(len(graph.footprints), np.iinfo(np.int64).max)
     np.minimum.at(uncontended, graph.footprints.row_of, (capacity[graph.footprints.idx] << WEIGHT_BITS) // weight)
     rate = np.minimum(graph.cap[chosen], uncontended[graph.footprint[chosen]])
     solo_ns = graph.solo_ns.copy()
     solo_ns[chosen] += -(-graph.work[chosen] // rate)
-    return graph.with_columns(
-        solo_ns=solo_ns, footprint=np.where(chosen, -1, graph.footprint), work=np.where(chosen, 0, graph.work)
-    )
+    footprint, work = np.where(chosen, -1, graph.footprint), np.where(chosen, 0, graph.work)
+    return replace(graph, solo_ns=solo_ns, footprint=footprint, work=work)
 
 
 def shared_links(graph: TaskGraph, flowing: Array) -> Array:
     """For each link, whether flows of different streams cross it, so that two of them may overlap."""
-    owner = np.full(len(graph), np.iinfo(np.int64).max)
+    owner = np.full_like(graph.work, np.iinfo(np.int64).max)
     np.minimum.at(owner, graph.streams.idx, graph.streams.row_of)
     lowest = np.full(len(graph.footprints), np.iinfo(np.int64).max)
     highest = np.full(len(graph.footprints), -1)
@@ -86,37 +81,22 @@ def _refusal(closed: TaskGraph) -> str:
     shared = int(((closed.footprint >= 0) & (closed.work > 0)).sum())
     if shared:
         return f"{shared} transfers share links with others that may run at the same time, or cross links that change"
-    if closed.changing_speed_tasks.any():
+    if closed.changing_speed_tasks().any():
         return "the speed of some tasks changes while they run"
     return ""
 
 
 def replay(graph: TaskGraph) -> Times:
-    """Start and end of every task. Raises `UserError` where a fixed duration would be an approximation."""
+    """Start and end of every task: each task, once it has ended, pushes its successors back.
+
+    Raises `UserError` where a fixed duration would be an approximation. Plain integers in lists: sorting the tasks into levels
+    takes as long as this, and a numpy call on a level costs as much as some hundred tasks do here, while most levels of a small
+    graph hold only a few.
+    """
     closed = with_fixed_durations(graph)
     if reason := _refusal(closed):
         raise UserError(f"replay is exact only where durations are fixed: {reason}", hint="use --engine des (or auto)")
-    return Times.with_tails(*_task_by_task(graph, closed.stretched_ns().tolist()), graph.tail_ns)
-
-
-def longest_path(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
-    """Starts and ends under each row of `durations_ns` (vectors x tasks), all transfers taken as fixed durations.
-
-    A path is as long as its durations and the tails of those of its tasks that the next one depends on.
-    """
-    if len(durations_ns) == 1:
-        start, end = _task_by_task(graph, durations_ns[0].tolist())
-        return start[None, :], end[None, :]
-    return _level_by_level(graph, durations_ns)
-
-
-def _task_by_task(graph: TaskGraph, duration_ns: list[int]) -> tuple[Array, Array]:
-    """Starts and ends for one vector of durations: each task, once it has ended, pushes its successors back.
-
-    Plain integers in lists: sorting the tasks by levels takes as long as this, and a numpy call on a level costs as much as
-    some hundred tasks do here, while most levels of a small plan hold only a few.
-    """
-    n = len(graph)
+    duration_ns, n = closed.stretched_ns().tolist(), len(graph)
     before, tails_ns = graph.all_preds()
     by_predecessor = np.argsort(before.idx, kind="stable")
     first = offsets(np.bincount(before.idx, minlength=n)).tolist()
@@ -134,49 +114,4 @@ def _task_by_task(graph: TaskGraph, duration_ns: list[int]) -> tuple[Array, Arra
                 ready.append(following)
     if len(ready) < n:
         raise deadlock(graph, end)
-    return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
-
-
-def _level_by_level(graph: TaskGraph, durations_ns: Array) -> tuple[Array, Array]:
-    """Starts and ends for many vectors of durations: each level of tasks at once, for all vectors."""
-    before, tail_ns = graph.all_preds()
-    order, cuts = _levels(graph, before)
-    counts = before.counts[order]
-    first = offsets(counts)
-    at = np.repeat(before.ptr[order] - first[:-1], counts) + np.arange(first[-1])
-    entries, tail_ns = before.idx[at], tail_ns[at]
-    start, end = np.zeros_like(durations_ns), np.zeros_like(durations_ns)
-    for a, b in pairwise(cuts):
-        tasks = order[a:b]
-        if a:
-            needed = end[:, entries[first[a] : first[b]]] + tail_ns[first[a] : first[b]]
-            start[:, tasks] = np.maximum.reduceat(needed, first[a:b] - first[a], axis=1)
-        end[:, tasks] = start[:, tasks] + durations_ns[:, tasks]
-    return start, end
-
-
-def _levels(graph: TaskGraph, before: Csr) -> tuple[Array, list[int]]:
-    """The tasks sorted into levels, each of which needs only earlier ones, and where each level starts.
-
-    All tasks without predecessors are in the first level, and only they. Raises `Deadlock` if a cycle leaves some out.
-    """
-    missing = before.counts.tolist()
-    successors = before.transposed(len(graph)).lists()
-    ready = [task for task, count in enumerate(missing) if not count]
-    order: list[int] = []
-    cuts = [0]
-    while ready:
-        order += ready
-        cuts.append(len(order))
-        following: list[int] = []
-        for task in ready:
-            for successor in successors[task]:
-                missing[successor] -= 1
-                if not missing[successor]:
-                    following.append(successor)
-        ready = following
-    if len(order) < len(graph):
-        reached = np.full(len(graph), -1)
-        reached[order] = 0
-        raise deadlock(graph, reached.tolist())
-    return np.array(order, dtype=np.int64), cuts
+    return Times.of(np.array(start, dtype=np.int64), np.array(end, dtype=np.int64), graph.tail_ns)

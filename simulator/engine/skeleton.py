@@ -7,7 +7,8 @@ tasks from any skeleton: the whole cluster's, or the quotient that `fold` return
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -115,7 +116,7 @@ class Skeleton:
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """The task graph of a skeleton, and the way back: which rank and row each task stands for."""
+    """The task graph of a skeleton, folded or not, and the way back: which rank and row each task stands for."""
 
     graph: TaskGraph
     skeleton: Skeleton
@@ -125,11 +126,10 @@ class Expansion:
     """Stream -> the first rank that it belongs to."""
     stream_lane: Array
     """Stream -> the lane of that rank's template."""
+    class_of: Array
+    """Rank before folding -> the rank of the skeleton that behaves like it; without folding the rank itself."""
     tasks_unfolded: int
-
-    @property
-    def ranks(self) -> int:
-        return self.skeleton.ranks
+    """The tasks of the whole cluster: each rank's own, and each communicator's task once."""
 
     def tasks_of(self, rank: int) -> Array:
         """The task of each row of a rank's template."""
@@ -140,7 +140,7 @@ class Expansion:
     def origin(self) -> tuple[Array, Array]:
         """For each task, the lowest rank that takes part in it and the row of that rank's template."""
         rank_of, row_of = np.full(len(self.graph), -1), np.full(len(self.graph), -1)
-        for rank in range(self.ranks - 1, -1, -1):
+        for rank in range(self.skeleton.ranks - 1, -1, -1):
             tasks = self.tasks_of(rank)
             rank_of[tasks], row_of[tasks] = rank, np.arange(len(tasks))
         return rank_of, row_of
@@ -157,8 +157,17 @@ def _tasks(skeleton: Skeleton, template: Template, ranks: Array, own_base: Array
     return tasks
 
 
-def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
-    """The task graph of a skeleton: own work first, rank by rank, then every communicator's tasks in turn."""
+def task_count(skeleton: Skeleton) -> int:
+    """The number of tasks that `expand` makes."""
+    own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)
+    return int(own[skeleton.program].sum() + _turns(skeleton).sum())
+
+
+def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: int | None = None) -> Expansion:
+    """The task graph of a skeleton: own work first, rank by rank, then every communicator's tasks in turn.
+
+    Of a folded skeleton, `class_of` is the class of every rank, and `tasks_unfolded` counts what all of them run.
+    """
     of_program = [np.flatnonzero(skeleton.program == p) for p in range(len(skeleton.templates))]
     turns = _turns(skeleton)
     own = np.array([len(t.own) for t in skeleton.templates], dtype=np.int64)[skeleton.program]
@@ -203,23 +212,20 @@ def expand(skeleton: Skeleton, tasks_unfolded: int | None = None) -> Expansion:
         skeleton.single_weight,
         changing if (changing >= 0).any() else None,
     )
-    return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, tasks_unfolded or n)
+    class_of = np.arange(skeleton.ranks) if class_of is None else class_of
+    return Expansion(graph, skeleton, own_base, turn_base, stream_rank, stream_lane, class_of, tasks_unfolded or n)
 
 
 def _turns(skeleton: Skeleton) -> Array:
     """How many tasks each communicator has. All its members must take the same turns at the same charges."""
-    n_slots = len(skeleton.slots)
-    needed = np.array([[(t.slot == s).any() for s in range(n_slots)] for t in skeleton.templates], dtype=bool)
-    lacking = (needed[skeleton.program].T & (skeleton.slots < 0)).nonzero()
+    charges = [[t.charge[t.slot == s] for s in range(len(skeleton.slots))] for t in skeleton.templates]
+    length_of = np.array([[len(of_slot) for of_slot in of_template] for of_template in charges], dtype=np.int64)
+    lacking = ((length_of[skeleton.program].T > 0) & (skeleton.slots < 0)).nonzero()
     if len(lacking[0]):
         raise InvariantBroken(f"rank {lacking[1][0]} has no communicator in slot {lacking[0][0]}, which its program uses")
-    sequences: dict[bytes, int] = {}
-    sequence_of = np.zeros((len(skeleton.templates), n_slots), dtype=np.int64)
-    for p, template in enumerate(skeleton.templates):
-        for s in range(n_slots):
-            key = template.charge[template.rows_of(s)].astype(np.int64).tobytes()
-            sequence_of[p, s] = sequences.setdefault(key, len(sequences))
-    length_of = np.array([[len(t.rows_of(s)) for s in range(n_slots)] for t in skeleton.templates], dtype=np.int64)
+    number: dict[bytes, int] = {}
+    keys = [[of_slot.astype(np.int64).tobytes() for of_slot in of_template] for of_template in charges]
+    sequence_of = np.array([[number.setdefault(key, len(number)) for key in row] for row in keys], dtype=np.int64)
     communicator, slot, rank = skeleton.members
     sequence = sequence_of[skeleton.program[rank], slot]
     first = np.zeros(skeleton.communicators, dtype=np.int64)
@@ -263,10 +269,10 @@ def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_
             lanes_in.append(np.full(len(kept), lane))
             lengths.append(np.full(len(kept), len(rows)))
     counts = np.diff(turn_base)
-    alone = np.flatnonzero(private & (counts > 0))
-    tasks_in.append(np.repeat(turn_base[alone] - offsets(counts[alone])[:-1], counts[alone]) + np.arange(counts[alone].sum()))
-    lengths.append(counts[alone])
-    first = np.searchsorted(communicator, alone)
+    with_stream = np.flatnonzero(private & (counts > 0))
+    tasks_in.append(turn_base[0] + np.flatnonzero(np.repeat(private, counts)))
+    lengths.append(counts[with_stream])
+    first = np.searchsorted(communicator, with_stream)
     ranks_in.append(rank[first])
     lane_of = np.zeros((len(skeleton.templates), len(skeleton.slots)), dtype=np.int64)  # the first lane on which each slot stands
     for p, template in enumerate(skeleton.templates):
@@ -275,3 +281,63 @@ def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_
     lanes_in.append(lane_of[skeleton.program[rank[first]], slot[first]])
     rank_of_stream, lane_of_stream = np.concatenate(ranks_in), np.concatenate(lanes_in)
     return Csr(offsets(np.concatenate(lengths)), np.concatenate(tasks_in)), rank_of_stream, lane_of_stream
+
+
+def join_skeletons(parts: Sequence[Skeleton]) -> Skeleton:
+    """One skeleton of several on the same links; parts are independent of each other except for the links that they share."""
+    links = parts[0].link_profile
+    for part in parts[1:]:
+        if [part.profiles[i] for i in part.link_profile] != [parts[0].profiles[i] for i in links]:
+            raise InvariantBroken("joined skeletons must stand on the same links")
+    ranks, groups, programs, profiles = (
+        offsets(np.array(lengths))[:-1]
+        for lengths in (
+            [p.ranks for p in parts],
+            [p.communicators for p in parts],
+            [len(p.templates) for p in parts],
+            [len(p.profiles) for p in parts],
+        )
+    )
+    kinds = offsets(np.array([len(p.tariff.work) for p in parts]))[:-1]
+    patterns = max(p.patterns for p in parts)
+    footprints, weights = zip(*(_footprints(p, patterns) for p in parts), strict=True)
+    return Skeleton(
+        tuple(template for part in parts for template in part.templates),
+        _tariff([p.tariff for p in parts], profiles.tolist()),
+        tuple(profile for part in parts for profile in part.profiles),
+        np.concatenate([p.program + at for p, at in zip(parts, programs, strict=True)]),
+        np.concatenate([p.speed + at for p, at in zip(parts, profiles, strict=True)]),
+        _slots(parts, groups, int(sum(p.ranks for p in parts)), ranks),
+        np.concatenate([p.kind + at for p, at in zip(parts, kinds, strict=True)]),
+        patterns,
+        Csr(offsets(np.concatenate([np.diff(csr.ptr) for csr in footprints])), np.concatenate([csr.idx for csr in footprints])),
+        np.concatenate(weights),
+        links,
+    )
+
+
+def _footprints(part: Skeleton, patterns: int) -> tuple[Csr, Array]:
+    """The footprints of a part with as many patterns per communicator as the part that has most."""
+    row = part.footprints.row_of
+    wider = row // part.patterns * patterns + row % part.patterns
+    return Csr.from_pairs(wider, part.footprints.idx, part.communicators * patterns), part.footprint_weight
+
+
+def _tariff(tariffs: Sequence[Tariff], profiles: Sequence[int]) -> Tariff:
+    """Kinds under one another; charges of different parts share their columns. The profiles of each part begin at `profiles`."""
+    width = max(t.work.shape[1] for t in tariffs)
+    moved = [np.where(t.cap_profile >= 0, t.cap_profile + at, -1) for t, at in zip(tariffs, profiles, strict=True)]
+    tariffs = [replace(t, cap_profile=profile) for t, profile in zip(tariffs, moved, strict=True)]
+    columns = []
+    for name in (column.name for column in fields(Tariff)):
+        tables = [getattr(t, name) for t in tariffs]
+        columns.append(np.concatenate([np.pad(t, ((0, 0), (0, width - t.shape[1]))) for t in tables]))
+    return Tariff(*columns)
+
+
+def _slots(parts: Sequence[Skeleton], groups: Array, ranks: int, first: Array) -> Array:
+    slots = np.full((max(len(p.slots) for p in parts), ranks), -1, dtype=np.int64)
+    for part, group, at in zip(parts, groups.tolist(), first.tolist(), strict=True):
+        block = slots[: len(part.slots), at : at + part.ranks]
+        block[...] = np.where(part.slots >= 0, part.slots + group, -1)
+    return slots

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..errors import InvariantBroken
 
 Array = NDArray[Any]
 
@@ -53,6 +51,11 @@ class Profile:
     @property
     def steady(self) -> bool:
         return len(self.value) == 1
+
+    @property
+    def changes(self) -> list[tuple[int, int]]:
+        """The times at which it takes another value, in ns, and that value."""
+        return list(zip(self.since_ns[1:], self.value[1:], strict=True))
 
     def at(self, now_ns: int) -> int:
         """The value that holds at a time."""
@@ -148,29 +151,24 @@ class TaskGraph:
     def profile_of_link(self) -> list[Profile]:
         return [self.profiles[i] for i in self.link_profile.tolist()]
 
-    @property
-    def profile_of_speed(self) -> list[Profile]:
-        return [self.profiles[i] for i in self.speed_profile.tolist()]
+    def capacity(self) -> list[int]:
+        """Link -> its capacity at time zero."""
+        return [profile.value[0] for profile in self.profile_of_link]
 
     def routes(self) -> list[list[tuple[int, int]]]:
         """Footprint -> its (link, weight) pairs."""
         flat = list(zip(self.footprints.idx.tolist(), self.footprint_weight.tolist(), strict=True))
         return [flat[a:b] for a, b in pairwise(self.footprints.ptr.tolist())]
 
-    @property
-    def changing_speed(self) -> Array:
-        """For each speed, whether it may change while a task runs."""
-        unsteady = np.array([not profile.steady for profile in self.profiles], dtype=bool)
-        return unsteady[self.speed_profile] if len(self.speed_profile) else np.zeros(0, dtype=bool)
+    def changing(self) -> Array:
+        """For each profile, whether its value changes with time."""
+        return np.array([not profile.steady for profile in self.profiles], dtype=bool)
 
-    @property
     def changing_speed_tasks(self) -> Array:
         """For each task, whether its speed may change while it runs, so that its duration is not known before."""
-        restless = self.changing_speed
-        paced: Array = (self.speed >= 0) & (self.solo_ns > 0)
-        if len(restless):
-            paced &= restless[self.speed]
-        return paced
+        restless = np.append(self.changing()[self.speed_profile], False)  # the last entry is for tasks without a speed
+        found: Array = restless[self.speed] & (self.solo_ns > 0)
+        return found
 
     @property
     def changing_caps(self) -> dict[int, list[int]]:
@@ -184,14 +182,12 @@ class TaskGraph:
         return by_profile
 
     def stretched_ns(self) -> Array:
-        """`solo_ns` stretched by the constant speed of each task; tasks whose speed changes keep it unstretched."""
-        result: Array = self.solo_ns.copy()
-        if not len(self.speed_profile):
-            return result
-        speed = np.array([p.value[0] for p in self.profiles], dtype=np.int64)[self.speed_profile]
-        paced = np.flatnonzero(self.speed >= 0)
-        paced = paced[(~self.changing_speed & (speed != FULL_SPEED))[self.speed[paced]]]
-        result[paced] = -(-(self.solo_ns[paced] << SPEED_BITS) // speed[self.speed[paced]])
+        """`solo_ns` stretched by the constant speed of each task; 0 for tasks whose speed changes, which are work to be done."""
+        speeds = [*(self.profiles[i].value[0] for i in self.speed_profile.tolist()), FULL_SPEED]  # the last: no speed
+        speed = np.array(speeds, dtype=np.int64)[self.speed]
+        result: Array = np.where(self.changing_speed_tasks(), 0, self.solo_ns)
+        slowed = np.flatnonzero((speed != FULL_SPEED) & (result > 0))
+        result[slowed] = -(-(self.solo_ns[slowed] << SPEED_BITS) // speed[slowed])
         return result
 
     def all_preds(self) -> tuple[Csr, Array]:
@@ -204,40 +200,3 @@ class TaskGraph:
         tail_ns = np.concatenate([self.tail_ns[self.preds.idx], np.zeros(len(after) - len(self.preds.idx), dtype=np.int64)])
         order = np.argsort(after, kind="stable")
         return Csr(offsets(np.bincount(after, minlength=len(self))), earlier[order]), tail_ns[order]
-
-    def with_columns(self, **columns: Any) -> TaskGraph:
-        return replace(self, **columns)
-
-
-def check(graph: TaskGraph) -> TaskGraph:
-    """Raises `InvariantBroken` unless every index points somewhere and every task is on a stream; returns the graph."""
-    n = len(graph)
-    on_stream, caps = np.bincount(graph.streams.idx, minlength=n), graph.changing_caps.items()
-    faults = [
-        ("a task is on no stream", bool((on_stream == 0).any())),
-        ("a stream or predecessor names a task that does not exist", len(on_stream) > n or _beyond(graph.preds.idx, n)),
-        ("a task names a speed that does not exist", _beyond(graph.speed, len(graph.speed_profile))),
-        ("a task names a footprint that does not exist", _beyond(graph.footprint, len(graph.footprints))),
-        ("a footprint names a link that does not exist", _beyond(graph.footprints.idx, len(graph.link_profile))),
-        ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in _sizes(graph))),
-        ("a footprint has a weight that is not positive", bool((graph.footprint_weight <= 0).any())),
-        ("a cap is not what its profile begins with", any((graph.cap[of] != graph.profiles[i].value[0]).any() for i, of in caps)),
-        ("a task has both a speed and a footprint", bool(((graph.speed >= 0) & (graph.footprint >= 0)).any())),
-        (
-            "the columns differ in length",
-            len({n, len(graph.speed), len(graph.footprint), len(graph.preds), *map(len, _sizes(graph))}) > 1,
-        ),
-    ]
-    for message, wrong in faults:
-        if wrong:
-            raise InvariantBroken(f"task graph: {message}")
-    return graph
-
-
-def _sizes(graph: TaskGraph) -> tuple[Array, ...]:
-    """The columns of times, work and rates."""
-    return graph.solo_ns, graph.tail_ns, graph.work, graph.cap
-
-
-def _beyond(column: Array, size: int) -> bool:
-    return bool(len(column)) and int(column.max()) >= size

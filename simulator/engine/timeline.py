@@ -1,14 +1,19 @@
-"""What an engine returns: when each task started and ended, folded as it was simulated and unfolded only on demand."""
+"""What a run ends with: when each task started and ended, folded as it was simulated; or a deadlock and who waits for what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from ..errors import Blocked, Deadlock
 from .skeleton import Expansion
-from .task import Array
+from .task import Array, TaskGraph
+
+SHOWN = 32
+"""The number of streams that the message draws; the exception holds all of them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -21,14 +26,10 @@ class Times:
     """The end and the tail after it: what depends on the task may start then."""
 
     @classmethod
-    def of(cls, start: Sequence[int], end: Sequence[int], tail_ns: Array) -> Times:
-        wide = any(value >= 1 << 62 for value in end)
-        kind = object if wide else np.int64
-        return cls.with_tails(np.array(start, dtype=kind), np.array(end, dtype=kind), tail_ns)
-
-    @classmethod
-    def with_tails(cls, start_ns: Array, end_ns: Array, tail_ns: Array) -> Times:
+    def of(cls, start: ArrayLike, end: ArrayLike, tail_ns: Array) -> Times:
         """Arrivals are worked out; without tails they are the ends themselves."""
+        kind = object if np.max(end, initial=0) >= 1 << 62 else np.int64
+        start_ns, end_ns = np.array(start, dtype=kind), np.array(end, dtype=kind)
         return cls(start_ns, end_ns, end_ns + tail_ns if tail_ns.any() else end_ns)
 
     @property
@@ -39,17 +40,19 @@ class Times:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Timeline:
-    """The times of every rank, held once per class of ranks that behave alike.
-
-    `class_of[rank]` is the rank's row in the expansion that was simulated; without folding it is the rank itself.
-    """
+    """The times of every rank, held once per class of ranks that behave alike."""
 
     times: Times
     expansion: Expansion
-    class_of: Array
 
     def __repr__(self) -> str:
-        return f"Timeline({self.ranks:,} ranks, {len(self.expansion.graph):,} tasks of {self.tasks_represented:,})"
+        expansion = self.expansion
+        return f"Timeline({self.ranks:,} ranks, {len(expansion.graph):,} tasks of {expansion.tasks_unfolded:,})"
+
+    @property
+    def class_of(self) -> Array:
+        """For each rank, its row in the expansion that was simulated."""
+        return self.expansion.class_of
 
     @property
     def ranks(self) -> int:
@@ -58,12 +61,7 @@ class Timeline:
     @property
     def multiplicity(self) -> Array:
         """How many ranks each simulated class stands for."""
-        return np.bincount(self.class_of, minlength=self.expansion.ranks)
-
-    @property
-    def tasks_represented(self) -> int:
-        """The tasks of the whole cluster: each rank's own, and each communicator's task once."""
-        return self.expansion.tasks_unfolded
+        return np.bincount(self.class_of, minlength=self.expansion.skeleton.ranks)
 
     def tasks_of(self, rank: int) -> Array:
         """The tasks of one rank, in the order of its template's rows."""
@@ -73,3 +71,43 @@ class Timeline:
         """Start, end and arrival of every row of one rank's template."""
         tasks, times = self.tasks_of(rank), self.times
         return Times(times.start_ns[tasks], times.end_ns[tasks], times.arrival_ns[tasks])
+
+
+def deadlock(graph: TaskGraph, end: Sequence[int]) -> Deadlock:
+    """The error for a run that stopped with tasks left (`end` is -1 for those)."""
+    blocked: list[Blocked] = []
+    streams = graph.streams.lists()
+    position = [{task: i for i, task in enumerate(tasks)} for tasks in streams]
+    stream_of: dict[int, list[int]] = {}
+    for stream, tasks in enumerate(streams):
+        for task in tasks:
+            stream_of.setdefault(task, []).append(stream)
+    heads = [next((i for i, task in enumerate(tasks) if end[task] < 0), len(tasks)) for tasks in streams]
+    for stream, tasks in enumerate(streams):
+        done = heads[stream]
+        if done == len(tasks):
+            continue
+        head = tasks[done]
+        behind = [streams[s][heads[s]] for s in stream_of[head] if position[s][head] > heads[s]]
+        waits_for = [p for p in dict.fromkeys(graph.preds.row(head).tolist()) if end[p] < 0]
+        blocked.append(Blocked(stream, done, len(tasks), head, tuple(dict.fromkeys((*waits_for, *behind)))))
+    left = sum(1 for at in end if at < 0)
+    return Deadlock(
+        f"deadlock: {left} of {len(end)} tasks can never start\n{grid(blocked, str, str)}",
+        blocked=blocked,
+        hint="two streams wait for each other: give both the same order of their common tasks",
+    )
+
+
+def grid(blocked: Sequence[Blocked], stream_name: Callable[[int], str], task_name: Callable[[int], str]) -> str:
+    """The unfinished streams drawn under one another, an arrow at each blocked head."""
+    names = [stream_name(b.stream) for b in blocked[:SHOWN]]
+    width = max((len(name) for name in names), default=0)
+    lines = []
+    for name, b in zip(names, blocked, strict=False):
+        wants = ", ".join(task_name(task) for task in b.waits_for[:4]) or "bytes that never move: its rate is zero"
+        more = f" and {len(b.waits_for) - 4} more" if len(b.waits_for) > 4 else ""
+        lines.append(f"  stream {name:>{width}}  {b.done:>5}/{b.length} done -> {task_name(b.head)} waits for {wants}{more}")
+    if len(blocked) > SHOWN:
+        lines.append(f"  ... and {len(blocked) - SHOWN} streams more")
+    return "\n".join(lines)

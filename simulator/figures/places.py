@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ..hardware.cluster import Cluster
 from ..hardware.measure import WORDS, switches
-from ..hardware.shapes._assembly import Assembly
 from ..hardware.shapes._direct import squarish
 from ..hardware.wiring import Wiring
 
@@ -67,10 +66,10 @@ class Places:
 def places(cluster: Cluster) -> Places:
     """Places of all vertices of a cluster."""
     wiring = cluster.wiring
-    assembly = cluster.memo.get("assembly")
+    assembly = cluster.assembly
     total = sum(run.count for run in wiring.vertices)
     found = Places(np.zeros((total, 2)), np.full((total, 2), SQUARE))
-    if isinstance(assembly, Assembly):
+    if assembly:
         inside, size, width, height = inside_places(cluster)
         nodes = np.arange(cluster.nodes)
         at = _node_places(cluster, width, height)

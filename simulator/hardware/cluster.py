@@ -1,12 +1,17 @@
 """A cluster: nodes of GPUs joined by a network of some shape; a read-only graph of vertices and links.
 
 A *node* here is an NVLink domain or a PCIe box: eight GPUs in a DGX, a whole rack in an NVL72. GPUs are numbered node by
-node. The graph is made from the wiring when somebody asks for it; routes come from the shape, which knows them without a
-search (only graphs that somebody drew by hand are searched).
+node. The graph is made from the wiring when somebody asks for it; routes are known without a search (only graphs that somebody
+drew by hand are searched).
+
+Links come in runs: those inside the nodes, run by run and node by node, then NIC to switch and switch to NIC, then those of
+the fabric. So a route is arithmetic: out of the node, up to the switch that the NIC is plugged into, from switch to switch
+as the fabric says, down, and into the other node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,25 +20,26 @@ import numpy as np
 
 from .. import escape
 from ..errors import UserError, did_you_mean, either, nearest
+from ..hashing import mix
 from .gpu import Gpu
-from .options import INLINE, LinkSpec, Options
-from .wiring import Array, Inside, Wiring
+from .options import INLINE, LinkSpec, Options, Routing
+from .wiring import Array, Inside, Links, Part, Switching, Wiring, both_ways
 
 if TYPE_CHECKING:
     import networkx as nx
 
+MOST_NAMED, MOST_NEAR = 4, 4096
+"""Number of links of a vertex that a hint names, and of links that an unknown name is compared with."""
 
-class Shape(Protocol):
-    """A topology family: one file in `hardware/shapes/`."""
+
+class OwnWiring(Protocol):
+    """A topology family that has `wire` and `route`, because its nodes are not joined by a `fabric(cluster)` of switches."""
 
     def wire(self, cluster: Cluster) -> Wiring:
         """All vertices and links."""
 
     def route(self, cluster: Cluster, source: Array, target: Array) -> Array:
-        """For each pair of GPUs the links on the way, padded with -1: an array of pairs x hops.
-
-        A shape may have a function `relay` of the same arguments besides: see `Cluster.relay`.
-        """
+        """For each pair of GPUs the links on the way, padded with -1: an array of pairs x hops."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class Cluster:
     gpus_per_node: int
     nodes: int
     shape_name: str
-    shape: Shape = field(compare=False)
+    shape: Any = field(compare=False)
+    """A topology family, one file in `hardware/shapes/`: a module with `fabric(cluster)`, or one that is an `OwnWiring`."""
     inside_name: str
     inside: Any = field(compare=False)
     """The shape of a node's inside: a module with `inside(cluster)`."""
@@ -79,10 +86,6 @@ class Cluster:
         return self.nodes * self.gpus_per_node
 
     @property
-    def pods(self) -> int:
-        return -(-self.nodes // self.nodes_per_pod)
-
-    @property
     def rails(self) -> int:
         """NIC vertices of a node: at most one per GPU, for the several NICs of one GPU are pooled."""
         return min(self.nics_per_node, self.gpus_per_node)
@@ -104,19 +107,32 @@ class Cluster:
         return {}
 
     @cached_property
+    def assembly(self) -> Assembly | None:
+        """Nodes and fabric put together; None where the shape has a wiring of its own."""
+        if hasattr(self.shape, "wire"):
+            return None
+        if self.nodes > 1 and not hasattr(self.shape, "fabric"):
+            raise UserError(
+                f"shape {self.shape_name} is a single node, and {self.name} has {self.nodes}",
+                hint="join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s",
+            )
+        return Assembly(self)
+
+    @cached_property
     def wiring(self) -> Wiring:
-        return self.shape.wire(self)
+        own: OwnWiring = self.shape
+        return self.assembly.wiring() if self.assembly else own.wire(self)
 
     def route(self, source: Array, target: Array) -> Array:
         """For each pair of GPUs the links on the way, padded with -1."""
-        return self.shape.route(self, source, target)
+        own: OwnWiring = self.shape
+        return self.assembly.route(source, target) if self.assembly else own.route(self, source, target)
 
     def relay(self, source: Array, target: Array) -> Array:
         """For each pair of GPUs of different nodes, the one of the source's node through whose NIC the data leaves: the source
         itself, unless the shape has it handed over first.
         """
-        found: Array = self.shape.relay(self, source, target) if hasattr(self.shape, "relay") else source
-        return found
+        return self.assembly.relay(source, target) if self.assembly else source
 
     def nic_of(self, gpu: Array) -> Array:
         """For each GPU its NIC, numbered node by node: neighbours share one where NICs are fewer than GPUs."""
@@ -176,9 +192,9 @@ class Cluster:
         if name in self.vertices:
             links = self._of(name)
             return f"{name} is a vertex; {self._such_as(links)}" if len(links) else f"{name} has no link"
-        meant = [end if end in self.vertices else nearest(end, self.vertices) for end in ends]
-        if len(ends) == 2 and any(meant):
-            source, target = meant
+        known = [end if end in self.vertices else nearest(end, self.vertices) for end in ends]
+        if len(ends) == 2 and any(known):
+            source, target = known
             near = self._links(source, None) if source else self._links(None, target)
             return did_you_mean(name, [self.wiring.link_name(link) for link in near[:MOST_NEAR].tolist()])
         vertex = nearest(name, self.vertices)
@@ -190,7 +206,143 @@ class Cluster:
         return f"write a link source>target, such as {either(map(self.wiring.link_name, links[:MOST_NAMED].tolist()))}"
 
 
-MOST_NAMED = 4
-"""Number of links of a vertex that a hint names."""
-MOST_NEAR = 4096
-"""Number of links that an unknown name is compared with."""
+class Assembly:
+    """Nodes and fabric put together: the numbers of vertices and links in the whole, the wiring, and routes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.rails = cluster, cluster.rails if cluster.nodes > 1 else 0
+        node, gpu = cluster.node, np.arange(cluster.gpus_per_node)
+        self.fabric: Switching | None = cluster.shape.fabric(cluster) if self.rails else None
+        self.parts = [Part("gpu", len(gpu), lambda i: f"gpu{i}"), *node.parts]
+        self.between, self.runs, at = node.between, node.runs, sum(len(run.source) for run in node.runs)
+        self.to_nics = node.to_nics or (at + gpu[:, None], at + len(gpu) + gpu[:, None])
+        if self.fabric and not node.to_nics:
+            nic = sum(part.count for part in self.parts) + cluster.nic_of(gpu)
+            self.runs += both_ways(gpu, nic, cluster.pcie.bytes_per_s, cluster.pcie.latency_s, "pcie")
+        if self.fabric:
+            self.parts.append(Part("nic", self.rails, lambda i: f"nic{i}"))
+        self.vertex = _Repeated([part.count for part in self.parts], cluster.nodes)
+        self.link = _Repeated([len(run.source) for run in self.runs], cluster.nodes)
+        self.nics = cluster.nodes * self.rails
+        self.nic_up = self.link.end
+        self.nic_down = self.nic_up + self.nics
+        self.first_fabric = self.nic_down + self.nics
+
+    def wiring(self) -> Wiring:
+        cluster, nodes = self.cluster, np.arange(self.cluster.nodes)
+        parts = [Part(part.kind, len(nodes) * part.count, _in_node(part)) for part in self.parts]
+        runs = [
+            Links.between(
+                self.vertex.of(nodes, run.source),
+                self.vertex.of(nodes, run.target),
+                np.tile(run.capacity_bytes_per_s, len(nodes)),
+                np.tile(run.latency_s, len(nodes)),
+                run.name,
+            )
+            for run in self.runs
+        ]
+        if not self.fabric:
+            return Wiring.of(parts, runs)
+        first = self.vertex.end
+        nic, port = first - self.nics + np.arange(self.nics), first + self.fabric.port
+        runs += both_ways(nic, port, cluster.rail_bytes_per_s, cluster.nic.latency_s, "nic")
+        for run in self.fabric.runs:
+            capacity, latency = run.capacity_bytes_per_s, run.latency_s
+            runs.append(Links.between(first + run.source, first + run.target, capacity, latency, run.name))
+        covered = [(self.first_fabric + link, self.nic_up + nic) for link, nic in self.fabric.gathered]
+        covered += [(self.first_fabric + link, self.nic_down + nic) for link, nic in self.fabric.spread]
+        return Wiring.of([*parts, *self.fabric.switches], runs, [*self._covered_in_nodes(), *covered])
+
+    def _covered_in_nodes(self) -> list[tuple[Array, Array]]:
+        """A link to a NIC carries what the NIC sends, and one from it what it receives."""
+        first, nodes = self.vertex.locals - self.rails, np.arange(self.cluster.nodes)
+        source, target = (np.concatenate([getattr(run, end) for run in self.runs]) for end in ("source", "target"))
+        pairs = []
+        for ends, covering in ((target, self.nic_up), (source, self.nic_down)):
+            local = np.flatnonzero(ends >= first)
+            nic = (nodes[:, None] * self.rails + (ends[local] - first)[None, :]).ravel()
+            pairs.append((self.link.of(nodes, local), covering + nic))
+        return pairs
+
+    def route(self, source: Array, target: Array) -> Array:
+        """For each pair of GPUs the links on the way, padded with -1.
+
+        Inside a node as its inside says; else, maybe, first to the GPU of the source's node that relays, then out.
+        """
+        per_node = self.cluster.gpus_per_node
+        node, near = source // per_node, source // per_node == target // per_node
+        relay = self.relay(source, target)
+        stop = np.where(near, target, relay)
+        inside = self.link.at(node, self.between(source % per_node, stop % per_node))
+        if not self.fabric:
+            return inside
+        far = np.flatnonzero(~near)
+        flow = flow_hashes(self.cluster.options.routing, source[far], target[far])
+        outside = self._outside(self.fabric, relay[far], target[far], flow)
+        width = inside.shape[1]
+        whole = np.full((width + outside.shape[1], len(source)), -1, dtype=np.int64)  # hop by hop: most of a route is one pass
+        whole[:width], whole[width:, far] = inside.T, outside.T
+        return whole.T
+
+    def relay(self, source: Array, target: Array) -> Array:
+        """For each pair of GPUs of different nodes, the one of the source's node that hands the data to its NIC."""
+        if not self.fabric or self.fabric.rail is None:
+            return source
+        per_node, rail, site = self.cluster.gpus_per_node, self.fabric.rail, self.fabric.site
+        out, into = self.cluster.nic_of(source), self.cluster.nic_of(target)
+        handed_over = rail[out] != rail[into]
+        if site is not None:
+            handed_over &= site[out] == site[into]
+        return np.where(handed_over, source // per_node * per_node + target % per_node, source)
+
+    def _outside(self, fabric: Switching, source: Array, target: Array, flow: Array) -> Array:
+        """From GPU to GPU of another node."""
+        (out_of, source_local), (into, target_local) = (np.divmod(gpu, self.cluster.gpus_per_node) for gpu in (source, target))
+        leave, arrive = self.to_nics
+        out_nic, into_nic = self.cluster.nic_of(source), self.cluster.nic_of(target)
+        columns = [self.link.at(out_of, leave[source_local]), (self.nic_up + out_nic)[:, None]]
+        if fabric.between:
+            between = fabric.between(fabric.port[out_nic], fabric.port[into_nic], flow)
+            columns.append(np.where(between < 0, -1, between + self.first_fabric))
+        columns += [(self.nic_down + into_nic)[:, None], self.link.at(into, arrive[target_local])]
+        return np.concatenate(columns, axis=1)
+
+
+def _in_node(part: Part) -> Callable[[int], str]:
+    return lambda i: f"node{i // part.count}/{part.name(i % part.count)}"
+
+
+class _Repeated:
+    """Numbers of things that every node has: kind by kind, within a kind node by node."""
+
+    def __init__(self, counts: list[int], nodes: int) -> None:
+        of = np.array(counts, dtype=np.int64)
+        local, first = np.concatenate([[0], np.cumsum(of)]), np.concatenate([[0], np.cumsum(of * nodes)])
+        self.stride = np.repeat(of, of)
+        self.base = np.arange(local[-1]) + np.repeat(first[:-1] - local[:-1], of)
+        self.locals, self.end = int(local[-1]), int(first[-1])
+
+    def of(self, nodes: Array, local: Array) -> Array:
+        """The numbers of local things in all the nodes, node by node."""
+        number: Array = (nodes[:, None] * self.stride[local][None, :] + self.base[local][None, :]).ravel()
+        return number
+
+    def at(self, node: Array, local: Array) -> Array:
+        """The numbers of rows of local things, each row in its node; -1 stays."""
+        return np.where(local < 0, -1, self.base[local] + node[:, None] * self.stride[local])
+
+
+def flow_hashes(routing: Routing, source: Array, target: Array) -> Array:
+    """A hash of each flow where routing is hashed: the same for the same seed and ends, otherwise as good as random. Else 0."""
+    mixed = np.zeros(len(source), dtype=np.uint64)
+    if routing.hashed:
+        mixed = mix(mixed + np.uint64(routing.seed))
+        for end in (source, target):
+            mixed = mix(mixed ^ end.astype(np.uint64))
+    hashed: Array = (mixed >> np.uint64(1)).astype(np.int64)
+    return hashed
+
+
+def hops(*taken: tuple[Array, Array]) -> Array:
+    """Links where they are taken and -1 elsewhere, side by side: pairs x hops."""
+    return np.stack([np.where(here, link, -1) for here, link in taken], axis=1)

@@ -9,20 +9,17 @@ hashes flows may get less out of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .cluster import Cluster
+from .cluster import Assembly, Cluster
 from .options import Routing
-from .shapes._assembly import Assembly
 from .wiring import Array, Links, Wiring
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 MOST_CUT, MOST_CUT_AMONG_SWITCHES = 3_000, 40_000
 """Numbers of links up to which a maximum flow is computed in the whole graph, and among switches."""
@@ -88,7 +85,7 @@ def switches(cluster: Cluster) -> dict[str, int]:
     shape: Any = cluster.shape
     if cluster.nodes == 1 or not hasattr(shape, "fabric"):
         return {}
-    apart = replace(cluster, options=replace(cluster.options, routing=Routing("ecmp")))
+    apart = replace(cluster, options=replace(cluster.options, routing=Routing(hashed=True)))
     counts: dict[str, int] = {}
     for part in shape.fabric(apart).switches:
         kind = WORDS.get(part.kind, part.kind)
@@ -155,19 +152,22 @@ def bisection(cluster: Cluster) -> Bisection:
         return Bisection(None, "a single GPU has no halves")
     halves = _halves(cluster)
     if cluster.wiring.links <= MOST_CUT:
-        gpus, edges = np.arange(cluster.gpus), list(_edges(cluster.wiring))
+        gpus = np.arange(cluster.gpus)
         in_half = [half if cluster.nodes == 1 else np.repeat(half, cluster.gpus_per_node) for half in halves]
-        least = min(_cut(edges, gpus[first], gpus[~first]) for first in in_half)
+        least = min(_max_flow([cluster.wiring], _unlimited(gpus[half]), _unlimited(gpus[~half])) for half in in_half)
         return Bisection(least, "maximal flow through the whole graph")
-    plain = replace(cluster, options=replace(cluster.options, routing=Routing()))
-    _ = plain.wiring
-    assembly = plain.memo.get("assembly")
-    if not isinstance(assembly, Assembly) or assembly.fabric is None:
+    assembly = replace(cluster, options=replace(cluster.options, routing=Routing())).assembly
+    fabric = assembly and assembly.fabric
+    if not assembly or not fabric:
         return Bisection(None, f"not found: {cluster.wiring.links:,} links are too many for a maximal flow")
-    if sum(map(len, assembly.fabric.runs)) > MOST_CUT_AMONG_SWITCHES:
+    if sum(len(run.source) for run in fabric.runs) > MOST_CUT_AMONG_SWITCHES:
         return Bisection(None, "not found: too many links between switches for a maximal flow")
-    least = min(_cut_among_switches(assembly, half) for half in halves)
-    return Bisection(least, "maximal flow among the switches, NICs at their rates")
+    fed = np.tile(np.minimum(_fed(assembly), cluster.rail_bytes_per_s), cluster.nodes)
+    cuts = []
+    for half in halves:
+        first = np.repeat(half, assembly.rails)
+        cuts.append(_max_flow(fabric.runs, *(_rates(fabric.port[side], fed[side]) for side in (first, ~first))))
+    return Bisection(min(cuts), "maximal flow among the switches, NICs at their rates")
 
 
 def _halves(cluster: Cluster) -> list[Array]:
@@ -177,56 +177,35 @@ def _halves(cluster: Cluster) -> list[Array]:
     return cuts
 
 
-def _edges(links: Wiring | Links) -> Iterable[tuple[int, int, int]]:
-    """Source, target and whole bytes/s of every link."""
-    capacities = np.rint(links.capacity_bytes_per_s).astype(int)
-    return zip(links.source.tolist(), links.target.tolist(), capacities.tolist(), strict=True)
-
-
-def _cut(edges: Iterable[tuple[int, int, int]], sources: Array, targets: Array) -> float:
-    """The maximum flow from some vertices to others, in bytes/s."""
-    graph: nx.DiGraph[int] = _graph(edges)
-    graph.add_edges_from((-1, source) for source in sources.tolist())
-    graph.add_edges_from((target, -2) for target in targets.tolist())
-    return _flow(graph)
-
-
-def _graph(edges: Iterable[tuple[int, int, int]]) -> nx.DiGraph[int]:
+def _max_flow(runs: Iterable[Wiring | Links], sources: Mapping[int, float], targets: Mapping[int, float]) -> float:
+    """The maximum flow over links, in whole bytes/s, from some vertices to others, by what each of them can send or take."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()
-    for a, b, capacity in edges:
-        graph.add_edge(a, b, capacity=capacity)
-    return graph
-
-
-def _flow(graph: nx.DiGraph[int]) -> float:
-    import networkx as nx
-
+    for run in runs:
+        capacities = np.rint(run.capacity_bytes_per_s).astype(int).tolist()
+        for source, target, capacity in zip(run.source.tolist(), run.target.tolist(), capacities, strict=True):
+            graph.add_edge(source, target, capacity=capacity)
+    graph.add_edges_from((-1, source, {"capacity": rate}) for source, rate in sources.items())
+    graph.add_edges_from((target, -2, {"capacity": rate}) for target, rate in targets.items())
     return float(nx.maximum_flow_value(graph, -1, -2))
 
 
-def _cut_among_switches(assembly: Assembly, half: Array) -> float:
-    """Every NIC goes straight to its switch, at the rate of its link or at that at which its node can feed it."""
-    fabric, rails = assembly.fabric, assembly.rails
-    if fabric is None:
-        return 0.0
-    fed = np.minimum(_fed(assembly), assembly.cluster.rail_bytes_per_s)
-    rate, first = np.tile(fed, assembly.cluster.nodes), np.repeat(half, rails)
-    graph = _graph(edge for run in fabric.runs for edge in _edges(run))
-    switches = int(fabric.port.max()) + 1
-    out, into = (np.bincount(fabric.port[side], weights=rate[side], minlength=switches) for side in (first, ~first))
-    graph.add_edges_from((-1, s, {"capacity": round(out[s])}) for s in np.flatnonzero(out).tolist())
-    graph.add_edges_from((s, -2, {"capacity": round(into[s])}) for s in np.flatnonzero(into).tolist())
-    return _flow(graph)
+def _unlimited(vertices: Array) -> dict[int, float]:
+    return dict.fromkeys(vertices.tolist(), math.inf)
+
+
+def _rates(ports: Array, bytes_per_s: Array) -> dict[int, float]:
+    """What the NICs that are plugged into each switch can send or take together."""
+    plugged = np.bincount(ports, weights=bytes_per_s)
+    return {switch: round(plugged[switch]) for switch in np.flatnonzero(plugged).tolist()}
 
 
 def _fed(assembly: Assembly) -> Array:
     """Bytes/s that the GPUs of a node can send to each of its NICs."""
-    runs, gpus = assembly.node.runs, np.arange(assembly.cluster.gpus_per_node)
-    first = assembly.vertex.locals - assembly.rails
-    edges = [edge for run in runs for edge in _edges(run)]
+    gpus, nics = np.arange(assembly.cluster.gpus_per_node), assembly.vertex.locals - assembly.rails + np.arange(assembly.rails)
     if assembly.cluster.inside_name == "nvswitch":
-        arrivals = [sum(capacity for _, b, capacity in edges if b == first + rail) for rail in range(assembly.rails)]
-        return np.array(arrivals, dtype=float)
-    return np.array([_cut(edges, gpus, np.array([first + rail])) for rail in range(assembly.rails)])
+        ends, rates = (np.concatenate([getattr(run, x) for run in assembly.runs]) for x in ("target", "capacity_bytes_per_s"))
+        arriving: Array = np.bincount(ends, np.rint(rates))[nics]
+        return arriving
+    return np.array([_max_flow(assembly.runs, _unlimited(gpus), {nic: math.inf}) for nic in nics.tolist()])

@@ -23,12 +23,12 @@ class LinkSpec:
 class Routing:
     """How a flow chooses among links that lead equally far: `spray` takes all of them evenly, `ecmp` one by its hash."""
 
-    policy: str = "spray"
+    hashed: bool = False
     seed: int = 0
 
     @property
-    def hashed(self) -> bool:
-        return self.policy == "ecmp"
+    def policy(self) -> str:
+        return "ecmp" if self.hashed else "spray"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class Window:
 def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = None, text: str = "") -> Window:
     """All of a timeline, from zero to the last end: as many training steps as it has, or `steps`."""
     numbers = range(1 + max(int(of.iteration.max(initial=0)) for of in labels))
-    begin_ns = np.zeros(timeline.expansion.ranks, dtype=np.int64)
+    begin_ns = np.zeros(timeline.expansion.skeleton.ranks, dtype=np.int64)
     return Window(begin_ns, begin_ns + timeline.times.makespan_ns, numbers, steps or len(numbers), text)
 
 
@@ -71,7 +71,7 @@ class Observation:
 
     @cached_property
     def classes(self) -> range:
-        return range(self.timeline.expansion.ranks)
+        return range(self.timeline.expansion.skeleton.ranks)
 
     @cached_property
     def weight(self) -> Array:

@@ -90,7 +90,7 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
     program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
     bound = bound_of(scenario, program, replace(site, perturbations=()))
     folded = fold(bound.skeleton)
-    timeline = Timeline(des.simulate(with_fixed_durations(folded.expansion.graph)), folded.expansion, folded.class_of)
+    timeline = Timeline(des.simulate(with_fixed_durations(folded.graph)), folded)
     found: dict[tuple[str, int], float] = {}
     crossings = [0.0]
     for rank in range(program.ranks):

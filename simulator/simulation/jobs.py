@@ -22,8 +22,8 @@ from ..config.tenancy import Tenancy, Tenant
 from ..config.unused_fields import unused
 from ..engine import des
 from ..engine.fold import fold
-from ..engine.join_skeletons import join_skeletons
 from ..engine.replay import with_fixed_durations
+from ..engine.skeleton import join_skeletons
 from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import UserError
@@ -207,8 +207,8 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -
     first_job, _ = jobs[0]
     folded = fold(join_skeletons([bound.skeleton for bound in bounds]), limits.must_end)
     closed = first_job.tenant.scenario.fidelity.collectives == "closed"
-    times = des.simulate(with_fixed_durations(folded.expansion.graph, every=closed))
-    timeline = Timeline(times, folded.expansion, folded.class_of)
+    times = des.simulate(with_fixed_durations(folded.graph, every=closed))
+    timeline = Timeline(times, folded)
     found, first = [], 0
     for bound in bounds:
         found.append((_whole if first_job.has_transitions else _edges)(timeline, bound, first))

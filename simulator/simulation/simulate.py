@@ -13,11 +13,10 @@ from ..binding.bind import Bound, Site
 from ..binding.stepwise import stepwise
 from ..config import catalog, feasible, user_code
 from ..config.scenario import Perturb, Scenario
-from ..engine.deadlock import grid
-from ..engine.fold import Folded, fold, unfolded
+from ..engine.fold import fold, unfolded
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import Expansion
-from ..engine.timeline import Timeline
+from ..engine.timeline import Timeline, grid
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
 from ..hardware.cluster import Cluster
 from ..plan.plan import Fidelity, Plan
@@ -119,13 +118,13 @@ def _simulated(
     messages = fidelity.collectives == "stepwise"
     folding = folding and not messages
     folded = (fold if folding else unfolded)(bound.skeleton, limits.must_end)
-    steps_of = stepwise(bound, site, folded.expansion, limits.must_send) if messages else None
-    graph = with_fixed_durations(steps_of.graph if steps_of else folded.expansion.graph, every=fidelity.collectives == "closed")
+    steps_of = stepwise(bound, site, folded, limits.must_send) if messages else None
+    graph = with_fixed_durations(steps_of.graph if steps_of else folded.graph, every=fidelity.collectives == "closed")
     try:
         times, used, reason = choose_engine.run(graph, limits.engine)
     except Deadlock as deadlock:
-        raise _explained(deadlock, folded.expansion, bound.labels) from None
-    timeline = Timeline(steps_of.times(times) if steps_of else times, folded.expansion, folded.class_of)
+        raise _explained(deadlock, folded, bound.labels) from None
+    timeline = Timeline(steps_of.times(times) if steps_of else times, folded)
     why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
     return timeline, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
 
@@ -148,8 +147,8 @@ def _check_effort(scenario: Scenario, program: Program, limits: estimated_effort
     limits.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)
 
 
-def _folding_reason(folded: Folded, why_whole: str) -> str:
-    classes, ranks = folded.expansion.ranks, len(folded.class_of)
+def _folding_reason(folded: Expansion, why_whole: str) -> str:
+    classes, ranks = folded.skeleton.ranks, len(folded.class_of)
     if why_whole:
         return f"all {ranks} ranks simulated because {why_whole}"
     if classes == ranks:

@@ -64,7 +64,7 @@ def first_starts_ns(timeline: Timeline, labels: tuple[Labels, ...]) -> Array:
     """For each class of ranks (rows), when its first kernel of each training step (columns) starts."""
     skeleton = timeline.expansion.skeleton
     starts_ns = []
-    for which in range(timeline.expansion.ranks):
+    for which in range(timeline.expansion.skeleton.ranks):
         program = int(skeleton.program[which])
         rows = first_kernels(skeleton.templates[program], labels[program])
         starts_ns.append(timeline.times.start_ns[timeline.expansion.tasks_of(which)[rows]])

@@ -119,5 +119,5 @@ def _memory(result: Result) -> list[tuple[str, str]]:
 
 def _engine(result: Result) -> str:
     timeline = result.engine_timeline
-    tasks, all_tasks = len(timeline.expansion.graph), timeline.tasks_represented
-    return f"{timeline.expansion.ranks} of {result.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks, by {result.engine}"
+    tasks, all_tasks = len(timeline.expansion.graph), timeline.expansion.tasks_unfolded
+    return f"{timeline.expansion.skeleton.ranks} of {result.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks, by {result.engine}"

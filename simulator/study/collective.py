@@ -318,10 +318,10 @@ def _run(bound: Bound, site: Site, fidelity: str, check_counts: Callable[[Counts
     """The times of a program on its cluster; `check_counts` is called with what stepwise comes to, and may refuse it."""
     stepped = fidelity == "stepwise"
     folded = (unfolded if stepped else fold)(bound.skeleton)
-    messages = stepwise(bound, site, folded.expansion, check_counts) if stepped else None
-    graph = with_fixed_durations(messages.graph if messages else folded.expansion.graph, every=fidelity == "closed")
+    messages = stepwise(bound, site, folded, check_counts) if stepped else None
+    graph = with_fixed_durations(messages.graph if messages else folded.graph, every=fidelity == "closed")
     times, _, _ = choose_engine.run(graph)
-    return Timeline(messages.times(times) if messages else times, folded.expansion, folded.class_of)
+    return Timeline(messages.times(times) if messages else times, folded)
 
 
 def bound_collective(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bound:

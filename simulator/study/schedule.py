@@ -17,8 +17,8 @@ import numpy as np
 
 from ..config import catalog
 from ..engine import des
-from ..engine.deadlock import grid
 from ..engine.task import UNCAPPED, Array, Csr, TaskGraph
+from ..engine.timeline import grid
 from ..errors import Deadlock, UserError
 from ..escape import Summarised
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of

@@ -86,7 +86,7 @@ class TestGraph:
         assert kinds.count("nvswitch") == (nodes if cluster.inside_name == "nvswitch" else 0)
         assert kinds.count("nic") == (nodes * cluster.rails if nodes > 1 else 0)
         if cluster.shape_name in ("rail-optimized", "leaf-spine") and nodes > 1:
-            assert kinds.count("spine") == (cluster.pods > 1)
+            assert kinds.count("spine") == (cluster.nodes > cluster.nodes_per_pod)
 
     def test_half_of_the_nodes_reach_the_other_half_at_their_full_rate(self, name: str, nodes: int) -> None:
         """The files are of fabrics without oversubscription; only sites far apart are joined by less."""

@@ -45,7 +45,7 @@ def observation_of(durations_ns: list[int]) -> Observation:
         (Step("F", "F", 0, 0),), (op,), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), (COMPUTE,), ("",),
         (Stage(0, 0, 0, 0, 1, True, True),),
     )  # fmt: skip
-    timeline = Timeline(des.simulate(folded.expansion.graph), folded.expansion, folded.class_of)
+    timeline = Timeline(des.simulate(folded.graph), folded)
     return Observation(timeline, (labels,), model_flop=1024.0, peak_flop_per_s=1e12)
 
 

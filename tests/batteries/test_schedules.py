@@ -48,7 +48,7 @@ def test_whole_steps_replay_like_the_event_loop(name: str, chunks: int) -> None:
         skeleton = bound(of).skeleton
     except OutsideDomain:
         pytest.skip(f"{name} does not take {chunks} chunks")
-    graph = with_fixed_durations(fold(skeleton).expansion.graph, every=True)
+    graph = with_fixed_durations(fold(skeleton).graph, every=True)
     one, other = des.simulate(graph), replay(graph)
     np.testing.assert_array_equal(one.start_ns, other.start_ns)
     np.testing.assert_array_equal(one.end_ns, other.end_ns)

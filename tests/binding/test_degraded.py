@@ -38,7 +38,7 @@ def of(fabric: str, *perturb: sim.Perturb, plan: sim.Plan = TENSOR, nodes: int =
 
 def moving_ns(of: Scenario) -> np.ndarray:
     """How long the bytes of each all-reduce of activations or gradients move, when each is alone."""
-    graph = fold(bound(of).skeleton).expansion.graph
+    graph = fold(bound(of).skeleton).graph
     run = replace(of, fidelity=sim.Fidelity(collectives="closed")).simulate()
     rows = run.timeline.to_pandas(ranks=[1])
     rows = rows[(rows.kind == "all_reduce") & (rows.payload_bytes > LARGE_BYTES)]
@@ -141,14 +141,14 @@ def test_for_a_while_all_engines_take_the_same_time_and_it_lies_between_never_an
     assert took[0] < took[1] < took[2]
     skeleton = bound(while_).skeleton
     whole, folded = unfolded(skeleton), fold(skeleton)
-    assert whole.expansion.graph.cap_profile is not None
-    expected = des.simulate(whole.expansion.graph)
+    assert whole.graph.cap_profile is not None
+    expected = des.simulate(whole.graph)
     for simulate in engines():
         for how in (whole, folded):
-            found = simulate(with_fixed_durations(how.expansion.graph))
+            found = simulate(with_fixed_durations(how.graph))
             for rank in range(skeleton.ranks):
-                mine = whole.expansion.tasks_of(rank)
-                theirs = how.expansion.tasks_of(int(how.class_of[rank]))
+                mine = whole.tasks_of(rank)
+                theirs = how.tasks_of(int(how.class_of[rank]))
                 np.testing.assert_array_equal(expected.start_ns[mine], found.start_ns[theirs])
                 np.testing.assert_array_equal(expected.arrival_ns[mine], found.arrival_ns[theirs])
 
@@ -171,7 +171,7 @@ def test_a_group_on_a_degraded_link_is_in_a_class_of_its_own() -> None:
 def test_what_is_left_of_a_cap_is_never_nothing_unless_the_link_carries_nothing() -> None:
     dead = sim.Perturb(link=UP, capacity=0.0, from_s=0.0001, until_s=0.0003)
     skeleton = bound(of("ndr-ib", dead)).skeleton
-    graph: TaskGraph = unfolded(skeleton).expansion.graph
+    graph: TaskGraph = unfolded(skeleton).graph
     lowest = {min(skeleton.profiles[index].value) for index in graph.changing_caps}
     assert lowest == {0}
     assert des.simulate(graph).makespan_ns > 300_000

@@ -18,9 +18,9 @@ from simulator.binding.launches import Host
 from simulator.binding.stepwise import stepwise
 from simulator.config import feasible
 from simulator.engine import des
-from simulator.engine.fold import Folded, fold, refine, unfolded
-from simulator.engine.join_skeletons import join_skeletons
+from simulator.engine.fold import fold, refine, unfolded
 from simulator.engine.replay import replay, why_not, with_fixed_durations
+from simulator.engine.skeleton import Expansion, join_skeletons
 from simulator.engine.timeline import Timeline, Times
 from simulator.figures.gantt import gantt
 from simulator.figures.trace import events_of
@@ -75,11 +75,11 @@ def bound_with(of: Scenario, host: Host | None, *, every: bool = False, steps: i
     return bind(program_of(of, steps), feasible.mesh_of(of), site, every_launch=every)
 
 
-def timeline_of(bound: Bound, folded: Folded | None = None, *, closed: bool = False) -> Timeline:
+def timeline_of(bound: Bound, folded: Expansion | None = None, *, closed: bool = False) -> Timeline:
     folded = folded or fold(bound.skeleton)
-    graph = with_fixed_durations(folded.expansion.graph, every=closed)
+    graph = with_fixed_durations(folded.graph, every=closed)
     times = des.simulate(graph) if why_not(graph) else replay(graph)
-    return Timeline(times, folded.expansion, folded.class_of)
+    return Timeline(times, folded)
 
 
 def run_of(of: Scenario, host: Host | None, *, steps: int = 1, every: bool = False) -> Run:
@@ -468,7 +468,7 @@ def test_folded_is_unfolded(plan: dict[str, Any], host: Host) -> None:
 
 def test_replay_runs_hosts() -> None:
     folded = fold(bound_with(of_plan(PLANS["one GPU"]), EAGER).skeleton)
-    graph = with_fixed_durations(folded.expansion.graph)
+    graph = with_fixed_durations(folded.graph)
     assert not why_not(graph)
     fast, reference = replay(graph), des.simulate(graph)
     np.testing.assert_array_equal(fast.end_ns, reference.end_ns)
@@ -481,9 +481,9 @@ def test_stepwise_collectives_wait_for_their_launches() -> None:
         for every in (False, True):
             bound = bound_with(of, host, every=every)
             whole = unfolded(bound.skeleton)
-            messages = stepwise(bound, replace(site_of(of), host=host), whole.expansion, lambda _: None)
+            messages = stepwise(bound, replace(site_of(of), host=host), whole, lambda _: None)
             times = messages.times(des.simulate(with_fixed_durations(messages.graph)))
-            found.append((bound, Timeline(times, whole.expansion, whole.class_of)))
+            found.append((bound, Timeline(times, whole)))
         assert_same_operations(*found)
         assert found[0][1].times.makespan_ns >= (host_ns(found[0][0].labels[0], host) if host is EAGER else 0)
 

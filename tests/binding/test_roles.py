@@ -65,8 +65,8 @@ def test_two_templates_in_one_stage_bind_and_fold_and_equal_the_unfolded_run() -
 def test_who_does_less_waits_for_the_replica_that_does_more() -> None:
     """The sum begins when the slower role has done its kernel, in every microbatch."""
     folded = fold(bound(toy()).skeleton)
-    times = des.simulate(with_fixed_durations(folded.expansion.graph))
-    timeline = Timeline(times, folded.expansion, folded.class_of)
+    times = des.simulate(with_fixed_durations(folded.graph))
+    timeline = Timeline(times, folded)
     little, much = timeline.rank_times(0), timeline.rank_times(2)
     np.testing.assert_array_equal(little.start_ns[1::3], much.start_ns[1::3])
     np.testing.assert_array_equal(much.end_ns[::3], much.start_ns[1::3])
@@ -84,8 +84,8 @@ def test_roles_that_differ_in_nothing_change_no_time(pp: int) -> None:
     roles = tuple(Role(stage, {"dp": (replica,)}) for stage in range(pp) for replica in replicas)
     divided = replace(program, divided_roles=roles, orders=tuple(program.orders[role.pipeline] for role in roles))
     whole, again = (unfolded(bind(p, mesh, site_of(of)).skeleton) for p in (program, divided))
-    assert len(set(again.expansion.skeleton.program.tolist())) == len(roles)
-    one, other = (des.simulate(how.expansion.graph) for how in (whole, again))
+    assert len(set(again.skeleton.program.tolist())) == len(roles)
+    one, other = (des.simulate(how.graph) for how in (whole, again))
     np.testing.assert_array_equal(one.end_ns, other.end_ns)
     assert divided.ranks == program.ranks == pp
 

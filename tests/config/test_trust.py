@@ -32,10 +32,9 @@ def order(rank, shape):
     for m in range(shape.microbatches): yield "B", rank, m
 class Shape:
     @staticmethod
-    def wire(cluster):
-        print("printed by wire")
-        return leaf_spine.wire(cluster)
-    route = staticmethod(leaf_spine.route)
+    def fabric(cluster):
+        print("printed by fabric")
+        return leaf_spine.fabric(cluster)
 """
 CLUSTER = """\
 gpu: h100
@@ -159,7 +158,7 @@ def test_every_command_that_reads_a_cluster_refuses_code_and_takes_trust(args: l
     assert said.code == 0
     assert said.record
     assert said.err.count("note: imports mine.py:Shape") == 1
-    assert "printed by wire" in said.err
+    assert "printed by fabric" in said.err
     assert ran(folder) == 1
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from simulator.engine.skeleton import Skeleton, Tariff, Template
-from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph, check
+from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph
+from simulator.errors import InvariantBroken
 
 ONE = 1 << WEIGHT_BITS
 
@@ -247,3 +248,37 @@ def with_profile(skeleton: Skeleton, profile: Profile, *, rank: int | None = Non
             column[at] = len(skeleton.profiles)
             changed[name] = column
     return replace(skeleton, **changed)
+
+
+def check(graph: TaskGraph) -> TaskGraph:
+    """Raises `InvariantBroken` unless every index points somewhere and every task is on a stream; returns the graph."""
+    n = len(graph)
+    on_stream, caps = np.bincount(graph.streams.idx, minlength=n), graph.changing_caps.items()
+    faults = [
+        ("a task is on no stream", bool((on_stream == 0).any())),
+        ("a stream or predecessor names a task that does not exist", len(on_stream) > n or _beyond(graph.preds.idx, n)),
+        ("a task names a speed that does not exist", _beyond(graph.speed, len(graph.speed_profile))),
+        ("a task names a footprint that does not exist", _beyond(graph.footprint, len(graph.footprints))),
+        ("a footprint names a link that does not exist", _beyond(graph.footprints.idx, len(graph.link_profile))),
+        ("a duration, a size or a cap is negative", any(bool((c < 0).any()) for c in _sizes(graph))),
+        ("a footprint has a weight that is not positive", bool((graph.footprint_weight <= 0).any())),
+        ("a cap is not what its profile begins with", any((graph.cap[of] != graph.profiles[i].value[0]).any() for i, of in caps)),
+        ("a task has both a speed and a footprint", bool(((graph.speed >= 0) & (graph.footprint >= 0)).any())),
+        (
+            "the columns differ in length",
+            len({n, len(graph.speed), len(graph.footprint), len(graph.preds), *map(len, _sizes(graph))}) > 1,
+        ),
+    ]
+    for message, wrong in faults:
+        if wrong:
+            raise InvariantBroken(f"task graph: {message}")
+    return graph
+
+
+def _sizes(graph: TaskGraph) -> tuple[Array, ...]:
+    """The columns of times, work and rates."""
+    return graph.solo_ns, graph.tail_ns, graph.work, graph.cap
+
+
+def _beyond(column: Array, size: int) -> bool:
+    return bool(len(column)) and int(column.max()) >= size

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from simulator.engine.compiled import event_loop
-from simulator.engine.compiled.code_cache import NO_FOLDER, why_not_kept
+from simulator.engine.compiled.machine_code import NO_FOLDER, why_not_kept
 from simulator.simulation import choose_engine
 
 pytestmark = pytest.mark.skipif(event_loop.numba is None, reason="numba, the extra 'fast', is not installed")
 SOURCE = """\
-from simulator.engine.compiled.numba_heap import compiled
+from simulator.engine.compiled.machine_code import compiled
 
 @compiled
 def twice(x):

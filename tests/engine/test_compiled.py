@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine import des
-from simulator.engine.compiled import event_loop, fluid_rates, numba_heap
+from simulator.engine.compiled import event_loop, fluid_rates, machine_code
 from simulator.engine.task import FULL_SPEED, RATE_BITS, UNCAPPED, Profile, TaskGraph
 from simulator.engine.timeline import Times
 from simulator.errors import Deadlock, UserError
@@ -126,6 +126,6 @@ def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_numba
 def test_machine_code_is_made_anew_when_any_of_its_sources_changes() -> None:
     """numba by itself looks only at the file of a function, and not at those of the functions that it calls."""
-    for function in (event_loop._run, fluid_rates.solve, numba_heap.push):
-        assert function._cache.files._source_stamp is numba_heap.SOURCES  # type: ignore[attr-defined]
-    assert {"event_loop.py", "fluid_rates.py", "numba_heap.py"} <= {name for name, _, _ in numba_heap.SOURCES}
+    for function in (event_loop._run, fluid_rates.solve, machine_code.push):
+        assert function._cache._cache_file.files._source_stamp is machine_code.SOURCES  # type: ignore[attr-defined]
+    assert {"event_loop.py", "fluid_rates.py", "machine_code.py"} <= {name for name, _, _ in machine_code.SOURCES}

@@ -1,4 +1,4 @@
-"""The rates of the compiled engine, instant by instant: those of `rates.fill`, which sees only the flows and links there are."""
+"""The rates of the compiled engine, instant by instant: those of `fill`, which sees only the flows and links there are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.compiled.fluid_rates import UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
-from simulator.engine.compiled.numba_heap import numba, records
-from simulator.engine.rates import fill
+from simulator.engine.compiled.machine_code import numba, records
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS
 
 from .make import ONE, Build, steady
+from .progressive_filling import fill
 
 pytestmark = pytest.mark.skipif(numba is None, reason="numba, the extra 'fast', is not installed")
 Route = list[tuple[int, int]]

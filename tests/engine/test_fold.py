@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from simulator.engine import des
-from simulator.engine.fold import Folded, Partition, fold, quotient, refine, task_count, unfolded, verify
-from simulator.engine.skeleton import Skeleton, Tariff, Template
-from simulator.engine.task import FULL_SPEED, UNCAPPED, Csr, Profile, check
+from simulator.engine.fold import Partition, fold, quotient, refine, unfolded, verify
+from simulator.engine.skeleton import Expansion, Skeleton, Tariff, Template, task_count
+from simulator.engine.task import FULL_SPEED, UNCAPPED, Csr, Profile
 from simulator.errors import InvariantBroken
 
-from .make import gb_per_s, lift, random_base, with_profile
+from .make import check, gb_per_s, lift, random_base, with_profile
 
 SAMPLE, ALL = range(120), range(120, 1120)
 
@@ -31,17 +31,17 @@ def random_lift(seed: int) -> tuple[Skeleton, int]:
     return skeleton, len(base.speed)
 
 
-def assert_equal(skeleton: Skeleton, folded: Folded) -> None:
+def assert_equal(skeleton: Skeleton, folded: Expansion) -> None:
     """Every start and end of every rank's every row."""
     whole = unfolded(skeleton)
-    check(whole.expansion.graph)
-    check(folded.expansion.graph)
-    one, other = des.simulate(whole.expansion.graph), des.simulate(folded.expansion.graph)
+    check(whole.graph)
+    check(folded.graph)
+    one, other = des.simulate(whole.graph), des.simulate(folded.graph)
     for rank in range(skeleton.ranks):
-        mine, theirs = whole.expansion.tasks_of(rank), folded.expansion.tasks_of(int(folded.class_of[rank]))
+        mine, theirs = whole.tasks_of(rank), folded.tasks_of(int(folded.class_of[rank]))
         assert (one.start_ns[mine] == other.start_ns[theirs]).all()
         assert (one.end_ns[mine] == other.end_ns[theirs]).all()
-    assert folded.expansion.tasks_unfolded == len(whole.expansion.graph) == task_count(skeleton)
+    assert folded.tasks_unfolded == len(whole.graph) == task_count(skeleton)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -50,7 +50,7 @@ def test_random_lifts_fold_to_equal_times(seed: int) -> None:
     folded = fold(skeleton)
     assert_equal(skeleton, folded)
     if seed % 3 == 0:
-        assert folded.expansion.ranks <= base_classes
+        assert folded.skeleton.ranks <= base_classes
 
 
 @pytest.mark.slow

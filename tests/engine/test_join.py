@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from simulator.engine import des
 from simulator.engine.fold import fold, unfolded
-from simulator.engine.join_skeletons import join_skeletons
-from simulator.engine.skeleton import Skeleton
-from simulator.engine.task import FULL_SPEED, Profile, check
+from simulator.engine.skeleton import Skeleton, join_skeletons
+from simulator.engine.task import FULL_SPEED, Profile
 
-from .make import lift, random_base, with_profile
+from .make import check, lift, random_base, with_profile
 
 seeds = st.integers(0, 2**32)
 
@@ -49,13 +48,13 @@ def test_parts_that_share_no_link_are_each_as_alone(seed: int, folds: bool) -> N
     parts = parts_of(seed)
     how = fold if folds else unfolded
     together = how(join_skeletons(parts))
-    times, first = des.simulate(check(together.expansion.graph)), 0
+    times, first = des.simulate(check(together.graph)), 0
     for part in parts:
         alone = unfolded(part)
-        expected = des.simulate(alone.expansion.graph)
+        expected = des.simulate(alone.graph)
         for rank in range(part.ranks):
-            mine = alone.expansion.tasks_of(rank)
-            theirs = together.expansion.tasks_of(int(together.class_of[first + rank]))
+            mine = alone.tasks_of(rank)
+            theirs = together.tasks_of(int(together.class_of[first + rank]))
             for name in ("start_ns", "end_ns", "arrival_ns"):
                 assert (getattr(expected, name)[mine] == getattr(times, name)[theirs]).all()
         first += part.ranks

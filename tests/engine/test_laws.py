@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine import des
-from simulator.engine.replay import longest_path, replay, why_not
+from simulator.engine.replay import replay, why_not
 from simulator.engine.task import FULL_SPEED, RATE_BITS, WEIGHT_BITS, Csr, Profile, TaskGraph
 from simulator.errors import UserError
 
@@ -91,7 +93,7 @@ def _never_overfull(graph: TaskGraph, begins: np.ndarray, ends: np.ndarray, link
 @given(seeds, st.integers(2, 1000))
 def test_scaling_all_times_scales_the_timeline(seed: int, factor: int) -> None:
     graph = graph_of(seed, flows=False)
-    longer = graph.with_columns(solo_ns=graph.solo_ns * factor, tail_ns=graph.tail_ns * factor)
+    longer = replace(graph, solo_ns=graph.solo_ns * factor, tail_ns=graph.tail_ns * factor)
     once, scaled = des.simulate(graph), des.simulate(longer)
     assert (scaled.start_ns == once.start_ns * factor).all()
     assert (scaled.end_ns == once.end_ns * factor).all()
@@ -145,30 +147,6 @@ def test_replay_refuses_what_changes_speed_meanwhile() -> None:
     b.task(10, on="p", speed=0)
     with pytest.raises(UserError, match="speed"):
         replay(b.graph())
-
-
-@given(seeds, st.integers(1, 5))
-def test_many_duration_vectors_at_once_are_each_by_itself(seed: int, vectors: int) -> None:
-    rng = np.random.default_rng(seed)
-    graph = graph_of(seed, flows=False)
-    durations = rng.integers(0, 100, (vectors, len(graph)))
-    start, end = longest_path(graph, durations)
-    for i in range(vectors):
-        alone = des.simulate(graph.with_columns(solo_ns=durations[i]))
-        assert (start[i] == alone.start_ns).all()
-        assert (end[i] == alone.end_ns).all()
-
-
-@given(seeds)
-def test_one_duration_vector_goes_the_other_way_to_the_same_integers(seed: int) -> None:
-    graph = graph_of(seed, flows=False)
-    durations = np.random.default_rng(seed).integers(0, 100, (2, len(graph)))
-    level_by_level = longest_path(graph, durations)
-    for i in range(2):
-        task_by_task = longest_path(graph, durations[i : i + 1])
-        for together, single in zip(level_by_level, task_by_task, strict=True):
-            assert (together[i] == single[0]).all()
-            assert together.dtype == single.dtype
 
 
 def test_csr_groups_and_transposes() -> None:

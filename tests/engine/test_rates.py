@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.rates import SharedLinkRates, fill
+from simulator.engine.rates import SharedLinkRates
 from simulator.engine.task import UNCAPPED, WEIGHT_BITS
+
+from .progressive_filling import fill
 
 ONE = 1 << WEIGHT_BITS
 Flows = dict[int, tuple[list[tuple[int, int]], int]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -215,7 +217,7 @@ def _renumbered(graph: TaskGraph, new_of: np.ndarray) -> TaskGraph:
     preds = [[int(new_of[p]) for p in graph.preds.row(int(old))] for old in old_of]
     columns = {name: getattr(graph, name)[old_of] for name in (*COLUMNS, "cap_profile")}
     streams = type(graph.streams)(graph.streams.ptr, new_of[graph.streams.idx])
-    return graph.with_columns(**columns, streams=streams, preds=type(graph.preds).from_lists(preds))
+    return replace(graph, **columns, streams=streams, preds=type(graph.preds).from_lists(preds))
 
 
 def test_s4_2_opposite_orders_of_two_collectives_are_a_deadlock_with_the_grid() -> None:

@@ -32,7 +32,7 @@ needs_numba = pytest.mark.skipif(event_loop.numba is None, reason="numba, the ex
 def test_every_task_of_random_plans_starts_and_ends_as_in_the_event_loop(of: Scenario) -> None:
     """With slow GPUs, links that are slow for a while, and every rank for itself."""
     skeleton = bound(of).skeleton
-    for graph in (with_fixed_durations(fold(skeleton).expansion.graph), unfolded(skeleton).expansion.graph):
+    for graph in (with_fixed_durations(fold(skeleton).graph), unfolded(skeleton).graph):
         assert event_loop.why_not(graph) == ""
         one, other = des.simulate(graph), event_loop.simulate(graph)
         np.testing.assert_array_equal(one.start_ns, other.start_ns)

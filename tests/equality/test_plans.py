@@ -75,7 +75,7 @@ def test_folded_equals_unfolded_many_times(of: Scenario) -> None:
 @settings(max_examples=40)
 @given(scenarios())
 def test_replay_equals_the_event_loop_under_closed_collectives(of: Scenario) -> None:
-    graph = fold(bound(of).skeleton).expansion.graph
+    graph = fold(bound(of).skeleton).graph
     if any(p.link and p.until_s for p in of.perturb):
         with pytest.raises(UserError, match="changes during the step"):
             with_fixed_durations(graph, every=True)
@@ -88,7 +88,7 @@ def test_replay_equals_the_event_loop_under_closed_collectives(of: Scenario) -> 
 
 def test_a_fluid_plan_that_shares_links_is_refused_by_replay() -> None:
     of = scenario(plan=sim.Plan(tp=1, pp=2, dp=4, rank_order="tp-pp-dp"), cluster=small_cluster(2))
-    assert "share links" in why_not(fold(bound(of).skeleton).expansion.graph)
+    assert "share links" in why_not(fold(bound(of).skeleton).graph)
     with pytest.raises(UserError, match="replay"):
         of.simulate(engine="replay")
     closed = scenario(plan=of.plan, cluster=of.cluster, fidelity=Fidelity(collectives="closed"))
@@ -120,5 +120,5 @@ def test_groups_that_nobody_uses_have_no_tasks(tp: int, pp: int) -> None:
     found = both(*bound_twice(of, steps=3))
     found.assert_equal()
     for how in (found.whole, found.folded):
-        assert (how.expansion.origin[0] >= 0).all()
-    assert found.folded.expansion.tasks_unfolded == len(found.whole.expansion.graph)
+        assert (how.origin[0] >= 0).all()
+    assert found.folded.tasks_unfolded == len(found.whole.graph)

@@ -62,7 +62,7 @@ def makespan_s(algorithm: ModuleType, kind: str, cluster: Cluster, streams: Sequ
     program = Program((), {"body": Body(tuple(ops))}, ((Step("body", "collective"),),), communicators)
     site = Site(cluster, no_kernels, CollectivePolicy({"it": algorithm}, {}, "it"))
     bound = bind(program, Mesh.of({"dp": cluster.gpus}, "dp"), site)
-    return seconds(des.simulate(with_fixed_durations(fold(bound.skeleton).expansion.graph)).makespan_ns)
+    return seconds(des.simulate(with_fixed_durations(fold(bound.skeleton).graph)).makespan_ns)
 
 
 def uncontended_s(algorithm: ModuleType, kind: str, payload_bytes: int, cluster: Cluster) -> float:

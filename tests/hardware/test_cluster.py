@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 
 import simulator as sim
@@ -179,3 +182,12 @@ def test_several_nodes_need_a_fabric() -> None:
 def test_clusters_are_frozen() -> None:
     with pytest.raises(AttributeError):
         small().nodes = 5  # type: ignore[misc]
+
+
+def test_a_shape_may_have_a_wiring_and_routes_of_its_own() -> None:
+    leaf = small("leaf-spine")
+    own = replace(leaf, shape=SimpleNamespace(wire=lambda cluster: leaf.wiring, route=lambda cluster, s, t: leaf.route(s, t)))
+    source, target = np.array([0, 0]), np.array([3, 7])
+    assert own.wiring is leaf.wiring
+    assert own.route(source, target).tolist() == leaf.route(source, target).tolist()
+    assert own.relay(source, target).tolist() == source.tolist()

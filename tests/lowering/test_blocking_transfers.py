@@ -253,7 +253,7 @@ def assert_none_waits_for_ever(name: str, shape: Shape, **more: Any) -> None:
     """The event loop ends, and replay and folding give its integers."""
     whole, folded = bound_twice(of_shape(name, shape, **more))
     each, alike = unfolded(whole), fold(folded)
-    every, some = (with_fixed_durations(of.expansion.graph, every=True) for of in (each, alike))
+    every, some = (with_fixed_durations(of.graph, every=True) for of in (each, alike))
     Both(each, alike, replay(every), des.simulate(some)).assert_equal()
     Both(each, alike, replay(every), replay(some)).assert_equal()
 

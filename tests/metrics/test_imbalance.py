@@ -170,7 +170,7 @@ def test_bubble_and_executed_flop_are_means_over_ranks_not_over_classes() -> Non
     plan = {"tp": 1, "pp": 2, "dp": 4, "rank_order": "tp-cp-ep-pp-dp"}
     slow = sim.Perturb(rank=1, speed=0.5)
     folded, whole = (run_of(plan, slow, folding=folding) for folding in (True, False))
-    assert folded.engine_timeline.expansion.ranks < whole.engine_timeline.expansion.ranks == 8
+    assert folded.engine_timeline.expansion.skeleton.ranks < whole.engine_timeline.expansion.skeleton.ranks == 8
     assert len(set(folded.engine_timeline.multiplicity.tolist())) > 1
     for run in (folded, whole):
         m, seen = run.metrics, run.observation

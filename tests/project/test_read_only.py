@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from simulator.engine.compiled import event_loop
-from simulator.engine.compiled.code_cache import NO_FOLDER
+from simulator.engine.compiled.machine_code import NO_FOLDER
 
 from .source import ROOT, project_files
 

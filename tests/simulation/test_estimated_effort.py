@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.engine.fold import task_count
+from simulator.engine.skeleton import task_count
 from simulator.errors import UserError
 from simulator.simulation import estimated_effort
 from simulator.simulation.assemble import bound_of, program_of

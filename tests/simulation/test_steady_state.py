@@ -49,7 +49,7 @@ def of_plan(plan: dict[str, Any], framework: str = "none", **more: Any) -> Scena
 def times_of(of: Scenario, steps: int | None) -> tuple[Timeline, Any]:
     found = both(*bound_twice(of, steps))
     found.assert_equal()
-    return Timeline(found.folded_times, found.folded.expansion, found.folded.class_of), bound(of, steps).labels
+    return Timeline(found.folded_times, found.folded), bound(of, steps).labels
 
 
 @pytest.mark.parametrize("framework", ["none", pytest.param("megatron-core-2025", marks=pytest.mark.slow)])

@@ -535,7 +535,7 @@ def test_closed_leaves_out_those_who_are_simulated_as_one_too(plan: sim.Plan, sl
     perturb = (sim.Perturb(link=slow, capacity=0.25),) if slow else ()
     of = scenario(plan=plan, cluster=cluster, fidelity=sim.Fidelity(collectives="closed"), perturb=perturb)
     folded, whole = (simulate_scenario(of, folding=folding) for folding in (True, False))
-    assert folded.engine_timeline.expansion.ranks < whole.engine_timeline.expansion.ranks
+    assert folded.engine_timeline.expansion.skeleton.ranks < whole.engine_timeline.expansion.skeleton.ranks
     assert folded.metrics.step_time_s == whole.metrics.step_time_s
 
 

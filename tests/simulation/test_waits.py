@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,6 @@ import simulator as sim
 from simulator.commands.network import _limit, _wait_rows
 from simulator.config.tenancy import Tenancy
 from simulator.engine import des
-from simulator.engine.rates import fill
 from simulator.engine.task import WEIGHT_BITS, Profile, TaskGraph
 from simulator.metrics.idle import exposed
 from simulator.simulation.network.limiting_links import TOLERANCE, limited
@@ -31,6 +31,7 @@ from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
 from ..engine.make import random_graph
+from ..engine.progressive_filling import fill
 from ..small_scenarios import scenario, small_cluster
 
 PLANS = {
@@ -110,7 +111,7 @@ def test_t4_5_what_limits_a_flow_is_full_and_gives_nobody_more(changes: bool, se
     graph = random_graph(rng, flows=True)
     if changes:
         halved = tuple(Profile((0, 300), (p.value[0], p.value[0] // 2)) for p in graph.profiles)
-        graph = graph.with_columns(profiles=halved)
+        graph = replace(graph, profiles=halved)
     times = des.simulate(graph)
     flows = np.flatnonzero(graph.footprint >= 0)
     moves_ns = times.start_ns + graph.solo_ns

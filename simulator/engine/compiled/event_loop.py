@@ -13,12 +13,10 @@ import numpy as np
 
 from ...errors import UserError
 from .. import des
-from ..deadlock import deadlock
 from ..task import UNCAPPED, WEIGHT_BITS, Array, TaskGraph
-from ..timeline import Times
-from .code_cache import why_not_kept
+from ..timeline import Times, deadlock
 from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, leave, resize, solve
-from .numba_heap import compiled, heap, numba, push, records, remove
+from .machine_code import compiled, heap, numba, push, records, remove, why_not_kept
 
 LIMIT = 1 << 61
 """Rooms, times and products of a rate and a weight stay below this."""
@@ -28,7 +26,7 @@ def why_not(graph: TaskGraph) -> str:
     """The reason why this engine may not run a graph, or an empty string if it may."""
     if numba is None:
         return "numba is not installed"
-    if graph.changing_speed_tasks.any():
+    if graph.changing_speed_tasks().any():
         return "the speed of some tasks changes while they run"
     profiles = [graph.profiles[number] for number in np.unique(graph.link_profile).tolist()]
     room = max((value for profile in profiles for value in profile.value), default=0) << WEIGHT_BITS
@@ -58,10 +56,10 @@ def simulate(graph: TaskGraph) -> Times:
     fluid = fluid_of(graph)
     if not _run(state, fluid, _changes(graph)):
         return des.simulate(graph)
-    start, end = (state.tasks[name][:-1].copy() for name in ("start", "end"))
-    if (end < 0).any():
-        raise deadlock(graph, end.tolist())
-    return Times.with_tails(start, end, graph.tail_ns)
+    tasks = state.tasks[:-1]
+    if (tasks["end"] < 0).any():
+        raise deadlock(graph, tasks["end"].tolist())
+    return Times.of(tasks["start"], tasks["end"], graph.tail_ns)
 
 
 class State(NamedTuple):
@@ -128,16 +126,11 @@ def _state_of(graph: TaskGraph) -> State:
 
 def _changes(graph: TaskGraph) -> Array:
     """Changes of rooms and caps in order of time: a row of time, link, new room; or of time, index of a cap inverted, new cap."""
-    restless = np.array([not profile.steady for profile in graph.profiles], dtype=bool)[graph.link_profile]
-    changes = [
-        (since, link, value << WEIGHT_BITS)
-        for link in np.flatnonzero(restless).tolist()
-        for profile in [graph.profiles[graph.link_profile[link]]]
-        for since, value in zip(profile.since_ns[1:], profile.value[1:], strict=True)
-    ]
+    changes = []
+    for link, profile in enumerate(graph.profile_of_link):
+        changes += [(since, link, value << WEIGHT_BITS) for since, value in profile.changes]
     for index in graph.changing_caps:
-        profile = graph.profiles[index]
-        changes += [(since, ~index, cap) for since, cap in zip(profile.since_ns[1:], profile.value[1:], strict=True)]
+        changes += [(since, ~index, cap) for since, cap in graph.profiles[index].changes]
     return np.array(sorted(changes), dtype=np.int64).reshape(-1, 3)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..task import WEIGHT_BITS, Array, TaskGraph, offsets
-from .numba_heap import compiled, heap, push, records, remove
+from .machine_code import compiled, heap, push, records, remove
 
 FREE = 2**63 - 1
 """The level of a link that slows no flow."""

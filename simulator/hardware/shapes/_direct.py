@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import UserError
-from ..wiring import Array, Inside, Links, Part
-from ._assembly import Switching, with_nics
-
-if TYPE_CHECKING:
-    from ..cluster import Cluster
+from ..cluster import Cluster
+from ..wiring import Array, Inside, Links, Part, Switching
 
 MOST_MESHED, MOST_AROUND = 1024, 4096
 """Points that are all joined with all, and points of one side of a grid."""
@@ -29,7 +25,6 @@ MOST_MESHED, MOST_AROUND = 1024, 4096
 class Direct:
     """Links between points, the share of its point's rate that each has, and routes as pairs x hops of links."""
 
-    points: int
     source: Array
     target: Array
     share: Array
@@ -38,7 +33,7 @@ class Direct:
     def as_inside(self, cluster: Cluster) -> Inside:
         """GPUs of a node as the points."""
         link = cluster.nvlink
-        return with_nics(cluster, [], [self._links(link.bytes_per_s, link.latency_s, "nvlink")], self.between)
+        return Inside((), (self._links(link.bytes_per_s, link.latency_s, "nvlink"),), self.between)
 
     def as_fabric(self, cluster: Cluster, name: str) -> Switching:
         """Nodes as the points, each with a router that all its NICs are plugged into."""
@@ -70,18 +65,17 @@ def grid(dims: tuple[int, ...]) -> Direct:
     wrong = too_long(dims)
     if wrong:
         raise UserError(wrong[0], hint=wrong[1])
-    points, sides = math.prod(dims), [(d, side) for d, side in enumerate(dims) if side > 1]
-    strides = [math.prod(dims[:d]) for d in range(len(dims))]
-    point = np.arange(points)
-    sources, targets, shares = [np.zeros(0, dtype=np.int64)] * 2 + [np.zeros(0)]
+    sides, strides = [(d, side) for d, side in enumerate(dims) if side > 1], [math.prod(dims[:d]) for d in range(len(dims))]
+    point = np.arange(math.prod(dims))
+    targets: list[Array] = []
+    shares: list[float] = []
     first: dict[tuple[int, int], int] = {}
     for d, side in sides:
         at = point // strides[d] % side
         for step in (1, -1) if side > 2 else (1,):
-            first[d, step] = len(sources)
-            sources = np.concatenate([sources, point])
-            targets = np.concatenate([targets, point + ((at + step) % side - at) * strides[d]])
-            shares = np.concatenate([shares, np.full(points, (1 if side > 2 else 2) / (2 * len(sides)))])
+            first[d, step] = len(targets) * len(point)
+            targets.append(point + ((at + step) % side - at) * strides[d])
+            shares.append((1 if side > 2 else 2) / (2 * len(sides)))
 
     def between(a: Array, b: Array) -> Array:
         columns, here = [np.zeros((len(a), 0), dtype=np.int64)], a
@@ -97,7 +91,8 @@ def grid(dims: tuple[int, ...]) -> Direct:
                 here = np.where(hop < left, here + ((at + step) % side - at) * strides[d], here)
         return np.concatenate(columns, axis=1)
 
-    return Direct(points, sources, targets, shares, between)
+    ends = np.array(targets, dtype=np.int64).ravel()
+    return Direct(np.tile(point, len(targets)), ends, np.repeat(np.array(shares, dtype=float), len(point)), between)
 
 
 def mesh(points: int) -> Direct:
@@ -105,12 +100,24 @@ def mesh(points: int) -> Direct:
     wrong = too_meshed(points)
     if wrong:
         raise UserError(wrong[0], hint=wrong[1])
-    source, other = np.divmod(np.arange(points * (points - 1)), max(1, points - 1))
+    source, target = all_pairs(points)
 
     def between(a: Array, b: Array) -> Array:
-        return np.where(a != b, a * (points - 1) + b - (b > a), -1)[:, None]
+        return np.where(a != b, pair_number(points, a, b), -1)[:, None]
 
-    return Direct(points, source, other + (other >= source), np.full(len(source), 1 / max(1, points - 1)), between)
+    return Direct(source, target, np.full(len(source), 1 / max(1, points - 1)), between)
+
+
+def all_pairs(points: int) -> tuple[Array, Array]:
+    """Both ends of every ordered pair of different points."""
+    source, other = np.divmod(np.arange(points * (points - 1)), max(1, points - 1))
+    return source, other + (other >= source)
+
+
+def pair_number(points: int | Array, a: Array, b: Array) -> Array:
+    """The place of pairs of points in `all_pairs`."""
+    number: Array = a * (points - 1) + b - (b > a)
+    return number
 
 
 def squarish(points: int, dimensions: int = 2) -> tuple[int, ...]:

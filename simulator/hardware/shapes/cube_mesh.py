@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UserError
-from ..cluster import Cluster
+from ..cluster import Cluster, hops
 from ..wiring import Array, Inside, Links
-from ._assembly import hops, joined_by, with_nics
 from ._direct import mesh
 
 OPTIONS = ()
@@ -37,17 +36,14 @@ def inside(cluster: Cluster) -> Inside:
     source, target = (np.concatenate([ends + QUAD * quad for quad in range(quads)]) for ends in (pairs.source, pairs.target))
     quad, twin = np.array(BRICKS[bricks][0]), np.tile(BRICKS[bricks][1], 2)
     gpu = np.arange(gpus if quads > 1 else 0)
-    runs = [
+    runs = (
         Links.between(source, target, one * quad[source % QUAD, target % QUAD], latency_s, "nvlink"),
         Links.between(gpu, (gpu + QUAD) % GPUS, one * twin[gpu], latency_s, "nvlink"),
-    ]
+    )
 
     def between(a: Array, b: Array) -> Array:
         stop = a // QUAD * QUAD + b % QUAD
         in_quad = a // QUAD * len(pairs.source) + pairs.between(a % QUAD, b % QUAD)[:, 0]
         return hops((a != stop, in_quad), (stop != b, len(source) + stop))
 
-    return with_nics(cluster, [], runs, between)
-
-
-wire, route, relay = joined_by(None)
+    return Inside((), runs, between)

@@ -8,17 +8,13 @@ the cables one link from hub to hub. Hashed traffic takes one cable per flow, an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ...errors import UserError
-from ..cluster import Cluster
-from ..wiring import Array, Links, Part
-from ._assembly import Switching, hops, joined_by
-
-if TYPE_CHECKING:
-    from ..options import Dragonfly
+from ..cluster import Cluster, hops
+from ..options import Dragonfly
+from ..wiring import Array, Links, Part, Switching, both_ways
+from ._direct import all_pairs, pair_number
 
 OPTIONS = ("dragonfly", "routing")
 
@@ -28,29 +24,18 @@ class _Groups:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.ports = cluster, cluster.options.dragonfly
-        self.rate = cluster.rail_bytes_per_s
         self.nic = np.arange(cluster.nodes * cluster.rails)
-        self.router_of = self.nic // self.ports.nics_per_router
-        self.routers = int(self.router_of[-1]) + 1
-        self.per_group = self.ports.routers_per_group
-        self.group_of = np.arange(self.routers) // self.per_group
-        self.groups = int(self.group_of[-1]) + 1
-        self.size = np.bincount(self.group_of)
         wrong = too_few_links(len(self.nic), self.ports)
         if wrong:
             raise UserError(f"dragonfly: {wrong[0]}", hint=wrong[1])
-        source, other = np.divmod(np.arange(self.groups * (self.groups - 1)), max(1, self.groups - 1))
-        self.pair_source, self.pair_target = source, other + (other >= source)
+        self.router_of, self.per_group = self.nic // self.ports.nics_per_router, self.ports.routers_per_group
+        self.group_of = np.arange(int(self.router_of[-1]) + 1) // self.per_group
+        self.size = np.bincount(self.group_of)
+        self.routers, self.groups = len(self.group_of), len(self.size)
+        self.part = Part("router", self.routers, lambda i: f"group{i // self.per_group}/router{i % self.per_group}")
+        self.pair_source, self.pair_target = all_pairs(self.groups)
         cables = self.per_group * self.ports.global_links // max(1, self.groups - 1)
-        self.bundle_bytes_per_s = cables * self.rate
-
-    def pair(self, a: Array, b: Array) -> Array:
-        """The number of an ordered pair of groups."""
-        pair: Array = a * (self.groups - 1) + b - (b > a)
-        return pair
-
-    def router_name(self, i: int) -> str:
-        return f"group{i // self.per_group}/router{i % self.per_group}"
+        self.rate, self.bundle_bytes_per_s = cluster.rail_bytes_per_s, cables * cluster.rail_bytes_per_s
 
 
 def too_few_links(nics: int, ports: Dragonfly) -> tuple[str, str] | None:
@@ -65,6 +50,8 @@ def too_few_links(nics: int, ports: Dragonfly) -> tuple[str, str] | None:
 
 def fabric(cluster: Cluster) -> Switching:
     groups = _Groups(cluster)
+    if groups.routers == 1:
+        return Switching((groups.part,), groups.router_of)
     return _hashed(groups) if cluster.options.routing.hashed else _sprayed(groups)
 
 
@@ -72,28 +59,22 @@ def _sprayed(g: _Groups) -> Switching:
     """A hub in every group."""
     latency_s, router, hub = g.cluster.switch_latency_s, np.arange(g.routers), g.routers + np.arange(g.groups)
     rate = (g.size[g.group_of] - 1 + g.ports.global_links) * g.rate
-    up, across = 2 * g.routers, hub[g.pair_source]
-    runs = (
-        Links.between(router, hub[g.group_of], rate, latency_s / 2, "group up"),
-        Links.between(hub[g.group_of], router, rate, latency_s / 2, "group down"),
-        Links.between(across, hub[g.pair_target], g.bundle_bytes_per_s, latency_s, "global"),
-    )
+    across = Links.between(hub[g.pair_source], hub[g.pair_target], g.bundle_bytes_per_s, latency_s, "global")
+    runs = (*both_ways(router, hub[g.group_of], rate, latency_s / 2, "group"), across)
 
     def between(a: Array, b: Array, flow: Array) -> Array:
         from_group, to_group = g.group_of[a], g.group_of[b]
         far = from_group != to_group
-        return hops((a != b, a), (far, up + g.pair(from_group, to_group)), (a != b, g.routers + b))
+        return hops((a != b, a), (far, 2 * g.routers + pair_number(g.groups, from_group, to_group)), (a != b, g.routers + b))
 
-    routers = Part("router", g.routers, g.router_name)
-    if g.routers == 1:
-        return Switching((routers,), g.router_of, (), lambda a, b, flow: np.zeros((len(a), 0), dtype=np.int64))
-    kinds = (routers, Part("hub", g.groups, lambda i: f"group{i}/hub"))
-    return Switching(kinds, g.router_of, runs, between, ((g.router_of, g.nic),), ((g.routers + g.router_of, g.nic),))
+    parts = (g.part, Part("hub", g.groups, lambda i: f"group{i}/hub"))
+    return Switching(parts, g.router_of, runs, between, ((g.router_of, g.nic),), ((g.routers + g.router_of, g.nic),))
 
 
 def _hashed(g: _Groups) -> Switching:
     """Every cable a link, but for those that join the same two routers."""
-    local_source, local_target = _all_pairs(g.size)
+    local = [np.stack(all_pairs(size)) + group * g.per_group for group, size in enumerate(g.size.tolist())]
+    local_source, local_target = np.concatenate(local, axis=1)
     first_local = np.concatenate([[0], np.cumsum(g.size * (g.size - 1))])
     cables = np.minimum(g.size[g.pair_source], g.size[g.pair_target])
     cables = np.minimum(cables, max(1, round(g.bundle_bytes_per_s / g.rate)))
@@ -114,34 +95,19 @@ def _hashed(g: _Groups) -> Switching:
         Links.between(end(a, b, which), end(b, a, which), g.bundle_bytes_per_s / cables[pair], latency_s, "global"),
     )
 
-    def local(a: Array, b: Array) -> Array:
+    def within(a: Array, b: Array) -> Array:
         group = g.group_of[a]
-        x, y = a % g.per_group, b % g.per_group
-        link: Array = first_local[group] + x * (g.size[group] - 1) + y - (y > x)
+        link: Array = first_local[group] + pair_number(g.size[group], a % g.per_group, b % g.per_group)
         return link
 
     def between(a: Array, b: Array, flow: Array) -> Array:
         from_group, to_group = g.group_of[a], g.group_of[b]
         far = from_group != to_group
-        pair = np.where(far, g.pair(from_group, to_group), 0)
+        pair = np.where(far, pair_number(g.groups, from_group, to_group), 0)
         cable = flow % cables[pair] if len(cables) else flow
         out = np.where(far, end(from_group, to_group, cable), b)
         into = np.where(far, end(to_group, from_group, cable), b)
         crossed = len(local_source) + first_cable[pair] + cable
-        return hops((a != out, local(a, out)), (far, crossed), (into != b, local(into, b)))
+        return hops((a != out, within(a, out)), (far, crossed), (into != b, within(into, b)))
 
-    return Switching((Part("router", g.routers, g.router_name),), g.router_of, runs, between)
-
-
-def _all_pairs(sizes: Array) -> tuple[Array, Array]:
-    """Ordered pairs of different routers of each group, group by group."""
-    sources, targets, first = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], 0
-    for size in sizes.tolist():
-        source, other = np.divmod(np.arange(size * (size - 1)), max(1, size - 1))
-        sources.append(first + source)
-        targets.append(first + other + (other >= source))
-        first += size
-    return np.concatenate(sources), np.concatenate(targets)
-
-
-wire, route, relay = joined_by(fabric)
+    return Switching((g.part,), g.router_of, runs, between)

@@ -12,15 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UserError
-from ..cluster import Cluster
-from ..wiring import Array, Links, Part
-from ._assembly import Switching, hops, joined_by
+from ..cluster import Cluster, hops
+from ..wiring import Array, Part, Switching, both_ways
 
 OPTIONS = ("radix", "oversubscription", "routing")
-
-
-def fabric(cluster: Cluster) -> Switching:
-    return _Tree(cluster).fabric
 
 
 def smallest_radix(nics: int) -> int:
@@ -36,76 +31,43 @@ def too_few_ports(nics: int, radix: int) -> tuple[str, str] | None:
     return f"no fat tree of {nics} NICs has switches of {radix} ports", f"radix: {max(fewest, radix + radix % 2)}"
 
 
-class _Tree:
+def fabric(cluster: Cluster) -> Switching:
     """Edges are numbered through the pods, then aggregation switches through the pods, then cores."""
+    nic, hashed = np.arange(cluster.nodes * cluster.rails), cluster.options.routing.hashed
+    radix = cluster.options.radix or 1 << (smallest_radix(len(nic)) - 1).bit_length()
+    wrong = too_few_ports(len(nic), radix)
+    if wrong:
+        raise UserError(f"radix: {wrong[0]}", hint=wrong[1])
+    half = radix // 2
+    edge_of, pod_of_nic = nic // half, nic // half // half
+    edges, pods = int(edge_of[-1]) + 1, int(pod_of_nic[-1]) + 1
+    parts = [Part("edge", edges, lambda i: f"edge{i}")]
+    if edges == 1:
+        return Switching(tuple(parts), edge_of)
+    aggs, cores_per_agg = (max(1, round(half / cluster.oversubscription)), half) if hashed else (1, 1)
+    cores, pod_of = aggs * cores_per_agg, np.arange(edges) // half
+    parts.append(Part("agg", pods * aggs, lambda i: f"pod{i // aggs}/agg{i % aggs}" if hashed else f"pod{i}/agg"))
+    above, latency_s = half * cluster.rail_bytes_per_s / cluster.oversubscription, cluster.switch_latency_s
+    edge, agg = np.divmod(np.arange(edges * aggs), aggs)
+    runs = both_ways(edge, edges + pod_of[edge] * aggs + agg, above / aggs, latency_s, "edge-agg")
+    gathered, spread = [(edge_of, nic)], [(edges + edge_of, nic)]
+    if pods > 1:
+        parts.append(Part("core", cores, lambda i: f"core{i}" if hashed else "core"))
+        agg, core = np.arange(pods * cores) // cores_per_agg, np.tile(np.arange(cores), pods)
+        runs += both_ways(edges + agg, edges + pods * aggs + core, above * half / cores, latency_s, "agg-core")
+        gathered.append((2 * edges + pod_of_nic, nic))
+        spread.append((2 * edges + pods + pod_of_nic, nic))
 
-    def __init__(self, cluster: Cluster) -> None:
-        nics, fewest = cluster.nodes * cluster.rails, smallest_radix(cluster.nodes * cluster.rails)
-        radix = cluster.options.radix or 1 << (fewest - 1).bit_length()
-        wrong = too_few_ports(nics, radix)
-        if wrong:
-            raise UserError(f"radix: {wrong[0]}", hint=wrong[1])
-        hashed, half = cluster.options.routing.hashed, radix // 2
-        self.cluster, self.half, self.nic = cluster, half, np.arange(nics)
-        self.edges = -(-nics // half)
-        self.pods = -(-self.edges // half)
-        self.edge_of = self.nic // half
-        self.pod_of = np.arange(self.edges) // half
-        self.aggs = max(1, round(half / cluster.oversubscription)) if hashed else 1
-        self.cores_per_agg = half if hashed else 1
-        self.first_agg = self.edges
-        self.first_core = self.edges + self.pods * self.aggs
-        self.cores = self.aggs * self.cores_per_agg
-
-    @property
-    def fabric(self) -> Switching:
-        kinds = [Part("edge", self.edges, lambda i: f"edge{i}")]
-        if self.edges == 1:
-            return Switching(tuple(kinds), self.edge_of, (), self.between)
-        single = not self.cluster.options.routing.hashed
-        kinds.append(Part("agg", self.pods * self.aggs, lambda i: _agg_name(i, self.aggs, single)))
-        if self.pods > 1:
-            kinds.append(Part("core", self.cores, lambda i: "core" if single else f"core{i}"))
-        pod, edges, pods = self.pod_of[self.edge_of], self.edges, self.pods
-        gathered, spread = [(self.edge_of, self.nic)], [(edges + self.edge_of, self.nic)]
-        if pods > 1:
-            gathered.append((2 * edges + pod, self.nic))
-            spread.append((2 * edges + pods + pod, self.nic))
-        covers = (tuple(gathered), tuple(spread)) if single else ((), ())
-        return Switching(tuple(kinds), self.edge_of, tuple(self.runs()), self.between, *covers)
-
-    def runs(self) -> list[Links]:
-        cluster, latency_s = self.cluster, self.cluster.switch_latency_s
-        above = self.half * cluster.rail_bytes_per_s / cluster.oversubscription
-        edge, agg = np.repeat(np.arange(self.edges), self.aggs), np.tile(np.arange(self.aggs), self.edges)
-        over, rate = self.first_agg + self.pod_of[edge] * self.aggs + agg, above / self.aggs
-        runs = [
-            Links.between(edge, over, rate, latency_s, "edge-agg up"),
-            Links.between(over, edge, rate, latency_s, "edge-agg down"),
-        ]
-        if self.pods > 1:
-            which = np.repeat(np.arange(self.pods * self.aggs), self.cores_per_agg)
-            core = self.first_core + np.tile(np.arange(self.cores), self.pods)
-            rate = above * self.half / self.cores
-            runs.append(Links.between(self.first_agg + which, core, rate, latency_s, "agg-core up"))
-            runs.append(Links.between(core, self.first_agg + which, rate, latency_s, "agg-core down"))
-        return runs
-
-    def between(self, a: Array, b: Array, flow: Array) -> Array:
-        up = self.edges * self.aggs
-        over, pod_a, pod_b = flow % self.aggs, self.pod_of[a], self.pod_of[b]
-        core = over * self.cores_per_agg + flow // self.aggs % self.cores_per_agg
-        top, far = 2 * up, pod_a != pod_b
+    def between(a: Array, b: Array, flow: Array) -> Array:
+        agg, pod_a, pod_b = flow % aggs, pod_of[a], pod_of[b]
+        core = agg * cores_per_agg + flow // aggs % cores_per_agg
+        down, top, far = edges * aggs, 2 * edges * aggs, pod_a != pod_b
         return hops(
-            (a != b, a * self.aggs + over),
-            (far, top + pod_a * self.cores + core),
-            (far, top + (self.pods + pod_b) * self.cores + core),
-            (a != b, up + b * self.aggs + over),
+            (a != b, a * aggs + agg),
+            (far, top + pod_a * cores + core),
+            (far, top + (pods + pod_b) * cores + core),
+            (a != b, down + b * aggs + agg),
         )
 
-
-def _agg_name(i: int, per_pod: int, single: bool) -> str:
-    return f"pod{i}/agg" if single else f"pod{i // per_pod}/agg{i % per_pod}"
-
-
-wire, route, relay = joined_by(fabric)
+    covers = ((), ()) if hashed else (tuple(gathered), tuple(spread))
+    return Switching(tuple(parts), edge_of, runs, between, *covers)

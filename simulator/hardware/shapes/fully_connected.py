@@ -6,10 +6,11 @@ Four A100 or GH200 in a node are joined like this.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..cluster import Cluster
-from ..wiring import Inside
-from ._assembly import Switching, joined_by
-from ._direct import mesh
+from ..wiring import Inside, Switching
+from ._direct import mesh, too_meshed
 
 OPTIONS = ()
 
@@ -22,4 +23,5 @@ def fabric(cluster: Cluster) -> Switching:
     return mesh(cluster.nodes).as_fabric(cluster, "direct")
 
 
-wire, route, relay = joined_by(fabric)
+def too_many(points: int, dims: Sequence[int] | None) -> tuple[str, str] | None:
+    return too_meshed(points)

@@ -6,95 +6,59 @@ socket shares the link between the two. A NIC sits beside the first of the GPUs 
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
-from ..cluster import Cluster
-from ..wiring import Array, Inside, Links, Part
-from ._assembly import hops, joined_by, rail_of
+from ..cluster import Cluster, hops
+from ..wiring import Array, Inside, Links, Part, both_ways
 from ._direct import mesh
 
 OPTIONS = ()
 OPTIONS_INSIDE = ("box",)
 
 
-class _Tree:
-    """GPUs, hosts (the switches, or the sockets where there are no switches) and sockets, by number."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.box, self.gpus = cluster, cluster.options.box, cluster.gpus_per_node
-        per_switch = self.box.gpus_per_switch
-        self.switches = -(-self.gpus // per_switch) if per_switch else 0
-        self.sockets = min(self.box.sockets, self.switches or self.gpus)
-        self.hosts = self.switches or self.sockets
-        gpu = np.arange(self.gpus)
-        self.host = gpu // per_switch if per_switch else gpu * self.sockets // self.gpus
-        self.socket = np.arange(self.hosts) * self.sockets // self.hosts
-        self.paired = 2 * (self.gpus // 2) if self.box.bridge_bytes_per_s else 0
-        self.nics = cluster.rails if cluster.nodes > 1 else 0
-        rail = rail_of(cluster, gpu) if self.nics else gpu
-        self.nic_host = self.host[np.searchsorted(rail, np.arange(self.nics))]
-        self.rail = rail
-        self.across = mesh(self.sockets)
-
-    @cached_property
-    def parts(self) -> list[Part]:
-        switches = [Part("pcie", self.switches, lambda i: f"pcie{i}")] if self.switches else []
-        return [*switches, Part("cpu", self.sockets, lambda i: f"cpu{i}")]
-
-    @cached_property
-    def runs(self) -> list[Links]:
-        box, link, pcie = self.box, self.cluster.nvlink, self.cluster.pcie
-        gpu, switch, pair = np.arange(self.gpus), np.arange(self.switches), np.arange(self.paired)
-        at_host, at_cpu = self.gpus, self.gpus + self.switches
-        nic, nic_host = at_cpu + self.sockets + np.arange(self.nics), at_host + self.nic_host
-        lane, latency_s, between = link.bytes_per_s, pcie.latency_s, Links.between
-        socket = self.socket[: self.switches]
-        return [
-            between(gpu, at_host + self.host, lane, latency_s, "pcie up"),
-            between(at_host + self.host, gpu, lane, latency_s, "pcie down"),
-            between(at_host + switch, at_cpu + socket, lane, latency_s, "pcie switch up"),
-            between(at_cpu + socket, at_host + switch, lane, latency_s, "pcie switch down"),
-            between(
-                at_cpu + self.across.source, at_cpu + self.across.target, box.socket_bytes_per_s or lane, latency_s, "socket"
-            ),
-            between(pair, pair ^ 1, box.bridge_bytes_per_s or lane, link.latency_s, "nvlink bridge"),
-            between(nic_host, nic, pcie.bytes_per_s, latency_s, "nic pcie up"),
-            between(nic, nic_host, pcie.bytes_per_s, latency_s, "nic pcie down"),
-        ]
-
-    @cached_property
-    def first(self) -> list[int]:
-        return [0, *np.cumsum([len(run) for run in self.runs]).tolist()]
-
-    def climb(self, a: Array, b: Array, taken: Array) -> list[tuple[Array, Array]]:
-        """From host to host: up to the socket, across, and down."""
-        up, down, across = self.first[2], self.first[3], self.first[4]
-        other, far = taken & (a != b), self.across.between(self.socket[a], self.socket[b])[:, 0]
-        hop = np.full(len(a), bool(self.switches))
-        return [(other & hop, up + a), (other & (far >= 0), across + far), (other & hop, down + b)]
-
-    def between(self, a: Array, b: Array) -> Array:
-        bridged = (a < self.paired) & (a ^ 1 == b)
-        apart = (a != b) & ~bridged
-        middle = self.climb(self.host[a], self.host[b], apart)
-        return hops((bridged, self.first[5] + a), (apart, self.first[0] + a), *middle, (apart, self.first[1] + b))
-
-    def leave(self, gpu: Array) -> Array:
-        nic, always = self.rail[gpu], np.ones(len(gpu), dtype=bool)
-        middle = self.climb(self.host[gpu], self.nic_host[nic], always)
-        return hops((always, self.first[0] + gpu), *middle, (always, self.first[6] + nic))
-
-    def arrive(self, gpu: Array) -> Array:
-        nic, always = self.rail[gpu], np.ones(len(gpu), dtype=bool)
-        middle = self.climb(self.nic_host[nic], self.host[gpu], always)
-        return hops((always, self.first[7] + nic), *middle, (always, self.first[1] + gpu))
-
-
 def inside(cluster: Cluster) -> Inside:
-    tree = _Tree(cluster)
-    return Inside(tuple(tree.parts), tuple(tree.runs), tree.between, tree.leave, tree.arrive)
+    """Hosts are the PCIe switches, or the sockets where there are no switches."""
+    box, gpus, gpu = cluster.options.box, cluster.gpus_per_node, np.arange(cluster.gpus_per_node)
+    switches = -(-gpus // box.gpus_per_switch) if box.gpus_per_switch else 0
+    sockets = min(box.sockets, switches or gpus)
+    hosts, across = switches or sockets, mesh(sockets)
+    host = gpu // box.gpus_per_switch if box.gpus_per_switch else gpu * sockets // gpus
+    socket = np.arange(hosts) * sockets // hosts
+    pair = np.arange(2 * (gpus // 2) if box.bridge_bytes_per_s else 0)
+    nic_of = cluster.nic_of(gpu) if cluster.nodes > 1 else gpu[:0]
+    nic = np.unique(nic_of)
+    nic_host = host[np.searchsorted(nic_of, nic)]
 
+    lane, link, latency_s = cluster.nvlink.bytes_per_s, cluster.nvlink, cluster.pcie.latency_s
+    at_host, at_cpu, at_nic = gpus, gpus + switches, gpus + switches + sockets
+    between_cpus = at_cpu + across.source, at_cpu + across.target
+    switch = np.arange(switches)
+    runs = (
+        *both_ways(gpu, at_host + host, lane, latency_s, "pcie"),
+        *both_ways(at_host + switch, at_cpu + socket[:switches], lane, latency_s, "pcie switch"),
+        Links.between(*between_cpus, box.socket_bytes_per_s or lane, latency_s, "socket"),
+        Links.between(pair, pair ^ 1, box.bridge_bytes_per_s or lane, link.latency_s, "nvlink bridge"),
+        *both_ways(at_host + nic_host, at_nic + nic, cluster.pcie.bytes_per_s, latency_s, "nic pcie"),
+    )
+    first = np.cumsum([0, *(len(run.source) for run in runs[:-1])]).tolist()
+    up, down, switch_up, switch_down, first_across, bridge, nic_up, nic_down = first
 
-wire, route, relay = joined_by(None)
+    def climb(a: Array, b: Array, taken: Array) -> list[tuple[Array, Array]]:
+        """From host to host: up to the socket, across, and down."""
+        other, far = taken & (a != b), across.between(socket[a], socket[b])[:, 0]
+        hop = other & bool(switches)
+        return [(hop, switch_up + a), (other & (far >= 0), first_across + far), (hop, switch_down + b)]
+
+    def between(a: Array, b: Array) -> Array:
+        bridged = (a < len(pair)) & (a ^ 1 == b)
+        apart = (a != b) & ~bridged
+        return hops((bridged, bridge + a), (apart, up + a), *climb(host[a], host[b], apart), (apart, down + b))
+
+    cpus = Part("cpu", sockets, lambda i: f"cpu{i}")
+    parts = (Part("pcie", switches, lambda i: f"pcie{i}"), cpus) if switches else (cpus,)
+    if not len(nic):
+        return Inside(parts, runs, between)
+    always, beside = np.ones(gpus, dtype=bool), nic_host[nic_of]
+    leave = hops((always, up + gpu), *climb(host, beside, always), (always, nic_up + nic_of))
+    arrive = hops((always, nic_down + nic_of), *climb(beside, host, always), (always, down + gpu))
+    return Inside(parts, runs, between, (leave, arrive))

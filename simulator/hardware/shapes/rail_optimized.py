@@ -3,27 +3,48 @@
 GPUs of the same index talk over one leaf. Others first hand their data over NVLink to the GPU of their node that sits on
 the target's rail (NCCL calls this PXN), so that no flow ever changes rails in the fabric. Leaves of one rail in several
 pods are joined by the spine. Reference: NVIDIA DGX SuperPOD reference architecture, "rail-optimized, full fat-tree".
+
+Sprayed traffic goes evenly over all spines, so they are one vertex and only a leaf's uplinks together can bind. Hashed
+traffic takes one spine per flow: then each spine is a vertex, and two flows may meet on an uplink while others are free.
+All leaves are wired alike, those of a pod that is not full as well: what is plugged in below takes no uplink away.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..cluster import Cluster
-from ..wiring import Array
-from ._assembly import Switching, joined_by
-from ._clos import clos
+from ..wiring import Array, Part, Switching, both_ways
 
 OPTIONS = ("nodes_per_pod", "oversubscription", "routing", "spines")
 
 
 def fabric(cluster: Cluster) -> Switching:
     """A leaf for every rail of every pod."""
-    rails, in_pod = cluster.rails, cluster.rails * cluster.nodes_per_pod
-
-    def other_rail(out: Array, into: Array) -> Array:
-        other: Array = out % rails != into % rails
-        return other
-
-    return clos(cluster, cluster.pods * rails, lambda nic: nic // in_pod * rails + nic % rails, other_rail)
+    return clos(cluster, cluster.rails)
 
 
-wire, route, relay = joined_by(fabric)
+def clos(cluster: Cluster, rails: int) -> Switching:
+    """Two tiers: as many leaf switches in a pod as there are rails, and spines above them where there are several pods."""
+    nic, hashed = np.arange(cluster.nodes * cluster.rails), cluster.options.routing.hashed
+    pod, rail = nic // (cluster.rails * cluster.nodes_per_pod), nic % rails
+    leaf_of, leaves = pod * rails + rail, (int(pod[-1]) + 1) * rails
+    parts = [Part("leaf", leaves, lambda i: f"leaf{i}")]
+    if leaves == rails:
+        return Switching(tuple(parts), leaf_of, rail=rail)
+    plugged = int(np.bincount(leaf_of).max())
+    uplinks = cluster.options.spines or max(1, round(plugged / cluster.oversubscription))
+    spines = uplinks if hashed else 1
+    parts.append(Part("spine", spines, lambda i: f"spine{i}" if hashed else "spine"))
+    leaf, spine = np.divmod(np.arange(leaves * spines), spines)
+    rate = plugged * cluster.rail_bytes_per_s / cluster.oversubscription / spines
+    runs = both_ways(leaf, leaves + spine, rate, cluster.switch_latency_s, "leaf-spine")
+
+    def between(a: Array, b: Array, flow: Array) -> Array:
+        spine = flow % spines
+        up, down = a * spines + spine, leaves * spines + b * spines + spine
+        return np.where((a != b)[:, None], np.stack([up, down], axis=1), -1)
+
+    if spines > 1:
+        return Switching(tuple(parts), leaf_of, runs, between, rail=rail)
+    return Switching(tuple(parts), leaf_of, runs, between, ((leaf_of, nic),), ((leaves + leaf_of, nic),), rail)

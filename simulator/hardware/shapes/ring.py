@@ -6,10 +6,11 @@ links, and everything else shares them with what passes through.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..cluster import Cluster
-from ..wiring import Inside
-from ._assembly import Switching, joined_by
-from ._direct import grid
+from ..wiring import Inside, Switching
+from ._direct import grid, too_long
 
 OPTIONS = ()
 
@@ -22,4 +23,5 @@ def fabric(cluster: Cluster) -> Switching:
     return grid((cluster.nodes,)).as_fabric(cluster, "ring")
 
 
-wire, route, relay = joined_by(fabric)
+def too_many(points: int, dims: Sequence[int] | None) -> tuple[str, str] | None:
+    return too_long([points])

@@ -7,14 +7,14 @@ Reference: Adiga et al., "Blue Gene/L torus interconnection network", 2005.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Inside
-from ._assembly import Switching, joined_by
-from ._direct import grid, squarish
+from ..wiring import Array, Inside, Switching
+from ._direct import grid, squarish, too_long
 
 OPTIONS = ("dims",)
 OPTIONS_INSIDE = ("node_dims",)
@@ -44,4 +44,5 @@ def halves(cluster: Cluster) -> list[Array]:
     return [point // stride % side < side // 2 for stride, side in zip(strides, sides, strict=True) if side > 1]
 
 
-wire, route, relay = joined_by(fabric)
+def too_many(points: int, dims: Sequence[int] | None) -> tuple[str, str] | None:
+    return too_long(dims or squarish(points))

@@ -8,129 +8,90 @@ binds, and any two gateways are joined by one link of that bandwidth and latency
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
 from ...errors import UserError
 from ..cluster import Cluster
-from ..wiring import Array, Links, Part
-from ._assembly import Switching, joined_by
+from ..options import Wan
+from ..wiring import Array, Links, Part, Switching, both_ways
 from ._direct import mesh
 
 OPTIONS = ("wan",)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Site:
-    """A site's fabric, and what comes before it in the numbering of the whole."""
-
-    fabric: Switching
-    nodes: int
-    nics: int
-    first_nic: int
-    first_switch: int
-    first_link: int
-
-
-def _sites(cluster: Cluster) -> list[_Site]:
-    wan = cluster.options.wan
-    count = len(wan.shapes) if wan else 0
-    if wan is None or cluster.nodes < count:
-        raise UserError(
-            f"{cluster.nodes} nodes cannot be divided among {count} sites"
-            if wan
-            else f"{cluster.name} does not say what its sites are",
-            hint=f"nodes: {count}" if wan else 'wan: {sites: 2, bandwidth: "400 Gbit/s", latency: "20 ms"}',
-        )
-    sites: list[_Site] = []
-    nic = switch = link = 0
-    for i, (name, shape) in enumerate(zip(wan.shape_names, wan.shapes, strict=True)):
-        nodes = (cluster.nodes + count - 1 - i) // count
-        options = replace(cluster.options, wan=None, dims=())
-        fabric: Switching = shape.fabric(replace(cluster, nodes=nodes, shape_name=name, shape=shape, options=options))
-        sites.append(_Site(fabric, nodes, len(fabric.port), nic, switch, link))
-        nic += len(fabric.port)
-        switch += sum(part.count for part in fabric.switches)
-        link += sum(map(len, fabric.runs))
-    return sites
-
-
 def fabric(cluster: Cluster) -> Switching:
-    return _Joined(cluster, _sites(cluster)).fabric
-
-
-class _Joined:
     """The sites' switches one after the other, then the gateways."""
+    wan = _wan(cluster)
+    sites, across = _sites(cluster, wan), mesh(len(wan.shapes))
+    first_nic = [*accumulate((len(site.port) for site in sites), initial=0)]
+    first_switch = [*accumulate((sum(part.count for part in site.switches) for site in sites), initial=0)]
+    first_link = [*accumulate((sum(len(run.source) for run in site.runs) for site in sites), initial=0)]
+    begins = list(zip(sites, first_nic, first_switch, first_link, strict=False))
+    nic, site_of = np.arange(first_nic[-1]), np.repeat(np.arange(len(sites)), np.diff(first_nic))
+    port = np.concatenate([switch + site.port for site, _, switch, _ in begins])
+    borders, first, nics = np.unique(port, return_index=True, return_counts=True)
+    site_of_border, border_of = site_of[first], np.searchsorted(borders, port)
+    gateway, up, down = first_switch[-1], first_link[-1], first_link[-1] + len(borders)
 
-    def __init__(self, cluster: Cluster, sites: list[_Site]) -> None:
-        self.cluster, self.sites = cluster, sites
-        last = sites[-1]
-        self.first_gateway = last.first_switch + sum(part.count for part in last.fabric.switches)
-        self.first_up = last.first_link + sum(map(len, last.fabric.runs))
-        self.port = np.concatenate([site.first_switch + site.fabric.port for site in sites])
-        self.site_of = np.repeat(np.arange(len(sites)), [site.nics for site in sites])
-        self.borders, first, nics = np.unique(self.port, return_index=True, return_counts=True)
-        self.border_rate, self.site_of_border = nics * cluster.rail_bytes_per_s, self.site_of[first]
-        self.across = mesh(len(sites))
-
-    @property
-    def fabric(self) -> Switching:
-        parts = [
-            Part(part.kind, part.count, _at_site(i, part)) for i, site in enumerate(self.sites) for part in site.fabric.switches
-        ]
-        parts.append(Part("gateway", len(self.sites), lambda i: f"site{i}/gateway"))
-        gathered = [(s.first_link + link, s.first_nic + nic) for s in self.sites for link, nic in s.fabric.gathered]
-        spread = [(s.first_link + link, s.first_nic + nic) for s in self.sites for link, nic in s.fabric.spread]
-        border = np.searchsorted(self.borders, self.port)
-        nic = np.arange(len(self.port))
-        gathered.append((self.first_up + border, nic))
-        spread.append((self.first_up + len(self.borders) + border, nic))
-        return Switching(tuple(parts), self.port, tuple(self._runs()), self.between, tuple(gathered), tuple(spread), self.relays)
-
-    def _runs(self) -> list[Links]:
-        wan, latency_s, gateway = self.cluster.options.wan, self.cluster.switch_latency_s, self.first_gateway
-        runs = [
-            Links.between(s.first_switch + r.source, s.first_switch + r.target, r.capacity_bytes_per_s, r.latency_s, r.name)
-            for s in self.sites
-            for r in s.fabric.runs
-        ]
-        up = gateway + self.site_of_border
-        runs.append(Links.between(self.borders, up, self.border_rate, latency_s, "gateway up"))
-        runs.append(Links.between(up, self.borders, self.border_rate, latency_s, "gateway down"))
-        if wan:
-            source, target = gateway + self.across.source, gateway + self.across.target
-            runs.append(Links.between(source, target, wan.link.bytes_per_s, wan.link.latency_s, "wan"))
-        return runs
-
-    def between(self, a: Array, b: Array, flow: Array) -> Array:
-        border_a, border_b = np.searchsorted(self.borders, a), np.searchsorted(self.borders, b)
-        site_a, site_b = self.site_of_border[border_a], self.site_of_border[border_b]
-        n, far = len(self.borders), site_a != site_b
-        over = self.across.between(site_a, site_b)[:, 0]
-        crossing = [self.first_up + border_a, self.first_up + 2 * n + over, self.first_up + n + border_b]
-        columns = [np.where(far[:, None], np.stack(crossing, axis=1), -1)]
-        for i, site in enumerate(self.sites):
+    def between(a: Array, b: Array, flow: Array) -> Array:
+        border_a, border_b = np.searchsorted(borders, a), np.searchsorted(borders, b)
+        site_a, site_b = site_of_border[border_a], site_of_border[border_b]
+        far = site_a != site_b
+        over = down + len(borders) + across.between(site_a, site_b)[:, 0]
+        columns = [np.where(far[:, None], np.stack([up + border_a, over, down + border_b], axis=1), -1)]
+        for i, (site, _, switch, link) in enumerate(begins):
             here = np.flatnonzero((site_a == i) & ~far)
-            way = site.fabric.between(a[here] - site.first_switch, b[here] - site.first_switch, flow[here])
-            column = np.full((len(a), way.shape[1]), -1, dtype=np.int64)
-            column[here] = np.where(way < 0, -1, way + site.first_link)
-            columns.append(column)
+            if site.between:
+                route = site.between(a[here] - switch, b[here] - switch, flow[here])
+                column = np.full((len(a), route.shape[1]), -1, dtype=np.int64)
+                column[here] = np.where(route < 0, -1, route + link)
+                columns.append(column)
         return np.concatenate(columns, axis=1)
 
-    def relays(self, out: Array, into: Array) -> Array:
-        """Inside a site as its shape does it; there is nothing to be gained on the way to another."""
-        relayed, site = np.zeros(len(out), dtype=bool), self.site_of[out]
-        near = site == self.site_of[into]
-        for i, at in enumerate(self.sites):
-            if at.fabric.relays:
-                here = np.flatnonzero(near & (site == i))
-                relayed[here] = at.fabric.relays(out[here] - at.first_nic, into[here] - at.first_nic)
-        return relayed
+    runs = [
+        Links.between(switch + run.source, switch + run.target, run.capacity_bytes_per_s, run.latency_s, run.name)
+        for site, _, switch, _ in begins
+        for run in site.runs
+    ]
+    runs += both_ways(borders, gateway + site_of_border, nics * cluster.rail_bytes_per_s, cluster.switch_latency_s, "gateway")
+    runs.append(Links.between(gateway + across.source, gateway + across.target, wan.link.bytes_per_s, wan.link.latency_s, "wan"))
+    parts = [Part(part.kind, part.count, _at_site(i, part)) for i, site in enumerate(sites) for part in site.switches]
+    gathered = [(link + at, nic + from_nic) for site, nic, _, link in begins for at, from_nic in site.gathered]
+    spread = [(link + at, nic + to_nic) for site, nic, _, link in begins for at, to_nic in site.spread]
+    return Switching(
+        (*parts, Part("gateway", len(sites), lambda i: f"site{i}/gateway")),
+        port,
+        tuple(runs),
+        between,
+        (*gathered, (up + border_of, nic)),
+        (*spread, (down + border_of, nic)),
+        np.concatenate([np.zeros_like(site.port) if site.rail is None else site.rail for site in sites]),
+        site_of,
+    )
+
+
+def _wan(cluster: Cluster) -> Wan:
+    wan = cluster.options.wan
+    if wan is None:
+        hint = 'wan: {sites: 2, bandwidth: "400 Gbit/s", latency: "20 ms"}'
+        raise UserError(f"{cluster.name} does not say what its sites are", hint=hint)
+    if cluster.nodes < len(wan.shapes):
+        message = f"{cluster.nodes} nodes cannot be divided among {len(wan.shapes)} sites"
+        raise UserError(message, hint=f"nodes: {len(wan.shapes)}")
+    return wan
+
+
+def _sites(cluster: Cluster, wan: Wan) -> list[Switching]:
+    """The fabric of every site, for its part of the nodes."""
+    sites, count, options = [], len(wan.shapes), replace(cluster.options, wan=None, dims=())
+    for i, (name, shape) in enumerate(zip(wan.shape_names, wan.shapes, strict=True)):
+        nodes = (cluster.nodes + count - 1 - i) // count
+        sites.append(shape.fabric(replace(cluster, nodes=nodes, shape_name=name, shape=shape, options=options)))
+    return sites
 
 
 def _at_site(i: int, part: Part) -> Callable[[int], str]:
     return lambda j: f"site{i}/{part.name(j)}"
-
-
-wire, route, relay = joined_by(fabric)
