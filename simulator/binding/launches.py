@@ -25,7 +25,7 @@ import numpy as np
 from ..engine.skeleton import Skeleton, Tariff, Template
 from ..engine.task import SPEED_BITS, Array, Csr
 from ..program.labels import Labels
-from ..program.op import COMPUTE, HOST, Collective, Transfer
+from ..program.program import COMPUTE, HOST, Collective, Transfer
 from .collective_policy import BARRIER
 
 GRAPHED = ("F", "B", "I", "W", "optimizer")

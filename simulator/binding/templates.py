@@ -5,7 +5,7 @@ Bodies are compiled once and their columns copied for every call; only what pass
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +15,7 @@ from ..engine.task import Array, Csr, offsets
 from ..errors import InvariantBroken
 from ..kernels import KernelCost
 from ..program.labels import Labels
-from ..program.op import COMPUTE, AnyOp, Collective, Compute, Transfer
-from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Role, Step
+from ..program.program import COMPUTE, END, LAST, PARAMETERS, AnyOp, Body, Collective, Compute, Key, Program, Role, Step, Transfer
 
 TRANSFER = "sendrecv"
 """The kind of what moves between two ranks, a send to one and a receive to the other."""
@@ -81,7 +80,7 @@ class Writer:
         self.axes = tuple(axes)
 
     def written(self) -> Written:
-        slot_names = tuple(self.program.communicators_of(role) for role in range(len(self.program.orders)))
+        slot_names = tuple(map(self._used, self.program.orders))
         pairs = [self._role(*of) for of in zip(self.program.roles, self.program.orders, slot_names, strict=True)]
         return Written(tuple(t for t, _ in pairs), tuple(labels for _, labels in pairs), slot_names, self.charges)
 
@@ -110,6 +109,12 @@ class Writer:
             np.array(after, dtype=np.int64).reshape(-1, 2),
             named,
         )
+
+    def _used(self, order: Sequence[Step]) -> tuple[str, ...]:
+        """The communicators of some steps, in the order of the program's table."""
+        columns = [self.compiled[name].communicator for name in dict.fromkeys(step.body for step in order)]
+        used = set(np.concatenate([[-1], *columns]).tolist())
+        return tuple(name for name, number in self.numbers.items() if number in used)
 
     def _role(self, role: Role, steps: tuple[Step, ...], slot_names: tuple[str, ...]) -> tuple[Template, Labels]:
         bodies = [self.compiled[step.body] for step in steps]

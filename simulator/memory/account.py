@@ -24,8 +24,7 @@ import numpy as np
 
 from ..engine.timeline import Timeline
 from ..program.labels import Array, Labels
-from ..program.op import Collective, Compute, Transfer
-from ..program.program import Body, Program
+from ..program.program import Body, Collective, Compute, Program, Transfer
 from ..program.slot import KINDS, Layout, slots_of
 from ..units import KIB, MIB
 from ..workload.framework import MemoryOverhead

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .op import HOST, AnyOp, Collective, Compute, Transfer, Wait
-from .program import Stage, Step
+from .program import HOST, AnyOp, Collective, Compute, Stage, Step, Transfer, Wait
 
 Array = NDArray[Any]
 

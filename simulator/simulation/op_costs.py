@@ -14,7 +14,7 @@ from ..binding.collective_policy import BARRIER
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
 from ..kernels import Kernel
-from ..program.op import Collective, Compute, Transfer
+from ..program.program import Collective, Compute, Transfer
 from ..units import show_bytes, show_s
 from .result import Result
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...program.op import COMPUTE, Wait
-from ...program.program import ACTIVATION, END, GRADIENT, Body, Key, Program, Step
+from ...program.program import ACTIVATION, COMPUTE, END, GRADIENT, Body, Key, Program, Step, Wait
 from ...program.slot import FORWARD, Exchange, Layout, Slot
 from .pipeline import RECEIVE, SEND
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import InvariantBroken
 from ...kernels import Part, Rowwise, Split
-from ...program.op import COMPUTE, AnyOp, Collective, Compute, Purpose
-from ...program.program import END, LAST, Body, Communicator, Key, Program, Step
-from ..build import op_name
+from ...program.program import COMPUTE, END, LAST, AnyOp, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step
 
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
@@ -119,7 +117,7 @@ def bucket_of(op: AnyOp) -> Bucket:
 def collective_name(bucket: Bucket, moved: str) -> str:
     """The name of the collective that moves the gradients or the parameters of a bucket."""
     layer, what = bucket
-    return op_name(layer, moved if layer >= 0 else f"{what} {moved}")
+    return f"{layer}.{moved}" if layer >= 0 else f"{what} {moved}"
 
 
 def _final(steps: tuple[Step, ...]) -> dict[int, int]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...program.op import Transfer
-from ...program.program import ACTIVATION, END, GRADIENT, Body, Communicator, Key, Program, Step
+from ...program.program import ACTIVATION, END, GRADIENT, Body, Communicator, Key, Program, Step, Transfer
 
 SEND, RECEIVE = "send", "receive"
 """Phases of the two ends of a transfer."""

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
-from ...program.op import AnyOp, Collective, Compute, Purpose
-from ...program.program import Body, Program, first_forward
+from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose, first_forward
 from ...workload.framework import LowPrecision
 from ..kernels_of_framework import ACTIVATIONS, GATED, NORMS
 
@@ -52,8 +51,7 @@ class Quantisation:
 
 def quantise(program: Program, formats: Quantisation) -> Program:
     """Linear layers in the narrow format, and casts before them; cached weights are cast after the optimizer."""
-    bodies = {name: Body(tuple(_Caster(body, formats).rewritten())) for name, body in program.bodies.items()}
-    return replace(program, bodies=bodies)
+    return program.with_bodies(lambda body: Body(tuple(_Caster(body, formats).rewritten())))
 
 
 def cast_weights(program: Program, formats: Quantisation) -> Program:
@@ -73,7 +71,7 @@ def cast_weights(program: Program, formats: Quantisation) -> Program:
 
 def weights_cast_before(program: Program) -> Program:
     """The same program with every forward pass as those that find their weights cast."""
-    return program.with_bodies(lambda op: () if op.purpose is Purpose.CAST_CACHED_WEIGHTS else (op,))
+    return program.with_bodies(lambda body: Body(tuple(op for op in body.ops if op.purpose is not Purpose.CAST_CACHED_WEIGHTS)))
 
 
 def _gemm(op: Compute) -> Gemm:
