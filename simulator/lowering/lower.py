@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..errors import UserError
 from ..kernels import Part
-from ..plan.plan import Plan, shards_optimizer
+from ..plan.plan import Plan
 from ..program.program import ACTIVATION, COMPUTE, END, GRADIENT, LAST, LOSS, Body, Compute, Key, Program, Stage, Step
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Layout, Pair, Slot, slots_of
 from ..workload.blocks.dense import BlockOp
@@ -40,7 +40,7 @@ VOCABULARY_MULTIPLE = 128
 
 def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None = 1) -> Program:
     """What every pipeline rank does in `steps` training steps, or (None) from one gradient norm to the next, free of hardware."""
-    overlap, sequence, sharded = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, shards_optimizer(plan)
+    overlap, sequence, sharded = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.shards_optimizer
     shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
     narrow = Quantisation(job.dtype, framework.low_precision, element_bytes, shares) if job.narrow else None
     model = _as_divided(model, plan.tp)

@@ -12,6 +12,9 @@ from ..units import show_count
 from .architecture import Architecture
 from .blocks import dense
 
+ONE_TOKEN = {"batch": 1, "seq": 1, "element_bytes": 1}
+"""Arguments of a block whose operators are counted by their parameters only."""
+
 
 @documented
 @dataclass(frozen=True)
@@ -29,22 +32,23 @@ class Model(Architecture):
 
     @cached_property
     def layer_parameters(self) -> int:
-        return sum(int(op.parameters) for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
+        return sum(int(op.parameters) for op in self.block.layer(self, **ONE_TOKEN))
 
     @cached_property
-    def head_parameters(self) -> int:
-        """Final norm and the output projection, counted once more only if it is not tied to the embedding."""
-        norm = self.hidden * (2 if self.norm == "layernorm" else 1)
-        return norm + (0 if self.tied_embeddings else self.vocab * self.hidden)
+    def embedding_parameters(self) -> int:
+        """Token embedding, and the position embedding where positions are learned."""
+        return sum(int(op.parameters) for op in self.block.embedding(self, **ONE_TOKEN))
 
     @cached_property
     def parameters(self) -> int:
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+        """Parameters of all layers and both ends; an output projection that is tied to the embedding counts once."""
+        head = self.block.head(self, **ONE_TOKEN, owns_table=not self.tied_embeddings)
+        return self.layers * self.layer_parameters + self.embedding_parameters + sum(int(op.parameters) for op in head)
 
     @cached_property
     def matmul_parameters(self) -> int:
         """Parameters that multiply activations, with the output projection: the N of 6N flop per token."""
-        linear = sum(int(op.matmul_parameters) for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
+        linear = sum(int(op.matmul_parameters) for op in self.block.layer(self, **ONE_TOKEN))
         return self.layers * linear + self.vocab * self.hidden
 
     def train_flop_per_token(self, seq: int, *, causal: bool) -> int:
