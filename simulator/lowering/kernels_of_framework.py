@@ -159,14 +159,11 @@ def _pieces(op: BlockOp, framework: Framework) -> list[BlockOp]:
     kernel, kind = op.forward, _kind(op)
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
         return _attention(op, kernel, framework)
+    apart = PIECES.get(kind)
     if kind.endswith(GATED):
         gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
-        flag, forward, backward = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
-    elif kind in PIECES:
-        flag, forward, backward = PIECES[kind]
-    else:
-        return [op]
-    return [op] if getattr(framework.fusion, flag) else _split(op, forward, backward)
+        apart = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
+    return [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
 
 
 def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> list[BlockOp]:
