@@ -71,7 +71,6 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
         if p.rank is not None and not 0 <= p.rank < cluster.gpus:
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
     role = roles_of_ranks(program.roles, mesh)
-    members = {name: mesh.groups(c.axes, c.pipeline) for name, c in program.communicators.items()}
     gpus = np.arange(len(role)) if gpus is None else gpus
     written = Templates(program, site.cost)
     profiles: list[Profile] = []
@@ -80,11 +79,11 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
     of_links = by_target(site.perturbations, "link")
     link_profile = profiles_of(capacity, of_links, profiles)
     degraded = Degraded(of_links, profiles)
-    families = {
-        name: Family(ranks, gpus[ranks], written.calls[name], cluster=cluster, policy=policy, degraded=degraded)
-        for name, ranks in members.items()
-    }
-    first = offsets(np.array([len(ranks) for ranks in members.values()]))
+    families: dict[str, Family] = {}
+    for name, c in program.communicators.items():
+        ranks, calls = mesh.groups(c.axes, c.pipeline), written.calls[name]
+        families[name] = Family(ranks, gpus[ranks], calls, cluster=cluster, policy=policy, degraded=degraded)
+    first = offsets(np.array([len(family.members) for family in families.values()]))
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
     kind, tariff = tariff_of([*families.values()], len(written.charges))
     footprints, weight = footprints_of([*families.values()], first, patterns, cluster.wiring.links)
@@ -106,10 +105,12 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
 
 def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
     """Every rank's role: the first that it fits."""
-    found = np.full(mesh.ranks, -1)
+    pipeline = mesh.coordinate("pp")
+    found = np.full(len(pipeline), -1)
     for number, role in enumerate(roles):
-        wanted = {"pp": (role.pipeline,), **role.coordinates}
-        here = np.all([np.isin(mesh.coordinate(axis), of) for axis, of in wanted.items()], axis=0) & (found < 0)
+        here = (pipeline == role.pipeline) & (found < 0)
+        for axis, coordinates in role.coordinates.items():
+            here &= np.isin(mesh.coordinate(axis), coordinates)
         found[here] = number
     if (found < 0).any():
         raise InvariantBroken(f"rank {int(np.argmin(found))} has no role in the program")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..errors import InvariantBroken
 from ..kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
-from ..program.program import AnyOp, Compute, Program, Purpose
+from ..program.program import AnyOp, Body, Compute, Program, Purpose
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import UNFUSED, Framework, Fusion
 
@@ -226,11 +226,12 @@ def accumulate(program: Program, *, element_bytes: int, gradient_bytes: int) -> 
     """Every weight gradient read in the job's format and added, by a kernel of its own, to one in the gradients' format."""
     moved = element_bytes + 2 * gradient_bytes
 
-    def change(op: AnyOp) -> Iterator[AnyOp]:
-        yield op
-        if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT and isinstance(op.kernel, Gemm):
-            kernel = Rowwise("add", op.kernel.m, op.kernel.n, gradient_bytes, moved)
-            after = (op.name,) if op.detached else None
-            yield replace(op, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=kernel, after=after)
+    def added(body: Body) -> Iterator[AnyOp]:
+        for op in body.ops:
+            yield op
+            if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT and isinstance(op.kernel, Gemm):
+                kernel = Rowwise("add", op.kernel.m, op.kernel.n, gradient_bytes, moved)
+                after = (op.name,) if op.detached else None
+                yield replace(op, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=kernel, after=after)
 
-    return program.with_bodies(lambda body: body.mapped(change))
+    return program.with_bodies(added)

@@ -1,6 +1,10 @@
 """From model, plan, job and schedule to a program: `build`, then one pass after another.
 
 What is built is the pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order.
+Training steps in a row are several from a standing start, or the one that every step of a long run is like. Where every rank
+waits for the gradient norm, nothing is under way when that ends: all ranks begin anew together. So a step of a long run is what
+happens from one norm to the next: the optimizer and the gathers of parameters of one training step, then the passes and
+reductions of the next. That much is simulated, and nothing else (decision 010).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from dataclasses import replace
 from ..errors import UserError
 from ..kernels import Part
 from ..plan.plan import Plan
-from ..program.program import ACTIVATION, COMPUTE, END, GRADIENT, LAST, LOSS, Body, Compute, Key, Program, Stage, Step
+from ..program.program import ACTIVATION, COMPUTE, END, GRADIENT, LAST, LOSS, PARAMETERS, Body, Compute, Key, Program, Stage, Step
 from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Layout, Pair, Slot, slots_of
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework
@@ -19,11 +23,10 @@ from ..workload.job import Job
 from ..workload.model import Model
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.blocking import blocking
-from .passes.data_parallel import DataParallel, data_parallel
+from .passes.data_parallel import NORM, DataParallel, data_parallel
 from .passes.pipeline import pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.release import release_activations
-from .passes.repeat import between_norms, repeat
 from .passes.tensor_parallel import tensor_parallel
 from .passes.zero1 import zero1
 
@@ -137,12 +140,12 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
     if kernel is None:
         return
     name = f"{layer}.{op.name}" if layer >= 0 else op.name
-    compute = Compute(name=name, streams=(COMPUTE,), layer=layer, part=part, kernel=kernel, split=op.split)
+    compute = Compute(name=name, operator=name, streams=(COMPUTE,), layer=layer, part=part, kernel=kernel, split=op.split)
     if part is Part.FORWARD:
         yield replace(compute, parameters=op.parameters, whole_parameters=op.whole_parameters, held_bytes=op.saved_bytes)
     else:
         suffix, adds_gradient = ("dgrad", op.fused_weight_gradient) if part is Part.INPUT_GRADIENT else ("wgrad", True)
-        yield replace(compute, name=f"{name}.{suffix}", twin=name, adds_gradient=adds_gradient)
+        yield replace(compute, name=f"{name}.{suffix}", adds_gradient=adds_gradient)
 
 
 def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
@@ -158,3 +161,29 @@ def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
         after = ((LOSS if last else GRADIENT, stage, microbatch),)
         outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if number else ()
     return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), pair=pair)
+
+
+def repeat(program: Program, steps: int) -> Program:
+    """The program run `steps` times from a standing start. The first finds its parameters gathered."""
+    orders = tuple(tuple(_step_of(iteration, step) for iteration in range(steps) for step in order) for order in program.orders)
+    return replace(program, orders=orders)
+
+
+def between_norms(program: Program) -> Program:
+    """One step of a long run: what follows the norm in one training step, and what leads to the norm of the next."""
+    return replace(program, orders=tuple(_turned(order) for order in program.orders))
+
+
+def _step_of(iteration: int, step: Step) -> Step:
+    if iteration:
+        return replace(step, iteration=iteration)
+    after = tuple(key for key in step.after if key[0] != PARAMETERS)
+    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS))
+
+
+def _turned(order: tuple[Step, ...]) -> tuple[Step, ...]:
+    """A rank's steps from behind the norm to the norm; what waited for the norm waits for nothing."""
+    at = next(i for i, step in enumerate(order) if step.phase == NORM)
+    passed = {key for _, key in order[at].outputs}
+    begins = (replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :])
+    return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))

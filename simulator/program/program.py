@@ -6,7 +6,7 @@ of a hundred thousand operations is a dozen bodies and a few thousand steps.
 
 Operations name streams, communicators and each other, never ranks or hardware. Order in a body means data flow: an op waits for
 the op before it, unless it says what it waits for (`after`). A `detached` op stands beside that chain: later ops do not wait for
-it unless they name it. Passes find each other's ops by fields: the forward op that an op belongs to (`twin`), its part of a
+it unless they name it. Passes find each other's ops by fields: the operator that an op belongs to (`operator`), its part of a
 training step and its purpose. Names are for people and for references; no pass reads what one says.
 """
 
@@ -60,17 +60,12 @@ class Op:
     """None for an operator of the model itself, and for what moves between stages."""
     part: Part = Part.FORWARD
     """The part of a training step that it belongs to; of what stands beside an operator, that of the operator."""
-    twin: str = ""
-    """The name of the forward op that it belongs to: a backward op, or what stands beside an operator; "" for a forward op."""
+    operator: str = ""
+    """The name of the forward op of the operator that it belongs to, its own if it is that; "" for what belongs to none."""
     held_bytes: int = 0
     """Memory that is taken when it starts."""
     freed_bytes: int = 0
     """Memory that is given back when it has ended."""
-
-    @property
-    def operator(self) -> str:
-        """The name of the forward op of the operator that it belongs to."""
-        return self.twin or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +129,6 @@ class Body:
     """A sequence of operations."""
 
     ops: tuple[AnyOp, ...]
-
-    def mapped(self, change: Callable[[AnyOp], Iterable[AnyOp]]) -> Body:
-        """Each op replaced by what `change` makes of it."""
-        return Body(tuple(new for op in self.ops for new in change(op)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +221,9 @@ class Program:
         """The steps of every role of a pipeline coordinate."""
         return tuple(order for role, order in zip(self.roles, self.orders, strict=True) if role.pipeline == pipeline)
 
-    def holders(self, stage: int) -> tuple[int, ...]:
-        """The pipeline ranks that hold the same slice of the model as an instance of a stage, itself included."""
-        return tuple(sorted(s.rank for s in self.stages if s.number == self.stages[stage].number))
-
-    def with_bodies(self, change: Callable[[Body], Body]) -> Program:
-        """Every body replaced by what `change` makes of it."""
-        return replace(self, bodies={name: change(body) for name, body in self.bodies.items()})
+    def with_bodies(self, change: Callable[[Body], Iterable[AnyOp]]) -> Program:
+        """Every body with the operations that `change` makes of it."""
+        return replace(self, bodies={name: Body(tuple(change(body))) for name, body in self.bodies.items()})
 
     def with_communicators(self, *new: Communicator) -> Program:
         return replace(self, communicators={**self.communicators, **{c.name: c for c in new}})

@@ -31,7 +31,7 @@ def memory_of(scenario: Scenario, layout: Layout) -> tuple[RankMemory, ...]:
 
 def terms_of(scenario: Scenario, program: Program) -> Terms:
     """What the memory of a scenario depends on besides its program."""
-    replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
+    replicas = feasible.data_parallel_degree(scenario) * sum(stage.number == 0 for stage in program.stages)
     return Terms(
         element_bytes=scenario.job.element_bytes,
         gradient_bytes=scenario.framework.gradient_bytes,

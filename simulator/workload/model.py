@@ -12,9 +12,6 @@ from ..units import show_count
 from .architecture import Architecture
 from .blocks import dense
 
-ONE_TOKEN = {"batch": 1, "seq": 1, "element_bytes": 1}
-"""Arguments of a block whose operators are counted by their parameters only."""
-
 
 @documented
 @dataclass(frozen=True)
@@ -31,25 +28,25 @@ class Model(Architecture):
         return dense
 
     @cached_property
-    def layer_parameters(self) -> int:
-        return sum(int(op.parameters) for op in self.block.layer(self, **ONE_TOKEN))
+    def operators(self) -> tuple[tuple[int, dense.BlockOp], ...]:
+        """How often the model has each operator, and the operator on one token; a tied table belongs to the embedding."""
+        one_token = {"batch": 1, "seq": 1, "element_bytes": 1}
+        head = self.block.head(self, **one_token, owns_table=not self.tied_embeddings)
+        ends = [(1, op) for op in (*self.block.embedding(self, **one_token), *head)]
+        return (*ends, *((self.layers, op) for op in self.block.layer(self, **one_token)))
 
     @cached_property
-    def embedding_parameters(self) -> int:
-        """Token embedding, and the position embedding where positions are learned."""
-        return sum(int(op.parameters) for op in self.block.embedding(self, **ONE_TOKEN))
+    def layer_parameters(self) -> int:
+        return sum(int(op.parameters) for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
 
     @cached_property
     def parameters(self) -> int:
-        """Parameters of all layers and both ends; an output projection that is tied to the embedding counts once."""
-        head = self.block.head(self, **ONE_TOKEN, owns_table=not self.tied_embeddings)
-        return self.layers * self.layer_parameters + self.embedding_parameters + sum(int(op.parameters) for op in head)
+        return sum(times * op.parameters for times, op in self.operators)
 
     @cached_property
     def matmul_parameters(self) -> int:
         """Parameters that multiply activations, with the output projection: the N of 6N flop per token."""
-        linear = sum(int(op.matmul_parameters) for op in self.block.layer(self, **ONE_TOKEN))
-        return self.layers * linear + self.vocab * self.hidden
+        return sum(times * op.matmul_parameters for times, op in self.operators)
 
     def train_flop_per_token(self, seq: int, *, causal: bool) -> int:
         """Forward and backward flop of one token, nothing recomputed: 6N + 12Lhs, or half the attention if `causal`."""

@@ -34,7 +34,7 @@ class Renaming:
 
     def op(self, op: AnyOp) -> AnyOp:
         after = None if op.after is None else tuple(map(self, op.after))
-        return replace(op, name=self(op.name), twin=self(op.twin), after=after)
+        return replace(op, name=self(op.name), operator=self(op.operator), after=after)
 
     def step(self, step: Step) -> Step:
         outputs, waits = (tuple((self(name), key) for name, key in pairs) for pairs in (step.outputs, step.waits))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.engine.timeline import Timeline
-from simulator.lowering.passes.repeat import NORM
+from simulator.lowering.passes.data_parallel import NORM
 from simulator.metrics.idle import BUSY
 from simulator.program.labels import Labels
 from simulator.program.program import COMPUTE

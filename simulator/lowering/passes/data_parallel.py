@@ -19,8 +19,8 @@ from ...program.program import COMPUTE, END, LAST, AnyOp, Body, Collective, Comm
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
-OPTIMIZER = "optimizer"
-"""The phase of the step in which parameters are updated."""
+NORM, OPTIMIZER = "norm", "optimizer"
+"""The phases of the steps in which a rank waits for the gradient norm, and updates its parameters."""
 
 FP32_BYTES = 4
 ADAM_BYTES = 26
@@ -83,14 +83,15 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
 
 def replicas_of(program: Program, stage: int) -> Communicator:
     """The replicas of a stage: those along dp, and those on other pipeline ranks if a schedule keeps copies."""
-    holders = program.holders(stage)
+    number = program.stages[stage].number
+    holders = tuple(sorted(s.rank for s in program.stages if s.number == number))
     if len(holders) == 1:
         return DP
-    return Communicator(f"copies of stage {program.stages[stage].number}", "dp", (*DP.axes, "pp"), holders)
+    return Communicator(f"copies of stage {number}", "dp", (*DP.axes, "pp"), holders)
 
 
 def replica_count(program: Program, stage: int, dp: int) -> int:
-    return dp * len(program.holders(stage))
+    return dp * len(replicas_of(program, stage).pipeline or (stage,))
 
 
 def parameters_by_stage(program: Program, rank: int) -> dict[int, dict[Bucket, int]]:
@@ -149,7 +150,7 @@ def _reduce_as_ready(
         name = f"{step.body}, reducing" + (f" over {group.name}" if group is not DP else "")
         if name not in bodies:
             ready = {bucket: n for bucket, n in _parameters(program, stage).items() if bucket not in late.get(stage, ())}
-            bodies[name] = _reducing(program.bodies[step.body], ready, group, plan.gradient_bytes)
+            bodies[name] = Body(tuple(_reducing(program.bodies[step.body], ready, group, plan.gradient_bytes)))
         reductions = [op for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
         outputs = tuple((op.name, (REDUCED, stage, number)) for number, op in enumerate(reductions))
         reduced += [key for _, key in outputs]
@@ -157,7 +158,7 @@ def _reduce_as_ready(
     return tuple(changed), reduced
 
 
-def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator, gradient_bytes: int) -> Body:
+def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator, gradient_bytes: int) -> Iterator[AnyOp]:
     """A backward body in which each bucket is reduced after the last kernel that adds to a gradient of it.
 
     Kernels of a rank run one after the other: when the last has ended, so have those before it, of earlier slots too.
@@ -165,16 +166,12 @@ def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator,
     last = {bucket_of(op): op.name for op in body.ops if isinstance(op, Compute) and op.adds_gradient}
     if missing := parameters.keys() - last.keys():
         raise InvariantBroken(f"nothing in the last backward pass adds to the gradients of {missing}")
-
-    def change(op: AnyOp) -> Iterator[AnyOp]:
+    for op in body.ops:
         yield op
         bucket = bucket_of(op)
         if bucket in parameters and last[bucket] == op.name:
-            name = collective_name(bucket, "gradients")
-            reduction = _reduction(name, parameters[bucket] * gradient_bytes, group)
+            reduction = _reduction(collective_name(bucket, "gradients"), parameters[bucket] * gradient_bytes, group)
             yield replace(reduction, after=(op.name,), detached=True, layer=op.layer)
-
-    return body.mapped(change)
 
 
 def _reduction(name: str, payload_bytes: int, group: Communicator, purpose: Purpose = Purpose.REDUCE_GRADIENTS) -> Collective:
@@ -214,8 +211,8 @@ def _end(
         yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
         waits = ((REDUCED, "embedding"),)
     if plan.synchronised:
-        norm = replace(_reduction("norm", 0, WORLD, Purpose.NORM), kind="barrier")
-        yield Step("norm", "norm", after=waits, outputs=((END, (READY,)),)), Body((norm,))
+        norm = replace(_reduction(NORM, 0, WORLD, Purpose.NORM), kind="barrier")
+        yield Step(NORM, NORM, after=waits, outputs=((END, (READY,)),)), Body((norm,))
         waits = ((READY,),)
     update = _update(sum(sum(of.values()) for of in buckets.values()), plan)
     yield Step(f"optimizer {rank}", OPTIMIZER, after=waits, outputs=((END, (UPDATED,)),)), update

@@ -32,7 +32,7 @@ class _Passage:
 
 def pipeline(program: Program, payload_bytes: int) -> Program:
     """Adds both ends of every transfer between stages on different ranks."""
-    passages = [list(_passages(program, rank)) for rank in range(program.ranks)]
+    passages = [list(_passages(program, rank)) for rank in range(len(program.orders))]
     if not any(passages):
         return program
     edges = {p.edge: Communicator(p.edge, "pp", ("pp",), (p.source, p.target)) for ps in passages for p in ps}

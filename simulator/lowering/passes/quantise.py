@@ -51,7 +51,7 @@ class Quantisation:
 
 def quantise(program: Program, formats: Quantisation) -> Program:
     """Linear layers in the narrow format, and casts before them; cached weights are cast after the optimizer."""
-    return program.with_bodies(lambda body: Body(tuple(_Caster(body, formats).rewritten())))
+    return program.with_bodies(lambda body: _Caster(body, formats).rewritten())
 
 
 def cast_weights(program: Program, formats: Quantisation) -> Program:
@@ -71,7 +71,7 @@ def cast_weights(program: Program, formats: Quantisation) -> Program:
 
 def weights_cast_before(program: Program) -> Program:
     """The same program with every forward pass as those that find their weights cast."""
-    return program.with_bodies(lambda body: Body(tuple(op for op in body.ops if op.purpose is not Purpose.CAST_CACHED_WEIGHTS)))
+    return program.with_bodies(lambda body: (op for op in body.ops if op.purpose is not Purpose.CAST_CACHED_WEIGHTS))
 
 
 def _gemm(op: Compute) -> Gemm:
@@ -191,7 +191,6 @@ class _Caster:
             op,
             name=f"{op.name}.{name}",
             purpose=Purpose.CAST,
-            twin=op.operator,
             kernel=kernel,
             parameters=0,
             whole_parameters=0,

@@ -48,13 +48,12 @@ def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool)
     return program.with_bodies(_loosened) if overlap else program
 
 
-def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split], Kernel]) -> Body:
+def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
     present = {(op.operator, op.part) for op in body.ops}
-
-    def change(op: AnyOp) -> Iterator[AnyOp]:
+    for op in body.ops:
         if not isinstance(op, Compute) or (op.split is Split.SEQUENCE and not sequence):
             yield op
-            return
+            continue
         if sequence:
             yield from _gathers(op, present)
         parameters = op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp)
@@ -66,8 +65,6 @@ def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split
             held_bytes=op.held_bytes // tp if in_shares else op.held_bytes,
         )
         yield from _sums(op, "reduce_scatter" if sequence else "all_reduce")
-
-    return body.mapped(change)
 
 
 def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective]:
@@ -108,19 +105,18 @@ def _collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> C
         layer=op.layer,
         purpose=purpose,
         part=op.part,
-        twin=op.operator,
+        operator=op.operator,
         communicator=TP.name,
         kind=kind,
         payload_bytes=payload_bytes,
     )
 
 
-def _loosened(body: Body) -> Body:
+def _loosened(body: Body) -> Iterator[AnyOp]:
     """Takes weight gradients of column layers, and the gathers that only they need, out of the chain."""
     gathers = {op.operator: op.name for op in body.ops if op.purpose is Purpose.REGATHER and op.part is Part.INPUT_GRADIENT}
     passed_on = {op.operator for op in body.ops if op.part is Part.INPUT_GRADIENT}
-
-    def change(op: AnyOp) -> Iterator[AnyOp]:
+    for op in body.ops:
         of_column = isinstance(op, Compute) and op.split is Split.COLUMN and op.operator in passed_on
         if op.name == gathers.get(op.operator):
             yield replace(op, detached=True)
@@ -129,5 +125,3 @@ def _loosened(body: Body) -> Body:
             yield replace(op, detached=True, after=(gather,) if gather else ())
         else:
             yield op
-
-    return body.mapped(change)

@@ -21,7 +21,7 @@ def zero1(program: Program, dp: int, *, element_bytes: int, overlaps: bool) -> P
 
     With overlap a layer's forward pass waits for its own parameters only; else the first one waits for all of the rank.
     """
-    bodies = dict(program.with_bodies(lambda body: Body(tuple(map(_scattered, body.ops)))).bodies)
+    bodies = dict(program.with_bodies(lambda body: map(_scattered, body.ops)).bodies)
     orders = []
     for rank, steps in enumerate(program.orders):
         buckets = parameters_by_stage(program, rank)
