@@ -22,9 +22,8 @@ from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from .kernels_of_framework import accumulate, framework_kernels
-from .passes.blocking import blocking
 from .passes.data_parallel import NORM, DataParallel, data_parallel
-from .passes.pipeline import pipeline
+from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.release import release_activations
 from .passes.tensor_parallel import tensor_parallel
@@ -80,8 +79,9 @@ def _as_divided(model: Model, tp: int) -> Model:
 
 def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Program:
     """Each stage's operators, as the framework runs them, as bodies for F, B, I and W, called in the order of the schedule."""
-    stages = tuple(split_layers(model.layers, layout))
-    shared = shares_table(model, stages)
+    stages = tuple(stages_of(model.layers, layout))
+    embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
+    shared = model.tied_embeddings and embedded == headed  # one rank has both ends, and holds their table once
     bodies: dict[str, Body] = {}
     orders = []
     for boxes in layout.orders:
@@ -100,7 +100,7 @@ def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Progr
     return Program(stages, bodies, tuple(orders), {})
 
 
-def split_layers(layers: int, layout: Layout) -> Iterator[Stage]:
+def stages_of(layers: int, layout: Layout) -> Iterator[Stage]:
     """Layers divided over the stages, what is left over one each to the first; embedding and head are not counted."""
     if layers < layout.stages:
         raise UserError(f"{layers} layers do not fill {layout.stages} stages", hint=f"pp x chunks can be at most {layers}")
@@ -109,12 +109,6 @@ def split_layers(layers: int, layout: Layout) -> Iterator[Stage]:
         number = instance % layout.stages
         first, count = number * share + min(number, rest), share + (number < rest)
         yield Stage(number, rank, layout.chunk(instance), first, count, number == 0, number == layout.stages - 1)
-
-
-def shares_table(model: Model, stages: tuple[Stage, ...]) -> bool:
-    """Whether embedding and head are tied and always on one rank, so that it holds their table once."""
-    embedded, headed = {s.rank for s in stages if s.embedding}, {s.rank for s in stages if s.head}
-    return model.tied_embeddings and embedded == headed
 
 
 def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:

@@ -94,7 +94,7 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
     state_bytes = MOMENT_BYTES + (MASTER_BYTES if terms.element_bytes < FP32_BYTES else 0)
     result = []
     for rank in range(program.ranks):
-        stages, steps = tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank), program.orders_of(rank)
+        steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
         forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
         parameters = sum(op.parameters for stage in stages for op in forward[stage] if isinstance(op, Compute))
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[rank]]

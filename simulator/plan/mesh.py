@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..engine.task import Array
 from ..errors import UserError, did_you_mean
-
-Array = NDArray[Any]
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 

@@ -30,10 +30,10 @@ class Model(Architecture):
     @cached_property
     def operators(self) -> tuple[tuple[int, dense.BlockOp], ...]:
         """How often the model has each operator, and the operator on one token; a tied table belongs to the embedding."""
-        one_token = {"batch": 1, "seq": 1, "element_bytes": 1}
-        head = self.block.head(self, **one_token, owns_table=not self.tied_embeddings)
-        ends = [(1, op) for op in (*self.block.embedding(self, **one_token), *head)]
-        return (*ends, *((self.layers, op) for op in self.block.layer(self, **one_token)))
+        block, one_token = self.block, {"batch": 1, "seq": 1, "element_bytes": 1}
+        layer, embedding = block.layer(self, **one_token), block.embedding(self, **one_token)
+        head = block.head(self, **one_token, owns_table=not self.tied_embeddings)
+        return (*((1, op) for op in (*embedding, *head)), *((self.layers, op) for op in layer))
 
     @cached_property
     def layer_parameters(self) -> int:

@@ -14,7 +14,21 @@ from dataclasses import dataclass, replace
 
 from ...errors import InvariantBroken
 from ...kernels import Part, Rowwise, Split
-from ...program.program import COMPUTE, END, LAST, AnyOp, Body, Collective, Communicator, Compute, Key, Program, Purpose, Step
+from ...program.program import (
+    COMPUTE,
+    END,
+    LAST,
+    AnyOp,
+    Body,
+    Collective,
+    Communicator,
+    Compute,
+    Key,
+    Program,
+    Purpose,
+    Step,
+    first_forward,
+)
 
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
@@ -71,7 +85,8 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
         reduced: list[Key] = []
         if plan.overlaps:
             late = _unfinished_table(steps, program, buckets) if plan.tied_parameters and not apart else {}
-            steps, reduced = _reduce_as_ready(steps, program, bodies, late, plan)
+            ready = {stage: {b: n for b, n in of.items() if b not in late.get(stage, ())} for stage, of in buckets.items()}
+            steps, reduced = _reduce_as_ready(steps, program, bodies, ready, plan)
         waits = (*(dict(step.outputs)[LAST] for step in steps[-1:]), *reduced)
         tail = [*_late_reductions(rank, late, waits, program, plan)]
         waits = tuple(step.outputs[0][1] for step, _ in tail) or waits
@@ -96,16 +111,13 @@ def replica_count(program: Program, stage: int, dp: int) -> int:
 
 def parameters_by_stage(program: Program, rank: int) -> dict[int, dict[Bucket, int]]:
     """Parameters per tensor-parallel rank, in buckets, of every stage of a pipeline rank."""
-    return {number: _parameters(program, number) for number, stage in enumerate(program.stages) if stage.rank == rank}
-
-
-def _parameters(program: Program, stage: int) -> dict[Bucket, int]:
-    body = next(s.body for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
-    buckets: dict[Bucket, int] = {}
-    for op in program.bodies[body].ops:
-        if isinstance(op, Compute) and op.parameters:
-            buckets[bucket_of(op)] = buckets.get(bucket_of(op), 0) + op.parameters
-    return buckets
+    found: dict[int, dict[Bucket, int]] = {}
+    for stage, at in first_forward(program.orders[rank]).items():
+        buckets = found.setdefault(stage, {})
+        for op in program.bodies[program.orders[rank][at].body].ops:
+            if isinstance(op, Compute) and op.parameters:
+                buckets[bucket_of(op)] = buckets.get(bucket_of(op), 0) + op.parameters
+    return found
 
 
 def bucket_of(op: AnyOp) -> Bucket:
@@ -138,9 +150,9 @@ def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Bucket
 
 
 def _reduce_as_ready(
-    steps: tuple[Step, ...], program: Program, bodies: dict[str, Body], late: Buckets, plan: DataParallel
+    steps: tuple[Step, ...], program: Program, bodies: dict[str, Body], ready: Buckets, plan: DataParallel
 ) -> tuple[tuple[Step, ...], list[Key]]:
-    """The last backward of each stage on this rank exchanged for one that reduces each bucket when it is ready, but late ones."""
+    """The last backward of each stage on this rank exchanged for one that reduces these buckets when they are ready."""
     changed = list(steps)
     reduced: list[Key] = []
     for stage, i in _final(steps).items():
@@ -149,8 +161,7 @@ def _reduce_as_ready(
         step, group = steps[i], replicas_of(program, stage)
         name = f"{step.body}, reducing" + (f" over {group.name}" if group is not DP else "")
         if name not in bodies:
-            ready = {bucket: n for bucket, n in _parameters(program, stage).items() if bucket not in late.get(stage, ())}
-            bodies[name] = Body(tuple(_reducing(program.bodies[step.body], ready, group, plan.gradient_bytes)))
+            bodies[name] = Body(tuple(_reducing(program.bodies[step.body], ready[stage], group, plan.gradient_bytes)))
         reductions = [op for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
         outputs = tuple((op.name, (REDUCED, stage, number)) for number, op in enumerate(reductions))
         reduced += [key for _, key in outputs]

@@ -142,14 +142,11 @@ class _Caster:
             return
         self.cast.add(op.name)
         kernel = _gemm(op)
-        copies = 1 if gathered and self.formats.dtype == BY_TENSOR else self._copies(op)
+        # one for the GEMM itself, and one transposed for the weight gradient
+        transposed = self.formats.keeps if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
+        copies = 2 if transposed and not (gathered and self.formats.dtype == BY_TENSOR) else 1
         if not self._written_by_last(copies):
             self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
-
-    def _copies(self, op: Compute) -> int:
-        """How many copies a cast makes: for the GEMM itself, and transposed for the weight gradient."""
-        across = self.formats.keeps if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
-        return 2 if across else 1
 
     def _written_by_last(self, copies: int) -> bool:
         """Whether the op before can write the cast copies instead of its result: then it does."""

@@ -32,7 +32,9 @@ def zero1(program: Program, dp: int, *, element_bytes: int, overlaps: bool) -> P
             owned[replicas] = owned.get(replicas, 0) + sum(of.values())
         # stages with as many replicas are divided together, the remainder rounded up once
         share = sum(-(-parameters // replicas) for replicas, parameters in owned.items())
-        bodies[update.body] = Body(tuple(_updating(op, share) for op in bodies[update.body].ops))
+        kernels = [(op, op.kernel) for op in bodies[update.body].ops if isinstance(op, Compute)]
+        updates = [replace(op, kernel=replace(kernel, rows=share)) for op, kernel in kernels if isinstance(kernel, Rowwise)]
+        bodies[update.body] = Body(tuple(updates))
         gathers = []
         for stage in first_forward(steps):
             if replica_count(program, stage, dp) > 1:
@@ -47,13 +49,6 @@ def _scattered(op: AnyOp) -> AnyOp:
     """Reductions of gradients as reduce-scatters."""
     if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
         return replace(op, kind="reduce_scatter")
-    return op
-
-
-def _updating(op: AnyOp, parameters: int) -> AnyOp:
-    """A kernel of the optimizer over so many parameters."""
-    if isinstance(op, Compute) and isinstance(op.kernel, Rowwise):
-        return replace(op, kernel=replace(op.kernel, rows=parameters))
     return op
 
 
