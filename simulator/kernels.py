@@ -108,11 +108,6 @@ class Gemm:
         return self.batch * int(operands_bytes + self.element_bytes * self.m * self.n)
 
     @property
-    def input_bytes(self) -> int:
-        """Bytes of the first operand, in the format of the result."""
-        return int(self.m * self.k * self.element_bytes)
-
-    @property
     def result_bytes(self) -> int:
         return int(self.m * self.n * self.batch * self.element_bytes)
 

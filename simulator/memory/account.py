@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -129,30 +128,24 @@ def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
     ]
 
 
-class _Usage(NamedTuple):
-    """What a body adds to the memory in use."""
-
-    peak_bytes: int
-    """The most while it runs."""
-    left_bytes: int
-    """What is left of it when it has ended; negative if it frees what others held."""
-
-
-def _usage(body: Body) -> _Usage:
+def _usage(body: Body) -> tuple[int, int]:
+    """The most bytes that a body adds to those in use while it runs, and what is left of them when it has ended; negative if it
+    frees what others held.
+    """
     peak = alive = 0
     for op in body.ops:
         alive += op.held_bytes
         peak = max(peak, alive)
         alive -= op.freed_bytes
-    return _Usage(peak, alive)
+    return peak, alive
 
 
-def _peak_bytes(order: Iterable[_Usage]) -> int:
+def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
     """The most that bodies one after the other use. Of a pair that runs together the forward pass counts first, as a whole."""
     peak = alive = 0
-    for usage in order:
-        peak = max(peak, alive + usage.peak_bytes)
-        alive += usage.left_bytes
+    for most_bytes, left_bytes in order:
+        peak = max(peak, alive + most_bytes)
+        alive += left_bytes
     return peak
 
 

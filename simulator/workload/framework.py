@@ -13,10 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Noun, Text, documented
 from ..units import GIB, MIB
+from .job import ELEMENT_BYTES
 
 UNFUSED = "unfused"
 """Attention as two GEMMs with a softmax between them."""
-GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 NarrowFormat = Literal["fp8", "fp8_block", "mxfp8", "nvfp4"]
 Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 
@@ -134,4 +134,4 @@ class Framework(Declared):
 
     @property
     def gradient_bytes(self) -> int:
-        return GRADIENT_BYTES[self.gradients]
+        return ELEMENT_BYTES[self.gradients]

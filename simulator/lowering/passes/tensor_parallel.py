@@ -76,12 +76,13 @@ def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective
         yield _collective(op, Purpose.GATHER, "all_gather", kernel.result_bytes)
     if not isinstance(kernel, Gemm):
         return
+    input_bytes = int(kernel.m * kernel.k * kernel.element_bytes)
     if (op.split, op.part) in ((Split.COLUMN, Part.FORWARD), (Split.ROW, Part.INPUT_GRADIENT)):
-        yield _collective(op, Purpose.GATHER, "all_gather", kernel.input_bytes)
+        yield _collective(op, Purpose.GATHER, "all_gather", input_bytes)
     if column and op.part is Part.INPUT_GRADIENT and (op.operator, Part.WEIGHT_GRADIENT) in present:
         yield _collective(op, Purpose.REGATHER, "all_gather", kernel.result_bytes)
     if column and op.part is Part.WEIGHT_GRADIENT and (op.operator, Part.INPUT_GRADIENT) not in present:
-        yield _collective(op, Purpose.REGATHER, "all_gather", kernel.input_bytes)
+        yield _collective(op, Purpose.REGATHER, "all_gather", input_bytes)
 
 
 def _sums(op: Compute, kind: str) -> Iterator[Collective]:
