@@ -82,11 +82,6 @@ class Gemm:
     """The narrow format of the operands; nothing where they are as everything else."""
 
     @property
-    def operator(self) -> str:
-        """The name of the operator, as pictures and tables have it."""
-        return "gemm"
-
-    @property
     def shape(self) -> str:
         """The sizes in words."""
         times = f"{self.batch} times " if self.batch > 1 else ""
@@ -113,11 +108,6 @@ class Gemm:
         return self.batch * int(operands_bytes + self.element_bytes * self.m * self.n)
 
     @property
-    def input_bytes(self) -> int:
-        """Bytes of the first operand, in the format of the result."""
-        return int(self.m * self.k * self.element_bytes)
-
-    @property
     def result_bytes(self) -> int:
         return int(self.m * self.n * self.batch * self.element_bytes)
 
@@ -125,26 +115,15 @@ class Gemm:
         """One rank's share. The dimension that stands for the outputs (or inputs) of the layer depends on the part."""
         if how is Split.HEADS:
             return replace(self, batch=divided("attention heads", self.batch, parts))
-        if how is Split.SEQUENCE:
-            dim = "m" if self.part is not Part.WEIGHT_GRADIENT else "k"
-        else:
-            dim = _SPLIT_DIM[how is Split.ROW, self.part]
+        dim = DIMENSIONS[self.part][{Split.SEQUENCE: 0, Split.ROW: 1}.get(how, 2)]
         share = divided(f"GEMM dimension {dim}", getattr(self, dim), parts)
-        return replace(
-            self, m=share if dim == "m" else self.m, n=share if dim == "n" else self.n, k=share if dim == "k" else self.k
-        )
+        m, n, k = (share if name == dim else getattr(self, name) for name in "mnk")
+        return replace(self, m=m, n=n, k=k)
 
 
-_SPLIT_DIM = {
-    (False, Part.FORWARD): "n",
-    (False, Part.INPUT_GRADIENT): "k",
-    (False, Part.WEIGHT_GRADIENT): "n",
-    (True, Part.FORWARD): "k",
-    (True, Part.INPUT_GRADIENT): "n",
-    (True, Part.WEIGHT_GRADIENT): "m",
-}
-"""(row-parallel, part) -> the dimension divided. Forward (T, in) x (in, out); input gradient (T, out) x (out, in);
-weight gradient (in, T) x (T, out)."""
+DIMENSIONS = {Part.FORWARD: "mkn", Part.INPUT_GRADIENT: "mnk", Part.WEIGHT_GRADIENT: "kmn"}
+"""Part -> the dimensions that stand for the tokens, inputs and outputs of a layer. Forward (T, in) x (in, out); input gradient
+(T, out) x (out, in); weight gradient (in, T) x (T, out)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +143,6 @@ class Attention:
     element_bytes: int
     part: Part = Part.FORWARD
     prefix: int = 0
-
-    @property
-    def operator(self) -> str:
-        return "attention"
 
     @property
     def shape(self) -> str:
@@ -220,10 +195,6 @@ class Rowwise:
 
     flop = 0
     model_flop = 0
-
-    @property
-    def operator(self) -> str:
-        return self.op
 
     @property
     def shape(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..engine.skeleton import Skeleton
-from ..engine.task import FULL_SPEED, RATE_BITS, Array, Csr, Profile
+from ..engine.task import FULL_SPEED, RATE_BITS, Array, Csr, Profile, offsets
 from ..errors import InvariantBroken, UserError
 from ..hardware.cluster import Cluster
 from ..hardware.wiring import Wiring
@@ -18,10 +18,10 @@ from ..program.labels import Labels
 from ..program.program import Program, Role
 from ..units import NS_PER_S
 from .collective_policy import CollectivePolicy
-from .communicators import Ground, lay_groups
+from .communicators import Family, footprints_of, slots_of, tariff_of
 from .launches import Host, launched
-from .perturb import Degraded, Perturbation, profile
-from .templates import Writer
+from .perturb import Degraded, Perturbation, by_target, profiles_of
+from .templates import Templates
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,72 +66,55 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
 
     With `every_launch` no launch is left out, whether anything can ever wait for it or not.
     """
-    cluster, perturbations = site.cluster, site.perturbations
-    gpus = np.arange(mesh.ranks) if gpus is None else gpus
-    for p in perturbations:
+    cluster, policy = site.cluster, site.policy
+    for p in site.perturbations:
         if p.rank is not None and not 0 <= p.rank < cluster.gpus:
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
-    written = Writer(program, site.cost).written()
-    profiles: list[Profile] = []
-    speed = _profiled(np.full(cluster.gpus, FULL_SPEED), _by_target(perturbations, "rank"), profiles)[gpus]
-    capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
-    of_links = _by_target(perturbations, "link")
-    link_profile = _profiled(capacity, of_links, profiles)
-    ground = Ground(mesh, gpus, cluster, site.policy, Degraded(of_links, profiles))
     role = roles_of_ranks(program.roles, mesh)
-    groups = lay_groups(written, program.communicators, role, ground)
+    gpus = np.arange(len(role)) if gpus is None else gpus
+    written = Templates(program, site.cost)
+    profiles: list[Profile] = []
+    speed = profiles_of(np.full(cluster.gpus, FULL_SPEED), by_target(site.perturbations, "rank"), profiles)[gpus]
+    capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
+    of_links = by_target(site.perturbations, "link")
+    link_profile = profiles_of(capacity, of_links, profiles)
+    degraded = Degraded(of_links, profiles)
+    families: dict[str, Family] = {}
+    for name, c in program.communicators.items():
+        ranks, calls = mesh.groups(c.axes, c.pipeline), written.calls[name]
+        families[name] = Family(ranks, gpus[ranks], calls, cluster=cluster, policy=policy, degraded=degraded)
+    first = offsets(np.array([len(family.members) for family in families.values()]))
+    patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
+    kind, tariff = tariff_of([*families.values()], len(written.charges))
+    footprints, weight = footprints_of([*families.values()], first, patterns, cluster.wiring.links)
+    slots = slots_of(written.slot_names, families, first, role)
     skeleton = Skeleton(
-        written.templates,
-        groups.tariff,
-        tuple(profiles),
-        role,
-        speed,
-        groups.slots,
-        groups.kind,
-        groups.patterns,
-        groups.footprints,
-        groups.footprint_weight,
-        link_profile,
+        written.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile
     )
-    labels, families = written.labels, groups.families
+    labels, groups = written.labels, tuple(family.gpus for family in families.values())
     if site.host is not None:
         skeleton, labels = launched(skeleton, labels, site.host, every=every_launch)
-        families = (*families, gpus[:, None])
+        groups = (*groups, gpus[:, None])
     footprints = skeleton.footprints
     kept = np.flatnonzero(~never_binding(cluster.wiring, link_profile, profiles)[footprints.idx])
     fewer = Csr.from_pairs(footprints.row_of[kept], footprints.idx[kept], len(footprints))
     slim = replace(skeleton, footprints=fewer, footprint_weight=skeleton.footprint_weight[kept])
-    return Bound(slim, skeleton, labels, mesh, groups.algorithms, families)
+    algorithms = {(name, charge): way.algorithm for name, family in families.items() for charge, way in family.services.items()}
+    return Bound(slim, skeleton, labels, mesh, algorithms, groups)
 
 
 def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
     """Every rank's role: the first that it fits."""
-    found = np.full(mesh.ranks, -1)
+    pipeline = mesh.coordinate("pp")
+    found = np.full(len(pipeline), -1)
     for number, role in enumerate(roles):
-        wanted = {"pp": (role.pipeline,), **role.coordinates}
-        here = np.all([np.isin(mesh.coordinate(axis), of) for axis, of in wanted.items()], axis=0) & (found < 0)
+        here = (pipeline == role.pipeline) & (found < 0)
+        for axis, coordinates in role.coordinates.items():
+            here &= np.isin(mesh.coordinate(axis), coordinates)
         found[here] = number
     if (found < 0).any():
         raise InvariantBroken(f"rank {int(np.argmin(found))} has no role in the program")
     return found
-
-
-def _by_target(perturbations: Sequence[Perturbation], kind: str) -> dict[int, list[Perturbation]]:
-    targets = dict.fromkeys(getattr(p, kind) for p in perturbations)
-    return {at: [p for p in perturbations if getattr(p, kind) == at] for at in targets if at is not None}
-
-
-def _profiled(base: Array, changes: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> Array:
-    """The profile of each entry of `base`, equal ones shared; new profiles are appended to `profiles`."""
-    values, index = np.unique(base, return_inverse=True)
-    index = index + len(profiles)
-    profiles += [Profile.constant(value) for value in values.tolist()]
-    for target, perturbations in changes.items():
-        changed = profile(int(base[target]), perturbations)
-        if changed not in profiles:
-            profiles.append(changed)
-        index[target] = profiles.index(changed)
-    return index
 
 
 def never_binding(wiring: Wiring, link_profile: Array, profiles: Sequence[Profile]) -> Array:

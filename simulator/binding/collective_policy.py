@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from ..collectives import is_pipelined
 from ..costs.collectives.curves import UncontendedTime
 from ..engine.task import Array
 from ..errors import UserError, did_you_mean
@@ -47,10 +46,6 @@ class CollectivePolicy:
         correction = self.pieces_correction
         return correction(known, kind, algorithm, nodes, payload_bytes) if known and correction else known
 
-    def pieces_of(self, algorithm: ModuleType) -> int | None:
-        """In how many pieces a payload goes through the rounds of an algorithm; None for infinitely many."""
-        return self.pieces if is_pipelined(algorithm) else 1
-
     def candidates(self, kind: str, nodes: Array) -> dict[str, ModuleType]:
         """The algorithms that may serve a kind for a group whose members sit in these nodes. Raises if there is none."""
         able = serving(self.algorithms, kind, nodes)
@@ -60,11 +55,11 @@ class CollectivePolicy:
             raise UserError(f"no algorithm for {kind} over {len(nodes)} ranks", hint=did_you_mean(self.algorithm, able))
         return chosen
 
-    def chosen(self, kind: str, nodes: Array, payload_bytes: int) -> str:
-        """The algorithm that serves a collective where its messages need not be looked at; else the first of several."""
+    def chosen(self, kind: str, nodes: Array, payload_bytes: int, time_ns: Callable[[str], float] = lambda name: 0.0) -> str:
+        """The algorithm that serves a collective: the `automatic_choice`, else the first of those that take the least time."""
         able = self.candidates(kind, nodes)
         name = next(iter(able)) if len(able) == 1 else self.automatic_choice(kind, nodes, payload_bytes)
-        return name if name in able else next(iter(able))
+        return name if name in able else min(able, key=time_ns)
 
 
 def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:

@@ -8,25 +8,23 @@ takes uncontended is computed from that, or measured, and kept as a cap on its r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
-from ..collectives import Round, wire_fraction
+from ..collectives import Round, is_pipelined, wire_fraction
 from ..engine.skeleton import Tariff
 from ..engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr
 from ..errors import UserError
 from ..hardware.cluster import Cluster
-from ..plan.mesh import Mesh
-from ..program.program import Communicator
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
 from .mesh_rings import Plans
 from .perturb import Degraded
-from .templates import TRANSFER, Written
-from .uncontended import MOST_WORK, Part, Routed, UncontendedLinks, latency_ns, summed, wire_ns
+from .templates import TRANSFER
+from .uncontended import MOST_WORK, Part, Routed, UncontendedLinks, summed, times_ns
 
 NO_CHARGE = {"cap": UNCAPPED, "cap_profile": -1}
 """What stands in a tariff where nothing is charged; in all other columns 0."""
@@ -34,36 +32,7 @@ MOST_LANES = 16
 """The most rings side by side that are timed."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Groups:
-    """All groups of a program, numbered family by family."""
-
-    slots: Array
-    kind: Array
-    algorithms: Mapping[tuple[str, int], str]
-    """(communicator, charge) -> the name of the algorithm that serves it."""
-    families: tuple[Array, ...]
-    """The members' GPUs of the groups of each family."""
-    patterns: int
-    footprints: Csr
-    footprint_weight: Array
-    tariff: Tariff
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Ground:
-    """Where groups are laid: a mesh of ranks on a cluster, and how collectives are done there."""
-
-    mesh: Mesh
-    gpus: Array
-    """Rank -> its GPU."""
-    cluster: Cluster
-    policy: CollectivePolicy
-    degraded: Degraded
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Service:
+class _Service(NamedTuple):
     """What the groups of a family do for one kind of collective by one algorithm."""
 
     algorithm: str
@@ -74,99 +43,73 @@ class _Service:
     """Per layout what its groups take uncontended."""
     row: Array
     """Per group its row in the parts of its layout."""
-    mixture: Array
-    """Per group: which degraded links it crosses, by the number of their mixture."""
+    left: Array
+    """Per group the number of what perturbations leave of the links that it crosses."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Family:
-    """The groups of one communicator name: members by row, and what the fabric makes of them."""
+class _Charged(NamedTuple):
+    """What one collective of one group costs, as `Tariff` has it."""
 
-    name: str
-    members: Array
-    nodes: Array
-    """Per group the nodes of its members."""
-    ways: Mapping[int, _Service]
-    """Charge -> how it is served; nothing for barriers and groups of one."""
-    layout: Array
-    """Per group, which of the family's layouts over nodes it has."""
-    entries: tuple[Array, Array, Array, Array]
-    """Footprints: group within the family, pattern, link, weight."""
+    latency_ns: int
+    work: int
+    """Wire bytes << 24."""
+    cap: int
+    """The most of that per ns."""
+    pattern: int
+    tail_ns: int
+    cap_profile: int
 
 
-def lay_groups(written: Written, communicators: Mapping[str, Communicator], role: Array, ground: Ground) -> Groups:
-    """Every group of every communicator that the templates use. `role` is every rank's."""
-    names = {charge: what for what, charge in written.charges.number.items()}
-    families = []
-    for name, communicator in communicators.items():
-        members = ground.mesh.groups(communicator.axes, communicator.pipeline)
-        charges = {charge: names[charge] for charge in sorted(written.charges.used_by.get(name, set()))}
-        families.append(_Layer(ground, members, charges).family(name))
-    first = np.concatenate([[0], np.cumsum([len(f.members) for f in families])]).astype(np.int64)
-    patterns = max((way.pattern + 1 for family in families for way in family.ways.values()), default=1)
-    kind_of, tariff = _tariff(families, names, ground)
-    footprints, weight = _footprints(families, first, patterns, ground.cluster.wiring.links)
-    slots = _slots(written, families, first, role)
-    algorithms = {(family.name, charge): way.algorithm for family in families for charge, way in family.ways.items()}
-    gpus = tuple(ground.gpus[family.members] for family in families)
-    return Groups(slots, kind_of, algorithms, gpus, patterns, footprints, weight, tariff)
+class Family:
+    """The groups of one communicator, a row each: how they serve its charges, and the links that they cross.
 
+    They are laid out layout by layout: groups of the same layout over nodes have the same edges.
+    """
 
-class _Layer:
-    """Lays the groups of one family, layout by layout. Groups of the same layout over nodes have the same edges."""
-
-    def __init__(self, ground: Ground, members: Array, charges: Mapping[int, tuple[str, int]]) -> None:
-        self.ground, self.members = ground, members
-        self.charges = {c: what for c, what in charges.items() if what[0] != BARRIER} if members.shape[1] > 1 else {}
-        self.nodes = ground.gpus[members] // ground.cluster.gpus_per_node
+    def __init__(
+        self, members: Array, gpus: Array, charges: Mapping[int, tuple[str, int]], *, cluster: Cluster, policy: CollectivePolicy,
+        degraded: Degraded,
+    ) -> None:  # fmt: skip
+        self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
+        self.nodes = gpus // cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
         self.examples, self.layout = _distinct(changes.T, len(members))
-        self.plans = Plans(ground.cluster)
-        self.uncontended = UncontendedLinks(ground.cluster)
+        """A group of each layout, and per group which layout it has."""
+        moving = sorted((charge, what) for charge, what in charges.items() if what[0] != BARRIER)
+        self.charges = dict(moving if members.shape[1] > 1 else ())
+        self.plans, self.links = Plans(cluster), UncontendedLinks(cluster)
         self.patterns: dict[tuple[object, ...], int] = {}
-        self.judged: dict[tuple[str, str], tuple[Part, ...]] = {}
-        self.entries: list[tuple[Array, Array, Array, Array]] = []
-
-    def family(self, name: str) -> _Family:
-        widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
-        done: dict[tuple[str, str], _Service] = {}
-        ways: dict[int, _Service] = {}
-        for charge, (kind, payload_bytes) in self.charges.items():
-            algorithm = self._chosen(kind, payload_bytes, widest)
-            if (algorithm, kind) not in done:
-                done[algorithm, kind] = self._service(algorithm, kind)
-            ways[charge] = done[algorithm, kind]
         none = np.zeros(0, dtype=np.int64)
-        columns = zip(*self.entries, strict=True) if self.entries else ([none],) * 4
-        group, pattern, link, weight = (np.concatenate(column) for column in columns)
-        return _Family(name, self.members, self.nodes, ways, self.layout, (group, pattern, link, weight))
+        self.entries: list[tuple[Array, Array, Array, Array]] = [(none,) * 4]
+        """Footprints: group within the family, pattern, link, weight."""
+        self.widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
+        """A group of the layout over most nodes, by which algorithms are chosen."""
+        self.tried: dict[tuple[str, str], tuple[Part, ...]] = {}
+        done: dict[tuple[str, str], _Service] = {}
+        self.services: dict[int, _Service] = {}
+        """Charge -> how it is served; nothing for barriers and groups of one."""
+        for charge, (kind, payload_bytes) in self.charges.items():
+            uncontended_ns = partial(self._uncontended_ns, kind, payload_bytes)
+            key = kind, policy.chosen(kind, self.nodes[self.widest], payload_bytes, uncontended_ns)
+            if key not in done:
+                done[key] = self._service(*key)
+            self.services[charge] = done[key]
 
-    def _chosen(self, kind: str, payload_bytes: int, example: int) -> str:
-        """What the library takes, else the fastest of the candidates, judged by one group of the widest layout."""
-        policy, nodes = self.ground.policy, self.nodes[example]
-        able = policy.candidates(kind, nodes)
-        if len(able) == 1:
-            return next(iter(able))
-        taken = policy.automatic_choice(kind, nodes, payload_bytes)
-        if taken in able:
-            return taken
+    def _uncontended_ns(self, kind: str, payload_bytes: int, name: str) -> float:
+        """What a collective takes by an algorithm in the group by which algorithms are chosen."""
+        if (kind, name) not in self.tried:
+            algorithm = self.policy.algorithms[name]
+            plan = self.plans.rounds(algorithm, kind, self.gpus[self.widest])
+            self.tried[kind, name], _ = self._needs(plan, algorithm, kind, np.array([self.widest]))
+        return sum(times_ns(self.tried[kind, name], 0, payload_bytes))
 
-        def uncontended_ns(name: str) -> float:
-            if (name, kind) not in self.judged:
-                plan = self.plans.rounds(able[name], kind, self.ground.gpus[self.members[example]])
-                self.judged[name, kind], _ = self._needs(plan, able[name], kind, np.array([example]))
-            parts = self.judged[name, kind]
-            return latency_ns(parts, 0, payload_bytes) + wire_ns(parts, 0, payload_bytes)
-
-        return min(able, key=uncontended_ns)
-
-    def _service(self, name: str, kind: str) -> _Service:
-        algorithm = self.ground.policy.algorithms[name]
-        plans = [self.plans.rounds(algorithm, kind, self.ground.gpus[self.members[row]]) for row in self.examples.tolist()]
+    def _service(self, kind: str, name: str) -> _Service:
+        algorithm = self.policy.algorithms[name]
+        plans = [self.plans.rounds(algorithm, kind, self.gpus[row]) for row in self.examples.tolist()]
         key = tuple(_identity(plan) for plan in plans)
         is_new = key not in self.patterns
         pattern = self.patterns.setdefault(key, len(self.patterns))
-        row, mixture = (np.zeros(len(self.members), dtype=np.int64) for _ in range(2))
+        row, left = (np.zeros(len(self.members), dtype=np.int64) for _ in range(2))
         wire, parts = [], []
         for which, plan in enumerate(plans):
             rows = np.flatnonzero(self.layout == which)
@@ -175,23 +118,58 @@ class _Layer:
             row[rows] = np.arange(len(rows))
             needs, together = self._needs(plan, algorithm, kind, rows)
             parts.append(needs)
-            mixture[rows] = self.ground.degraded.crossed(together.group, together.link, len(rows))
+            left[rows] = self.degraded.crossed(together.group, together.link, len(rows))
             if is_new:
-                self._add(rows, pattern, together)
-        return _Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, mixture)
+                weight = np.floor(together.share * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
+                group = rows[together.group]
+                self.entries.append((group, np.full(len(group), pattern), together.link, np.maximum(weight, 1)))
+        return _Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, left)
 
     def _needs(self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array) -> tuple[tuple[Part, ...], Routed]:
         """What the groups in `rows` take uncontended, and all their rounds together on the links."""
-        gpus = self.ground.gpus[self.members[rows]]
-        pieces, lanes = self.ground.policy.pieces_of(algorithm), []
+        gpus, pieces, lanes = self.gpus[rows], self.policy.pieces if is_pipelined(algorithm) else 1, []
         if pieces == 1 and any(r.repeats > 1 for r in plan):
             lanes = [[r for r in lane if r.repeats > 1] for lane in self.plans.lanes(algorithm, kind, gpus[0])]
-        return self.uncontended.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)
+        return self.links.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)
 
-    def _add(self, rows: Array, pattern: int, routed: Routed) -> None:
-        weight = np.floor(routed.share * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
-        group = rows[routed.group]
-        self.entries.append((group, np.full(len(group), pattern), routed.link, np.maximum(weight, 1)))
+    def differences(self) -> Iterator[Array]:
+        """The columns in which groups can differ: their layouts, what is left of their links, and their times."""
+        yield self.layout
+        for service in {id(service): service for service in self.services.values()}.values():
+            yield service.left
+            for layout, parts in enumerate(service.parts):
+                here = self.layout == layout
+                for values in (values for part in parts for values in part):
+                    column = np.zeros(len(here), dtype=values.dtype)
+                    column[here] = values[service.row[here]]
+                    yield column
+
+    def charged(self, charge: int, group: int) -> _Charged:
+        """The costs of one collective of one group.
+
+        Latency, tail and cap make it last, alone, what was measured, or what its messages need on these links if that is more.
+        Of what was measured beyond the links' own need, the part that the smallest message takes too is latency. Of the latency
+        of a transfer, the propagation of its links is the tail. A cap that was measured falls with the links that are degraded.
+        """
+        service, layout, (kind, payload_bytes) = self.services[charge], int(self.layout[group]), self.charges[charge]
+        numerator, denominator = service.wire[layout]
+        work = -(-numerator * (payload_bytes << RATE_BITS) // denominator)
+        if work > MOST_WORK:
+            raise UserError(f"{kind} of {payload_bytes} bytes is more than one task can carry", hint="use smaller buckets")
+        waits_ns, moves_ns = times_ns(service.parts[layout], int(service.row[group]), payload_bytes)
+        tail_ns = waits_ns if kind == TRANSFER else 0
+        known, least = (
+            self.policy.uncontended_time(kind, service.algorithm, self.nodes[group], size) for size in (payload_bytes, 1)
+        )
+        left = 0
+        if known and least and known.seconds * NS_PER_S > waits_ns + moves_ns:
+            alone_ns = known.seconds * NS_PER_S
+            waits_ns = max(waits_ns, int(min(least.seconds * NS_PER_S, alone_ns - moves_ns)))
+            moves_ns, left = alone_ns - waits_ns, int(service.left[group])
+        cap, cap_profile = UNCAPPED, -1
+        if moves_ns > 0:
+            cap, cap_profile = self.degraded.capped(max(1, min(UNCAPPED, int(work / moves_ns))), left)
+        return _Charged(waits_ns - tail_ns, work, cap, service.pattern, tail_ns, cap_profile)
 
 
 def _identity(plan: Sequence[Round]) -> tuple[object, ...]:
@@ -213,19 +191,15 @@ def _distinct(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
     return first, which
 
 
-def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], ground: Ground) -> tuple[Array, Tariff]:
-    """The kind of every group, and what each charge costs on each kind."""
+def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
+    """The kind of every group, and what each of so many charges costs on each kind."""
     kind_of: list[Array] = []
     columns: list[dict[int, _Charged]] = []
     for family in families:
-        charges = sorted(family.ways)
-        ways = {id(way): way for way in family.ways.values()}.values()
-        columns_of = [family.layout, *(column for way in ways for column in (way.mixture, *_distinguishing(family, way)))]
-        first, which = _distinct(columns_of, len(family.members))
+        first, which = _distinct(family.differences(), len(family.members))
         kind_of.append(len(columns) + which)
-        for group in first.tolist():
-            columns.append({charge: _charge(family, charge, group, names[charge], ground) for charge in charges})
-    shape = (max(1, len(columns)), max(1, len(names)))
+        columns += [{charge: family.charged(charge, group) for charge in sorted(family.services)} for group in first.tolist()]
+    shape = (max(1, len(columns)), max(1, charges))
     tariff = Tariff(*(np.full(shape, NO_CHARGE.get(name, 0), dtype=np.int64) for name in _Charged._fields))
     for kind, of in enumerate(columns):
         for charge, costs in of.items():
@@ -234,72 +208,22 @@ def _tariff(families: list[_Family], names: Mapping[int, tuple[str, int]], groun
     return np.concatenate(kind_of), tariff
 
 
-def _distinguishing(family: _Family, way: _Service) -> Iterator[Array]:
-    """The columns in which groups of one layout can differ."""
-    for layout, parts in enumerate(way.parts):
-        here = family.layout == layout
-        for values in (values for part in parts for values in part.columns):
-            column = np.zeros(len(here), dtype=values.dtype)
-            column[here] = values[way.row[here]]
-            yield column
-
-
-class _Charged(NamedTuple):
-    """What one collective of one group costs, as `Tariff` has it."""
-
-    latency_ns: int
-    work: int
-    """Wire bytes << 24."""
-    cap: int
-    """The most of that per ns."""
-    pattern: int
-    tail_ns: int
-    cap_profile: int
-
-
-def _charge(family: _Family, charge: int, group: int, what: tuple[str, int], ground: Ground) -> _Charged:
-    """The costs of one collective of one group.
-
-    Latency, tail and cap make it last, alone, what was measured, or what its messages need on these links if that is more. Of
-    what was measured beyond the links' own need, the part that the smallest message takes too is latency. Of the latency of a
-    transfer, the propagation of its links is the tail. A cap that was measured falls with the links that are degraded.
-    """
-    way, (kind, payload_bytes), policy = family.ways[charge], what, ground.policy
-    numerator, denominator = way.wire[int(family.layout[group])]
-    work = -(-numerator * (payload_bytes << RATE_BITS) // denominator)
-    if work > MOST_WORK:
-        raise UserError(f"{kind} of {payload_bytes} bytes is more than one task can carry", hint="use smaller buckets")
-    parts, row = way.parts[int(family.layout[group])], int(way.row[group])
-    waits_ns, moves_ns = latency_ns(parts, row, payload_bytes), wire_ns(parts, row, payload_bytes)
-    tail_ns = waits_ns if kind == TRANSFER else 0
-    known = policy.uncontended_time(kind, way.algorithm, family.nodes[group], payload_bytes)
-    least = policy.uncontended_time(kind, way.algorithm, family.nodes[group], 1)
-    mixture = 0
-    if known and least and known.seconds * NS_PER_S > waits_ns + moves_ns:
-        alone_ns = known.seconds * NS_PER_S
-        waits_ns = max(waits_ns, int(min(least.seconds * NS_PER_S, alone_ns - moves_ns)))
-        moves_ns, mixture = alone_ns - waits_ns, int(way.mixture[group])
-    cap, cap_profile = UNCAPPED, -1
-    if moves_ns > 0:
-        cap, cap_profile = ground.degraded.capped(max(1, min(UNCAPPED, int(work / moves_ns))), mixture)
-    return _Charged(waits_ns - tail_ns, work, cap, way.pattern, tail_ns, cap_profile)
-
-
-def _footprints(families: list[_Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
+def footprints_of(families: Sequence[Family], first: Array, patterns: int, n_links: int) -> tuple[Csr, Array]:
     """Links and weights of every group and pattern; edges of one group that cross the same link add up."""
-    pairs = zip(families, first.tolist(), strict=False)
-    footprint = np.concatenate([(family.entries[0] + at) * patterns + family.entries[1] for family, at in pairs])
-    link, weight = (np.concatenate([f.entries[i] for f in families]) for i in (2, 3))
-    footprint, link, weight = summed(footprint, link, weight, n_links)
+    entries = [
+        (at + group, *rest) for family, at in zip(families, first.tolist(), strict=False) for group, *rest in family.entries
+    ]
+    group, pattern, link, weight = (np.concatenate(column) for column in zip(*entries, strict=True))
+    footprint, link, weight = summed(group * patterns + pattern, link, weight, n_links)
     return Csr.from_pairs(footprint, link, int(first[-1]) * patterns), weight
 
 
-def _slots(written: Written, families: list[_Family], first: Array, role: Array) -> Array:
-    """(slot, rank) -> group, or -1."""
-    n_slots = max((len(names) for names in written.slot_names), default=0)
+def slots_of(slot_names: Sequence[Sequence[str]], families: Mapping[str, Family], first: Array, role: Array) -> Array:
+    """(slot, rank) -> group, or -1. `slot_names` are the communicators of each role's slots, `role` is every rank's."""
+    n_slots = max((len(names) for names in slot_names), default=0)
     slots = np.full((max(1, n_slots), len(role)), -1, dtype=np.int64)
-    for family, at in zip(families, first.tolist(), strict=False):
-        slot_of = np.array([names.index(family.name) if family.name in names else -1 for names in written.slot_names])
+    for (name, family), at in zip(families.items(), first.tolist(), strict=False):
+        slot_of = np.array([names.index(name) if name in names else -1 for names in slot_names])
         rank = family.members.ravel()
         slot = slot_of[role[rank]]
         group = at + np.repeat(np.arange(len(family.members)), family.members.shape[1])

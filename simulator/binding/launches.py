@@ -25,7 +25,7 @@ import numpy as np
 from ..engine.skeleton import Skeleton, Tariff, Template
 from ..engine.task import SPEED_BITS, Array, Csr
 from ..program.labels import Labels
-from ..program.op import COMPUTE, HOST, Collective, Transfer
+from ..program.program import COMPUTE, HOST, Collective, Transfer
 from .collective_policy import BARRIER
 
 GRAPHED = ("F", "B", "I", "W", "optimizer")
@@ -96,11 +96,15 @@ def launched(skeleton: Skeleton, labels: Sequence[Labels], host: Host, *, every:
 
 def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role:
     """The launches of a template. Where transfers block, no sender waits for the launch of a receive."""
-    row = np.arange(len(template))
     cost_ns = np.where(labels.is_compute, host.kernel_ns, host.collective_ns)
     cost_ns[labels.is_wait] = 0
+    is_barrier = (labels.kind == BARRIER) | (labels.is_wait & host.waits_for_transfers)
+    row = np.arange(len(template))
     sends, receives = _ends(labels)
-    at, under = _before_what_waits(template, labels, receives >= 0), row
+    first = np.full(len(row), len(row))
+    np.minimum.at(first, template.preds.idx, template.preds.row_of)
+    # receives stand first in a rank's program, posted long before
+    at, under = np.where((receives >= 0) & (first < len(row)), first, row), row
     if host.graph_ns is not None:
         graphed = np.array([step.phase in GRAPHED for step in labels.steps])[labels.step]
         first = np.full(len(labels.steps), len(row))
@@ -108,7 +112,7 @@ def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role
         under = np.where(graphed, first[labels.step], row)
         cost_ns = np.where(under != row, 0, np.where(graphed, host.graph_ns, cost_ns))
     order = np.lexsort((at == row, at))
-    is_barrier = ((labels.kind == BARRIER) | (labels.is_wait & host.waits_for_transfers))[order]
+    is_barrier = is_barrier[order]
     ended_ns = np.cumsum(cost_ns[order])
     passed = np.cumsum(is_barrier) - is_barrier
     part, due_ns = np.empty_like(row), np.empty_like(row)
@@ -116,13 +120,6 @@ def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role
     due_ns[order] = ended_ns - np.concatenate([[0], ended_ns[is_barrier]])[passed]
     due_ns = np.where((receives >= 0) & blocks, ANY_TIME, due_ns[under])
     return _Role(template, labels, order, at, under, order[is_barrier], part, due_ns, sends, receives)
-
-
-def _before_what_waits(template: Template, labels: Labels, receives: Array) -> Array:
-    """Row -> the row before which it is launched. Receives stand first in a rank's program, posted long before."""
-    row, first = np.arange(len(template)), np.full(len(template), len(template))
-    np.minimum.at(first, template.preds.idx, template.preds.row_of)
-    return np.where(receives & (first < len(row)), first, row)
 
 
 def _ends(labels: Labels) -> tuple[Array, Array]:
@@ -219,7 +216,7 @@ def _written(role: _Role, chosen: Array, waiting: Array, charge: Array, slot: in
 
 def _with_hosts(skeleton: Skeleton, templates: tuple[Template, ...], charges: Array) -> Skeleton:
     """The skeleton with those templates, and for every rank a communicator of its own whose turns last as `charges` say."""
-    old, ranks = skeleton.tariff, skeleton.ranks
+    old, ranks, communicators = skeleton.tariff, skeleton.ranks, skeleton.communicators
     kinds, known = old.work.shape
     tables = {column.name: np.pad(getattr(old, column.name), ((0, 1), (0, len(charges)))) for column in fields(old)}
     tables["latency_ns"][kinds, known:] = charges
@@ -228,7 +225,7 @@ def _with_hosts(skeleton: Skeleton, templates: tuple[Template, ...], charges: Ar
         skeleton,
         templates=templates,
         tariff=Tariff(**tables),
-        slots=np.concatenate([skeleton.slots, skeleton.communicators + np.arange(ranks)[None, :]]),
+        slots=np.concatenate([skeleton.slots, communicators + np.arange(ranks)[None, :]]),
         kind=np.append(skeleton.kind, np.full(ranks, kinds)),
         footprints=Csr(np.append(skeleton.footprints.ptr, no_links), skeleton.footprints.idx),
     )

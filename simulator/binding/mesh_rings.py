@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from types import ModuleType
 
 import numpy as np
@@ -40,7 +39,10 @@ class Plans:
         if not getattr(algorithm, "RINGS", False):
             return plan
         orders = self._orders_of(gpus)
-        return tuple(Round(_side_by_side(r.edges, orders), r.fraction, r.repeats) for r in plan) if orders else plan
+        if not orders:
+            return plan
+        copies = [joined([(_moved(r.edges, order), 1 / len(orders)) for order in orders]) for r in plan]
+        return tuple(Round(edges, r.fraction, r.repeats) for edges, r in zip(copies, plan, strict=True))
 
     def lanes(self, algorithm: ModuleType, kind: str, gpus: Array) -> tuple[tuple[Round, ...], ...]:
         """The same rounds in parts that wait for nothing of one another: ring by ring, and order by order."""
@@ -63,7 +65,7 @@ class Plans:
         if not 2 < len(local) <= MOST_RANKS or not np.array_equal(gpus % per_node, np.tile(local, len(nodes))):
             return []
         if local not in self._orders:
-            self._orders[local] = [way for cycle in cycles(self._bundle(local)) for way in (cycle, _back(cycle))]
+            self._orders[local] = [order for cycle in cycles(self._bundle(local)) for order in (cycle, (cycle[0], *cycle[:0:-1]))]
         first = np.arange(len(nodes))[:, None] * len(local)
         return [(first + np.array(order)).ravel() for order in self._orders[local]]
 
@@ -119,16 +121,6 @@ def _without(bundle: Bundle, cycle: Cycle) -> Bundle:
         left[one][other] -= 1
         left[other][one] -= 1
     return left
-
-
-def _back(cycle: Cycle) -> Cycle:
-    return (cycle[0], *reversed(cycle[1:]))
-
-
-def _side_by_side(edges: Edges, orders: list[Array]) -> Edges:
-    """As many copies of some edges as there are orders, each with its part of what they carry."""
-    part = float(Fraction(1, len(orders)))
-    return joined([(_moved(edges, order), part) for order in orders])
 
 
 def _moved(edges: Edges, order: Array) -> Edges:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -42,46 +43,63 @@ def profile(base: int, perturbations: Sequence[Perturbation]) -> Profile:
     return Profile.of(since, values)
 
 
+def by_target(perturbations: Sequence[Perturbation], kind: Literal["rank", "link"]) -> dict[int, list[Perturbation]]:
+    """The perturbations of each rank, or of each link."""
+    found: dict[int, list[Perturbation]] = {}
+    for p in perturbations:
+        if (target := getattr(p, kind)) is not None:
+            found.setdefault(target, []).append(p)
+    return found
+
+
+def profiles_of(base: Array, changes: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> Array:
+    """The profile of each entry of `base`, equal ones shared; new profiles are appended to `profiles`."""
+    values, index = np.unique(base, return_inverse=True)
+    index = index + len(profiles)
+    profiles += map(Profile.constant, values.tolist())
+    for target, perturbations in changes.items():
+        index[target] = _index_of(profile(int(base[target]), perturbations), profiles)
+    return index
+
+
+def _index_of(wanted: Profile, profiles: list[Profile]) -> int:
+    if wanted not in profiles:
+        profiles.append(wanted)
+    return profiles.index(wanted)
+
+
 RATIO_BITS = 40
 """What is left of a rate counts 2^-40."""
 WHOLE = Profile.constant(1 << RATIO_BITS)
 
 
 class Degraded:
-    """The links with perturbations, and which mixtures of them groups cross, numbered; number 0 is none."""
+    """What perturbations leave of the links that a group crosses, the least at each time, as numbered profiles; 0 is all."""
 
     def __init__(self, perturbations: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> None:
-        self._left = {link: profile(1 << RATIO_BITS, of) for link, of in perturbations.items()}
-        self._mixtures = {WHOLE: 0}
+        self._left_of_link = {link: profile(1 << RATIO_BITS, of) for link, of in perturbations.items()}
+        self._left = [WHOLE]
         self._profiles = profiles
         """The skeleton's, to which caps that change with time append theirs."""
 
     def crossed(self, group: Array, link: Array, groups: int) -> Array:
-        """The mixture of each of so many groups, given the pairs (group, link that it crosses)."""
+        """The number of what is left to each of so many groups, given the pairs (group, link that it crosses)."""
         number = np.zeros(groups, dtype=np.int64)
-        if not self._left:
+        if not self._left_of_link:
             return number
         left: dict[int, Profile] = {}
-        seen = np.isin(link, list(self._left))
+        seen = np.isin(link, list(self._left_of_link))
         for of, at in zip(group[seen].tolist(), link[seen].tolist(), strict=True):
-            left[of] = _least(left.get(of, WHOLE), self._left[at])
-        for of, mixture in left.items():
-            number[of] = self._mixtures.setdefault(mixture, len(self._mixtures))
+            one, other = left.get(of, WHOLE), self._left_of_link[at]
+            since = sorted({*one.since_ns, *other.since_ns})
+            left[of] = Profile.of(since, [min(one.at(now), other.at(now)) for now in since])
+        for of, least in left.items():
+            number[of] = _index_of(least, self._left)
         return number
 
-    def capped(self, cap: int, mixture: int) -> tuple[int, int]:
-        """What a mixture leaves of a cap at time zero, and the index of its profile if that changes, or -1."""
-        left = [*self._mixtures][mixture]
+    def capped(self, cap: int, number: int) -> tuple[int, int]:
+        """What is left of a cap at time zero, and the index of its profile if that changes, or -1."""
+        left = self._left[number]
         # rounded down, but not to nothing, unless nothing is left
         changing = Profile(left.since_ns, tuple(max(cap * value >> RATIO_BITS, min(1, value)) for value in left.value))
-        if changing.steady:
-            return changing.value[0], -1
-        if changing not in self._profiles:
-            self._profiles.append(changing)
-        return changing.value[0], self._profiles.index(changing)
-
-
-def _least(one: Profile, other: Profile) -> Profile:
-    """The lower of two profiles at each time."""
-    since = sorted({*one.since_ns, *other.since_ns})
-    return Profile.of(since, [min(one.at(now), other.at(now)) for now in since])
+        return changing.value[0], -1 if changing.steady else _index_of(changing, self._profiles)

@@ -23,7 +23,7 @@ from ..collectives import Round, is_pipelined, windows
 from ..engine.skeleton import Expansion
 from ..engine.task import RATE_BITS, SPEED_BITS, UNCAPPED, WEIGHT_BITS, Array, Csr, Profile, TaskGraph, offsets
 from ..engine.timeline import Times
-from ..program.op import Collective, Transfer
+from ..program.program import Collective, Transfer
 from ..units import ns
 from .bind import Bound, Site
 from .mesh_rings import Plans
@@ -54,12 +54,8 @@ class Stepwise:
         start = found.start_ns[: self.tasks].copy()
         for task, starter in self.starter.items():
             start[task] = found.start_ns[starter]
-        return Times(*(self._ns(column[: self.tasks]) for column in (start, found.end_ns, found.arrival_ns)))
-
-    def _ns(self, ticks: Array) -> Array:
-        """Rounded up, once, as the end of a fluid is."""
-        rounded: Array = -(-ticks >> self.bits)
-        return rounded
+        columns = (column[: self.tasks] for column in (start, found.end_ns, found.arrival_ns))
+        return Times(*(-(-column >> self.bits) for column in columns))  # rounded up, once, as the end of a fluid is
 
 
 class Counts(NamedTuple):
@@ -127,6 +123,7 @@ class _Messages:
             starter[collective.task] = self._task(0, 0, -1, before.preds.row(collective.task).tolist())
             ends[collective.task] = self._sent(collective, starter[collective.task])
         new = len(self.work)
+        links, crossed = before.footprints, Csr.from_lists([links for links, _ in self.routes])
         kept = [ends.get(task, row.tolist()) for task, row in enumerate(map(before.preds.row, range(n)))]
         graph = TaskGraph(
             np.concatenate([solo_ns, np.zeros(new, dtype=np.int64)]),
@@ -137,8 +134,8 @@ class _Messages:
             np.concatenate([cap, np.full(new, UNCAPPED)]),
             self._streams(starter),
             Csr.from_lists([*kept, *self.preds]),
-            self._footprints(),
-            np.concatenate([before.footprint_weight, np.full(sum(len(r) for r, _ in self.routes), 1 << WEIGHT_BITS)]),
+            Csr(offsets(np.append(links.counts, crossed.counts)), np.append(links.idx, crossed.idx)),
+            np.append(before.footprint_weight, np.full(len(crossed.idx), 1 << WEIGHT_BITS)),
             before.link_profile,
             before.speed_profile,
             before.profiles,
@@ -249,13 +246,6 @@ class _Messages:
             self.routes.append((links, latency_ns))
         which = self.edges[edge]
         return which, self.routes[which][1]
-
-    def _footprints(self) -> Csr:
-        before = self.before.footprints
-        lengths = np.concatenate([np.diff(before.ptr), np.array([len(r) for r, _ in self.routes], dtype=np.int64)])
-        return Csr(
-            offsets(lengths), np.concatenate([before.idx, np.array([x for r, _ in self.routes for x in r], dtype=np.int64)])
-        )
 
     def _streams(self, starter: Mapping[int, int]) -> Csr:
         """Every stream with the start of a collective in front of its end, the streams of edges, and the starters'."""

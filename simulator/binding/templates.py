@@ -6,7 +6,7 @@ Bodies are compiled once and their columns copied for every call; only what pass
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,41 +15,18 @@ from ..engine.task import Array, Csr, offsets
 from ..errors import InvariantBroken
 from ..kernels import KernelCost
 from ..program.labels import Labels
-from ..program.op import COMPUTE, AnyOp, Collective, Compute, Transfer
-from ..program.program import END, LAST, PARAMETERS, Body, Key, Program, Role, Step
+from ..program.program import COMPUTE, END, LAST, PARAMETERS, AnyOp, Body, Collective, Compute, Key, Program, Role, Step, Transfer
 
 TRANSFER = "sendrecv"
 """The kind of what moves between two ranks, a send to one and a receive to the other."""
 
 
-@dataclass(slots=True)
-class Charges:
-    """The distinct (kind, payload) pairs of a program, numbered, and which communicators use which."""
-
-    number: dict[tuple[str, int], int] = field(default_factory=dict)
-    used_by: dict[str, set[int]] = field(default_factory=dict)
-
-    def of(self, op: AnyOp) -> int:
-        if not isinstance(op, (Collective, Transfer)):
-            return 0
-        if isinstance(op, Collective) and op.matrix_bytes:
-            raise InvariantBroken(f"{op.name}: uneven collectives are not bound yet")
-        what = (TRANSFER if isinstance(op, Transfer) else op.kind, op.payload_bytes)
-        charge = self.number.setdefault(what, len(self.number))
-        self.used_by.setdefault(op.communicator, set()).add(charge)
-        return charge
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _Compiled:
-    """A body in columns."""
+    """The relations between the rows of a body, which are `ops` of all bodies from the `first` on."""
 
-    first_op: int
+    first: int
     rows: int
-    solo_ns: Array
-    charge: Array
-    communicator: Array
-    """The number of the communicator in the program's table, or -1."""
     lane: Array
     """Pairs (row, lane), two columns."""
     after: Array
@@ -57,37 +34,45 @@ class _Compiled:
     named: Mapping[str, int]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Written:
-    """The templates of all roles with what their rows stand for."""
-
-    templates: tuple[Template, ...]
-    labels: tuple[Labels, ...]
-    slot_names: tuple[tuple[str, ...], ...]
-    """Role -> the communicator of each slot."""
-    charges: Charges
-
-
-class Writer:
-    """The program's bodies compiled once, from which `written` makes every role's template."""
+class Templates:
+    """The templates of all roles of a program, with what their rows stand for: `labels`."""
 
     def __init__(self, program: Program, cost: KernelCost) -> None:
-        self.program, self.cost, self.charges = program, cost, Charges()
-        self.numbers = {name: i for i, name in enumerate(program.communicators)}
+        self.program = program
+        self.ops: tuple[AnyOp, ...] = tuple(op for body in program.bodies.values() for op in body.ops)
+        cost_ns = {kernel: cost(kernel) for kernel in dict.fromkeys(op.kernel for op in self.ops if isinstance(op, Compute))}
+        self.solo_ns = np.array([cost_ns[op.kernel] if isinstance(op, Compute) else 0 for op in self.ops], dtype=np.int64)
+        self.charges: dict[tuple[str, int], int] = {}
+        """The distinct (kind, payload) pairs of the program, numbered."""
+        self.calls: dict[str, dict[int, tuple[str, int]]] = {name: {} for name in program.communicators}
+        """Communicator -> the charges that it is used with -> their kind and payload."""
+        self.charge, self.communicator = np.zeros(len(self.ops), dtype=np.int64), np.full(len(self.ops), -1)
+        self.axes = [""] * len(self.ops)
+        self._number_collectives()
         self.lanes: dict[str, int] = {COMPUTE: 0}
-        self.ops: list[AnyOp] = []
-        self.compiled = {name: self._compile(body) for name, body in program.bodies.items()}
-        axes = [getattr(program.communicators.get(getattr(op, "communicator", "")), "axis", "") for op in self.ops]
-        self.axes = tuple(axes)
+        self.compiled: dict[str, _Compiled] = {}
+        first = 0
+        for name, body in program.bodies.items():
+            self.compiled[name] = self._compile(body, first)
+            first += len(body.ops)
+        roles = [self._role(*of) for of in zip(program.roles, program.orders, strict=True)]
+        self.templates, self.labels = tuple(template for template, _, _ in roles), tuple(labels for _, labels, _ in roles)
+        self.slot_names = tuple(names for _, _, names in roles)
+        """Role -> the communicator of each slot."""
 
-    def written(self) -> Written:
-        slot_names = tuple(self.program.communicators_of(role) for role in range(len(self.program.orders)))
-        pairs = [self._role(*of) for of in zip(self.program.roles, self.program.orders, slot_names, strict=True)]
-        return Written(tuple(t for t, _ in pairs), tuple(labels for _, labels in pairs), slot_names, self.charges)
+    def _number_collectives(self) -> None:
+        numbers = {name: i for i, name in enumerate(self.program.communicators)}
+        for i, op in enumerate(self.ops):
+            if isinstance(op, Collective) and op.matrix_bytes:
+                raise InvariantBroken(f"{op.name}: uneven collectives are not bound yet")
+            if isinstance(op, (Collective, Transfer)):
+                what = (TRANSFER if isinstance(op, Transfer) else op.kind, op.payload_bytes)
+                self.charge[i] = charge = self.charges.setdefault(what, len(self.charges))
+                self.calls[op.communicator][charge] = what
+                self.communicator[i] = numbers[op.communicator]
+                self.axes[i] = self.program.communicators[op.communicator].axis
 
-    def _compile(self, body: Body) -> _Compiled:
-        first_op = len(self.ops)
-        self.ops += body.ops
+    def _compile(self, body: Body, first: int) -> _Compiled:
         named: dict[str, int] = {}
         after: list[tuple[int, int]] = []
         chain = last = -1
@@ -100,46 +85,30 @@ class Writer:
         named[END] = chain if chain >= 0 else len(body.ops) - 1
         named[LAST] = last if last >= 0 else named[END]
         lanes = [(row, self.lanes.setdefault(s, len(self.lanes))) for row, op in enumerate(body.ops) for s in op.streams]
-        return _Compiled(
-            first_op,
-            len(body.ops),
-            np.array([self.cost(op.kernel) if isinstance(op, Compute) else 0 for op in body.ops], dtype=np.int64),
-            np.array([self.charges.of(op) for op in body.ops], dtype=np.int64),
-            np.array([self.numbers.get(getattr(op, "communicator", ""), -1) for op in body.ops], dtype=np.int64),
-            np.array(lanes, dtype=np.int64).reshape(-1, 2),
-            np.array(after, dtype=np.int64).reshape(-1, 2),
-            named,
-        )
+        lane, before = (np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in (lanes, after))
+        return _Compiled(first, len(body.ops), lane, before, named)
 
-    def _role(self, role: Role, steps: tuple[Step, ...], slot_names: tuple[str, ...]) -> tuple[Template, Labels]:
+    def _role(self, role: Role, steps: tuple[Step, ...]) -> tuple[Template, Labels, tuple[str, ...]]:
+        """The template of a role, its labels, and the communicator of each of its slots."""
         bodies = [self.compiled[step.body] for step in steps]
         rows = np.array([body.rows for body in bodies], dtype=np.int64)
         begins = offsets(rows)
+        n, step = int(begins[-1]), np.repeat(np.arange(len(steps)), rows)
+        op = np.arange(n) + np.repeat(np.array([body.first for body in bodies], dtype=np.int64) - begins[:-1], rows)
         written = np.argsort(_turns(steps, begins), kind="stable")
         row = np.argsort(written)  # the inverse: where each row of the bodies, joined one after the other, is written
+        step, op = step[written], op[written]
         after = row[self._after(steps, bodies, begins)]
         lane = _shifted([body.lane for body in bodies], begins, columns=(0,))
         lane = lane[np.argsort(row[lane[:, 0]], kind="stable")]
-        slot_of = np.full(len(self.numbers) + 1, -1, dtype=np.int64)
-        slot_of[[self.numbers[name] for name in slot_names]] = np.arange(len(slot_names))
-        n, none = int(begins[-1]), np.zeros(0, dtype=np.int64)
-        communicator, solo_ns, charge = (
-            np.concatenate([none, *(getattr(body, name) for body in bodies)])[written]
-            for name in ("communicator", "solo_ns", "charge")
-        )
-        template = Template(
-            slot=slot_of[communicator],
-            solo_ns=solo_ns,
-            charge=charge,
-            preds=Csr.from_pairs(after[:, 0], after[:, 1], n),
-            lanes=Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes)),
-        )
-        first_op = np.array([body.first_op for body in bodies], dtype=np.int64)
-        step_of = np.repeat(np.arange(len(steps)), rows)
-        op_of = np.arange(n) - begins[:-1][step_of] + first_op[step_of]
-        columns = (step_of[written], op_of[written])
-        labels = Labels(steps, tuple(self.ops), *columns, tuple(self.lanes), self.axes, self.program.stages, role.pipeline)
-        return template, labels
+        communicator, names = self.communicator[op], tuple(self.program.communicators)
+        used = np.unique(communicator[communicator >= 0])
+        slot = np.where(communicator >= 0, np.searchsorted(used, communicator), -1)
+        preds = Csr.from_pairs(after[:, 0], after[:, 1], n)
+        lanes = Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes))
+        template = Template(slot, self.solo_ns[op], self.charge[op], preds, lanes)
+        labels = Labels(steps, self.ops, step, op, tuple(self.lanes), tuple(self.axes), self.program.stages, role.pipeline)
+        return template, labels, tuple(names[number] for number in used.tolist())
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
         """All pairs (row, row that it waits for): within bodies, and between steps by key."""

@@ -12,8 +12,9 @@ Reference: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity",
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,7 @@ DIGITS = 12
 """Significant digits in which the speed of groups is compared: alike groups must come out alike."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Routed:
+class Routed(NamedTuple):
     """A set of edges routed for all groups of one layout: what does not depend on how much they carry."""
 
     group: Array
@@ -43,13 +43,7 @@ class Routed:
     mean_s: Array
 
 
-_NONE, _SILENT = np.zeros(0, dtype=np.int64), np.zeros(0)
-SILENT = Routed(_NONE, _NONE, _SILENT, _SILENT, _SILENT)
-"""Where nobody has anything for anybody."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Part:
+class Part(NamedTuple):
     """Rounds that take, for so many bytes of payload, `latency + around x bytes` or `last + busiest x bytes`: the longer. One row
     per group.
     """
@@ -62,24 +56,15 @@ class Part:
     """Latency after the last bytes of the busiest link."""
     busiest_s_per_byte: Array
 
-    @property
-    def columns(self) -> tuple[Array, ...]:
-        """All that tells its groups apart."""
-        return self.latency_ns, self.around_s_per_byte, self.last_ns, self.busiest_s_per_byte
 
-
-def latency_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> int:
-    """What is left of the time of a group's rounds when the bytes of the busiest links are taken off."""
-    total = 0
-    for part in parts:
-        less_s = float(part.around_s_per_byte[group] - part.busiest_s_per_byte[group]) * payload_bytes
-        total += max(int(part.last_ns[group]), int(part.latency_ns[group]) + round(less_s * NS_PER_S))
-    return total
-
-
-def wire_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> float:
-    """How long the busiest links of a group carry bytes, round after round."""
-    return sum(float(part.busiest_s_per_byte[group]) for part in parts) * payload_bytes * NS_PER_S
+def times_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> tuple[int, float]:
+    """How long the busiest links of a group do not carry bytes in its rounds, and how long they do, one after the other."""
+    waiting_ns, busiest_s_per_byte = 0, 0.0
+    for latency_ns, around_s_per_byte, last_ns, busiest in (tuple(column[group] for column in part) for part in parts):
+        less_s = float(around_s_per_byte - busiest) * payload_bytes
+        waiting_ns += max(int(last_ns), int(latency_ns) + round(less_s * NS_PER_S))
+        busiest_s_per_byte += float(busiest)
+    return waiting_ns, busiest_s_per_byte * payload_bytes * NS_PER_S
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -109,8 +94,12 @@ class UncontendedLinks:
                 repeated.append((latencies_s, bytes_s, longest_s, busiest))
             else:
                 s_per_byte += busiest / (pieces or 1)
-        once = [r for r in plan if r.repeats == 1] if pieces == 1 else plan
-        latency_s = sum((_round_latency_s(r, routed[r.edges.key]) for r in once), latency_s)
+        for r in plan:
+            # a single round waits for its slowest message; one that repeats goes round, and takes the mean
+            if r.repeats == 1:
+                latency_s = latency_s + routed[r.edges.key].longest_s
+            elif pieces != 1:
+                latency_s = latency_s + routed[r.edges.key].mean_s * r.repeats
         return _parts(latency_s, s_per_byte, repeated), self.together(plan, routed)
 
     def routed(self, edges: Edges, gpus: Array) -> Routed:
@@ -123,11 +112,8 @@ class UncontendedLinks:
             edge, crosses = np.arange(begin, begin + len(route)), route >= 0
             group, share = (np.broadcast_to(of[:, None], route.shape)[crosses] for of in (edge // n, edges.share[edge % n]))
             entries.append(summed(group, route[crosses], share, cluster.wiring.links))
-        if len(entries) == 1:
-            whole = entries[0]
-        else:
-            group, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
-            whole = summed(group, link, share, cluster.wiring.links)
+        group, link, share = (np.concatenate(column) for column in zip(*entries, strict=True))
+        whole = entries[0] if len(entries) == 1 else summed(group, link, share, cluster.wiring.links)
         by_group = edge_s.reshape(count, n)
         return Routed(*whole, by_group.max(axis=1), by_group @ (edges.share / edges.share.sum()))
 
@@ -144,47 +130,36 @@ class UncontendedLinks:
 
         `every` ring together carries `fraction` of the payload in a repetition.
         """
-        n, count = len(r.edges.source), len(gpus)
+        n, count, wiring = len(r.edges.source), len(gpus), self.cluster.wiring
         latency_s, alone_s, shared_s = (np.zeros(count * n) for _ in range(3))
-        wiring = self.cluster.wiring
         longest_s, capacity = np.append(wiring.latency_s, 0.0), np.append(wiring.capacity_bytes_per_s, np.inf)
-        busy, most_s = self._busy(every), self._busiest_s(every, count)
+        key, busy_s = every.group * wiring.links + every.link, every.share / capacity[every.link]
         for begin, route in self._routes(r.edges, gpus):
             group = np.arange(begin, begin + len(route)) // n
             some = slice(begin, begin + len(route))
             latency_s[some] = longest_s[route].sum(axis=1)
             alone_s[some] = (np.tile(r.edges.share, count)[some, None] / capacity[route]).max(axis=1, initial=0.0)
-            shared_s[some] = busy(group, route).max(axis=1, initial=0.0)
-        binds = shared_s >= np.repeat(most_s, n) * (1 - SAME_TOLERANCE)
+            at = np.searchsorted(key, (group[:, None] * wiring.links + route).ravel()).reshape(route.shape)
+            shared_s[some] = np.where(route >= 0, busy_s[np.minimum(at, len(key) - 1)], 0.0).max(axis=1, initial=0.0)
+        binds = shared_s >= np.repeat(self._busiest_s(every, count), n) * (1 - SAME_TOLERANCE)
         alone_s, shared_s = alone_s * float(r.fraction), shared_s * fraction
         hop_s = np.where(binds, shared_s, (alone_s + shared_s) / 2)
         latencies, hops = latency_s.reshape(count, n), hop_s.reshape(count, n)
         return _longest(latencies, r.repeats), _longest(hops, r.repeats), latencies.max(axis=1)
 
-    def _busy(self, routed: Routed) -> Callable[[Array, Array], Array]:
-        """How long links of groups carry one byte on every edge of share 1, by group and route; 0 where a route is padded."""
-        links = self.cluster.wiring.links
-        key, busy_s = routed.group * links + routed.link, routed.share / self.cluster.wiring.capacity_bytes_per_s[routed.link]
-
-        def busy(group: Array, route: Array) -> Array:
-            at = np.searchsorted(key, (group[:, None] * links + route).ravel()).reshape(route.shape)
-            return np.where(route >= 0, busy_s[np.minimum(at, max(0, len(key) - 1))], 0.0)
-
-        return busy
-
     def together(self, rounds: Sequence[Round], routed: Mapping[tuple[bytes, ...], Routed]) -> Routed:
         """Several rounds as one, with their parts of what they carry as factors on shares; its times mean nothing."""
         parts = [routed[r.edges.key] for r in rounds]
-        if not parts:
-            return SILENT
         if len({id(part) for part in parts}) == 1:
             return parts[0]
         whole = wire_fraction(rounds)
-        group, link = (np.concatenate([getattr(part, name) for part in parts]) for name in ("group", "link"))
-        factors = [float(r.fraction * r.repeats / whole) for r in rounds]
-        share = np.concatenate([part.share * factor for part, factor in zip(parts, factors, strict=True)])
-        entries = summed(group, link, share, self.cluster.wiring.links)
-        return Routed(*entries, parts[0].longest_s, parts[0].mean_s)
+        shares = [part.share * float(r.fraction * r.repeats / whole) for r, part in zip(rounds, parts, strict=True)]
+        group, link, share = (
+            np.concatenate([np.zeros(0, dtype=np.int64), *columns])
+            for columns in ([part.group for part in parts], [part.link for part in parts], shares)
+        )
+        nothing = np.zeros(0)
+        return Routed(*summed(group, link, share, self.cluster.wiring.links), nothing, nothing)
 
     def _busiest_s(self, routed: Routed, count: int) -> Array:
         """Per group, seconds that its busiest link takes for one byte on every edge of share 1."""
@@ -216,11 +191,6 @@ def _parts(latency_s: Array, s_per_byte: Array, rings: Sequence[Ring]) -> tuple[
             others.append(Part(_rounded_ns(around_s), _rounded(around), _rounded_ns(longest_s), _rounded(busiest)))
     whole_ns, each = _rounded_ns(latency_s), _rounded(s_per_byte)
     return Part(whole_ns, each, whole_ns, each), *others
-
-
-def _round_latency_s(r: Round, routed: Routed) -> Array:
-    """A single round waits for its slowest message; one that repeats goes round, and takes the mean."""
-    return routed.longest_s if r.repeats == 1 else routed.mean_s * r.repeats
 
 
 def _rounded(values: Array) -> Array:

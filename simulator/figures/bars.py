@@ -13,7 +13,7 @@ from ..config import catalog
 from ..engine.timeline import Times
 from ..errors import UserError, must_be
 from ..program.labels import Labels
-from ..program.op import Compute
+from ..program.program import Compute
 from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
 from ..study.schedule import Evaluation

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..errors import InvariantBroken
 from ..kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
+from ..program.program import AnyOp, Body, Compute, Program, Purpose
 from ..workload.blocks.dense import BlockOp
 from ..workload.framework import UNFUSED, Framework, Fusion
 
@@ -28,6 +29,11 @@ MASK_BYTES = 1
 """Of an element that is dropped or kept."""
 FP32_BYTES = 4
 
+BY_COMPILER = (
+    "norm", "residual_norm", "rope", "activation", "bias", "bias_activation", "bias_dropout_add", "softmax", "cross_entropy"
+)  # fmt: skip
+"""What a compiler of pointwise operators and reductions fuses."""
+
 RMSNORM: tuple[Piece, ...] = (
     ("cast", 1, 1), ("square", 0, 2), ("mean", 0, 1), ("scale", 0, 2), ("cast", 1, 1), ("multiply", 2, 0)
 )  # fmt: skip
@@ -37,6 +43,7 @@ RMSNORM_BACKWARD: tuple[Piece, ...] = (
 )  # fmt: skip
 """As Llama's code writes it: x in fp32 over the root of its mean square, cast back, times the weight; and what autograd
 makes of that."""
+LAYERNORM: tuple[Piece, ...] = (("layernorm", 2, 0),)
 LAYERNORM_BACKWARD: tuple[Piece, ...] = (("layernorm_backward", 3, 0), ("sum", 2, 0))
 """PyTorch's own layer norm is one kernel forward, and sums the gradients of its weights apart."""
 ROPE: tuple[Piece, ...] = (("negate", 1, 0), ("concatenate", 2, 0), ("multiply", 2, 0), ("multiply", 2, 0), ("add", 3, 0))
@@ -46,29 +53,37 @@ LOSS: tuple[Piece, ...] = (
 )  # fmt: skip
 LOSS_BACKWARD: tuple[Piece, ...] = (("scale", 0, 2), ("cast", 1, 1))
 """As Megatron-LM writes the loss over a divided vocabulary."""
+PIECES: dict[str, tuple[str, tuple[Piece, ...], tuple[Piece, ...]]] = {
+    "rmsnorm": ("norm", RMSNORM, RMSNORM_BACKWARD),
+    "layernorm": ("norm", LAYERNORM, LAYERNORM_BACKWARD),
+    "rope": ("rope", ROPE, ROPE),
+    "cross_entropy": ("cross_entropy", LOSS, LOSS_BACKWARD),
+}
+"""Operator -> the field of `Fusion` that keeps it whole, and its kernels forward and backward where it is not."""
 
 
 def framework_kernels(ops: Sequence[Layered], framework: Framework) -> list[Layered]:
-    """The operators in forward order as the framework's kernels."""
+    """The operators in forward order as the framework's kernels; a compiler fuses all that is pointwise."""
+    if framework.compile:
+        framework = replace(framework, fusion=replace(framework.fusion, **dict.fromkeys(BY_COMPILER, True)))
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
-    merged = _merged(added, framework.fused)
-    return [(layer, piece) for layer, op in merged for piece in _pieces(op, framework)]
+    return [(layer, piece) for layer, op in _merged(added, framework.fusion) for piece in _pieces(op, framework)]
 
 
 def _with_bias_and_dropout(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:
     """An operator with its bias and its dropout, which blocks leave out."""
     kernel = op.forward
-    residual = isinstance(kernel, Rowwise) and kernel.op == RESIDUAL
-    if framework.dropout and residual and isinstance(kernel, Rowwise):
-        yield _dropout(op.name, kernel)
+    dropped = framework.dropout and isinstance(kernel, Rowwise)
+    if dropped and _kind(op) == RESIDUAL:
+        yield _dropout(op.name, _rowwise(kernel))
     yield op
-    if isinstance(kernel, Gemm) and op.parameters > op.matmul_parameters > 0 and not framework.fused.bias:
+    if isinstance(kernel, Gemm) and op.parameters > op.matmul_parameters > 0 and not framework.fusion.bias:
         whole = Rowwise(BIAS, kernel.m, kernel.n, int(kernel.element_bytes), 2 * kernel.element_bytes)
         gradient = replace(whole, op="bias_backward", bytes_per_element=kernel.element_bytes)
-        inside = op.split is Split.COLUMN
-        yield BlockOp(f"{op.name}_bias", whole, Split.INNER if inside else Split.SEQUENCE, weight_gradient=gradient)
-    if framework.dropout and op.split is Split.LOOKUP and isinstance(kernel, Rowwise):
-        yield _dropout(op.name, kernel)
+        split = Split.INNER if op.split is Split.COLUMN else Split.SEQUENCE
+        yield BlockOp(f"{op.name}_bias", whole, split, weight_gradient=gradient)
+    if dropped and op.split is Split.LOOKUP:
+        yield _dropout(op.name, _rowwise(kernel))
 
 
 def _dropout(name: str, beside: Rowwise, split: Split = Split.SEQUENCE) -> BlockOp:
@@ -141,23 +156,14 @@ def _rowwise(kernel: Kernel | None) -> Rowwise:
 
 def _pieces(op: BlockOp, framework: Framework) -> list[BlockOp]:
     """An operator as the kernels that it runs as."""
-    fused, kernel = framework.fused, op.forward
+    kernel, kind = op.forward, _kind(op)
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
         return _attention(op, kernel, framework)
-    name = _kind(op)
-    if name == "rmsnorm" and not fused.norm:
-        return _split(op, RMSNORM, RMSNORM_BACKWARD)
-    if name == "layernorm" and not fused.norm:
-        return _split(op, (("layernorm", 2, 0),), LAYERNORM_BACKWARD)
-    if name == "rope" and not fused.rope:
-        return _split(op, ROPE, ROPE)
-    if name.endswith(GATED) and not fused.activation:
-        gate = name.removesuffix(GATED)
-        product = ("multiply", 3, 0)
-        return _split(op, ((gate, 2, 0), product), (product, product, (f"{gate}_backward", 3, 0)))
-    if name == "cross_entropy" and not fused.cross_entropy:
-        return _split(op, LOSS, LOSS_BACKWARD)
-    return [op]
+    apart = PIECES.get(kind)
+    if kind.endswith(GATED):
+        gate, multiply = kind.removesuffix(GATED), ("multiply", 3, 0)
+        apart = "activation", ((gate, 2, 0), multiply), (multiply, multiply, (f"{gate}_backward", 3, 0))
+    return [op] if apart is None or getattr(framework.fusion, apart[0]) else _split(op, apart[1], apart[2])
 
 
 def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> list[BlockOp]:
@@ -203,7 +209,7 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
         step("scores", product(seq, keys, depth, Part.FORWARD), product(seq, depth, keys), inputs),
         step("keys", None, product(keys, depth, seq)),
     ]
-    if not framework.fused.softmax:
+    if not framework.fusion.softmax:
         yields += [step("mask", rows("mask", 2), rows("mask_backward", 2))]
     yields += [step("softmax", rows("softmax", 2), rows("softmax_backward", 3), scores)]
     if framework.dropout:
@@ -214,3 +220,18 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
         step("context", product(seq, depth, keys, Part.FORWARD), product(seq, keys, depth)),
         step("values", None, product(keys, depth, seq)),
     ]
+
+
+def accumulate(program: Program, *, element_bytes: int, gradient_bytes: int) -> Program:
+    """Every weight gradient read in the job's format and added, by a kernel of its own, to one in the gradients' format."""
+    moved = element_bytes + 2 * gradient_bytes
+
+    def added(body: Body) -> Iterator[AnyOp]:
+        for op in body.ops:
+            yield op
+            if isinstance(op, Compute) and op.part is Part.WEIGHT_GRADIENT and isinstance(op.kernel, Gemm):
+                kernel = Rowwise("add", op.kernel.m, op.kernel.n, gradient_bytes, moved)
+                after = (op.name,) if op.detached else None
+                yield replace(op, name=f"{op.name}.sum", purpose=Purpose.ACCUMULATE, kernel=kernel, after=after)
+
+    return program.with_bodies(added)

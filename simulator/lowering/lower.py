@@ -1,67 +1,73 @@
-"""From model, plan, job and schedule to a program: `build`, then one pass after another."""
+"""From model, plan, job and schedule to a program: `build`, then one pass after another.
+
+What is built is the pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order.
+Training steps in a row are several from a standing start, or the one that every step of a long run is like. Where every rank
+waits for the gradient norm, nothing is under way when that ends: all ranks begin anew together. So a step of a long run is what
+happens from one norm to the next: the optimizer and the gathers of parameters of one training step, then the passes and
+reductions of the next. That much is simulated, and nothing else (decision 010).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from ..plan.plan import Plan, shards_optimizer
-from ..program.program import Program
-from ..program.slot import Layout
+from ..errors import UserError
+from ..kernels import Part
+from ..plan.plan import Plan
+from ..program.program import ACTIVATION, COMPUTE, END, GRADIENT, LAST, LOSS, PARAMETERS, Body, Compute, Key, Program, Stage, Step
+from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Layout, Pair, Slot, slots_of
+from ..workload.blocks.dense import BlockOp
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from .build import build
-from .passes.accumulate import accumulate
-from .passes.blocking import blocking
-from .passes.data_parallel import DataParallel, data_parallel
-from .passes.pipeline import pipeline
+from .kernels_of_framework import accumulate, framework_kernels
+from .passes.data_parallel import NORM, DataParallel, data_parallel
+from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
 from .passes.release import release_activations
-from .passes.repeat import between_norms, repeat
-from .passes.tensor_parallel import overlap_tensor, sequence_parallel, tensor_parallel
-from .passes.zero1 import ShardedOptimizer, zero1
+from .passes.tensor_parallel import tensor_parallel
+from .passes.zero1 import zero1
 
+PARTS = {
+    FORWARD: (Part.FORWARD,),
+    BACKWARD: (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT),
+    INPUT_GRADIENT: (Part.INPUT_GRADIENT,),
+    WEIGHT_GRADIENT: (Part.WEIGHT_GRADIENT,),
+}
+"""The parts of an operator that run in a slot of each kind."""
 VOCABULARY_MULTIPLE = 128
 """A vocabulary that tensor-parallel ranks cannot divide evenly is padded to this many rows per rank, as Megatron pads it."""
 
 
-def lower(
-    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, steps: int | None = 1, framework: Framework | None = None
-) -> Program:
+def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None = 1) -> Program:
     """What every pipeline rank does in `steps` training steps, or (None) from one gradient norm to the next, free of hardware."""
-    framework = framework or Framework()
-    overlap = plan.overlap.over(framework.overlap)
-    program = build(_as_divided(model, plan.tp), job, layout, framework)
-    program = tensor_parallel(program, plan.tp)
-    if plan.uses_sequence_parallel:
-        program = sequence_parallel(program, plan.tp)
-    program = overlap_tensor(program, overlap.tp)
-    shares = plan.tp if plan.uses_sequence_parallel else 1
-    narrow = Quantisation(job.dtype, framework.low_precision, job.element_bytes, shares) if job.narrow else None
+    overlap, sequence, sharded = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.shards_optimizer
+    shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
+    narrow = Quantisation(job.dtype, framework.low_precision, element_bytes, shares) if job.narrow else None
+    model = _as_divided(model, plan.tp)
+    program = build(model, job, layout, framework)
+    program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp)
     program = quantise(program, narrow) if narrow else program
     if not framework.fusion.accumulation:
-        program = accumulate(program, element_bytes=job.element_bytes, gradient_bytes=framework.gradient_bytes)
+        program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     program = release_activations(program)
-    program = data_parallel(program, _data_parallel(model, plan, dp, framework))
-    if shards_optimizer(plan):
-        program = zero1(program, ShardedOptimizer(dp, job.element_bytes, framework.overlap.parameter_gather))
-    program = cast_weights(program, narrow) if narrow else program
-    tokens = job.microbatch_size * job.sequence_length // layout.shape.splits
-    program = pipeline(program, tokens * model.hidden * job.element_bytes // shares)
-    program = program if overlap.pp else blocking(program, layout)
-    return between_norms(program) if steps is None else repeat(program, steps)
-
-
-def _data_parallel(model: Model, plan: Plan, dp: int, framework: Framework) -> DataParallel:
-    """What data parallelism needs to know."""
-    return DataParallel(
+    replicas = DataParallel(
         dp,
-        overlaps=plan.overlap.over(framework.overlap).dp,
+        overlaps=overlap.dp,
         synchronised=plan.optimizer == "synchronised",
-        tied_parameters=-(-_as_divided(model, plan.tp).vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,
-        gradient_bytes=framework.gradient_bytes,
+        tied_parameters=-(-model.vocab * model.hidden // plan.tp) if model.tied_embeddings else 0,
+        gradient_bytes=gradient_bytes,
         fused_optimizer=framework.fusion.optimizer,
     )
+    program = data_parallel(program, replicas)
+    if sharded:
+        program = zero1(program, dp, element_bytes=element_bytes, overlaps=framework.overlap.parameter_gather)
+    program = cast_weights(program, narrow) if narrow else program
+    tokens = job.microbatch_size * job.sequence_length // layout.shape.splits
+    program = pipeline(program, tokens * model.hidden * element_bytes // shares)
+    program = program if overlap.pp else blocking(program, layout)
+    return between_norms(program) if steps is None else repeat(program, steps)
 
 
 def _as_divided(model: Model, tp: int) -> Model:
@@ -69,3 +75,109 @@ def _as_divided(model: Model, tp: int) -> Model:
     rows = VOCABULARY_MULTIPLE * tp
     vocab = model.vocab if model.vocab % tp == 0 else -(-model.vocab // rows) * rows
     return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, tp))
+
+
+def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Program:
+    """Each stage's operators, as the framework runs them, as bodies for F, B, I and W, called in the order of the schedule."""
+    stages = tuple(stages_of(model.layers, layout))
+    embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
+    shared = model.tied_embeddings and embedded == headed  # one rank has both ends, and holds their table once
+    bodies: dict[str, Body] = {}
+    orders = []
+    for boxes in layout.orders:
+        steps = []
+        for number, box in enumerate(boxes):
+            for slot in slots_of(box):
+                stage, part = stages[slot.stage], slot.microbatch % layout.shape.splits
+                ends = "embedding, " * stage.embedding, ", head" * stage.head
+                name = f"{slot.kind} of {ends[0]}{stage.layers} layers{ends[1]}"
+                name += f", part {part}" if layout.shape.splits > 1 else ""
+                if name not in bodies:
+                    operators = _operators(model, job, stage, shared, layout.shape.splits, part)
+                    bodies[name] = _body(slot.kind, framework_kernels(operators, framework))
+                steps.append(_step(name, slot, layout, number if isinstance(box, Pair) else -1))
+        orders.append(tuple(steps))
+    return Program(stages, bodies, tuple(orders), {})
+
+
+def stages_of(layers: int, layout: Layout) -> Iterator[Stage]:
+    """Layers divided over the stages, what is left over one each to the first; embedding and head are not counted."""
+    if layers < layout.stages:
+        raise UserError(f"{layers} layers do not fill {layout.stages} stages", hint=f"pp x chunks can be at most {layers}")
+    share, rest = divmod(layers, layout.stages)
+    for instance, rank in enumerate(layout.placement):
+        number = instance % layout.stages
+        first, count = number * share + min(number, rest), share + (number < rest)
+        yield Stage(number, rank, layout.chunk(instance), first, count, number == 0, number == layout.stages - 1)
+
+
+def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
+    """(layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence."""
+    block, seq = model.block, job.sequence_length // splits
+    size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
+    before = block.embedding(model, **size) if stage.embedding else []
+    layer = block.layer(model, **size, prefix=part * seq)
+    after = block.head(model, **size, owns_table=not shared) if stage.head else []
+    layers = [(-1, before), *((i, layer) for i in range(stage.layers)), (-1, after)]
+    return [(i, op) for i, ops in layers for op in ops]
+
+
+def _body(kind: str, operators: list[tuple[int, BlockOp]]) -> Body:
+    """F in forward order; B, I and W backwards, with input gradients, weight gradients or (B) both."""
+    order = operators if kind == FORWARD else reversed(operators)
+    return Body(tuple(new for layer, op in order for part in PARTS[kind] for new in _compute(layer, op, part)))
+
+
+def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
+    """The kernel of one part of an operator, if it has one."""
+    kernel = {Part.FORWARD: op.forward, Part.INPUT_GRADIENT: op.input_gradient, Part.WEIGHT_GRADIENT: op.weight_gradient}[part]
+    if kernel is None:
+        return
+    name = f"{layer}.{op.name}" if layer >= 0 else op.name
+    compute = Compute(name=name, operator=name, streams=(COMPUTE,), layer=layer, part=part, kernel=kernel, split=op.split)
+    if part is Part.FORWARD:
+        yield replace(compute, parameters=op.parameters, whole_parameters=op.whole_parameters, held_bytes=op.saved_bytes)
+    else:
+        suffix, adds_gradient = ("dgrad", op.fused_weight_gradient) if part is Part.INPUT_GRADIENT else ("wgrad", True)
+        yield replace(compute, name=f"{name}.{suffix}", adds_gradient=adds_gradient)
+
+
+def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
+    """A slot as a call: what it waits for and what it produces."""
+    kind, number, microbatch = slot
+    stage, last = layout.instance(number, microbatch), number == layout.stages - 1
+    after: tuple[Key, ...] = ()
+    outputs: tuple[tuple[str, Key], ...] = ()
+    if kind == "F":
+        after = ((ACTIVATION, stage, microbatch),) if number else ()
+        outputs = ((END, (LOSS, stage, microbatch) if last else (ACTIVATION, stage + 1, microbatch)),)
+    elif kind in ("B", "I"):
+        after = ((LOSS if last else GRADIENT, stage, microbatch),)
+        outputs = ((END, (GRADIENT, stage - 1, microbatch)),) if number else ()
+    return Step(body, kind, stage, microbatch, after, (*outputs, (LAST, ("done", kind, stage, microbatch))), pair=pair)
+
+
+def repeat(program: Program, steps: int) -> Program:
+    """The program run `steps` times from a standing start. The first finds its parameters gathered."""
+    orders = tuple(tuple(_step_of(iteration, step) for iteration in range(steps) for step in order) for order in program.orders)
+    return replace(program, orders=orders)
+
+
+def between_norms(program: Program) -> Program:
+    """One step of a long run: what follows the norm in one training step, and what leads to the norm of the next."""
+    return replace(program, orders=tuple(_turned(order) for order in program.orders))
+
+
+def _step_of(iteration: int, step: Step) -> Step:
+    if iteration:
+        return replace(step, iteration=iteration)
+    after = tuple(key for key in step.after if key[0] != PARAMETERS)
+    return replace(step, after=after, waits=tuple(wait for wait in step.waits if wait[1][0] != PARAMETERS))
+
+
+def _turned(order: tuple[Step, ...]) -> tuple[Step, ...]:
+    """A rank's steps from behind the norm to the norm; what waited for the norm waits for nothing."""
+    at = next(i for i, step in enumerate(order) if step.phase == NORM)
+    passed = {key for _, key in order[at].outputs}
+    begins = (replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :])
+    return (*begins, *(replace(step, iteration=1) for step in order[: at + 1]))

@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import NamedTuple
 
 import numpy as np
 
 from ..engine.timeline import Timeline
 from ..program.labels import Array, Labels
-from ..program.op import Collective, Compute, Transfer
-from ..program.program import Body, Program
-from ..program.slot import KINDS, Layout, slots_of
+from ..program.program import Body, Collective, Compute, Program, Transfer
+from ..program.slot import FORWARD, KINDS, Layout, slots_of
 from ..units import KIB, MIB
 from ..workload.framework import MemoryOverhead
 
@@ -95,9 +93,10 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
     state_bytes = MOMENT_BYTES + (MASTER_BYTES if terms.element_bytes < FP32_BYTES else 0)
     result = []
     for rank in range(program.ranks):
-        stages = tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
-        parameters = sum(_parameters(program, stage) for stage in stages)
-        orders = [[s.body for s in order] for order in program.orders_of(rank)] if bodies is None else [bodies[rank]]
+        steps, stages = program.orders_of(rank), tuple(s for s, stage in enumerate(program.stages) if stage.rank == rank)
+        forward = {step.stage: program.bodies[step.body].ops for step in reversed(steps[0]) if step.phase == FORWARD}
+        parameters = sum(op.parameters for stage in stages for op in forward[stage] if isinstance(op, Compute))
+        orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[rank]]
         activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
         result.append(
             RankMemory(
@@ -108,7 +107,7 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
                 -(-parameters // terms.optimizer_shards) * state_bytes,
                 activations,
                 ceil(terms.overhead.context_bytes + terms.reserved_bytes),
-                buffer_bytes(program, rank, terms.degrees, terms.overhead),
+                _nccl_bytes(program, rank, terms),
                 ceil(activations * terms.overhead.fragmentation_fraction),
             )
         )
@@ -129,37 +128,24 @@ def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
     ]
 
 
-def _parameters(program: Program, stage: int) -> int:
-    """Parameters of a stage on one rank."""
-    orders = program.orders_of(program.stages[stage].rank)
-    step = next(s for s in orders[0] if s.phase == "F" and s.stage == stage)
-    return sum(op.parameters for op in program.bodies[step.body].ops if isinstance(op, Compute))
-
-
-class _Usage(NamedTuple):
-    """What a body adds to the memory in use."""
-
-    peak_bytes: int
-    """The most while it runs."""
-    left_bytes: int
-    """What is left of it when it has ended; negative if it frees what others held."""
-
-
-def _usage(body: Body) -> _Usage:
+def _usage(body: Body) -> tuple[int, int]:
+    """The most bytes that a body adds to those in use while it runs, and what is left of them when it has ended; negative if it
+    frees what others held.
+    """
     peak = alive = 0
     for op in body.ops:
         alive += op.held_bytes
         peak = max(peak, alive)
         alive -= op.freed_bytes
-    return _Usage(peak, alive)
+    return peak, alive
 
 
-def _peak_bytes(order: Iterable[_Usage]) -> int:
+def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
     """The most that bodies one after the other use. Of a pair that runs together the forward pass counts first, as a whole."""
     peak = alive = 0
-    for usage in order:
-        peak = max(peak, alive + usage.peak_bytes)
-        alive += usage.left_bytes
+    for most_bytes, left_bytes in order:
+        peak = max(peak, alive + most_bytes)
+        alive += left_bytes
     return peak
 
 
@@ -185,26 +171,19 @@ def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, 
     return np.append(0, ns[order][counted]), np.append(static_bytes, static_bytes + alive[counted])
 
 
-def buffer_bytes(program: Program, rank: int, degrees: Mapping[str, int], overhead: MemoryOverhead) -> int:
-    """Bytes of the buffers of all communicators that a pipeline rank uses, on a mesh of these degrees."""
-    received = overhead.nccl_buffer_bytes + LL_BYTES + LL128_BYTES
-    connection = (ceil(received / PAGE_BYTES) + 1) * PAGE_BYTES
-    return connections(program, rank, degrees) * overhead.nccl_channels * connection
-
-
-def connections(program: Program, rank: int, degrees: Mapping[str, int]) -> int:
-    """Neighbours of a pipeline rank's GPU, counted in every group of its collectives and once for all of its transfers."""
+def _nccl_bytes(program: Program, rank: int, terms: Terms) -> int:
+    """Bytes of the buffers of all communicators that the GPU of a pipeline rank uses: for its neighbours in every group of its
+    collectives, and once for the other ends of all of its transfers.
+    """
     used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
     ops = [op for name in used for op in program.bodies[name].ops]
     of_collectives = [program.communicators[op.communicator] for op in ops if isinstance(op, Collective)]
+    connections = 0
     # groups of the same ranks share a communicator of the library
-    groups = {(c.axes, None if c.pipeline is None else frozenset(c.pipeline)) for c in of_collectives}
-    in_groups = sum(min(MOST_NEIGHBOURS, _members(*group, degrees) - 1) for group in groups)
+    for axes, pipeline in dict.fromkeys((c.axes, c.pipeline and frozenset(c.pipeline)) for c in of_collectives):
+        degrees = terms.degrees if pipeline is None else {**terms.degrees, "pp": len(pipeline)}
+        connections += min(MOST_NEIGHBOURS, prod(degrees[axis] for axis in axes) - 1)
     ends = {end for op in ops if isinstance(op, Transfer) for end in program.communicators[op.communicator].pipeline or ()}
-    return in_groups + len(ends - {rank})
-
-
-def _members(axes: tuple[str, ...], pipeline: frozenset[int] | None, degrees: Mapping[str, int]) -> int:
-    if pipeline is None:
-        return prod(degrees[axis] for axis in axes)
-    return len(pipeline) * prod(degrees[axis] for axis in axes if axis != "pp")
+    received = terms.overhead.nccl_buffer_bytes + LL_BYTES + LL128_BYTES
+    allocated = (ceil(received / PAGE_BYTES) + 1) * PAGE_BYTES
+    return (connections + len(ends - {rank})) * terms.overhead.nccl_channels * allocated

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..engine.timeline import Timeline
 from ..program.labels import Labels
-from ..program.op import COMPUTE
+from ..program.program import COMPUTE
 from ..units import seconds
 
 Array = NDArray[Any]

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..engine.task import Array
 from ..errors import UserError, did_you_mean
-
-Array = NDArray[Any]
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -45,7 +43,7 @@ class Mesh:
 
     @property
     def ranks(self) -> int:
-        return int(np.prod([self.degrees[axis] for axis in self.order]))
+        return prod(self.degrees.values())
 
     @property
     def grid(self) -> Array:
@@ -54,7 +52,7 @@ class Mesh:
 
     def coordinate(self, axis: str) -> Array:
         """Every rank's coordinate along an axis."""
-        before = int(np.prod([self.degrees[a] for a in self.order[: self.order.index(axis)]], dtype=np.int64))
+        before = prod(self.degrees[a] for a in self.order[: self.order.index(axis)])
         coordinate: Array = np.arange(self.ranks) // before % self.degrees[axis]
         return coordinate
 
@@ -63,21 +61,10 @@ class Mesh:
 
         With `pipeline` a group keeps only those pipeline coordinates, in that order.
         """
-        slowest_first = tuple(reversed(self.order))
+        slowest_first = self.order[::-1]
+        grid = self.grid if pipeline is None else np.take(self.grid, pipeline, axis=slowest_first.index("pp"))
         varied = [i for i, axis in enumerate(slowest_first) if axis in axes]
-        grid = self.grid
-        if pipeline is not None:
-            grid = np.take(grid, pipeline, axis=slowest_first.index("pp"))
-        size = int(np.prod([grid.shape[i] for i in varied], dtype=np.int64))
-        rows = np.moveaxis(grid, varied, range(grid.ndim - len(varied), grid.ndim)).reshape(-1, size)
+        fixed = [i for i, axis in enumerate(slowest_first) if axis not in axes]
+        rows = grid.transpose(*fixed, *varied).reshape(-1, prod(grid.shape[i] for i in varied))
         groups: Array = rows[np.argsort(rows.min(axis=1), kind="stable")]
         return groups
-
-    def first_group(self, axes: tuple[str, ...], pipeline: tuple[int, ...] | None = None) -> Array:
-        """One of those groups: that of coordinate 0 along every other axis."""
-        slowest_first = tuple(reversed(self.order))
-        grid = self.grid
-        if pipeline is not None:
-            grid = np.take(grid, pipeline, axis=slowest_first.index("pp"))
-        group: Array = grid[tuple(slice(None) if axis in axes else 0 for axis in slowest_first)].reshape(-1)
-        return group

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ..workload.framework import Overlaps
 
 Collectives = Literal["closed", "fluid", "stepwise"]
-SHARDED_OPTIMIZERS = ("zero1",)
 
 
 @documented
@@ -67,15 +66,10 @@ class Plan(Declared):
     def uses_sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
 
-
-def shards_optimizer(plan: Plan) -> bool:
-    """Whether every replica updates its share of the parameters only, and all gather them afterwards."""
-    return plan.sharding in SHARDED_OPTIMIZERS
-
-
-def optimizer_shards(plan: Plan, replicas: int) -> int:
-    """Among how many ranks the state of the optimizer is divided."""
-    return replicas if shards_optimizer(plan) else 1
+    @property
+    def shards_optimizer(self) -> bool:
+        """Whether every replica updates its share of the parameters only, and all gather them afterwards."""
+        return self.sharding == "zero1"
 
 
 @documented

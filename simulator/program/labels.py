@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .op import HOST, AnyOp, Collective, Compute, Transfer, Wait
-from .program import Stage, Step
+from ..kernels import Rowwise
+from .program import HOST, AnyOp, Collective, Compute, Stage, Step, Transfer, Wait
 
 Array = NDArray[Any]
 
@@ -125,4 +125,4 @@ def _kind(op: AnyOp) -> str:
         return "send" if op.sends else "receive"
     if isinstance(op, Wait):
         return "wait"
-    return op.kernel.operator
+    return op.kernel.op if isinstance(op.kernel, Rowwise) else op.kernel.family

@@ -3,14 +3,111 @@
 A body is a function, a step is its call: the step says which values the body's first op waits for and what its results
 are called, by *keys* such as `("activation", 3, 7)`. Bodies are shared by all steps that do the same, so that a program
 of a hundred thousand operations is a dozen bodies and a few thousand steps.
+
+Operations name streams, communicators and each other, never ranks or hardware. Order in a body means data flow: an op waits for
+the op before it, unless it says what it waits for (`after`). A `detached` op stands beside that chain: later ops do not wait for
+it unless they name it. Passes find each other's ops by fields: the operator that an op belongs to (`operator`), its part of a
+training step and its purpose. Names are for people and for references; no pass reads what one says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
-from .op import AnyOp, Collective, Transfer
+from ..kernels import Kernel, Part, Split
+
+COMPUTE = "compute"
+"""The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
+HOST = "host"
+"""The stream of the thread that launches a rank's operations, and what waiting for it counts for."""
+
+
+class Purpose(Enum):
+    """What a pass put an op into the program for."""
+
+    REDUCE = "reduce"
+    """The sum of activations, or of their gradients, over a tensor-parallel group; AGREE is one over the whole vocabulary."""
+    AGREE = "agree"
+    GATHER = "gather"
+    """The activations, or their gradients, of all tokens; REGATHER is of an input, once more for its weight gradient."""
+    REGATHER = "regather"
+    CAST = "cast"
+    CAST_CACHED_WEIGHTS = "cast cached weights"
+    ACCUMULATE = "accumulate"
+    """A weight gradient added to those of earlier microbatches."""
+    REDUCE_GRADIENTS = "reduce gradients"
+    REDUCE_TIED_TABLE = "reduce tied table"
+    """The gradient of a table that the first and the last stage share."""
+    NORM = "norm"
+    UPDATE = "update"
+    GATHER_PARAMETERS = "gather parameters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """What every operation has: a name that is unique in its body, the streams that it occupies, what it waits for."""
+
+    name: str
+    streams: tuple[str, ...]
+    after: tuple[str, ...] | None = None
+    """Names of earlier ops of the same body; None for the last op of its chain so far."""
+    detached: bool = False
+    layer: int = -1
+    """The layer that it belongs to, counted within its stage; -1 for none."""
+    purpose: Purpose | None = None
+    """None for an operator of the model itself, and for what moves between stages."""
+    part: Part = Part.FORWARD
+    """The part of a training step that it belongs to; of what stands beside an operator, that of the operator."""
+    operator: str = ""
+    """The name of the forward op of the operator that it belongs to, its own if it is that; "" for what belongs to none."""
+    held_bytes: int = 0
+    """Memory that is taken when it starts."""
+    freed_bytes: int = 0
+    """Memory that is given back when it has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Op):
+    """A kernel on the rank's own GPU."""
+
+    kernel: Kernel
+    split: Split = Split.SEQUENCE
+    parameters: int = 0
+    """Parameters that this op owns; only forward ops name them."""
+    whole_parameters: int = 0
+    """Of those, the ones that are never divided within a tensor-parallel group."""
+    adds_gradient: bool = False
+    """Whether it adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective(Op):
+    """A collective over the group that `communicator` names. The payload of a gather or a scatter is the whole tensor."""
+
+    communicator: str
+    kind: str
+    payload_bytes: int
+    matrix_bytes: tuple[tuple[int, ...], ...] = ()
+    """Of an all-to-all that is not even: what each member has for each other one, in the order of the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(Op):
+    """One end of a point-to-point transfer: `sends` at its source, not at its target."""
+
+    communicator: str
+    payload_bytes: int
+    sends: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait(Op):
+    """A point that all of its streams pass together. It takes no time."""
+
+
+AnyOp = Compute | Collective | Transfer | Wait
 
 Key = tuple[str | int, ...]
 """Names a value that passes from step to step: `("activation", stage, microbatch)` is the input of that stage."""
@@ -32,10 +129,6 @@ class Body:
     """A sequence of operations."""
 
     ops: tuple[AnyOp, ...]
-
-    def mapped(self, change: Callable[[AnyOp], Iterable[AnyOp]]) -> Body:
-        """Each op replaced by what `change` makes of it."""
-        return Body(tuple(new for op in self.ops for new in change(op)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +221,12 @@ class Program:
         """The steps of every role of a pipeline coordinate."""
         return tuple(order for role, order in zip(self.roles, self.orders, strict=True) if role.pipeline == pipeline)
 
-    def holders(self, stage: int) -> tuple[int, ...]:
-        """The pipeline ranks that hold the same slice of the model as an instance of a stage, itself included."""
-        return tuple(sorted(s.rank for s in self.stages if s.number == self.stages[stage].number))
-
-    def with_bodies(self, change: Callable[[AnyOp], Iterable[AnyOp]]) -> Program:
-        """Every op of every body replaced by what `change` makes of it."""
-        return replace(self, bodies={name: body.mapped(change) for name, body in self.bodies.items()})
+    def with_bodies(self, change: Callable[[Body], Iterable[AnyOp]]) -> Program:
+        """Every body with the operations that `change` makes of it."""
+        return replace(self, bodies={name: Body(tuple(change(body))) for name, body in self.bodies.items()})
 
     def with_communicators(self, *new: Communicator) -> Program:
         return replace(self, communicators={**self.communicators, **{c.name: c for c in new}})
-
-    def communicators_of(self, role: int) -> tuple[str, ...]:
-        """The communicators that the steps of a role use, in the order of the program's table."""
-        used = {
-            op.communicator
-            for name in {step.body for step in self.orders[role]}
-            for op in self.bodies[name].ops
-            if isinstance(op, (Collective, Transfer))
-        }
-        return tuple(name for name in self.communicators if name in used)
 
 
 def first_forward(steps: Iterable[Step]) -> dict[int, int]:

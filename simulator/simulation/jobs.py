@@ -28,7 +28,7 @@ from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import UserError
 from ..escape import Summarised
-from ..lowering.passes.repeat import NORM
+from ..lowering.passes.data_parallel import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
 from . import estimated_effort, memory_check

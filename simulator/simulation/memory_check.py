@@ -13,7 +13,6 @@ from ..config import feasible
 from ..config.scenario import Scenario
 from ..errors import Infeasible
 from ..memory.account import RankMemory, Terms, account, bodies_of
-from ..plan.plan import optimizer_shards, shards_optimizer
 from ..program.program import Program
 from ..program.slot import Layout
 from ..units import GIB, show_bytes
@@ -32,11 +31,11 @@ def memory_of(scenario: Scenario, layout: Layout) -> tuple[RankMemory, ...]:
 
 def terms_of(scenario: Scenario, program: Program) -> Terms:
     """What the memory of a scenario depends on besides its program."""
-    replicas = feasible.data_parallel_degree(scenario) * len(program.holders(0))
+    replicas = feasible.data_parallel_degree(scenario) * sum(stage.number == 0 for stage in program.stages)
     return Terms(
         element_bytes=scenario.job.element_bytes,
         gradient_bytes=scenario.framework.gradient_bytes,
-        optimizer_shards=optimizer_shards(scenario.plan, replicas),
+        optimizer_shards=replicas if scenario.plan.shards_optimizer else 1,
         degrees=feasible.mesh_of(scenario).degrees,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
@@ -68,7 +67,7 @@ def _parts(rank: RankMemory) -> str:
 def remedies(scenario: Scenario) -> str:
     """What would make less memory enough, of what the plan does not do yet."""
     plan, ways = scenario.plan, ["more tp or pp"]
-    if not shards_optimizer(plan) and feasible.data_parallel_degree(scenario) > 1:
+    if not plan.shards_optimizer and feasible.data_parallel_degree(scenario) > 1:
         ways.append("sharding: zero1")
     if scenario.job.microbatch_size > 1:
         ways.append("a smaller microbatch")

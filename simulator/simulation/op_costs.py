@@ -14,7 +14,7 @@ from ..binding.collective_policy import BARRIER
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
 from ..kernels import Kernel
-from ..program.op import Collective, Compute, Transfer
+from ..program.program import Collective, Compute, Transfer
 from ..units import show_bytes, show_s
 from .result import Result
 
@@ -99,7 +99,7 @@ def collective_costs(result: Result) -> OpCosts:
     calls: Counter[tuple[str, str, int, int, int]] = Counter()
     for (name, kind, payload_bytes), times in _collective_calls(result).items():
         communicator = result.program.communicators[name]
-        nodes = mesh.first_group(communicator.axes, communicator.pipeline) // size
+        nodes = mesh.groups(communicator.axes, communicator.pipeline)[0] // size
         if len(nodes) > 1 and kind != BARRIER:
             calls[communicator.axis, kind, payload_bytes, len(nodes), len(np.unique(nodes))] += round(times)
     rows = []

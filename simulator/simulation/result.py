@@ -25,8 +25,7 @@ from ..metrics.idle import BUSY, OPTIMIZER, TimeByCause, imbalance
 from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
 from ..program.labels import Labels
-from ..program.op import HOST
-from ..program.program import Program
+from ..program.program import HOST, Program
 from ..units import TFLOP, seconds
 
 REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")

@@ -17,7 +17,7 @@ from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..metrics import Window, whole
 from ..program.labels import Labels
-from ..program.op import COMPUTE
+from ..program.program import COMPUTE
 
 BETWEEN_NORMS = None
 """Instead of a number of training steps: one, from a gradient norm to the next."""

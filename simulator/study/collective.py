@@ -31,8 +31,7 @@ from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
 from ..hardware.cluster import Cluster
 from ..kernels import Kernel
 from ..plan.mesh import Mesh
-from ..program.op import Collective
-from ..program.program import Body, Communicator, Program, Step
+from ..program.program import Body, Collective, Communicator, Program, Step
 from ..simulation import choose_engine, estimated_effort
 from ..units import GB, US_PER_S, seconds, show_bytes, show_s
 

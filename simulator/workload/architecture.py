@@ -67,9 +67,3 @@ class Architecture(Declared):
             yield "kv_heads", f": {heads} heads do not share {kv_heads} kv_heads evenly", f"kv_heads: {near}"
         if given.get("positions") == "learned" and not given.get("max_sequence_length"):
             yield "max_sequence_length", " is missing: learned positions end somewhere", "max_sequence_length: 2048"
-
-    @property
-    def embedding_parameters(self) -> int:
-        """Token embedding, and the position embedding where positions are learned."""
-        learned = self.max_sequence_length if self.positions == "learned" else 0
-        return (self.vocab + learned) * self.hidden

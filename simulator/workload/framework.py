@@ -8,15 +8,15 @@ nothing and runs every operator as one kernel. Files in workloads/frameworks des
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Noun, Text, documented
 from ..units import GIB, MIB
+from .job import ELEMENT_BYTES
 
 UNFUSED = "unfused"
 """Attention as two GEMMs with a softmax between them."""
-GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 NarrowFormat = Literal["fp8", "fp8_block", "mxfp8", "nvfp4"]
 Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 
@@ -37,12 +37,6 @@ class Fusion(Declared):
     cross_entropy: Annotated[bool, "the loss over the vocabulary"] = True
     accumulation: Annotated[bool, "weight gradients are added to those of earlier microbatches by the GEMM itself"] = True
     optimizer: Annotated[bool, "the update of all parameters"] = True
-
-
-BY_COMPILER = (
-    "norm", "residual_norm", "rope", "activation", "bias", "bias_activation", "bias_dropout_add", "softmax", "cross_entropy"
-)  # fmt: skip
-"""What a compiler of pointwise operators and reductions fuses."""
 
 
 @documented
@@ -134,15 +128,10 @@ class Framework(Declared):
                 yield "p2p_sync", ": launches take no time that could wait for transfers", f"{times}}}"
 
     @property
-    def fused(self) -> Fusion:
-        """What is fused in the end: with a compiler, all that a compiler fuses."""
-        return replace(self.fusion, **dict.fromkeys(BY_COMPILER, True)) if self.compile else self.fusion
-
-    @property
     def kernel_s(self) -> float:
         """Host time of a kernel."""
         return self.host.compiled_kernel_s if self.compile else self.host.kernel_s
 
     @property
     def gradient_bytes(self) -> int:
-        return GRADIENT_BYTES[self.gradients]
+        return ELEMENT_BYTES[self.gradients]

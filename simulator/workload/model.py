@@ -28,24 +28,25 @@ class Model(Architecture):
         return dense
 
     @cached_property
+    def operators(self) -> tuple[tuple[int, dense.BlockOp], ...]:
+        """How often the model has each operator, and the operator on one token; a tied table belongs to the embedding."""
+        block, one_token = self.block, {"batch": 1, "seq": 1, "element_bytes": 1}
+        layer, embedding = block.layer(self, **one_token), block.embedding(self, **one_token)
+        head = block.head(self, **one_token, owns_table=not self.tied_embeddings)
+        return (*((1, op) for op in (*embedding, *head)), *((self.layers, op) for op in layer))
+
+    @cached_property
     def layer_parameters(self) -> int:
         return sum(int(op.parameters) for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
 
     @cached_property
-    def head_parameters(self) -> int:
-        """Final norm and the output projection, counted once more only if it is not tied to the embedding."""
-        norm = self.hidden * (2 if self.norm == "layernorm" else 1)
-        return norm + (0 if self.tied_embeddings else self.vocab * self.hidden)
-
-    @cached_property
     def parameters(self) -> int:
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+        return sum(times * op.parameters for times, op in self.operators)
 
     @cached_property
     def matmul_parameters(self) -> int:
         """Parameters that multiply activations, with the output projection: the N of 6N flop per token."""
-        linear = sum(int(op.matmul_parameters) for op in self.block.layer(self, batch=1, seq=1, element_bytes=1))
-        return self.layers * linear + self.vocab * self.hidden
+        return sum(times * op.matmul_parameters for times, op in self.operators)
 
     def train_flop_per_token(self, seq: int, *, causal: bool) -> int:
         """Forward and backward flop of one token, nothing recomputed: 6N + 12Lhs, or half the attention if `causal`."""

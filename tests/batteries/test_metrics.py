@@ -19,8 +19,7 @@ from simulator.engine.timeline import Timeline, Times
 from simulator.kernels import Gemm
 from simulator.metrics import Observation
 from simulator.program.labels import Labels
-from simulator.program.op import COMPUTE, Compute
-from simulator.program.program import Stage, Step
+from simulator.program.program import COMPUTE, Compute, Stage, Step
 
 from ..small_scenarios import scenario, small_cluster
 

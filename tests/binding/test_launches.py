@@ -28,8 +28,22 @@ from simulator.kernels import Kernel, KernelCost, Rowwise
 from simulator.metrics import Observation, idle
 from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh
-from simulator.program.op import COMPUTE, HOST, AnyOp, Collective, Compute, Transfer, Wait
-from simulator.program.program import END, Body, Communicator, Key, Program, Stage, Step
+from simulator.program.program import (
+    COMPUTE,
+    END,
+    HOST,
+    AnyOp,
+    Body,
+    Collective,
+    Communicator,
+    Compute,
+    Key,
+    Program,
+    Stage,
+    Step,
+    Transfer,
+    Wait,
+)
 from simulator.simulation.assemble import layout_of, prices_of, program_of, site_of
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.run import Run

@@ -20,8 +20,7 @@ from simulator.lowering.passes.data_parallel import DP
 from simulator.metrics import Observation
 from simulator.metrics.idle import measure
 from simulator.plan.mesh import Mesh
-from simulator.program.op import COMPUTE, AnyOp, Collective, Compute
-from simulator.program.program import Body, Program, Role, Step
+from simulator.program.program import COMPUTE, AnyOp, Body, Collective, Compute, Program, Role, Step
 from simulator.simulation.assemble import program_of, site_of
 
 from ..small_scenarios import both, scenario, small_cluster

@@ -15,8 +15,7 @@ from simulator.engine.replay import with_fixed_durations
 from simulator.hardware.cluster import Cluster, LinkSpec
 from simulator.kernels import Kernel
 from simulator.plan.mesh import Mesh
-from simulator.program.op import Collective
-from simulator.program.program import Body, Communicator, Program, Step
+from simulator.program.program import Body, Collective, Communicator, Program, Step
 from simulator.units import seconds
 
 GB = 10**9

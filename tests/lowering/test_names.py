@@ -12,15 +12,14 @@ import pytest
 import simulator as sim
 from simulator.config.scenario import Scenario
 from simulator.lowering import lower as lowering
-from simulator.program.op import AnyOp
-from simulator.program.program import END, LAST, Body, Program, Step
+from simulator.program.program import END, LAST, AnyOp, Body, Program, Step
 from simulator.simulation.assemble import program_of
 
 from ..small_scenarios import scenario, small_cluster, small_model
 
 PASSES = (
-    "build", "tensor_parallel", "sequence_parallel", "overlap_tensor", "quantise", "accumulate", "data_parallel", "zero1",
-    "cast_weights", "pipeline", "blocking", "repeat", "between_norms",
+    "build", "tensor_parallel", "quantise", "accumulate", "data_parallel", "zero1", "cast_weights", "pipeline", "blocking",
+    "repeat", "between_norms",
 )  # fmt: skip
 
 
@@ -35,7 +34,7 @@ class Renaming:
 
     def op(self, op: AnyOp) -> AnyOp:
         after = None if op.after is None else tuple(map(self, op.after))
-        return replace(op, name=self(op.name), twin=self(op.twin), after=after)
+        return replace(op, name=self(op.name), operator=self(op.operator), after=after)
 
     def step(self, step: Step) -> Step:
         outputs, waits = (tuple((self(name), key) for name, key in pairs) for pairs in (step.outputs, step.waits))

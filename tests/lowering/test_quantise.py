@@ -15,7 +15,7 @@ from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise
-from simulator.program.op import Collective
+from simulator.program.program import Collective
 from simulator.simulation.assemble import program_of
 from simulator.workload.framework import LowPrecision
 

@@ -117,7 +117,7 @@ def test_t2_1_and_2_buckets_are_reduced_when_ready_in_backward_order() -> None:
     assert list(reduced.block) == [*(f"layer {i} gradients" for i in (3, 2, 1, 0)), "embedding gradients"]
     assert set(reduced.stream) == {"dp"}
     model = small_model(layers=8)
-    assert set(reduced.payload_bytes) == {model.layer_parameters * 4, model.embedding_parameters * 4}
+    assert set(reduced.payload_bytes) == {model.layer_parameters * 4, model.vocab * model.hidden * 4}
     last = rows[rows.phase == "B"].microbatch.max()
     backward = rows[(rows.phase == "B") & (rows.microbatch == last)]
     for layer in range(4):
@@ -136,7 +136,7 @@ def test_t2_3_without_overlap_everything_is_reduced_after_the_last_backward() ->
     assert len(reduced) == 1
     assert reduced.start_ns.iloc[0] == rows[rows.phase == "B"].end_ns.max()
     model = small_model()
-    assert reduced.payload_bytes.iloc[0] == (4 * model.layer_parameters + model.embedding_parameters) * 4
+    assert reduced.payload_bytes.iloc[0] == (4 * model.layer_parameters + model.vocab * model.hidden) * 4
 
 
 def test_t2_4_zero1_scatters_updates_shares_and_gathers() -> None:

@@ -14,15 +14,27 @@ from dataclasses import dataclass, replace
 
 from ...errors import InvariantBroken
 from ...kernels import Part, Rowwise, Split
-from ...program.op import COMPUTE, AnyOp, Collective, Compute, Purpose
-from ...program.program import END, LAST, Body, Communicator, Key, Program, Step
-from ..build import op_name
+from ...program.program import (
+    COMPUTE,
+    END,
+    LAST,
+    AnyOp,
+    Body,
+    Collective,
+    Communicator,
+    Compute,
+    Key,
+    Program,
+    Purpose,
+    Step,
+    first_forward,
+)
 
 DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
-OPTIMIZER = "optimizer"
-"""The phase of the step in which parameters are updated."""
+NORM, OPTIMIZER = "norm", "optimizer"
+"""The phases of the steps in which a rank waits for the gradient norm, and updates its parameters."""
 
 FP32_BYTES = 4
 ADAM_BYTES = 26
@@ -73,7 +85,8 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
         reduced: list[Key] = []
         if plan.overlaps:
             late = _unfinished_table(steps, program, buckets) if plan.tied_parameters and not apart else {}
-            steps, reduced = _reduce_as_ready(steps, program, bodies, late, plan)
+            ready = {stage: {b: n for b, n in of.items() if b not in late.get(stage, ())} for stage, of in buckets.items()}
+            steps, reduced = _reduce_as_ready(steps, program, bodies, ready, plan)
         waits = (*(dict(step.outputs)[LAST] for step in steps[-1:]), *reduced)
         tail = [*_late_reductions(rank, late, waits, program, plan)]
         waits = tuple(step.outputs[0][1] for step, _ in tail) or waits
@@ -85,28 +98,26 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
 
 def replicas_of(program: Program, stage: int) -> Communicator:
     """The replicas of a stage: those along dp, and those on other pipeline ranks if a schedule keeps copies."""
-    holders = program.holders(stage)
+    number = program.stages[stage].number
+    holders = tuple(sorted(s.rank for s in program.stages if s.number == number))
     if len(holders) == 1:
         return DP
-    return Communicator(f"copies of stage {program.stages[stage].number}", "dp", (*DP.axes, "pp"), holders)
+    return Communicator(f"copies of stage {number}", "dp", (*DP.axes, "pp"), holders)
 
 
 def replica_count(program: Program, stage: int, dp: int) -> int:
-    return dp * len(program.holders(stage))
+    return dp * len(replicas_of(program, stage).pipeline or (stage,))
 
 
 def parameters_by_stage(program: Program, rank: int) -> dict[int, dict[Bucket, int]]:
     """Parameters per tensor-parallel rank, in buckets, of every stage of a pipeline rank."""
-    return {number: _parameters(program, number) for number, stage in enumerate(program.stages) if stage.rank == rank}
-
-
-def _parameters(program: Program, stage: int) -> dict[Bucket, int]:
-    body = next(s.body for s in program.orders[program.stages[stage].rank] if s.phase == "F" and s.stage == stage)
-    buckets: dict[Bucket, int] = {}
-    for op in program.bodies[body].ops:
-        if isinstance(op, Compute) and op.parameters:
-            buckets[bucket_of(op)] = buckets.get(bucket_of(op), 0) + op.parameters
-    return buckets
+    found: dict[int, dict[Bucket, int]] = {}
+    for stage, at in first_forward(program.orders[rank]).items():
+        buckets = found.setdefault(stage, {})
+        for op in program.bodies[program.orders[rank][at].body].ops:
+            if isinstance(op, Compute) and op.parameters:
+                buckets[bucket_of(op)] = buckets.get(bucket_of(op), 0) + op.parameters
+    return found
 
 
 def bucket_of(op: AnyOp) -> Bucket:
@@ -119,7 +130,7 @@ def bucket_of(op: AnyOp) -> Bucket:
 def collective_name(bucket: Bucket, moved: str) -> str:
     """The name of the collective that moves the gradients or the parameters of a bucket."""
     layer, what = bucket
-    return op_name(layer, moved if layer >= 0 else f"{what} {moved}")
+    return f"{layer}.{moved}" if layer >= 0 else f"{what} {moved}"
 
 
 def _final(steps: tuple[Step, ...]) -> dict[int, int]:
@@ -139,9 +150,9 @@ def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Bucket
 
 
 def _reduce_as_ready(
-    steps: tuple[Step, ...], program: Program, bodies: dict[str, Body], late: Buckets, plan: DataParallel
+    steps: tuple[Step, ...], program: Program, bodies: dict[str, Body], ready: Buckets, plan: DataParallel
 ) -> tuple[tuple[Step, ...], list[Key]]:
-    """The last backward of each stage on this rank exchanged for one that reduces each bucket when it is ready, but late ones."""
+    """The last backward of each stage on this rank exchanged for one that reduces these buckets when they are ready."""
     changed = list(steps)
     reduced: list[Key] = []
     for stage, i in _final(steps).items():
@@ -150,8 +161,7 @@ def _reduce_as_ready(
         step, group = steps[i], replicas_of(program, stage)
         name = f"{step.body}, reducing" + (f" over {group.name}" if group is not DP else "")
         if name not in bodies:
-            ready = {bucket: n for bucket, n in _parameters(program, stage).items() if bucket not in late.get(stage, ())}
-            bodies[name] = _reducing(program.bodies[step.body], ready, group, plan.gradient_bytes)
+            bodies[name] = Body(tuple(_reducing(program.bodies[step.body], ready[stage], group, plan.gradient_bytes)))
         reductions = [op for op in bodies[name].ops if op.purpose is Purpose.REDUCE_GRADIENTS]
         outputs = tuple((op.name, (REDUCED, stage, number)) for number, op in enumerate(reductions))
         reduced += [key for _, key in outputs]
@@ -159,7 +169,7 @@ def _reduce_as_ready(
     return tuple(changed), reduced
 
 
-def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator, gradient_bytes: int) -> Body:
+def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator, gradient_bytes: int) -> Iterator[AnyOp]:
     """A backward body in which each bucket is reduced after the last kernel that adds to a gradient of it.
 
     Kernels of a rank run one after the other: when the last has ended, so have those before it, of earlier slots too.
@@ -167,16 +177,12 @@ def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator,
     last = {bucket_of(op): op.name for op in body.ops if isinstance(op, Compute) and op.adds_gradient}
     if missing := parameters.keys() - last.keys():
         raise InvariantBroken(f"nothing in the last backward pass adds to the gradients of {missing}")
-
-    def change(op: AnyOp) -> Iterator[AnyOp]:
+    for op in body.ops:
         yield op
         bucket = bucket_of(op)
         if bucket in parameters and last[bucket] == op.name:
-            name = collective_name(bucket, "gradients")
-            reduction = _reduction(name, parameters[bucket] * gradient_bytes, group)
+            reduction = _reduction(collective_name(bucket, "gradients"), parameters[bucket] * gradient_bytes, group)
             yield replace(reduction, after=(op.name,), detached=True, layer=op.layer)
-
-    return body.mapped(change)
 
 
 def _reduction(name: str, payload_bytes: int, group: Communicator, purpose: Purpose = Purpose.REDUCE_GRADIENTS) -> Collective:
@@ -216,8 +222,8 @@ def _end(
         yield Step("reduce embedding", "reduce", after=waits, outputs=((END, (REDUCED, "embedding")),)), Body((sync,))
         waits = ((REDUCED, "embedding"),)
     if plan.synchronised:
-        norm = replace(_reduction("norm", 0, WORLD, Purpose.NORM), kind="barrier")
-        yield Step("norm", "norm", after=waits, outputs=((END, (READY,)),)), Body((norm,))
+        norm = replace(_reduction(NORM, 0, WORLD, Purpose.NORM), kind="barrier")
+        yield Step(NORM, NORM, after=waits, outputs=((END, (READY,)),)), Body((norm,))
         waits = ((READY,),)
     update = _update(sum(sum(of.values()) for of in buckets.values()), plan)
     yield Step(f"optimizer {rank}", OPTIMIZER, after=waits, outputs=((END, (UPDATED,)),)), update

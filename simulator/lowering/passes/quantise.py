@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...kernels import NARROW_BYTES, Gemm, Part, Rowwise, Split
-from ...program.op import AnyOp, Collective, Compute, Purpose
-from ...program.program import Body, Program, first_forward
+from ...program.program import AnyOp, Body, Collective, Compute, Program, Purpose, first_forward
 from ...workload.framework import LowPrecision
 from ..kernels_of_framework import ACTIVATIONS, GATED, NORMS
 
@@ -52,8 +51,7 @@ class Quantisation:
 
 def quantise(program: Program, formats: Quantisation) -> Program:
     """Linear layers in the narrow format, and casts before them; cached weights are cast after the optimizer."""
-    bodies = {name: Body(tuple(_Caster(body, formats).rewritten())) for name, body in program.bodies.items()}
-    return replace(program, bodies=bodies)
+    return program.with_bodies(lambda body: _Caster(body, formats).rewritten())
 
 
 def cast_weights(program: Program, formats: Quantisation) -> Program:
@@ -73,7 +71,7 @@ def cast_weights(program: Program, formats: Quantisation) -> Program:
 
 def weights_cast_before(program: Program) -> Program:
     """The same program with every forward pass as those that find their weights cast."""
-    return program.with_bodies(lambda op: () if op.purpose is Purpose.CAST_CACHED_WEIGHTS else (op,))
+    return program.with_bodies(lambda body: (op for op in body.ops if op.purpose is not Purpose.CAST_CACHED_WEIGHTS))
 
 
 def _gemm(op: Compute) -> Gemm:
@@ -144,14 +142,11 @@ class _Caster:
             return
         self.cast.add(op.name)
         kernel = _gemm(op)
-        copies = 1 if gathered and self.formats.dtype == BY_TENSOR else self._copies(op)
+        # one for the GEMM itself, and one transposed for the weight gradient
+        transposed = self.formats.keeps if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
+        copies = 2 if transposed and not (gathered and self.formats.dtype == BY_TENSOR) else 1
         if not self._written_by_last(copies):
             self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
-
-    def _copies(self, op: Compute) -> int:
-        """How many copies a cast makes: for the GEMM itself, and transposed for the weight gradient."""
-        across = self.formats.keeps if op.part is Part.FORWARD else self.formats.recipe.weight_gradients
-        return 2 if across else 1
 
     def _written_by_last(self, copies: int) -> bool:
         """Whether the op before can write the cast copies instead of its result: then it does."""
@@ -193,7 +188,6 @@ class _Caster:
             op,
             name=f"{op.name}.{name}",
             purpose=Purpose.CAST,
-            twin=op.operator,
             kernel=kernel,
             parameters=0,
             whole_parameters=0,

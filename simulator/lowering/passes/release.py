@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ...program.op import AnyOp, Compute
-from ...program.program import Body, Program
+from ...program.program import AnyOp, Body, Compute, Program
 
 Place = tuple[int, bool]
 """(layer within the stage or -1, whether it is a layer or stands behind all of them)."""

@@ -24,48 +24,77 @@ from functools import cache
 
 from ...errors import InvariantBroken
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
-from ...program.op import AnyOp, Collective, Compute, Purpose
-from ...program.program import Body, Communicator, Program
+from ...program.program import AnyOp, Body, Collective, Communicator, Compute, Program, Purpose
 
 TP = Communicator("tp", "tp", ("tp",))
 FP32_BYTES = 4
 LOSS_SUMS = 3
+HELD_BY_CHANNELS = (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS)
+"""Operators that hold a share of the channels for the backward pass."""
+HELD_BY_TOKENS = (Split.SEQUENCE, Split.COLUMN)
+"""Operators that hold a share of the tokens, with sequence parallelism."""
 
 
-def tensor_parallel(program: Program, tp: int) -> Program:
-    """Divides every operator among `tp` ranks and adds the all-reduces."""
-    if tp == 1:
-        return program
+def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool) -> Program:
+    """Divides every operator among `tp` ranks and adds the collectives; with `sequence` tokens are divided between regions."""
+    if tp > 1:
 
-    @cache
-    def share(kernel: Kernel, split: Split) -> Kernel:
-        """One rank's share of a kernel; layers are alike, so that few kernels are met often."""
-        return kernel if split is Split.LOOKUP else kernel.split(Split.INNER if split is Split.LOSS else split, tp)
+        @cache
+        def share(kernel: Kernel, split: Split) -> Kernel:
+            """One rank's share of a kernel; layers are alike, so that few kernels are met often."""
+            return kernel if split is Split.LOOKUP else kernel.split(Split.INNER if split is Split.LOSS else split, tp)
 
-    return program.with_bodies(lambda op: _divided(op, tp, share)).with_communicators(TP)
+        program = program.with_communicators(TP).with_bodies(lambda body: _divided(body, tp, sequence, share))
+    return program.with_bodies(_loosened) if overlap else program
 
 
-def _divided(op: AnyOp, tp: int, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
-    if not isinstance(op, Compute) or op.split is Split.SEQUENCE:
-        yield op
+def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split], Kernel]) -> Iterator[AnyOp]:
+    present = {(op.operator, op.part) for op in body.ops}
+    for op in body.ops:
+        if not isinstance(op, Compute) or (op.split is Split.SEQUENCE and not sequence):
+            yield op
+            continue
+        if sequence:
+            yield from _gathers(op, present)
+        parameters = op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp)
+        in_shares = op.split in HELD_BY_CHANNELS or (sequence and op.split in HELD_BY_TOKENS)
+        yield replace(
+            op,
+            parameters=op.parameters if op.split is Split.SEQUENCE else parameters,
+            kernel=share(op.kernel, op.split),
+            held_bytes=op.held_bytes // tp if in_shares else op.held_bytes,
+        )
+        yield from _sums(op, "reduce_scatter" if sequence else "all_reduce")
+
+
+def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective]:
+    """What an operator needs whole and finds in shares: its input forward, its result's gradient backward, and the input of a
+    column layer for its weight gradient. `present` are the operators of its body, and which parts of them it has.
+    """
+    kernel, column = op.kernel, op.split is Split.COLUMN
+    if isinstance(kernel, Rowwise) and op.split is Split.LOOKUP and op.part is Part.WEIGHT_GRADIENT:
+        yield _collective(op, Purpose.GATHER, "all_gather", kernel.result_bytes)
+    if not isinstance(kernel, Gemm):
         return
-    holds_share = op.split in (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS)
-    yield replace(
-        op,
-        parameters=op.whole_parameters + -(-(op.parameters - op.whole_parameters) // tp),
-        kernel=share(op.kernel, op.split),
-        held_bytes=op.held_bytes // tp if holds_share else op.held_bytes,
-    )
-    if (op.split in (Split.ROW, Split.LOOKUP) and op.part is Part.FORWARD) or (
-        op.split is Split.COLUMN and op.part is Part.INPUT_GRADIENT
-    ):
+    input_bytes = int(kernel.m * kernel.k * kernel.element_bytes)
+    if (op.split, op.part) in ((Split.COLUMN, Part.FORWARD), (Split.ROW, Part.INPUT_GRADIENT)):
+        yield _collective(op, Purpose.GATHER, "all_gather", input_bytes)
+    if column and op.part is Part.INPUT_GRADIENT and (op.operator, Part.WEIGHT_GRADIENT) in present:
+        yield _collective(op, Purpose.REGATHER, "all_gather", kernel.result_bytes)
+    if column and op.part is Part.WEIGHT_GRADIENT and (op.operator, Part.INPUT_GRADIENT) not in present:
+        yield _collective(op, Purpose.REGATHER, "all_gather", input_bytes)
+
+
+def _sums(op: Compute, kind: str) -> Iterator[Collective]:
+    """The sums of what the ranks of a group have in parts: a result, the gradient of an input, the terms of the loss."""
+    of_result = op.part is Part.FORWARD and op.split in (Split.ROW, Split.LOOKUP)
+    if of_result or (op.part is Part.INPUT_GRADIENT and op.split is Split.COLUMN):
         if isinstance(op.kernel, Attention):
             raise InvariantBroken("attention is divided by heads and leaves no partial sums")
-        yield _collective(op, Purpose.REDUCE, "all_reduce", op.kernel.result_bytes)
-    if op.split is Split.LOSS and op.part is Part.FORWARD:
-        rows = op.kernel.rows if isinstance(op.kernel, Rowwise) else 0
+        yield _collective(op, Purpose.REDUCE, kind, op.kernel.result_bytes)
+    if op.part is Part.FORWARD and op.split is Split.LOSS and isinstance(op.kernel, Rowwise):
         for i in range(LOSS_SUMS):
-            agree = _collective(op, Purpose.AGREE, "all_reduce", rows * FP32_BYTES)
+            agree = _collective(op, Purpose.AGREE, "all_reduce", op.kernel.rows * FP32_BYTES)
             yield replace(agree, name=f"{agree.name}{i}")
 
 
@@ -77,73 +106,18 @@ def _collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> C
         layer=op.layer,
         purpose=purpose,
         part=op.part,
-        twin=op.operator,
+        operator=op.operator,
         communicator=TP.name,
         kind=kind,
         payload_bytes=payload_bytes,
     )
 
 
-def sequence_parallel(program: Program, tp: int) -> Program:
-    """Divides the tokens between the tensor-parallel regions among the `tp` ranks of each group."""
-    if tp == 1:
-        return program
-
-    def in_shares(body: Body) -> Body:
-        present = {(op.operator, op.part) for op in body.ops}
-        return body.mapped(lambda op: _share(op, tp, present))
-
-    return replace(program, bodies={name: in_shares(body) for name, body in program.bodies.items()})
-
-
-def _share(op: AnyOp, tp: int, present: set[tuple[str, Part]]) -> Iterator[AnyOp]:
-    """An op on one rank's share of the tokens. `present` are the operators of its body, and which parts of them it has."""
-    if isinstance(op, Collective) and op.purpose is Purpose.REDUCE:
-        yield replace(op, kind="reduce_scatter")
-        return
-    if not isinstance(op, Compute):
-        yield op
-        return
-    if op.split is Split.SEQUENCE:
-        yield replace(op, kernel=op.kernel.split(Split.SEQUENCE, tp), held_bytes=op.held_bytes // tp)
-        return
-    gathered = _gathered_bytes(op)
-    if gathered:
-        yield _collective(op, Purpose.GATHER, "all_gather", gathered)
-    kernel = op.kernel
-    if op.split is Split.COLUMN and isinstance(kernel, Gemm):
-        if op.part is Part.INPUT_GRADIENT and (op.operator, Part.WEIGHT_GRADIENT) in present:
-            yield _collective(op, Purpose.REGATHER, "all_gather", kernel.result_bytes)
-        if op.part is Part.WEIGHT_GRADIENT and (op.operator, Part.INPUT_GRADIENT) not in present:
-            yield _collective(op, Purpose.REGATHER, "all_gather", kernel.input_bytes)
-        op = replace(op, held_bytes=op.held_bytes // tp)
-    yield op
-
-
-def _gathered_bytes(op: Compute) -> int:
-    """Bytes that the operator needs whole and finds in shares, or 0: its input forward, its result's gradient backward."""
-    kernel = op.kernel
-    if isinstance(kernel, Gemm):
-        column_forward = op.split is Split.COLUMN and op.part is Part.FORWARD
-        row_backward = op.split is Split.ROW and op.part is Part.INPUT_GRADIENT
-        return kernel.input_bytes if column_forward or row_backward else 0
-    if isinstance(kernel, Rowwise) and op.split is Split.LOOKUP and op.part is Part.WEIGHT_GRADIENT:
-        return kernel.result_bytes
-    return 0
-
-
-def overlap_tensor(program: Program, enabled: bool) -> Program:
+def _loosened(body: Body) -> Iterator[AnyOp]:
     """Takes weight gradients of column layers, and the gathers that only they need, out of the chain."""
-    if not enabled:
-        return program
-    return replace(program, bodies={name: _loosened(body) for name, body in program.bodies.items()})
-
-
-def _loosened(body: Body) -> Body:
     gathers = {op.operator: op.name for op in body.ops if op.purpose is Purpose.REGATHER and op.part is Part.INPUT_GRADIENT}
     passed_on = {op.operator for op in body.ops if op.part is Part.INPUT_GRADIENT}
-
-    def change(op: AnyOp) -> Iterator[AnyOp]:
+    for op in body.ops:
         of_column = isinstance(op, Compute) and op.split is Split.COLUMN and op.operator in passed_on
         if op.name == gathers.get(op.operator):
             yield replace(op, detached=True)
@@ -152,5 +126,3 @@ def _loosened(body: Body) -> Body:
             yield replace(op, detached=True, after=(gather,) if gather else ())
         else:
             yield op
-
-    return body.mapped(change)

@@ -9,41 +9,39 @@ waits for everything. Reference: Rajbhandari et al., arXiv 1910.02054.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...kernels import Part, Rowwise
-from ...program.op import AnyOp, Collective, Compute, Purpose
-from ...program.program import PARAMETERS, Body, Key, Program, Step, first_forward
-from .data_parallel import OPTIMIZER, Bucket, Buckets, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
+from ...program.program import PARAMETERS, AnyOp, Body, Collective, Compute, Key, Program, Purpose, Step, first_forward
+from .data_parallel import OPTIMIZER, Bucket, bucket_of, collective_name, parameters_by_stage, replica_count, replicas_of
 
 
-@dataclass(frozen=True, slots=True)
-class ShardedOptimizer:
-    """What the pass needs to know of a plan and a job."""
+def zero1(program: Program, dp: int, *, element_bytes: int, overlaps: bool) -> Program:
+    """Divides the optimizer of a data-parallel program among the replicas of each stage; parameters have `element_bytes` each.
 
-    dp: int
-    element_bytes: int
-    """Of a parameter as it is gathered."""
-    overlaps_gathers: bool = True
-    """Whether a layer's forward pass waits for its own parameters only; else the first one for all of the rank."""
-
-
-def zero1(program: Program, sharded: ShardedOptimizer) -> Program:
-    """Divides the optimizer of a data-parallel program among the replicas of each stage."""
-    bodies = dict(program.with_bodies(lambda op: (_scattered(op),)).bodies)
+    With overlap a layer's forward pass waits for its own parameters only; else the first one waits for all of the rank.
+    """
+    bodies = dict(program.with_bodies(lambda body: map(_scattered, body.ops)).bodies)
     orders = []
     for rank, steps in enumerate(program.orders):
         buckets = parameters_by_stage(program, rank)
         update = next(step for step in steps if step.phase == OPTIMIZER)
-        share = _shared_parameters(program, buckets, sharded.dp)
-        bodies[update.body] = Body(tuple(_updating(op, share) for op in bodies[update.body].ops))
+        owned: dict[int, int] = {}
+        for stage, of in buckets.items():
+            replicas = replica_count(program, stage, dp)
+            owned[replicas] = owned.get(replicas, 0) + sum(of.values())
+        # stages with as many replicas are divided together, the remainder rounded up once
+        share = sum(-(-parameters // replicas) for replicas, parameters in owned.items())
+        kernels = [(op, op.kernel) for op in bodies[update.body].ops if isinstance(op, Compute)]
+        updates = [replace(op, kernel=replace(kernel, rows=share)) for op, kernel in kernels if isinstance(kernel, Rowwise)]
+        bodies[update.body] = Body(tuple(updates))
         gathers = []
         for stage in first_forward(steps):
-            if replica_count(program, stage, sharded.dp) > 1:
-                step, body = _gather(program, stage, buckets[stage], update, sharded.element_bytes)
+            if replica_count(program, stage, dp) > 1:
+                step, body = _gather(program, stage, buckets[stage], update, element_bytes)
                 gathers.append(step)
                 bodies[step.body] = body
-        orders.append((*_waiting(steps, gathers, program, overlaps=sharded.overlaps_gathers), *gathers))
+        orders.append((*_waiting(steps, gathers, program, overlaps=overlaps), *gathers))
     return replace(program, bodies=bodies, orders=tuple(orders))
 
 
@@ -51,22 +49,6 @@ def _scattered(op: AnyOp) -> AnyOp:
     """Reductions of gradients as reduce-scatters."""
     if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
         return replace(op, kind="reduce_scatter")
-    return op
-
-
-def _shared_parameters(program: Program, buckets: Buckets, dp: int) -> int:
-    """Parameters of a rank's share: stages with as many replicas are divided together, the remainder rounded up once."""
-    owned: dict[int, int] = {}
-    for stage, of in buckets.items():
-        replicas = replica_count(program, stage, dp)
-        owned[replicas] = owned.get(replicas, 0) + sum(of.values())
-    return sum(-(-parameters // replicas) for replicas, parameters in owned.items())
-
-
-def _updating(op: AnyOp, parameters: int) -> AnyOp:
-    """A kernel of the optimizer over so many parameters."""
-    if isinstance(op, Compute) and isinstance(op.kernel, Rowwise):
-        return replace(op, kernel=replace(op.kernel, rows=parameters))
     return op
 
 

@@ -19,7 +19,7 @@ from ...engine.task import Array, offsets
 from ...hardware.wiring import Wiring
 from ...metrics import Observation
 from ...metrics.idle import exposed
-from ...program.op import HOST
+from ...program.program import HOST
 from ..result import Result
 from .limiting_links import Limit, limited
 

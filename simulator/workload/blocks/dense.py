@@ -37,32 +37,37 @@ class BlockOp:
 
 def layer(model: Architecture, *, batch: int, seq: int, element_bytes: int, prefix: int = 0) -> list[BlockOp]:
     """The operators of one layer on `batch` sequences of `seq` tokens, in forward order; `prefix` tokens came before."""
-    tokens, width = batch * seq, model.heads * model.head_dim
+    tokens, hidden, bias = batch * seq, model.hidden, model.bias
+    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    gates = 2 if model.gated_mlp else 1
+    name, kernel = ("gated_activation", f"{model.activation}_gated") if model.gated_mlp else ("activation", model.activation)
+    activated, rotated = (tokens, model.ffn_hidden, element_bytes), (tokens, queries + keys, element_bytes)
     return [
         _norm(model, "attention_norm", tokens, element_bytes),
-        _qkv(model, tokens, element_bytes),
-        *_rope(model, tokens, element_bytes),
+        linear("qkv", (tokens, hidden, queries + 2 * keys, element_bytes), Split.COLUMN, bias=bias),
+        *([rowwise("rope", "rope", rotated, Split.INNER, moved=(2, 2))] if model.positions == "rope" else []),
         _attention(model, batch, seq, element_bytes, prefix),
-        linear("attention_out", tokens, width, model.hidden, element_bytes, Split.ROW, bias=model.bias),
-        _residual(model, "attention_residual", tokens, element_bytes),
+        linear("attention_out", (tokens, queries, hidden, element_bytes), Split.ROW, bias=bias),
+        rowwise("attention_residual", "add", (tokens, hidden, element_bytes), Split.SEQUENCE, moved=(3, 3)),
         _norm(model, "mlp_norm", tokens, element_bytes),
-        _mlp_up(model, tokens, element_bytes),
-        _activation(model, tokens, element_bytes),
-        linear("mlp_down", tokens, model.ffn_hidden, model.hidden, element_bytes, Split.ROW, bias=model.bias),
-        _residual(model, "mlp_residual", tokens, element_bytes),
+        linear("mlp_up", (tokens, hidden, gates * model.ffn_hidden, element_bytes), Split.COLUMN, bias=bias),
+        rowwise(name, kernel, activated, Split.INNER, moved=(gates + 1, 2 * gates + 1), saved=gates),
+        linear("mlp_down", (tokens, model.ffn_hidden, hidden, element_bytes), Split.ROW, bias=bias),
+        rowwise("mlp_residual", "add", (tokens, hidden, element_bytes), Split.SEQUENCE, moved=(3, 3)),
     ]
 
 
 def embedding(model: Architecture, *, batch: int, seq: int, element_bytes: int) -> list[BlockOp]:
     """Token (and learned position) embedding: a gather forward, a scatter of gradients backward."""
     tokens = batch * seq
+    learned = model.max_sequence_length * model.hidden if model.positions == "learned" else 0
     lookup = BlockOp(
         "embedding",
         forward=Rowwise("embedding", tokens, model.hidden, element_bytes, 2 * element_bytes),
         weight_gradient=Rowwise("embedding_backward", tokens, model.hidden, element_bytes, 3 * element_bytes),
         split=Split.LOOKUP,
-        parameters=model.embedding_parameters,
-        whole_parameters=model.embedding_parameters - model.vocab * model.hidden,
+        parameters=model.vocab * model.hidden + learned,
+        whole_parameters=learned,
     )
     return [lookup]
 
@@ -96,30 +101,8 @@ def head(model: Architecture, *, batch: int, seq: int, element_bytes: int, owns_
 
 def _norm(model: Architecture, name: str, tokens: int, element_bytes: int) -> BlockOp:
     parameters = model.hidden * (2 if model.norm == "layernorm" else 1)
-    return rowwise(
-        name,
-        tokens,
-        model.hidden,
-        element_bytes,
-        Split.SEQUENCE,
-        forward=2,
-        backward=3,
-        saved=1,
-        parameters=parameters,
-        kernel=model.norm,
-    )
-
-
-def _qkv(model: Architecture, tokens: int, element_bytes: int) -> BlockOp:
-    outputs = (model.heads + 2 * model.kv_heads) * model.head_dim
-    return linear("qkv", tokens, model.hidden, outputs, element_bytes, Split.COLUMN, bias=model.bias)
-
-
-def _rope(model: Architecture, tokens: int, element_bytes: int) -> list[BlockOp]:
-    if model.positions != "rope":
-        return []
-    width = (model.heads + model.kv_heads) * model.head_dim
-    return [rowwise("rope", tokens, width, element_bytes, Split.INNER, forward=2, backward=2)]
+    shape = (tokens, model.hidden, element_bytes)
+    return rowwise(name, model.norm, shape, Split.SEQUENCE, moved=(2, 3), saved=1, parameters=parameters)
 
 
 def _attention(model: Architecture, batch: int, seq: int, element_bytes: int, prefix: int) -> BlockOp:
@@ -134,33 +117,9 @@ def _attention(model: Architecture, batch: int, seq: int, element_bytes: int, pr
     )
 
 
-def _mlp_up(model: Architecture, tokens: int, element_bytes: int) -> BlockOp:
-    outputs = model.ffn_hidden * (2 if model.gated_mlp else 1)
-    return linear("mlp_up", tokens, model.hidden, outputs, element_bytes, Split.COLUMN, bias=model.bias)
-
-
-def _activation(model: Architecture, tokens: int, element_bytes: int) -> BlockOp:
-    gates = 2 if model.gated_mlp else 1
-    name = "gated_activation" if model.gated_mlp else "activation"
-    return rowwise(
-        name,
-        tokens,
-        model.ffn_hidden,
-        element_bytes,
-        Split.INNER,
-        forward=gates + 1,
-        backward=2 * gates + 1,
-        saved=gates,
-        kernel=f"{model.activation}{'_gated' * model.gated_mlp}",
-    )
-
-
-def _residual(model: Architecture, name: str, tokens: int, element_bytes: int) -> BlockOp:
-    return rowwise(name, tokens, model.hidden, element_bytes, Split.SEQUENCE, forward=3, backward=3, kernel="add")
-
-
-def linear(name: str, tokens: int, inputs: int, outputs: int, element_bytes: int, split: Split, *, bias: bool) -> BlockOp:
-    """A linear layer: three matrix products of equal flop, its input kept."""
+def linear(name: str, shape: tuple[int, int, int, int], split: Split, *, bias: bool) -> BlockOp:
+    """A linear layer of some tokens, inputs, outputs and bytes per element: three GEMMs of equal flop, its input kept."""
+    tokens, inputs, outputs, element_bytes = shape
     return BlockOp(
         name,
         forward=Gemm(tokens, outputs, inputs, element_bytes),
@@ -176,23 +135,23 @@ def linear(name: str, tokens: int, inputs: int, outputs: int, element_bytes: int
 
 def rowwise(
     name: str,
-    rows: int,
-    columns: int,
-    element_bytes: int,
+    kernel: str,
+    shape: tuple[int, int, int],
     split: Split,
     *,
-    forward: int,
-    backward: int,
+    moved: tuple[int, int],
     saved: int = 0,
     parameters: int = 0,
-    kernel: str = "",
 ) -> BlockOp:
-    """A memory-bound operator that moves `forward` (`backward`) and keeps `saved` elements per element of its shape."""
-    op = kernel or name
+    """A memory-bound operator on rows, columns and bytes per element; `moved` (forward, backward) and `saved` are elements per
+    element of that shape.
+    """
+    rows, columns, element_bytes = shape
+    forward_bytes, backward_bytes = (times * element_bytes for times in moved)
     return BlockOp(
         name,
-        forward=Rowwise(op, rows, columns, element_bytes, forward * element_bytes),
-        input_gradient=Rowwise(f"{op}_backward", rows, columns, element_bytes, backward * element_bytes),
+        forward=Rowwise(kernel, rows, columns, element_bytes, forward_bytes),
+        input_gradient=Rowwise(f"{kernel}_backward", rows, columns, element_bytes, backward_bytes),
         split=split,
         parameters=parameters,
         saved_bytes=saved * rows * columns * element_bytes,
