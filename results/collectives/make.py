@@ -34,8 +34,7 @@ from simulator.costs.collectives.curves import Curve, uncontended_time
 from simulator.costs.collectives.link_constants import LAWS, Across, Inside, Laws
 from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
-from simulator.fabrics.of_cluster import PCIE_CLOCK_GHZ, Links, links_of
-from simulator.fabrics.policy import LIBRARIES, policy_on
+from simulator.fabrics.policy import LIBRARIES, PCIE_CLOCK_GHZ, Links, links_of, policy_on
 from simulator.files import atomic
 from simulator.hardware.cluster import Cluster
 from simulator.measurements.measured_cluster import COLUMNS, cluster_of

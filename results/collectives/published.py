@@ -15,7 +15,7 @@ from simulator.config.fabric_files import Fabric
 from simulator.costs.collectives.curves import uncontended_time
 from simulator.costs.collectives.link_constants import Laws
 from simulator.costs.collectives.theory import Call
-from simulator.fabrics.of_cluster import links_of
+from simulator.fabrics.policy import links_of
 from simulator.measurements.measured_cluster import COLUMNS, cluster_of
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 

@@ -37,7 +37,7 @@ from simulator.costs.kernels.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
 from simulator.costs.kernels.estimator import USUAL
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.family import ANY, Constants, Fit, priors
-from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants, Timing, timed_gemm_s
+from simulator.costs.kernels.gemm import CAST_START, LINEAR_US, GemmConstants, timed_gemm_s
 from simulator.costs.kernels.gpu_model import Machine, architecture
 from simulator.costs.kernels.gpu_model import machine as machine_of
 from simulator.errors import UserError
@@ -203,8 +203,8 @@ def gemm(c: GemmConstants, on: Machine, rows: pd.DataFrame, extra: Any = ()) -> 
     m, n, k, batch = sizes(rows, "m", "n", "k", "batch")
     dtype = rows.dtype.iloc[0]
     cast, beside = (extra[:2], extra[2:]) if dtype in TILES_OF else ((), extra)
-    adds = rows.variant.str.contains(ADDS).to_numpy()
-    time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[dtype], Timing(adds, cast, turns_of(rows.variant.iloc[0])))
+    how = {"adds": rows.variant.str.contains(ADDS).to_numpy(), "cast": cast, "turns": turns_of(rows.variant.iloc[0])}
+    time = timed_gemm_s(c, on, (m, n, k, batch), WIDTH[dtype], **how)
     if not len(beside):
         return time
     if dtype == "fp32":

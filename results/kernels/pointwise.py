@@ -18,11 +18,10 @@ from simulator.calibrate import operator_ratios
 from simulator.calibrate.fit_profile import SIGMA_MOST
 from simulator.calibrate.least_squares import fit_constants
 from simulator.config import shipped_fits
-from simulator.costs.kernels.eager_pytorch import is_one_by_one
 from simulator.costs.kernels.family import Fit
 from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.gpu_model import machine as machine_of
-from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, lookup_s, rowwise_s
+from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, is_one_by_one, lookup_s, rowwise_s
 from simulator.kernels import Rowwise
 from simulator.measurements.kernel_words import Probe, name_of, rowwise_of
 from simulator.measurements.operator_names import GEMMS_BACKWARD, WIDTH, bytes_per_element, is_backward, table_name

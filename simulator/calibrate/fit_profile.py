@@ -195,7 +195,8 @@ def _errors(group: Group, constants: Any, extra: Array) -> Array:
 
 def _fit(group: Group, constants: Any, sigma: float, extra: Array) -> Fit:
     """A fit with the sizes between which its rows lie, and what is known beside its constants."""
-    sizes = {name: (float(column.min()), float(column.max())) for name, column in group.family.sizes(group.timed).items()}
+    rows = [group.family.sizes(row[0]) for row in group.timed.rows]
+    sizes = {name: (float(min(row[name] for row in rows)), float(max(row[name] for row in rows))) for name in rows[0]}
     source = ", ".join(sorted({row.source.partition(":")[0] or "not stated" for row in group.rows})).replace('"', "'")
     about = {"rows": len(group.rows), "source": source, **group.family.about(group.timed, extra)}
     return Fit(group.family.name, group.dtype, group.library, constants, sigma, sizes, **about)

@@ -23,11 +23,16 @@ What a module may say besides: `takes(kind, nodes)`, whether a group can be serv
 `RINGS = True`, where inside nodes every rank talks to the next: on meshes binding puts neighbours side by side; and
 `IN_NETWORK = True`, where switches reduce and copy. There an edge stands for what its source sends into the network and its
 target takes out of it, no matter whose bytes they are.
+
+A *grid* is a group with as many ranks in every node, so that ranks of one index form a rail across the nodes. *Swaps* are
+exchanges between ranks whose numbers differ in one bit: where the size is no power of two, some ranks first give all that they
+have to a neighbour, which takes part in their stead and hands them the result. Reference: Rabenseifner, "Optimization of
+Collective Reduction Operations", 2004.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -38,6 +43,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..errors import UserError
 
 Array = NDArray[Any]
 
@@ -60,6 +67,14 @@ class Edges:
         member = np.arange(n)
         return cls.of(member, (member + 1) % n)
 
+    def shifted(self, by: int) -> Edges:
+        """Between the members that stand so many places further on."""
+        return Edges(self.source + by, self.target + by, self.share)
+
+    def turned(self) -> Edges:
+        """The other way round."""
+        return Edges(self.target, self.source, self.share)
+
     @cached_property
     def key(self) -> tuple[bytes, ...]:
         """Equal for equal edges."""
@@ -78,11 +93,6 @@ class Round:
 def is_pipelined(algorithm: ModuleType) -> bool:
     """Whether an algorithm cuts its payload into pieces."""
     return bool(getattr(algorithm, "PIPELINED", False))
-
-
-def steps(rounds: Sequence[Round]) -> int:
-    """Messages that follow one another."""
-    return sum(r.repeats for r in rounds)
 
 
 def wire_fraction(rounds: Sequence[Round]) -> Fraction:
@@ -120,3 +130,93 @@ def joined(parts: Sequence[tuple[Edges, float]]) -> Edges:
     n = int(max(source.max(initial=-1), target.max(initial=-1))) + 1
     key, which = np.unique(source * n + target, return_inverse=True)
     return Edges(key // max(n, 1), key % max(n, 1), np.bincount(which, weights=share, minlength=len(key)))
+
+
+def side_by_side(lanes: Sequence[Sequence[Round]]) -> tuple[Round, ...]:
+    """The rounds of lanes that are under way together, which differ in their edges alone."""
+    return tuple(replace(each[0], edges=joined([(r.edges, 1.0) for r in each])) for each in zip(*lanes, strict=True))
+
+
+Rounds = Callable[[str, Array], Sequence[Round]]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A group with `per_node` ranks in each of its nodes. Member `i` of node `x` stands at `x * per_node + i`."""
+
+    nodes: int
+    per_node: int
+
+    @classmethod
+    def of(cls, nodes: Array) -> Grid:
+        """The grid of a group, which must have one."""
+        if not is_even(nodes):
+            raise UserError(
+                "nodes of the group hold different numbers of its ranks", hint="ring, tree and direct take such groups"
+            )
+        per_node = int((nodes == nodes[0]).sum())
+        return cls(len(nodes) // per_node, per_node)
+
+    def inside(self, rounds: Sequence[Round]) -> tuple[Round, ...]:
+        """What the members of one node do, done in every node."""
+        first = np.arange(self.nodes)[:, None] * self.per_node
+
+        def in_all_nodes(edges: Edges) -> Edges:
+            return Edges((first + edges.source).ravel(), (first + edges.target).ravel(), np.tile(edges.share, self.nodes))
+
+        return tuple(replace(r, edges=in_all_nodes(r.edges)) for r in rounds)
+
+    def across(self, rounds: Sequence[Round], part: Fraction) -> tuple[Round, ...]:
+        """What one rank of each node does with a payload, done by every rail with `part` of it."""
+        rail = np.arange(self.per_node)
+
+        def on_all_rails(edges: Edges) -> Edges:
+            source, target = ((end[:, None] * self.per_node + rail).ravel() for end in (edges.source, edges.target))
+            return Edges(source, target, np.repeat(edges.share, self.per_node))
+
+        return tuple(replace(r, edges=on_all_rails(r.edges), fraction=r.fraction * part) for r in rounds)
+
+
+def is_even(nodes: Array) -> bool:
+    """Whether each node of a group holds as many of its ranks as every other."""
+    ends = np.flatnonzero(np.concatenate([nodes[1:] != nodes[:-1], [True]]))
+    sizes = np.diff(ends, prepend=-1)
+    return bool((sizes == sizes[0]).all())
+
+
+def on_rails(kind: str, nodes: Array) -> bool:
+    """Whether a group has rails, as algorithms across nodes need them: as many ranks in every node."""
+    return is_even(nodes)
+
+
+def layered(kind: str, nodes: Array, inside: Rounds, across: Rounds) -> tuple[Round, ...]:
+    """Reduce-scatter in the nodes, the collective itself along each rail with what is left, all-gather in the nodes.
+
+    A reduce-scatter needs no gather after it, and an all-gather no scatter before it.
+    """
+    grid = Grid.of(nodes)
+    members = np.zeros(grid.per_node, dtype=np.int64)
+    before = () if kind == "all_gather" else grid.inside(inside("reduce_scatter", members))
+    after = () if kind == "reduce_scatter" else grid.inside(inside("all_gather", members))
+    return (*before, *grid.across(across(kind, np.arange(grid.nodes)), Fraction(1, grid.per_node)), *after)
+
+
+def is_power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def needs_no_helpers(kind: str, nodes: Array) -> bool:
+    """Whether a group swaps without ranks that take part in another's stead: its size is a power of two."""
+    return is_power_of_two(len(nodes))
+
+
+def swaps(n: int, plan: Sequence[tuple[int, Fraction]]) -> tuple[Round, ...]:
+    """Exchanges of a fraction of the payload between ranks that differ in the given bit, one after the other."""
+    whole = 1 << n.bit_length() - 1
+    helper = 2 * np.arange(n - whole)
+    core = np.concatenate([helper, np.arange(2 * len(helper), n)])
+    exchanged = tuple(Round(Edges.of(core, core[np.arange(whole) ^ (1 << bit)]), fraction) for bit, fraction in plan)
+    if not len(helper):
+        return exchanged
+    give, take = (Round(Edges.of(*ends), Fraction(1)) for ends in ((helper + 1, helper), (helper, helper + 1)))
+    return (give, *exchanged, take)

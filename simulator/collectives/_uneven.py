@@ -39,7 +39,7 @@ def judged(kind: str, ranks: int, matrix: ArrayLike) -> Array:
 
 def payload(held: Array) -> Fraction:
     """What a rank holds on average, in the unit of the matrix."""
-    return sum(map(_exact, held.sum(axis=1)), Fraction(0)) / len(held)
+    return sum(map(Fraction, held.sum(axis=1).tolist()), Fraction(0)) / len(held)
 
 
 def uneven(held: Array, parts: Iterable[Sent]) -> tuple[Round, ...]:
@@ -49,10 +49,6 @@ def uneven(held: Array, parts: Iterable[Sent]) -> tuple[Round, ...]:
     for source, target, sent in parts:
         some = (sent > 0) & (source != target)
         if some.any():
-            most = sent[some].max()
-            rounds.append(Round(Edges(source[some], target[some], sent[some] / most), _exact(most) / whole))
+            most = float(sent[some].max())
+            rounds.append(Round(Edges(source[some], target[some], sent[some] / most), Fraction(most) / whole))
     return tuple(rounds)
-
-
-def _exact(number: float) -> Fraction:
-    return Fraction(float(number))

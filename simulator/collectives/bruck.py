@@ -30,15 +30,10 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
     if matrix is not None:
         held = judged(kind, n, matrix)
         return uneven(held, [(member, (member + d) % n, _passed_on(held, d)) for d in distances])
-    blocks = [min(d, n - d) if kind == "all_gather" else _with_bit(n, d) for d in distances]
+    blocks = [min(d, n - d) if kind == "all_gather" else int((member & d > 0).sum()) for d in distances]
     return tuple(
         Round(Edges.of(member, (member + d) % n), Fraction(count, n)) for d, count in zip(distances, blocks, strict=True)
     )
-
-
-def _with_bit(n: int, bit: int) -> int:
-    """How many of the numbers below n have a bit."""
-    return n // (2 * bit) * bit + max(0, n % (2 * bit) - bit)
 
 
 def _passed_on(held: Array, distance: int) -> Array:

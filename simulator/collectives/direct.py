@@ -26,10 +26,6 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
         return uneven(held, [(*np.indices((n, n)), held)])
     if n < 2:
         return ()
-    once = Round(_all_pairs(n), Fraction(1, n))
-    return (once, once) if kind == "all_reduce" else (once,)
-
-
-def _all_pairs(n: int) -> Edges:
     source, other = np.divmod(np.arange(n * (n - 1)), n - 1)
-    return Edges.of(source, other + (other >= source))
+    once = Round(Edges.of(source, other + (other >= source)), Fraction(1, n))
+    return (once, once) if kind == "all_reduce" else (once,)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from . import Array, Round
-from ._groups import bits, is_power_of_two, swaps
+from . import Array, Round, is_power_of_two, needs_no_helpers, swaps
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
+alike = needs_no_helpers
 
 
 def takes(kind: str, nodes: Array) -> bool:
@@ -21,13 +21,8 @@ def takes(kind: str, nodes: Array) -> bool:
     return kind == "all_reduce" or is_power_of_two(len(nodes))
 
 
-def alike(kind: str, nodes: Array) -> bool:
-    """Not where some ranks take part in another's stead."""
-    return is_power_of_two(len(nodes))
-
-
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
     """Halves to neighbours first, then less and less ever farther away; and back."""
-    halving = [(bit, Fraction(1, 2 << bit)) for bit in range(bits(len(nodes)))]
+    halving = [(bit, Fraction(1, 2 << bit)) for bit in range(len(nodes).bit_length() - 1)]
     plan = {"reduce_scatter": halving, "all_gather": halving[::-1], "all_reduce": halving + halving[::-1]}
     return swaps(len(nodes), plan[kind])

@@ -14,8 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import Array, Round, direct, ring
-from ._groups import Grid, layered, on_rails
+from . import Array, Grid, Round, direct, layered, on_rails, ring
 from ._uneven import Sent, judged, uneven
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")

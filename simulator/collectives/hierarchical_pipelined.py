@@ -8,14 +8,9 @@ same NICs with 2(n - 1)/(nk) S. Reference: Cho et al., "BlueConnect", MLSys 2019
 
 from __future__ import annotations
 
-from . import Array, Round, hierarchical
+from . import hierarchical
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 RINGS = True
 PIPELINED = True
-takes = hierarchical.takes
-
-
-def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
-    """Inside, across, inside; all under way together."""
-    return hierarchical.rounds(kind, nodes)
+takes, rounds = hierarchical.takes, hierarchical.rounds

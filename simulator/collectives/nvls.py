@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from . import Array, Edges, Round, ring
-from ._groups import Rounds, layered, on_rails
+from . import Array, Edges, Round, Rounds, layered, on_rails, ring
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 PIPELINED = True

@@ -6,8 +6,7 @@ of (k + 1)/k S/B inside nodes and 2S/(kB') on the NICs. Reference: as `nvls` and
 
 from __future__ import annotations
 
-from . import Array, Round, tree
-from ._groups import layered, on_rails
+from . import Array, Round, layered, on_rails, tree
 from .nvls import through_switch
 
 KINDS = ("all_reduce",)

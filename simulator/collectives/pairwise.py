@@ -12,8 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import Array, Edges, Round
-from ._groups import is_power_of_two
+from . import Array, Edges, Round, is_power_of_two
 from ._uneven import judged, uneven
 
 KINDS = ("alltoall",)

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from . import Array, Round
-from ._groups import bits, is_power_of_two, swaps
+from . import Array, Round, needs_no_helpers, swaps
 
 KINDS = ("all_reduce",)
-
-
-def alike(kind: str, nodes: Array) -> bool:
-    """Not where some ranks take part in another's stead."""
-    return is_power_of_two(len(nodes))
+alike = needs_no_helpers
 
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
     """The whole payload in every round."""
-    return swaps(len(nodes), [(bit, Fraction(1)) for bit in range(bits(len(nodes)))])
+    return swaps(len(nodes), [(bit, Fraction(1)) for bit in range(len(nodes).bit_length() - 1)])

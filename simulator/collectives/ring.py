@@ -12,8 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from . import Array, Edges, Round, joined
-from ._groups import Grid, is_even
+from . import Array, Edges, Grid, Round, is_even, side_by_side
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 RINGS = True
@@ -21,31 +20,25 @@ RINGS = True
 
 def rounds(kind: str, nodes: Array) -> tuple[Round, ...]:
     """All rings at once."""
-    return _round(kind, len(nodes), joined([(edges, 1.0) for edges in _rings(nodes)]))
+    return side_by_side(lanes(kind, nodes))
 
 
 def lanes(kind: str, nodes: Array) -> tuple[tuple[Round, ...], ...]:
-    """Ring by ring."""
-    return tuple(_round(kind, len(nodes), edges) for edges in _rings(nodes))
-
-
-def _round(kind: str, n: int, edges: Edges) -> tuple[Round, ...]:
-    """One round, again and again: a piece of 1/n to the next rank. A broadcast goes round but for the way back to its root."""
-    if n < 2:
-        return ()
-    if kind == "broadcast":
-        onward = edges.target != 0
-        return (Round(Edges(edges.source[onward], edges.target[onward], edges.share[onward]), Fraction(1, n - 1), n - 1),)
-    return (Round(edges, Fraction(1, n), (2 if kind == "all_reduce" else 1) * (n - 1)),)
-
-
-def _rings(nodes: Array) -> list[Edges]:
-    """The edges of each ring: of several in a node, each enters it at a rank of its own and leaves it at the one before."""
+    """Ring by ring, one round again and again: a piece of 1/n to the next rank. A broadcast goes round but for the way back to
+    its root. Of several rings in a node each enters it at a rank of its own and leaves it at the one before.
+    """
     n = len(nodes)
-    member = np.arange(n)
-    grid = Grid.of(nodes) if is_even(nodes) else Grid(n, 1)
-    if grid.nodes == 1 or grid.per_node == 1:
-        return [Edges.to_next(n)]
-    k = grid.per_node
-    orders = [member // k * k + (member + entry) % k for entry in range(k)]
-    return [Edges.of(order, np.roll(order, -1), 1 / k) for order in orders]
+    if n < 2:
+        return ((),)
+    member, grid = np.arange(n), Grid.of(nodes) if is_even(nodes) else Grid(n, 1)
+    k = grid.per_node if grid.nodes > 1 else 1
+    turns, found = 2 if kind == "all_reduce" else 1, []
+    for entry in range(k):
+        source = member // k * k + (member + entry) % k
+        target = np.roll(source, -1)
+        if kind == "broadcast":
+            onward = target != 0
+            found.append((Round(Edges.of(source[onward], target[onward], 1 / k), Fraction(1, n - 1), n - 1),))
+        else:
+            found.append((Round(Edges.of(source, target, 1 / k), Fraction(1, n), turns * (n - 1)),))
+    return tuple(found)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from . import Array, Edges, Round, direct
-from ._groups import layered, on_rails
+from . import Array, Edges, Round, direct, layered, on_rails
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 PIPELINED = True

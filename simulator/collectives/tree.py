@@ -9,12 +9,12 @@ reduction and scan", 2009; Jeaugey, "Massively Scale Your Deep Learning Training
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
-from . import Array, Edges, Round, joined, ring
-from ._groups import Grid, is_even, layered
+from . import Array, Edges, Grid, Round, is_even, joined, layered, ring
 
 KINDS = ("all_reduce", "broadcast")
 PIPELINED = True
@@ -43,7 +43,7 @@ def over_ranks(kind: str, nodes: Array) -> tuple[Round, ...]:
     if kind == "broadcast":
         return _from_first(n)
     levels = _levels(n)
-    return (*(Round(edges, HALF) for edges in reversed(levels)), *(Round(_turned(edges), HALF) for edges in levels))
+    return (*(Round(edges, HALF) for edges in reversed(levels)), *(Round(edges.turned(), HALF) for edges in levels))
 
 
 def _from_first(n: int) -> tuple[Round, ...]:
@@ -53,12 +53,8 @@ def _from_first(n: int) -> tuple[Round, ...]:
         return (Round(Edges.of(np.array([0]), np.array([1])), Fraction(1)),)
     first = np.zeros(1, dtype=np.int64)
     roots = np.concatenate([first, _second(others, first)])
-    down = [Edges(e.source + 1, e.target + 1, e.share) for e in map(_turned, _levels(others))]
+    down = [edges.turned().shifted(1) for edges in _levels(others)]
     return tuple(Round(edges, HALF) for edges in (Edges.of(np.zeros(2, dtype=np.int64), roots + 1), *down))
-
-
-def _turned(edges: Edges) -> Edges:
-    return Edges(edges.target, edges.source, edges.share)
 
 
 def _broadcast(grid: Grid) -> tuple[Round, ...]:
@@ -70,8 +66,7 @@ def _broadcast(grid: Grid) -> tuple[Round, ...]:
     member = np.arange(k - 1)
     along = Round(Edges.of(member, member + 1), Fraction(1, k - 1), k - 1)
     chains = Grid(grid.nodes - 1, k).inside(ring.rounds("all_gather", np.zeros(k, dtype=np.int64)))
-    elsewhere = [Round(Edges(r.edges.source + k, r.edges.target + k, r.edges.share), r.fraction, r.repeats) for r in chains]
-    return (along, *trees, *elsewhere)
+    return (along, *trees, *(replace(r, edges=r.edges.shifted(k)) for r in chains))
 
 
 def _levels(n: int) -> list[Edges]:

@@ -72,8 +72,7 @@ def command(
     small payloads within a node by kernels of their own.
     """
     from ..config.trust import Trust
-    from ..fabrics.of_cluster import links_of
-    from ..fabrics.policy import reducing_networks
+    from ..fabrics.policy import links_of, reducing_networks
     from ..study.collective import collective
 
     kind = kind.replace("-", "_").lower()
@@ -106,8 +105,7 @@ def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:
     from click.core import ParameterSource
 
     from ..errors import Fault, UserError, in_one_go
-    from ..fabrics.byte_matrix_csv import read
-    from ..fabrics.uneven_alltoall import KIND, Exchange
+    from ..fabrics.uneven_alltoall import KIND, Exchange, read
 
     context = click.get_current_context()
     given = [option for name, option in SIZES.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

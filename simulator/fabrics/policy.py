@@ -1,4 +1,11 @@
-"""Collective libraries on a cluster: the algorithms they have there, the ones they take, and the uncontended times.
+"""Collectives on a cluster: its measured links, the algorithms that its library has and takes there, and uncontended times.
+
+A cluster says how fast its links are, not what they are called. Inside a node the fabric of the GPU's generation tells how a
+library fares on such links, or the PCIe fabric with the nearest rate, and only an NVSwitch reduces in the network. Between
+nodes it is the InfiniBand of the nearest generation, unless a fabric is named. A GPU on PCIe launches at its own clock. A named
+fabric counts for what it describes: the network, the links inside, or both. A fabric in a file of the user's own brings its
+rates along, for they belong to what was measured; of one that ships, the constants are taken and the cluster's rates are kept.
+Several NICs of one GPU are pooled.
 
 The file of a fabric may name algorithms (`choices:`); otherwise an all-reduce takes what NCCL's own cost model chooses.
 There are two ways to time a collective, and no third. `costs.collectives.curves` corrects the closed forms of `theory` by what
@@ -9,27 +16,161 @@ constants of the same links. Payloads cut into pieces and uneven exchanges scale
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
 
-import numpy as np
-
-from ..binding.collective_policy import AUTO, Choose, CollectivePolicy, PiecesCorrection, Timing, takes
-from ..collectives import is_pipelined
-from ..config import catalog
+from ..binding.collective_policy import AUTO, Choose, CollectivePolicy, Timing, takes
+from ..config import catalog, fabric_files
+from ..config.fabric_files import Fabric, Loader
 from ..costs.collectives import nccl_choice, theory
-from ..costs.collectives.curves import DIRECT_MOST_BYTES, UncontendedTime, uncontended_time
+from ..costs.collectives.curves import DIRECT_MOST_BYTES, Curve, UncontendedTime, uncontended_time
+from ..costs.collectives.link_constants import Across, Inside
+from ..costs.collectives.nccl_choice import Choice
 from ..costs.collectives.theory import Call
 from ..engine.task import Array
 from ..errors import UserError, did_you_mean
 from ..hardware.cluster import Cluster
-from . import unmeasured_algorithms
-from .of_cluster import SWITCH, Links, links_of
+from ..units import NS_PER_S
+from .unmeasured_algorithms import PlacedRounds, pieces_correction_on, placed_by_nodes
+from .unmeasured_algorithms import uncontended_time as by_rounds
 
-if TYPE_CHECKING:
-    from .unmeasured_algorithms import PlacedRounds
+IDEAL = "ideal"
+"""The fabric of a cluster whose links are taken at their face value."""
+PCIE = ("pcie3", "pcie4", "pcie5")
+NVLINK = {
+    "volta": "nvlink2-mesh",
+    "ampere": "nvlink3-nvswitch",
+    "hopper": "nvlink4-nvswitch",
+    "blackwell": "nvlink5-nvswitch",
+}
+"""The fabric inside nodes of each generation of GPUs."""
+XGMI, AMD = "xgmi-mi300", "gfx"
+"""Infinity Fabric, and how the architectures of GPUs that have it begin."""
+SWITCH, JOINED = "nvswitch", "fully-connected"
+"""Shapes inside a node: any GPU reaches any other at full rate; each is wired to each."""
+PCIE_CLOCK_GHZ = 1.75
+"""Clock of the GPU that the launch time of a PCIe fabric is meant for; others launch in as many cycles."""
+NETWORKS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib")
+BRIDGED_GPUS = 2
+"""GPUs that an NVLink bridge joins."""
+ONE_WAY = 0.8
+"""Share of its nominal rate that PCIe carries when data goes one way only: headers, acknowledgements and credits take the rest
+(Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018)."""
+shipped: Loader = cache(fabric_files.load)
+"""Reads a fabric that ships, once."""
+outlined: Loader = cache(fabric_files.outline)
+"""Reads one without its curves, once."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links, choices and curves by which collectives on a cluster are timed."""
+
+    inside: Inside
+    across: Across | None
+    """None for a single node."""
+    choices: tuple[Choice, ...]
+    """Algorithms that the fabrics' files name, those of the network between nodes first."""
+    read_curves: Callable[[], tuple[Curve, ...]]
+
+    @cached_property
+    def curves(self) -> tuple[Curve, ...]:
+        """The measured curves of both; read on first use, as that takes a while."""
+        return self.read_curves()
+
+
+def links_of(cluster: Cluster, load: Loader | None = None) -> Links | None:
+    """The links of a cluster; None where they are taken at their face value, as those of a graph drawn by hand.
+
+    With `load`, fabrics are found by it, and not among those that ship.
+    """
+    if cluster.fabric == IDEAL or not cluster.nvlink.bytes_per_s:
+        return None
+    within, between = _fabrics_of(cluster, load or outlined)
+    if within.inside is None:
+        raise LookupError(within.name)
+    inside = replace(within.inside, generation=nccl_choice.generation(cluster.gpu.architecture, within.inside.bytes_per_s))
+
+    def read_curves() -> tuple[Curve, ...]:
+        within, between = _fabrics_of(cluster, load or shipped)
+        return within.curves + (between.curves if between else ())
+
+    across, choices = (between.across, between.choices) if between else (None, ())
+    return Links(inside, across, choices + within.choices, read_curves)
+
+
+def _fabrics_of(cluster: Cluster, load: Loader) -> tuple[Fabric, Fabric | None]:
+    """The fabric inside the nodes of a cluster and that between them, if there are several, at the rates of the cluster. What
+    stands in a file of the user's own keeps its rates; if it describes both, its curves and choices are listed once.
+    """
+    own = catalog.is_path(cluster.fabric)
+    named = (fabric_files.load if own else load)(cluster.fabric) if cluster.fabric else None
+    if named and named.inside:
+        within = named if own else _changed(named, bytes_per_s=cluster.nvlink.bytes_per_s)
+    else:
+        within = _within(cluster, load)
+    if cluster.nodes == 1:
+        return within, None
+    if named and named.across and own:
+        return within, replace(named, curves=(), choices=()) if named.inside else named
+    between = named if named and named.across else load(_nearest(NETWORKS, cluster.rail_bytes_per_s, load))
+    if between.across is None:
+        raise LookupError(between.name)
+    sharp = between.across.sharp or cluster.sharp
+    across = replace(between.across, nic_bytes_per_s=cluster.rail_bytes_per_s, nics=cluster.rails, sharp=sharp)
+    return within, replace(between, across=across)
+
+
+def _within(cluster: Cluster, load: Loader) -> Fabric:
+    """The fabric that ships and is most like the links inside a node, at their rate."""
+    rate, architecture = cluster.nvlink.bytes_per_s, cluster.gpu.architecture
+    if cluster.inside_name.startswith("pcie"):
+        return _without_reductions(_pcie(cluster, load))
+    found = load(XGMI if architecture.startswith(AMD) else NVLINK[nccl_choice.generation(architecture, rate)])
+    found = _changed(found, bytes_per_s=rate)
+    if cluster.inside_name == SWITCH:
+        return _changed(found, mesh=0, pair_bytes_per_s=0.0)
+    if cluster.inside_name == JOINED:
+        found = _changed(found, mesh=cluster.gpus_per_node, pair_bytes_per_s=0.0)
+    return _without_reductions(found)
+
+
+def _pcie(cluster: Cluster, load: Loader) -> Fabric:
+    """PCIe as GPUs of the cluster's clock launch on it; where NVLink bridges join pairs, that between the pairs: every second
+    edge of a ring is then a bridge, and a PCIe link carries one way only.
+    """
+    rate, bridge_bytes_per_s = cluster.nvlink.bytes_per_s, cluster.options.box.bridge_bytes_per_s
+    found = load(_nearest(PCIE, rate, load))
+    if found.inside and cluster.gpu.clock_hz:
+        found = _changed(found, launch_s=found.inside.launch_s * PCIE_CLOCK_GHZ / (cluster.gpu.clock_hz / NS_PER_S))
+    bridge = load(NVLINK["hopper" if found.name == PCIE[-1] else "ampere"]).inside
+    if bridge is None or not bridge_bytes_per_s:
+        return _changed(found, bytes_per_s=rate)
+    like_nvlink = {name: getattr(bridge, name) for name in ("efficiency", "pair_efficiency", "fill_s")}
+    beyond = {"beyond_bytes_per_s": rate, "beyond_efficiency": ONE_WAY}
+    return _changed(found, bytes_per_s=bridge_bytes_per_s, island=BRIDGED_GPUS, **like_nvlink, **beyond)
+
+
+def _changed(fabric: Fabric, **changes: Any) -> Fabric:
+    """A fabric with other constants inside its nodes."""
+    return replace(fabric, inside=replace(fabric.inside, **changes)) if fabric.inside else fabric
+
+
+def _without_reductions(fabric: Fabric) -> Fabric:
+    """The same links from GPU to GPU: no switch reduces on the way, so the library does what is left to it."""
+    curves = tuple(curve for curve in fabric.curves if (curve.kind, curve.algorithm) != ("all_reduce", "auto"))
+    return replace(_changed(fabric, nvls_efficiency=0.0), curves=curves)
+
+
+def _nearest(names: Sequence[str], bytes_per_s: float, load: Loader) -> str:
+    def distance(name: str) -> float:
+        fabric = load(name)
+        rate = fabric.inside.bytes_per_s if fabric.inside else fabric.across.nic_bytes_per_s if fabric.across else 1.0
+        return abs(math.log(rate / bytes_per_s))
+
+    return min(names, key=distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +193,7 @@ NCCL = "nccl"
 LIBRARIES: Mapping[str, Library] = {
     NCCL: Library(),
     "nccl-plain": Library(series="plain"),
-    "trtllm": Library(direct_most_bytes=DIRECT_MOST_BYTES),
-    "vllm": Library(direct_most_bytes=DIRECT_MOST_BYTES),
+    **dict.fromkeys(("trtllm", "vllm"), Library(direct_most_bytes=DIRECT_MOST_BYTES)),
 }
 COMMON_ALGORITHMS = {
     "all_reduce": ("ring", "tree"),
@@ -73,8 +213,7 @@ AT_FACE_VALUE = {
 }
 """Algorithms that `auto` has besides on links at their face value, where it takes the fastest: a library made for them."""
 MEASURED_AS = {"exchange": "sendrecv"}
-KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": theory.ALGORITHMS[0]}
-"""Names of some kinds and algorithms in the measurements and the theory."""
+"""Names of some kinds in the measurements and the theory."""
 QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
 """Networks whose switches can reduce, for libraries that are set up to use them: NVIDIA Quantum, from SHARPv2 of 2019 on."""
 
@@ -95,19 +234,9 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
     modules = {name: catalog.module("collectives", name) for name in sorted(used)}
     if links is None:
         return CollectivePolicy(modules, choices, wanted, pieces=pieces)
-
-    def measured_as(kind: str, name: str) -> str:
-        return does.series if (wanted, does.series, kind) == (AUTO, "plain", "all_reduce") and name in theory.PLAIN else name
-
-    return CollectivePolicy(
-        modules,
-        choices,
-        wanted,
-        _timing_on(cluster, links, measured_as),
-        _choice_on(cluster, links, does),
-        pieces,
-        _pieces_correction_on(cluster, links, pieces) if pieces else None,
-    )
+    timing = _timing_on(cluster, links, does.series if wanted == AUTO else "auto")
+    correction = pieces_correction_on(cluster, links.inside, links.across, pieces) if pieces else None
+    return CollectivePolicy(modules, choices, wanted, timing, _choice_on(cluster, links, does), pieces, correction)
 
 
 def call_of(kind: str, algorithm: str, nodes: Array, payload_bytes: int, *, placed: bool = False) -> Call:
@@ -120,8 +249,8 @@ def _choice_on(cluster: Cluster, links: Links, library: Library) -> Choose:
 
     def choice(kind: str, nodes: Array, payload_bytes: int) -> str | None:
         call = call_of(kind, library.series, nodes, payload_bytes)
-        able = (line for line in links.choices if _can_serve(line.algorithm, cluster, nodes, call))
-        if name := nccl_choice.configured_algorithm(able, kind, payload_bytes, call.nodes):
+        covering = (line.algorithm for line in links.choices if line.covers(kind, payload_bytes, call.nodes))
+        if name := next((name for name in covering if _can_serve(name, cluster, nodes, call)), None):
             return name
         if kind != "all_reduce":
             return COMMON_ALGORITHMS[kind][0]
@@ -158,64 +287,31 @@ def can_reduce(cluster: Cluster, network: str, ranks: int, nodes: int) -> bool:
         return network == "sharp" or any(run.kind == SWITCH for run in cluster.wiring.vertices)
     across = links.across
     if network == "nvls" or nodes == 1:
-        enough = ranks >= theory.FEWEST_AT_A_SWITCH * nodes
-        return enough and links.inside.nvls_efficiency > 0 and (nodes == 1 or across is None or across.nvls)
+        return theory.adds_up(Call("all_reduce", 0, ranks, nodes), links.inside, across)
     return across is not None and (across.sharp or cluster.fabric in QUANTUM)
 
 
-# Uncontended times ----------------------------------------------------------------------------------------------------------
+def _timing_on(cluster: Cluster, links: Links, library_series: str) -> Timing:
+    """How long collectives take on a cluster. `library_series` is the measured series in which the library chose by itself."""
 
-
-def _timing_on(cluster: Cluster, links: Links, measured_as: Callable[[str, str], str]) -> Timing:
-    """How long collectives take on a cluster. `measured_as` gives, by kind and algorithm, which of a library's measured series
-    an algorithm of that name belongs to.
-    """
-    placed = _placed_on(cluster)
+    @cache
+    def placed(kind: str, algorithm: str, members: tuple[int, ...]) -> PlacedRounds:
+        return placed_by_nodes(algorithm, kind, cluster, members)
 
     @cache
     def measured(call: Call) -> UncontendedTime:
         return uncontended_time(call, links.inside, links.across, links.curves)
 
     def timing(kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
-        series = measured_as(kind, KNOWN_AS.get(algorithm, algorithm))
         if not payload_bytes:
             return None
+        series = theory.KNOWN_AS.get(algorithm, algorithm)
+        if library_series == "plain" and kind == "all_reduce" and series in theory.PLAIN:
+            series = library_series
         if series not in theory.ALGORITHMS:
             call, rounds = call_of(kind, algorithm, nodes, payload_bytes), placed(kind, algorithm, tuple(nodes.tolist()))
-            return unmeasured_algorithms.uncontended_time(call, rounds, links.inside, links.across)
+            return by_rounds(call, rounds, links.inside, links.across)
         kind = MEASURED_AS.get(kind, kind)
         return measured(call_of(kind, series, nodes, payload_bytes, placed=True)) if kind in theory.KINDS else None
 
     return timing
-
-
-def _pieces_correction_on(cluster: Cluster, links: Links, pieces: int) -> PiecesCorrection:
-    """The correction of known times where pipelined algorithms cut a payload into so many pieces: the modelled ratio of so many
-    pieces to infinitely fine pipelining.
-    """
-    fine, placed = _placed_on(cluster), _placed_on(cluster, pieces)
-
-    def corrected(known: UncontendedTime, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime:
-        if not is_pipelined(catalog.module("collectives", algorithm)) or len(nodes) < 2:
-            return known
-        call, members = call_of(kind, algorithm, nodes, payload_bytes), tuple(nodes.tolist())
-        pieces_s, fine_s = (
-            unmeasured_algorithms.uncontended_time(call, rounds, links.inside, links.across).seconds
-            for rounds in (placed(kind, algorithm, members), fine(kind, algorithm, members))
-        )
-        if math.isclose(pieces_s, fine_s):
-            return known
-        return unmeasured_algorithms.scaled(known, known.seconds * pieces_s / fine_s, call)
-
-    return corrected
-
-
-def _placed_on(cluster: Cluster, pieces: int | None = None) -> Callable[[str, str, tuple[int, ...]], PlacedRounds]:
-    """How algorithms go about a kind of collective on a cluster, worked out once for members in the same nodes."""
-
-    @cache
-    def placed(kind: str, algorithm: str, nodes: tuple[int, ...]) -> PlacedRounds:
-        gpus = unmeasured_algorithms.gpus_in(cluster, np.array(nodes))
-        return unmeasured_algorithms.placed_rounds(catalog.module("collectives", algorithm), kind, cluster, gpus, pieces)
-
-    return placed

@@ -12,13 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from types import ModuleType
 
 import numpy as np
 
+from ..binding.collective_policy import PiecesCorrection
 from ..collectives import Round, is_pipelined, joined, windows
+from ..config import catalog
 from ..costs.collectives import theory
-from ..costs.collectives.curves import THEORY_SIGMA_ACROSS, THEORY_SIGMA_INSIDE, UncontendedTime
+from ..costs.collectives.curves import UncontendedTime, theory_sigma
 from ..costs.collectives.link_constants import LAWS, Across, Inside
 from ..costs.collectives.theory import Call
 from ..engine.task import Array
@@ -62,14 +65,19 @@ def placed_rounds(
     return PlacedRounds(tuple((r.repeats, *_crossing(r, nodes)) for r in rounds), loads)
 
 
-def gpus_in(cluster: Cluster, nodes: Array) -> Array:
-    """GPUs for members of whom only the nodes are known: spread over the GPUs of each node, and so over its NICs."""
+def placed_by_nodes(
+    algorithm: str, kind: str, cluster: Cluster, members: tuple[int, ...], pieces: int | None = None
+) -> PlacedRounds:
+    """How an algorithm of the catalog goes about a kind of collective among members of whom only the nodes are known: they are
+    spread over the GPUs of each node, and so over its NICs.
+    """
+    nodes = np.array(members)
     order = np.argsort(nodes, kind="stable")
     _, first, counts = np.unique(nodes[order], return_index=True, return_counts=True)
     place = np.empty(len(nodes), dtype=np.int64)
     place[order] = np.arange(len(nodes)) - np.repeat(first, counts)
-    found: Array = nodes * cluster.gpus_per_node + place * cluster.gpus_per_node // np.repeat(counts, counts)[np.argsort(order)]
-    return found
+    gpus = nodes * cluster.gpus_per_node + place * cluster.gpus_per_node // np.repeat(counts, counts)[np.argsort(order)]
+    return placed_rounds(catalog.module("collectives", algorithm), kind, cluster, gpus, pieces)
 
 
 def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
@@ -121,37 +129,53 @@ def uncontended_time(call: Call, placed: PlacedRounds, inside: Inside, across: A
     for repeats, part, message, more_peers in placed.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
         if across is not None and part:
-            latency_s += repeats * part * across.crossing_s * across.handshake(call.payload_bytes * message)
+            latency_s += repeats * part * across.crossing_s * theory.handshake(across, call.payload_bytes * message)
             crossings += repeats * part
     on_wire_s = wire_s(call, placed, inside, across)
     deep_s = LAWS.crossing_fill * min(2.0, crossings) * across.crossing_s if across is not None else 0.0
     seconds = inside.launch_s + latency_s + on_wire_s + math.sqrt((inside.fill_s + deep_s) * on_wire_s)
-    sigma = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
-    return UncontendedTime(seconds, "theoretical", "its rounds on these links", sigma)
+    return UncontendedTime(seconds, "theoretical", "its rounds on these links", theory_sigma(call))
 
 
 def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTime:
     """A known time changed by this rule: at best extrapolated."""
     if known.provenance == "theoretical":
         return replace(known, seconds=seconds)
-    scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
-    return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=math.hypot(known.uncertainty, scale / 2))
+    uncertainty = math.hypot(known.uncertainty, theory_sigma(call) / 2)
+    return replace(known, seconds=seconds, provenance="extrapolated", uncertainty=uncertainty)
+
+
+def pieces_correction_on(cluster: Cluster, inside: Inside, across: Across | None, pieces: int) -> PiecesCorrection:
+    """The correction of known times where pipelined algorithms cut a payload into so many pieces: the modelled ratio of so many
+    pieces to infinitely fine pipelining.
+    """
+
+    @cache
+    def placed(kind: str, algorithm: str, members: tuple[int, ...], cut: int | None) -> PlacedRounds:
+        return placed_by_nodes(algorithm, kind, cluster, members, cut)
+
+    def corrected(known: UncontendedTime, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime:
+        if not is_pipelined(catalog.module("collectives", algorithm)) or len(nodes) < 2:
+            return known
+        members = tuple(nodes.tolist())
+        call = Call(kind, payload_bytes, len(members), len(set(members)), algorithm)
+        by_cut = (placed(kind, algorithm, members, cut) for cut in (pieces, None))
+        cut_s, fine_s = (uncontended_time(call, rounds, inside, across).seconds for rounds in by_cut)
+        return known if math.isclose(cut_s, fine_s) else scaled(known, known.seconds * cut_s / fine_s, call)
+
+    return corrected
 
 
 def wire_s(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> float:
-    """The time of a call on the wire: of the busiest, window by window."""
-    return sum(_wire_s(call, load, inside, across) for load in placed.loads)
-
-
-def _wire_s(call: Call, load: Load, inside: Inside, across: Across | None) -> float:
-    """The time of one window: the p-norm of what GPUs and nodes need, as in the theory."""
-    carried = load.in_all if inside.carries_out(call.per_node) else load.inside
-    slow = max(carried / inside.rate(call.per_node), load.over_wire / inside.bytes_per_s)
-    on_gpu = slow * call.payload_bytes / theory.reached(call, inside)
-    on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
-    if across is None or not load.over_nics:
-        return on_gpu
-    nics = min(across.nics, math.ceil(call.per_node))
-    most = max(load.over_nic, load.over_nics / nics)
-    on_nics = most * call.payload_bytes / (across.nic_bytes_per_s * across.efficiency)
-    return theory.bottleneck_s(on_gpu, on_nics)
+    """The time of a call on the wire, window by window: the p-norm of what the busiest GPU and node need, as in the theory."""
+    ranks, size, total_s = call.per_node, call.payload_bytes, 0.0
+    for load in placed.loads:
+        carried = load.in_all if theory.carries_out(inside, ranks) else load.inside
+        slow = max(carried / theory.rate(inside, ranks), load.over_wire / inside.bytes_per_s)
+        on_gpu = slow * size / theory.reached(call, inside)
+        on_gpu *= theory.flagged(inside, size, ranks)
+        if across is not None and load.over_nics:
+            most = max(load.over_nic, load.over_nics / min(across.nics, math.ceil(ranks)))
+            on_gpu = theory.bottleneck_s(on_gpu, most * size / (across.nic_bytes_per_s * across.efficiency))
+        total_s += on_gpu
+    return total_s

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..costs.kernels.eager_pytorch import autograd, backward_name, is_one_by_one, traced_passes
-from ..costs.kernels.rowwise import BACKWARD
+from ..costs.kernels.rowwise import BACKWARD, autograd, backward_name, is_one_by_one, traced_passes
 from ..errors import UserError, shown
 from ..kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
 from .attention_libraries import BY_PYTORCH, PYTORCH_ATTENTION

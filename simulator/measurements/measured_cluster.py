@@ -18,7 +18,7 @@ from math import isclose
 from ..config import by_name, catalog
 from ..config.gpu_names import named
 from ..errors import UserError, did_you_mean, shown
-from ..fabrics.of_cluster import outlined
+from ..fabrics.policy import outlined
 from ..hardware.cluster import Cluster
 from ..units import BITS_PER_BYTE, GB
 from .csv_tables import Row, count, number

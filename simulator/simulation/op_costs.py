@@ -108,7 +108,7 @@ def collective_costs(result: Result) -> OpCosts:
         algorithm = policy.chosen(kind, spread, payload_bytes)
         if known := policy.uncontended_time(kind, algorithm, spread, payload_bytes):
             shape = f"{show_bytes(payload_bytes)} over {ranks} ranks on {used} node{'s' * (used > 1)}, {algorithm}"
-            how = known.source, known.provenance, known.uncertainty, known.extrapolated
+            how = known.source, known.provenance, known.uncertainty, known.provenance != "interpolated"
             rows.append(OpCost(f"{axis} {kind}", shape, n, known.seconds, known.seconds * n, *how, axis))
     return OpCosts(rows)
 

@@ -25,8 +25,7 @@ from ..engine.task import Array
 from ..engine.timeline import Timeline
 from ..errors import OutsideDomain, UserError, did_you_mean, either
 from ..escape import Summarised
-from ..fabrics.of_cluster import IDEAL
-from ..fabrics.policy import IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_on
+from ..fabrics.policy import IDEAL, IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_on
 from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
 from ..hardware.cluster import Cluster
 from ..kernels import Kernel

@@ -8,7 +8,6 @@ from typing import Any, TypedDict, Unpack
 
 from ..config import shipped_fits
 from ..costs.kernels import rowwise
-from ..costs.kernels.eager_pytorch import autograd
 from ..costs.kernels.estimator import UNFUSED, Estimator, known_library, together
 from ..costs.kernels.estimator import Options as Software
 from ..costs.kernels.family import Estimate, families
@@ -226,6 +225,6 @@ def _kernels(asked: _Request, dtype: str, eager: bool) -> Sequence[Shape]:
     name, back = workload_name(op), is_backward(op)
     each = bytes_per_element(name, dtype, backward=back)
     m, n = asked.sizes("m", "n")
-    written_out = autograd(name, WIDTH[dtype]) if eager and back else None
+    written_out = rowwise.autograd(name, WIDTH[dtype]) if eager and back else None
     op, each = written_out or (name + rowwise.BACKWARD * back, each)
     return [Rowwise(op, m * batch, n, 1, each)]

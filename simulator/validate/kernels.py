@@ -20,14 +20,13 @@ from ..config.gpu_names import named
 from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
 from ..costs.kernels.attention import FAMILY as ATTENTION
 from ..costs.kernels.deep_gemm import SPILL_US, spilled_s
-from ..costs.kernels.eager_pytorch import is_one_by_one
-from ..costs.kernels.estimator import Estimator, Options, together
+from ..costs.kernels.estimator import Estimator, Options, libraries_of, together
 from ..costs.kernels.family import Estimate
 from ..costs.kernels.gemm import FAMILY as GEMM
 from ..costs.kernels.gemm import LINEAR_US
 from ..costs.kernels.gpu_model import architecture
 from ..costs.kernels.rowwise import FAMILY as ROWWISE
-from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
+from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, is_one_by_one
 from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
@@ -97,7 +96,7 @@ def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
     def predict(row: Row) -> Predicted:
         probe = probe_of(row)
         kernels, on = kernels_in(probe), found(row["gpu"])
-        owned = fit_libraries[on.name].own_libraries("attention") if on.name in fit_libraries else ()
+        owned = libraries_of(fit_libraries[on.name].profile, ATTENTION.name) if on.name in fit_libraries else ()
         is_attention = isinstance(kernels[0], Attention)
         library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
         by = estimator(row["gpu"], probe.dtype, library)
@@ -158,9 +157,10 @@ def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
     """Attention with the cache of keys and values that an inference framework writes before it, by what its fit says of that."""
     made = by.estimate(kernel)
     writes_cache = probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant)
-    fit = ATTENTION.fit_of_same_kernels(by) if writes_cache else None
-    if fit is None or CACHE_PASSES not in fit.beside:
+    chosen = ATTENTION.in_sixteen_bits(by, by.selected(ATTENTION.name)) if writes_cache else None
+    if not chosen or not by.runs_kernels_of(chosen) or CACHE_PASSES not in chosen.fit.beside:
         return made
+    fit = chosen.fit
     what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim)
     cache_us, passes = fit.beside[CACHE_US], fit.beside[CACHE_PASSES]
     written_s = cached_s(cache_us, passes, by.machine, what, WIDTH[by.dtype], queries=probe.variant in TURNS_QUERIES)

@@ -11,7 +11,7 @@ import pytest
 
 import simulator as sim
 from simulator.binding import stepwise
-from simulator.collectives import steps, windows, wire_fraction
+from simulator.collectives import windows, wire_fraction
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.simulation import estimated_effort
@@ -19,7 +19,7 @@ from simulator.study.collective import Timed, time_collective
 
 from ..collectives.test_algorithms import FORMS, MODULES, NIC_LATENCY, SIZES, S, grid, taken
 from ..commandline import trainsim
-from ..fabrics.uncontended import BANDWIDTH, LATENCY, many_nodes, one_node
+from ..fabrics.uncontended import BANDWIDTH, LATENCY, many_nodes, one_node, steps
 
 ASKED_AS = {"exchange": "sendrecv"}
 ALGORITHMS = [(name, kind) for name, kind in FORMS if (name, kind) != ("point_to_point", "sendrecv")]

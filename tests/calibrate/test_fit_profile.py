@@ -22,7 +22,7 @@ from simulator.costs.kernels.attention import AttentionConstants, Heads, attenti
 from simulator.costs.kernels.deep_gemm import spilled_s
 from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, FitLibrary, Options
 from simulator.costs.kernels.family import Constant, Fit, families, kinds
-from simulator.costs.kernels.gemm import GemmConstants, Timing, gemm_s, timed_gemm_s
+from simulator.costs.kernels.gemm import GemmConstants, gemm_s, timed_gemm_s
 from simulator.costs.kernels.gpu_model import machine
 from simulator.costs.kernels.rowwise import RowwiseConstants, rowwise_s
 from simulator.errors import UserError
@@ -159,8 +159,7 @@ def test_slow_steps_are_fitted_beside_block_scaled_products() -> None:
     sizes = [(m, n, k) for m in (256, 512, 1024, 4096) for n in (2048, 6144, 8192) for k in (1024, 4096, 8192)]
     m, n, k = (np.array(column, dtype=np.float64) for column in zip(*sizes, strict=True))
     assert isinstance(shipped.constants, GemmConstants)
-    timed = Timing(cast=shipped.cast or (), turns=TURNS)
-    seconds = timed_gemm_s(shipped.constants, on, (m, n, k, np.ones(len(m))), 1.0, timed)
+    seconds = timed_gemm_s(shipped.constants, on, (m, n, k, np.ones(len(m))), 1.0, cast=shipped.cast or (), turns=TURNS)
     seconds = seconds + spilled_s(4.0, on, m, n, k)
     probes = [Probe("gemm", "fp8_block", *one, variant="TN fwd") for one in sizes]
     rows = [Measured("h100", probe, took) for probe, took in zip(probes, seconds.tolist(), strict=True)]

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from simulator.config import fit_files, shipped_fits
-from simulator.costs.kernels.eager_pytorch import AUTOGRAD, is_one_by_one
 from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, Options
 from simulator.costs.kernels.family import Fit
 from simulator.costs.kernels.rowwise import (
+    AUTOGRAD,
     BACKWARD,
     BACKWARD_OPERATORS,
     HANDED_ON_US,
@@ -25,6 +25,7 @@ from simulator.costs.kernels.rowwise import (
     OPERATOR_US,
     UNTIMED_SIGMA,
     RowwiseConstants,
+    is_one_by_one,
     is_timed,
     ratios_of,
 )

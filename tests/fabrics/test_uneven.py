@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.binding.mesh_rings import Plans
-from simulator.collectives import Round, joined, steps
+from simulator.collectives import Round, joined
 from simulator.errors import UserError
-from simulator.fabrics.byte_matrix_csv import read
-from simulator.fabrics.uneven_alltoall import Exchange, Uneven
+from simulator.fabrics.uneven_alltoall import Exchange, Uneven, read
 from simulator.hardware.cluster import Cluster
 from simulator.study.collective import Timed, time_collective
 
 from ..collectives.test_algorithms import MODULES, NIC_BANDWIDTH, NIC_LATENCY, grid
 from ..commandline import trainsim
-from .uncontended import BANDWIDTH, LATENCY, one_node
+from .uncontended import BANDWIDTH, LATENCY, one_node, steps
 
 Matrix = np.ndarray[Any, Any]
 Moves = dict[tuple[int, int], int]

@@ -9,6 +9,7 @@ from types import ModuleType
 import simulator as sim
 from simulator.binding.bind import Site, bind
 from simulator.binding.collective_policy import CollectivePolicy
+from simulator.collectives import Round
 from simulator.engine import des
 from simulator.engine.fold import fold
 from simulator.engine.replay import with_fixed_durations
@@ -24,6 +25,11 @@ BANDWIDTH = 100 * GB
 """Bytes/s of the ideal fabric, per rank and direction."""
 LATENCY = 4 * US
 """Seconds per message on the ideal fabric."""
+
+
+def steps(rounds: Sequence[Round]) -> int:
+    """Messages that follow one another."""
+    return sum(r.repeats for r in rounds)
 
 
 def one_node(ranks: int) -> Cluster:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.collectives import steps
 from simulator.config import catalog
 from simulator.config.tenancy import Tenancy
 from simulator.errors import OutsideDomain, UserError
@@ -24,6 +23,7 @@ from simulator.study.collective import spread, time_collective
 from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
+from ..fabrics.uncontended import steps
 from ..small_scenarios import scenario, small_cluster
 from ..validate.described import links_on
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.fabrics.of_cluster import Links, links_of
+from simulator.fabrics.policy import Links, links_of
 from simulator.hardware.cluster import Cluster
 from simulator.measurements.measured_cluster import COLUMNS, cluster_of
 

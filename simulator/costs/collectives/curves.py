@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
 
-from . import nccl_choice, theory
+from . import theory
 from .link_constants import LAWS, Across, Inside, Laws
 from .nccl_choice import Choice
 from .theory import Call
@@ -69,17 +69,12 @@ class Curve:
 
     def taken(self, size: float) -> str:
         """The algorithm that a library took here for an all-reduce that was left to it."""
-        configured = nccl_choice.configured_algorithm(self.choices, self.kind, size, self.nodes)
-        name = configured or theory.taken(self._call(size), self.inside, self.across)
-        return theory.TAKEN_AS.get(name, name)
+        configured = (line.algorithm for line in self.choices if line.covers(self.kind, size, self.nodes))
+        name = next(configured, "") or theory.taken(self._call(size), self.inside, self.across)
+        return theory.KNOWN_AS.get(name, name)
 
     def _call(self, size: float) -> Call:
         return Call(self.kind, size, self.ranks, self.nodes, self.algorithm)
-
-    def is_of(self, call: Call, inside: Inside, across: Across | None) -> bool:
-        """Whether it was measured on links with the rates that a call has."""
-        pairs = zip(_rates(call, self.inside, self.across), _rates(call, inside, across), strict=True)
-        return all(math.isclose(own, other, rel_tol=SAME_RATE) for own, other in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +86,6 @@ class UncontendedTime:
     source: str
     uncertainty: float
     """Relative standard error."""
-
-    @property
-    def extrapolated(self) -> bool:
-        """Whether it lies beyond the measured times, or is theory alone."""
-        return self.provenance != "interpolated"
 
 
 def uncontended_time(
@@ -110,27 +100,29 @@ def uncontended_time(
     if (call.kind, call.algorithm) == ("all_reduce", "auto") and call.ranks > 1:
         call = replace(call, algorithm=theory.taken(call, inside, across))
     near = _near(call, curves)
-    scale = THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
+    scale = theory_sigma(call)
     if call.ranks < 2 or not near:
         return UncontendedTime(theory.seconds(call, inside, across, laws), "theoretical", "theory", scale)
     low, high, knots = _corrected(call, near, inside, across, laws)
     size = call.payload_bytes
-    if knots[0][0] <= size <= knots[-1][0]:
-        time = read(knots, size)
-    else:
-        end = knots[0] if size < knots[0][0] else knots[-1]
-        at_end = theory.seconds(replace(call, payload_bytes=end[0]), inside, across, laws)
-        time = theory.seconds(call, inside, across, laws) * end[1] / at_end
+    known_size = min(max(size, knots[0][0]), knots[-1][0])
+    time = read(knots, known_size)
+    if known_size != size:
+        at_end = theory.seconds(replace(call, payload_bytes=known_size), inside, across, laws)
+        time = theory.seconds(call, inside, across, laws) * time / at_end
     weight = min(1.0, sum(weight for _, weight in near))
-    at_home = all(curve.is_of(call, inside, across) for curve, _ in near)
+    at_home = all(_same_links(call, curve, inside, across) for curve, _ in near)
     within = at_home and weight > 1 - 1 / 64 and low <= size <= high
     error = SIGMA_OF_MEDIAN * max(curve.error for curve, _ in near)
-    return UncontendedTime(
-        max(time, theory.least(call, inside, across)),
-        "interpolated" if within else "extrapolated",
-        "; ".join(dict.fromkeys(curve.source for curve, _ in near)),
-        math.hypot(error, (1 - weight) * scale, 0.0 if within else scale / 2),
-    )
+    uncertainty = math.hypot(error, (1 - weight) * scale, 0.0 if within else scale / 2)
+    provenance: Provenance = "interpolated" if within else "extrapolated"
+    source = "; ".join(dict.fromkeys(curve.source for curve, _ in near))
+    return UncontendedTime(max(time, theory.least(call, inside, across)), provenance, source, uncertainty)
+
+
+def theory_sigma(call: Call) -> float:
+    """Relative standard error of the theory for a call."""
+    return THEORY_SIGMA_ACROSS if call.nodes > 1 else THEORY_SIGMA_INSIDE
 
 
 def read(knots: Knots, size: float) -> float:
@@ -158,12 +150,15 @@ def rising(knots: Iterable[tuple[float, float]]) -> Knots:
     return tuple((size, time) for (size, _), time in zip(points, times, strict=True))
 
 
-def _rates(call: Call, inside: Inside, across: Across | None) -> tuple[float, ...]:
-    """Rates of the links that a call has, bytes/s, and whether the switch reduces."""
-    within = inside.bytes_per_s, inside.rate(call.per_node), float(inside.nvls_efficiency > 0)
-    if across is None or call.nodes < 2:
-        return (*within, 0.0)
-    return (*within, across.nic_bytes_per_s * min(across.nics, math.ceil(call.per_node)))
+def _same_links(call: Call, curve: Curve, inside: Inside, across: Across | None) -> bool:
+    """Whether a curve was measured on links with the rates that a call has, and a switch that reduces if its own does."""
+
+    def rates(inside: Inside, across: Across | None) -> tuple[float, ...]:
+        network = across.nic_bytes_per_s * min(across.nics, math.ceil(call.per_node)) if across and call.nodes > 1 else 0.0
+        return inside.bytes_per_s, theory.rate(inside, call.per_node), float(inside.nvls_efficiency > 0), network
+
+    pairs = zip(rates(curve.inside, curve.across), rates(inside, across), strict=True)
+    return all(math.isclose(own, other, rel_tol=SAME_RATE) for own, other in pairs)
 
 
 def _corrected(

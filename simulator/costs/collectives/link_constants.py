@@ -50,45 +50,6 @@ class Inside(Declared):
         if self.island and not self.beyond_bytes_per_s:
             yield "beyond", " is missing: the rate between islands", 'write it like "31.5 GB/s"'
 
-    def rate(self, ranks: float) -> float:
-        """Rate that a GPU has in a group of so many of its node, bytes/s."""
-        if self.split(ranks):
-            return self.beyond_bytes_per_s
-        return self.bytes_per_s * min(1.0, (ranks - 1) / (self.mesh - 1)) if 1 < ranks < self.mesh else self.bytes_per_s
-
-    def to_one(self, ranks: float) -> float:
-        """The part of its rate that a GPU of such a group has to the next one: without a switch, that of one wire."""
-        return self._thinnest_bytes_per_s / self.rate(ranks) if self.mesh > 1 else 1.0
-
-    def to_all(self, ranks: float) -> float:
-        """The part of its rate that a GPU has when it sends as much to every other: without a switch, all wait for the thinnest
-        wire. Where some are not wired to each other, half of the group reaches the other half by the wires that are left to a GPU
-        beside those within its own half, and all that a GPU's half has for another's twin goes over one of them.
-        """
-        if self.mesh < 2 or ranks < 2:
-            return 1.0
-        wires, others = (max(1.0, self.mesh - ranks / 2), ranks / 2) if self.mesh < ranks else (1.0, 1.0)
-        return wires / others * (ranks - 1) * self._thinnest_bytes_per_s / self.rate(ranks)
-
-    @property
-    def _thinnest_bytes_per_s(self) -> float:
-        """Rate of the slowest wire of a mesh, each from one GPU to one other."""
-        wire = self.bytes_per_s / (self.mesh - 1)
-        return min(wire, self.pair_bytes_per_s or wire)
-
-    def carries_out(self, ranks: float) -> bool:
-        """Whether what such a group sends out of its node goes over the same links as what it keeps."""
-        return self.to_nics and (not self.island or self.split(ranks))
-
-    def flagged(self, size: float, ranks: float) -> float:
-        """Bytes on the wire over those of the message, for a message of so many bytes in a group of so many GPUs."""
-        flags = self.flags if not self.island or self.split(ranks) else 1.0
-        return 1 + (flags - 1) * self.flags_bytes / (size + self.flags_bytes)
-
-    def split(self, ranks: float) -> bool:
-        """Whether so many GPUs sit on more than one island."""
-        return 0 < self.island < ranks
-
 
 @dataclass(frozen=True, slots=True)
 class Across(Declared):
@@ -111,10 +72,6 @@ class Across(Declared):
     sharp: Annotated[bool, "whether the switches add up"] = False
     adaptive: Annotated[bool, "whether packets of one flow take many ways, so that flows do not collide"] = False
     nvls: Annotated[bool, "whether the library lets the NVSwitches of the nodes add up on the way"] = True
-
-    def handshake(self, message_bytes: float) -> float:
-        """Factor on a crossing with a message of so many bytes."""
-        return 1 + (self.rendezvous - 1) * message_bytes / (message_bytes + self.rendezvous_bytes)
 
 
 @dataclass(frozen=True, slots=True)

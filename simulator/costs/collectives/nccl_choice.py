@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -61,10 +62,10 @@ finds in a machine's links, and what a plug-in says of its network, are left out
 PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
 """Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
 
-GENERATIONS = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (0, "volta"))
-"""First architecture for which NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
-RATES = (("blackwell", 800 * GB), ("hopper", 400 * GB), ("ampere", 200 * GB), ("volta", 0.0))
-"""Least rate of NVLink of a generation."""
+GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+"""GPUs for which NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
+FIRST_ARCHITECTURES, LEAST_RATES = (80, 90, 100), (200 * GB, 400 * GB, 800 * GB)
+"""First architecture, and least rate of NVLink, of all generations but the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,10 @@ class Choice(Declared):
     algorithm: Annotated[str, Text("collective"), "the algorithm that the library takes"]
     bytes_up_to: Annotated[Bytes, Key("size_up_to"), "the largest payload; left out, all"] = math.inf
     nodes_up_to: Annotated[float, Whole(), Limits(ge=1, le=2**20), "the most nodes; left out, all"] = math.inf
+
+    def covers(self, kind: str, payload_bytes: float, nodes: int) -> bool:
+        """Whether it says what serves such a call."""
+        return self.kind == kind and payload_bytes <= self.bytes_up_to and nodes <= self.nodes_up_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,61 +97,18 @@ class Group:
     nics_bytes_per_s: float
     """All NICs that the ranks of a node use together."""
 
-    @property
-    def hops(self) -> int:
-        """Hops along the ranks of one node."""
-        return self.ranks // self.nodes - 1
-
-    @property
-    def doublings(self) -> int:
-        """Doublings of the number of nodes, rounded down."""
-        return self.nodes.bit_length() - 1
-
-    @property
-    def counted_bytes_per_s(self) -> float:
-        return self.inside_bytes_per_s * (COUNTED[self.generation] if self.link == "nvlink" else COUNTED_PCIE)
-
-    def bus_bytes_per_s(self, nics_count: int = 1) -> float:
-        """The narrower of what is inside nodes and what leaves them, every NIC counted so many times."""
-        outside = self.nics_bytes_per_s * nics_count if self.nodes > 1 else math.inf
-        return min(self.counted_bytes_per_s, outside)
-
-    @property
-    def words_bytes_per_s(self) -> float:
-        """The most that LL carries."""
-        own = LL_GB_PER_S["hopper" if self.generation == "blackwell" else self.generation]
-        doubled = BLACKWELL_LL if self.generation == "blackwell" and self.nodes == 1 else 1.0
-        return own[min(self.nodes, 3) - 1] * doubled * GB
-
-    @property
-    def switch_bytes_per_s(self) -> float:
-        """Rate that NCCL grants an NVSwitch that adds up, both directions together."""
-        return 2 * self.counted_bytes_per_s * SWITCH_SHARE.get(self.generation, 0.0) * (CHANNELS - 1) / CHANNELS
-
-    @property
-    def ring_share(self) -> float:
-        """Share of the bus rate that is left of an all-reduce."""
-        return self.ranks / (2 * (self.ranks - 1))
-
 
 def generation(architecture: str, link_bytes_per_s: float) -> str:
     """The constants of NCCL for GPUs of an architecture, such as sm_90; for a GPU that names none, by the rate of its links."""
     number = re.match(r"sm_?(\d{1,9})", architecture)
     if number:
-        return next(name for least, name in GENERATIONS if int(number[1]) >= least)
-    return "ampere" if architecture else next(name for name, rate in RATES if link_bytes_per_s >= rate)
-
-
-def configured_algorithm(choices: Iterable[Choice], kind: str, payload_bytes: float, nodes: int) -> str | None:
-    """The algorithm of the first line that covers the call; None if none does."""
-    lines = (c for c in choices if c.kind == kind and payload_bytes <= c.bytes_up_to and nodes <= c.nodes_up_to)
-    return next((line.algorithm for line in lines), None)
+        return GENERATIONS[bisect_right(FIRST_ARCHITECTURES, int(number[1]))]
+    return "ampere" if architecture else GENERATIONS[bisect_right(LEAST_RATES, link_bytes_per_s)]
 
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
     """The algorithm with the least estimate for an all-reduce, of those that there are."""
-    known = [name for name in among if name in ESTIMATES]
-    return min(known, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
+    return min(among, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
 
 
 def is_tie(payload_bytes: float, group: Group) -> bool:
@@ -157,79 +119,50 @@ def is_tie(payload_bytes: float, group: Group) -> bool:
 
 def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float:
     """NCCL's own estimate of the time of an algorithm, with the protocol that it likes best; infinite if it has none."""
-    estimates = (
-        latency_us / US_PER_S + payload_bytes / bytes_per_s
-        for latency_us, bytes_per_s in ESTIMATES[algorithm](payload_bytes, group)
-        if bytes_per_s > 0
+    protocols = estimates(algorithm, payload_bytes, group)
+    return min(
+        (us / US_PER_S + payload_bytes / bytes_per_s for us, bytes_per_s in protocols if bytes_per_s > 0), default=math.inf
     )
-    return min(estimates, default=math.inf)
 
 
-Estimates = Sequence[tuple[float, float]]
-"""Latency in us and bytes/s, by protocol; 0 where there is none."""
-
-
-def _ring(payload_bytes: float, g: Group) -> Estimates:
-    steps, far = 2 * (g.ranks - 1), 2 * (g.nodes - 1)
-    bus = g.bus_bytes_per_s()
-    rates = (min(g.words_bytes_per_s, bus / 2), bus * 0.92 * (g.link == "nvlink"), bus)
+def estimates(algorithm: str, payload_bytes: float, g: Group) -> list[tuple[float, float]]:
+    """NCCL's latency in us and bytes/s of an algorithm, by protocol; a rate of 0 where there is none."""
+    is_far, is_blackwell, nvlink = g.nodes > 1, g.generation == "blackwell", g.link == "nvlink"
+    hops, doublings = g.ranks // g.nodes - 1, g.nodes.bit_length() - 1  # along the ranks of a node, and of the number of nodes
+    nics, both_ways = (g.nics_bytes_per_s, g.nics_bytes_per_s * 2) if is_far else (math.inf, math.inf)
+    counted = g.inside_bytes_per_s * (COUNTED[g.generation] if nvlink else COUNTED_PCIE)
+    of_ring = g.ranks / (2 * (g.ranks - 1))  # share of the bus rate that is left of an all-reduce
+    # What NCCL grants an NVSwitch that adds up, both directions together.
+    at_switch = 2 * counted * SWITCH_SHARE.get(g.generation, 0.0) * (CHANNELS - 1) / CHANNELS
+    if algorithm == "nvls":  # over nodes it feeds trees
+        outside = both_ways if g.nodes == 2 else nics
+        return [(SWITCH_US + 2 * doublings * TREE_NETWORK_US, min(at_switch, outside) * of_ring)]
+    if algorithm == "sharp":  # the network's switches add up: with an NVSwitch that does so too, where there is one
+        if is_far and at_switch:
+            return [(SWITCH_US + SHARP_NETWORK_US, min(at_switch, nics) * of_ring)]
+        latency_us = 2 * (min(1, hops) * DIRECT_US + hops * DIRECT_PEER_US) + DIRECT_NETWORK_US
+        return [(latency_us, min(counted, both_ways) / 2)] if is_far else []
+    words = LL_GB_PER_S["hopper" if is_blackwell else g.generation][min(g.nodes, 3) - 1]
+    words *= (BLACKWELL_LL if is_blackwell and not is_far else 1.0) * GB
+    near = HOP_US[g.link][algorithm]
+    far = HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm]  # where a node has one rank, nothing hides it
     found = []
-    for which, (protocol, rate) in enumerate(zip(PROTOCOLS, rates, strict=True)):
-        simple = protocol == "Simple"
-        post_us = POST_US * (3 if simple else 1) * (g.nodes > 1)
-        near_us, far_us = max(HOP_US[g.link]["ring"][which], post_us), _far_us("ring", which, g)
-        latency_us = BASE_US["ring"][which] + (steps - far) * near_us + far * far_us
-        if simple and g.nodes > 1 and payload_bytes >= PLATEAU_BYTES * CHANNELS * g.ranks:
-            latency_us *= PLATEAU_VOLTA if g.generation == "volta" else PLATEAU
-        found.append((latency_us, rate * g.ring_share))
-    return found
-
-
-def _tree(payload_bytes: float, g: Group) -> Estimates:
-    bus = 0.92 * g.bus_bytes_per_s(nics_count=2 if g.nodes == 2 else 1)
-    lines = (7 / 9 if g.nodes == 1 else 120 / 128) * (g.link == "nvlink")
-    doublings = int(payload_bytes // FIRST_TREE_BYTES).bit_length() - 1
-    rates = (min(bus / 3.8, g.words_bytes_per_s), bus * lines, bus)
-    found = []
-    for which, (protocol, rate) in enumerate(zip(PROTOCOLS, rates, strict=True)):
-        latency_us = 2 * (g.hops * HOP_US[g.link]["tree"][which] + g.doublings * _far_us("tree", which, g))
+    if algorithm == "ring":
+        bus, steps, crossings = min(counted, nics), 2 * (g.ranks - 1), 2 * (g.nodes - 1)
+        rates = (min(words, bus / 2), bus * 0.92 * nvlink, bus)
+        for protocol, base_us, near_us, far_us, rate in zip(PROTOCOLS, BASE_US["ring"], near, far, rates, strict=True):
+            simple = protocol == "Simple"
+            post_us = POST_US * (3 if simple else 1) * is_far
+            latency_us = base_us + (steps - crossings) * max(near_us, post_us) + crossings * far_us
+            if simple and is_far and payload_bytes >= PLATEAU_BYTES * CHANNELS * g.ranks:
+                latency_us *= PLATEAU_VOLTA if g.generation == "volta" else PLATEAU
+            found.append((latency_us, rate * of_ring))
+        return found
+    bus = 0.92 * min(counted, both_ways if g.nodes == 2 else nics)
+    rates = (min(bus / 3.8, words), bus * (120 / 128 if is_far else 7 / 9) * nvlink, bus)
+    octave = int(payload_bytes // FIRST_TREE_BYTES).bit_length() - 1
+    for protocol, base_us, near_us, far_us, rate in zip(PROTOCOLS, BASE_US["tree"], near, far, rates, strict=True):
         shares = TREE_SHARE[protocol]
-        share = shares[doublings] if 0 <= doublings < len(shares) else 1.0
-        found.append((BASE_US["tree"][which] + latency_us, rate / 2 * share))
+        share = shares[octave] if 0 <= octave < len(shares) else 1.0
+        found.append((base_us + 2 * (hops * near_us + doublings * far_us), rate / 2 * share))
     return found
-
-
-def _far_us(algorithm: str, which: int, g: Group) -> float:
-    """One hop over the network; where a node has one rank, nothing hides it."""
-    return HOP_US["network"]["tree" if g.ranks == g.nodes else algorithm][which]
-
-
-def _nvls(_: float, g: Group) -> Estimates:
-    return [(SWITCH_US, g.switch_bytes_per_s * g.ring_share)] if g.nodes == 1 else []
-
-
-def _nvls_tree(_: float, g: Group) -> Estimates:
-    if g.nodes == 1:
-        return []
-    latency_us = SWITCH_US + 2 * g.doublings * TREE_NETWORK_US
-    outside = g.nics_bytes_per_s * (2 if g.nodes == 2 else 1)
-    return [(latency_us, min(g.switch_bytes_per_s, outside) * g.ring_share)]
-
-
-def _sharp(payload_bytes: float, g: Group) -> Estimates:
-    """The network's switches add up: with an NVSwitch that does so too, where there is one."""
-    if g.nodes == 1:
-        return []
-    if g.switch_bytes_per_s:
-        return [(SWITCH_US + SHARP_NETWORK_US, min(g.switch_bytes_per_s, g.nics_bytes_per_s) * g.ring_share)]
-    latency_us = 2 * (min(1, g.hops) * DIRECT_US + g.hops * DIRECT_PEER_US) + DIRECT_NETWORK_US
-    return [(latency_us, g.bus_bytes_per_s(nics_count=2) / 2)]
-
-
-ESTIMATES: Mapping[str, Callable[[float, Group], Estimates]] = {
-    "ring": _ring,
-    "tree": _tree,
-    "nvls": _nvls,
-    "nvls_tree": _nvls_tree,
-    "sharp": _sharp,
-}

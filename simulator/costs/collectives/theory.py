@@ -13,7 +13,7 @@ Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -25,9 +25,10 @@ Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"]
 KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """`plain` is what is left of `auto` where the switch cannot add up, as for integers of a byte: ring or tree."""
-PLAIN = ("ring", "tree")
-TAKEN_AS = {"nvls_tree": "nvls"}
-"""Names here of algorithms that NCCL names otherwise: over nodes an NVSwitch that adds up always feeds trees."""
+PLAIN, FORCED = ("ring", "tree"), ("ring", "tree", "nvls", "sharp")
+EXCHANGES = ("alltoall", "sendrecv")
+KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": "auto"}
+"""Names here of algorithms of the catalog: over nodes an NVSwitch that adds up always feeds trees."""
 
 FEWEST_AT_A_SWITCH = 3
 """GPUs of a node for which NCCL lets an NVSwitch add up."""
@@ -92,9 +93,7 @@ class Demand:
 
 def seconds(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
     """The predicted time; never less than the wire allows."""
-    if call.ranks < 2:
-        return 0.0
-    return min(_time(call, name, inside, across, laws) for name in _choice(call, inside, across))
+    return _quickest(call, _choice(call, inside, across), inside, across, laws)
 
 
 def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
@@ -103,32 +102,35 @@ def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws
     """
     if call.kind != "all_reduce" or call.ranks < 2 or call.algorithm not in ("auto", "plain"):
         return seconds(call, inside, across, laws)
-    return min(_time(call, name, inside, across, laws) for name in _library(call, inside, across).values())
+    return _quickest(call, _library(call, inside, across), inside, across, laws)
 
 
 def least(call: Call, inside: Inside, across: Across | None = None) -> float:
     """The time on the wire, at the rates on the label, by the best algorithm allowed."""
-    if call.ranks < 2:
-        return 0.0
-    demands = (DEMANDS[name](call, inside, across, LAWS) for name in _choice(call, inside, across))
-    return min(max(_wire(call, demand, inside, across)) for demand in demands)
+    demands = (_demand(name, call, inside, across, LAWS) for name in _choice(call, inside, across))
+    return min((max(_wire(call, demand, inside, across)) for demand in demands), default=0.0)
 
 
-def _time(call: Call, name: str, inside: Inside, across: Across | None, laws: Laws) -> float:
-    demand = DEMANDS[name](call, inside, across, laws)
-    on_gpu, on_nics = _wire(call, demand, inside, across)
-    on_gpu *= inside.flagged(call.payload_bytes, call.per_node)
-    on_gpu /= demand.efficiency
-    crossing = deep = 0.0
-    if across is not None and call.nodes > 1:
-        on_nics /= across.efficiency * demand.across
-        crossing = demand.crossings * across.crossing_s * across.handshake(call.payload_bytes * demand.message) + demand.extra_s
-        deep = laws.crossing_fill * demand.depth * across.crossing_s
-    wire = bottleneck_s(on_gpu, on_nics, laws)
-    fill = demand.fills * (inside.fill_s + deep)
-    latency = demand.steps * inside.step_s + crossing
-    moving = math.hypot(latency, wire) if demand.overlaps else latency + wire
-    return demand.launch * inside.launch_s + moving + math.sqrt(fill * wire)
+def _quickest(call: Call, names: Iterable[str], inside: Inside, across: Across | None, laws: Laws) -> float:
+    """The predicted time of the fastest of some algorithms; 0 if none is needed."""
+    times = []
+    for name in names:
+        demand = _demand(name, call, inside, across, laws)
+        on_gpu, on_nics = _wire(call, demand, inside, across)
+        on_gpu *= flagged(inside, call.payload_bytes, call.per_node)
+        on_gpu /= demand.efficiency
+        crossing = deep = 0.0
+        if across is not None and call.nodes > 1:
+            on_nics /= across.efficiency * demand.across
+            shaken = handshake(across, call.payload_bytes * demand.message)
+            crossing = demand.crossings * across.crossing_s * shaken + demand.extra_s
+            deep = laws.crossing_fill * demand.depth * across.crossing_s
+        wire = bottleneck_s(on_gpu, on_nics, laws)
+        fill = demand.fills * (inside.fill_s + deep)
+        latency = demand.steps * inside.step_s + crossing
+        moving = math.hypot(latency, wire) if demand.overlaps else latency + wire
+        times.append(demand.launch * inside.launch_s + moving + math.sqrt(fill * wire))
+    return min(times, default=0.0)
 
 
 def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
@@ -142,7 +144,7 @@ def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
 
 def _wire(call: Call, demand: Demand, inside: Inside, across: Across | None) -> tuple[float, float]:
     """Seconds at full rate: of a GPU's link, and of the NICs of a node."""
-    on_gpu = demand.gpu_bytes / (inside.rate(call.per_node) * demand.wires)
+    on_gpu = demand.gpu_bytes / (rate(inside, call.per_node) * demand.wires)
     if across is None or call.nodes < 2:
         return on_gpu, 0.0
     nics = min(across.nics, math.ceil(call.per_node), demand.nics)
@@ -155,23 +157,21 @@ def taken(call: Call, inside: Inside, across: Across | None) -> str:
     NCCL's cost model decides. Where a ring and a tree are nearly equal to it, the faster is taken; over two nodes the tree,
     as logs of NCCL say (NVIDIA/nccl-tests#196).
     """
-    ways, seen = _library(call, inside, across), group(call, inside, across)
-    name = nccl_choice.chosen(call.payload_bytes, seen, ways)
+    seen = group(call, inside, across)
+    name = nccl_choice.chosen(call.payload_bytes, seen, _library(call, inside, across))
     if name not in PLAIN or not nccl_choice.is_tie(call.payload_bytes, seen) or call.nodes == 1:
-        return ways[name]
+        return name
     if call.nodes == 2:
         return "tree"
     return min(PLAIN, key=lambda name: seconds(replace(call, algorithm=name), inside, across))
 
 
-def _library(call: Call, inside: Inside, across: Across | None) -> dict[str, str]:
-    """Algorithms of a library for an all-reduce, by NCCL's name, with their names here: more where switches reduce."""
-    found = {name: name for name in PLAIN}
-    if call.algorithm != "plain" and _adds_up(call, inside, across):
-        found |= TAKEN_AS | {"nvls": "nvls"}
-    if call.algorithm != "plain" and call.nodes > 1 and across is not None and across.sharp:
-        found |= {"sharp": "sharp"}
-    return found
+def _library(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
+    """Algorithms of a library for an all-reduce: more where switches reduce."""
+    if call.algorithm == "plain":
+        return PLAIN
+    nvls = ("nvls",) if adds_up(call, inside, across) else ()
+    return (*PLAIN, *nvls, *(("sharp",) if call.nodes > 1 and across is not None and across.sharp else ()))
 
 
 def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Group:
@@ -179,155 +179,141 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
     generation = inside.generation or nccl_choice.generation("", inside.bytes_per_s)
     link = "pcie" if inside.to_nics else "nvlink"
     nics = min(across.nics, math.ceil(call.per_node)) * across.nic_bytes_per_s if across else math.inf
-    return nccl_choice.Group(call.ranks, call.nodes, generation, link, inside.rate(call.per_node), nics)
+    return nccl_choice.Group(call.ranks, call.nodes, generation, link, rate(inside, call.per_node), nics)
 
 
-def _adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
+def adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
     """Whether a library lets the NVSwitches add up."""
     reduces = inside.nvls_efficiency > 0 and call.per_node >= FEWEST_AT_A_SWITCH
     return reduces and (call.nodes < 2 or across is None or across.nvls)
 
 
 def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
-    """Algorithms in `DEMANDS` that may serve; of several, kernels that read their peers' memory, the fastest is taken."""
-    if call.kind in ("alltoall", "sendrecv"):
-        return (call.kind,)
+    """Algorithms of `_demand` that may serve, none for a single rank; of several the fastest is taken."""
+    if call.ranks < 2:
+        return ()
     if call.kind != "all_reduce":
-        return ("ring",)
+        return (call.kind if call.kind in EXCHANGES else "ring",)
     far, wanted = call.nodes > 1, call.algorithm
     if wanted == "sharp" and not far:
         wanted = "nvls"
-    if wanted == "nvls" and not _adds_up(call, inside, across):
+    if wanted == "nvls" and not adds_up(call, inside, across):
         wanted = "plain"
-    if wanted in DEMANDS:
+    if wanted in FORCED:
         return (wanted,)
     left = (taken(replace(call, algorithm="plain" if wanted == "plain" else "auto"), inside, across),)
     return (*left, "one_shot", "two_shot") if wanted == "direct" and not far else left
 
 
+def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
+    """What an algorithm needs for a call."""
+    n, g, nodes, size = call.ranks, call.per_node, call.nodes, call.payload_bytes
+    reach, efficiency, doublings = reached(call, inside), inside.nvls_efficiency, math.log2(nodes)
+    at_switch = 2 * (min(g, STEPS_GROW_UP_TO) - 1)
+    if name in EXCHANGES:
+        return _demand_of_exchange(call, inside, across, laws)
+    if name == "ring":
+        # Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes.
+        turns, crossing = 2 if call.kind == "all_reduce" else 1, nodes if nodes > 1 else 0
+        steps, sent = turns * (n - 1), size * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
+        crowd = (nodes / 2) ** -laws.crowd if crossing and across and not across.adaptive else 1.0
+        late, far = steps * (1 - crossing / n), steps * crossing / n
+        return Demand(late, far, sent, sent, reach, across=crowd, depth=2.0, overlaps=True)
+    if name == "tree":
+        # Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency, a ring's bytes.
+        sent, left = 2 * (n - 1) / n * size, 2 * (nodes - 1) / nodes * size
+        branches = laws.tree_efficiency if nodes > 2 else laws.pair_tree_efficiency
+        return Demand(2 * (g - 1), 2 * doublings, sent, left, reach, across=branches, depth=2 * doublings)
+    if name == "nvls":
+        # The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes.
+        sent, left = (g + 1) / g * size, 2 * (nodes - 1) / nodes * size
+        branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
+        return Demand(at_switch, 2 * doublings, sent, left, efficiency, across=branches, depth=2 * doublings)
+    if name == "sharp":
+        # The network's switches add up: the tensor leaves each node once, and comes back once.
+        hops, sent = at_switch if efficiency else 2 * (g - 1), (g + 1) / g * size
+        return Demand(hops, 2.0, sent, size, efficiency or reach, across=laws.sharp_efficiency, depth=2.0)
+    # One kernel reads its peers' memory: all of it in one go, or each its share of it, and then the others' sums.
+    others, once = n - 1, name == "one_shot"
+    served, read = laws.alltoall_step * others + (0 if once else 1), others * size if once else 2 * others / n * size
+    return Demand(served, 0, read, 0, laws.direct_efficiency * reach, launch=laws.direct_launch)
+
+
+def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
+    """What point-to-point messages need: those of an all-to-all, or of each rank to the next.
+
+    Of an all-to-all, those to other nodes go through the NICs, which the proxy serves peer by peer. Two on a wire of a mesh do
+    what a sendrecv does: each message takes one wire, and one flow over one NIC where it leaves the node. Where no topology is
+    known, flows that leave their leaf switch are hashed onto the same links; between two nodes there is but one each way.
+    """
+    n, g, nodes, size = call.ranks, call.per_node, call.nodes, call.payload_bytes
+    far, leaves, launch = float(nodes > 1), carries_out(inside, g), laws.alltoall_launch
+    of_pair = min(1.0, laws.pair_efficiency * inside.efficiency)
+    if call.kind == "alltoall":
+        efficiency = of_pair if inside.mesh > 0 and g == 2 else laws.alltoall_efficiency * reached(call, inside)
+        steps, sent, left = laws.alltoall_step * (g - 1), ((n if leaves else g) - 1) / n * size, g * (n - g) / n * size
+        needs = Demand(steps, far, sent, left, efficiency, launch=launch, extra_s=laws.peer_s * (n - g), message=1 / n)
+        return replace(needs, depth=1.0, wires=to_all(inside, g))
+    collide = across is not None and not across.adaptive and nodes > 2 and not call.placed
+    crowd = max(1.0, nodes / laws.leaf_nodes) ** laws.collisions if collide else 1.0
+    flow, sent = laws.flow_efficiency / min(crowd, laws.most_collisions), size if g > 1 or leaves else 0.0
+    wires = to_one(inside, g)
+    return Demand(float(g > 1), far, sent, size, of_pair, across=flow, launch=launch, fills=False, nics=1, wires=wires)
+
+
+def rate(inside: Inside, ranks: float) -> float:
+    """Rate that a GPU has in a group of so many of its node, bytes/s."""
+    if _is_split(inside, ranks):
+        return inside.beyond_bytes_per_s
+    part = min(1.0, (ranks - 1) / (inside.mesh - 1)) if 1 < ranks < inside.mesh else 1.0
+    return inside.bytes_per_s * part
+
+
 def reached(call: Call, inside: Inside) -> float:
     """Fraction of the rate of a GPU's links that a call's ranks in a node reach."""
-    if inside.split(call.per_node):
+    if _is_split(inside, call.per_node):
         return inside.beyond_efficiency
     return inside.efficiency * (inside.pair_efficiency if call.per_node == 2 else 1.0)
 
 
-def _of_pair(inside: Inside, laws: Laws) -> float:
-    """Fraction of that rate that a pair reaches which sends both ways."""
-    return min(1.0, laws.pair_efficiency * inside.efficiency)
+def carries_out(inside: Inside, ranks: float) -> bool:
+    """Whether what such a group sends out of its node goes over the same links as what it keeps."""
+    return inside.to_nics and (not inside.island or _is_split(inside, ranks))
 
 
-def _ring(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
-    """Pieces go round: n - 1 steps, twice for an all-reduce; of n edges, as many cross as there are nodes."""
-    n, nodes = call.ranks, call.nodes if call.nodes > 1 else 0
-    turns = 2 if call.kind == "all_reduce" else 1
-    steps = turns * (n - 1)
-    carried = call.payload_bytes * (1.0 if call.kind == "broadcast" else turns * (n - 1) / n)
-    crowd = (call.nodes / 2) ** -laws.crowd if nodes and across and not across.adaptive else 1.0
-    late, far = steps * (1 - nodes / n), steps * nodes / n
-    return Demand(late, far, carried, carried, reached(call, inside), across=crowd, depth=2.0, overlaps=True)
+def flagged(inside: Inside, message_bytes: float, ranks: float) -> float:
+    """Bytes on the wire over those of the message, for a message of so many bytes in a group of so many GPUs."""
+    flags = inside.flags if not inside.island or _is_split(inside, ranks) else 1.0
+    return 1 + (flags - 1) * inside.flags_bytes / (message_bytes + inside.flags_bytes)
 
 
-def _tree(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
-    """Up and down two trees over the nodes, a chain within each node: log2 of the nodes in latency, a ring's bytes."""
-    n, nodes, size = call.ranks, call.nodes, call.payload_bytes
-    return Demand(
-        steps=2 * (call.per_node - 1),
-        crossings=2 * math.log2(nodes),
-        gpu_bytes=2 * (n - 1) / n * size,
-        node_bytes=2 * (nodes - 1) / nodes * size,
-        efficiency=reached(call, inside),
-        across=laws.tree_efficiency if nodes > 2 else laws.pair_tree_efficiency,
-        depth=2 * math.log2(nodes),
-    )
+def handshake(across: Across, message_bytes: float) -> float:
+    """Factor on a crossing with a message of so many bytes."""
+    return 1 + (across.rendezvous - 1) * message_bytes / (message_bytes + across.rendezvous_bytes)
 
 
-def _nvls(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
-    """The NVSwitch adds up and multicasts: each GPU sends its tensor once and gets the sum once; trees over the nodes."""
-    n, nodes, size = call.per_node, call.nodes, call.payload_bytes
-    steps, crossings = _steps_at_switch(n), 2 * math.log2(nodes)
-    branches = laws.nvls_tree_efficiency if nodes > 2 else 1.0
-    sent, left = (n + 1) / n * size, 2 * (nodes - 1) / nodes * size
-    return Demand(steps, crossings, sent, left, inside.nvls_efficiency, across=branches, depth=crossings)
+def _is_split(inside: Inside, ranks: float) -> bool:
+    """Whether so many GPUs sit on more than one island."""
+    return 0 < inside.island < ranks
 
 
-def _steps_at_switch(ranks: float) -> float:
-    """Steps that so many GPUs take through a switch that adds up."""
-    return 2 * (min(ranks, STEPS_GROW_UP_TO) - 1)
+def _thinnest_bytes_per_s(inside: Inside) -> float:
+    """Rate of the slowest wire of a mesh, each from one GPU to one other."""
+    wire = inside.bytes_per_s / (inside.mesh - 1)
+    return min(wire, inside.pair_bytes_per_s or wire)
 
 
-def _sharp(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
-    """The network's switches add up: the tensor leaves each node once, and comes back once."""
-    n, size = call.per_node, call.payload_bytes
-    efficiency = inside.nvls_efficiency or reached(call, inside)
-    steps = _steps_at_switch(n) if inside.nvls_efficiency else 2 * (n - 1)
-    return Demand(steps, 2.0, (n + 1) / n * size, size, efficiency, across=laws.sharp_efficiency, depth=2.0)
+def to_one(inside: Inside, ranks: float) -> float:
+    """The part of its rate that a GPU of such a group has to the next one: without a switch, that of one wire."""
+    return _thinnest_bytes_per_s(inside) / rate(inside, ranks) if inside.mesh > 1 else 1.0
 
 
-def _one_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
-    """One kernel reads its peers' memory, all of it in one go."""
-    efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
-    return Demand(laws.alltoall_step * others, 0, others * call.payload_bytes, 0, efficiency, launch=laws.direct_launch)
-
-
-def _two_shot(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
-    """One kernel reads its peers' memory: each its share of it, and then the others' sums."""
-    efficiency, others = laws.direct_efficiency * reached(call, inside), call.ranks - 1
-    read = 2 * others / call.ranks * call.payload_bytes
-    return Demand(laws.alltoall_step * others + 1, 0, read, 0, efficiency, launch=laws.direct_launch)
-
-
-def _alltoall(call: Call, inside: Inside, _: Across | None, laws: Laws) -> Demand:
-    """Every rank to every other; those in other nodes through the NICs, which the proxy serves peer by peer. Two on a wire of a
-    mesh do what a sendrecv does.
+def to_all(inside: Inside, ranks: float) -> float:
+    """The part of its rate that a GPU has when it sends as much to every other: without a switch, all wait for the thinnest
+    wire. Where some are not wired to each other, half of the group reaches the other half by the wires that are left to a GPU
+    beside those within its own half, and all that a GPU's half has for another's twin goes over one of them.
     """
-    n, g, size = call.ranks, call.per_node, call.payload_bytes
-    paired = inside.mesh > 0 and g == 2
-    efficiency = _of_pair(inside, laws) if paired else laws.alltoall_efficiency * reached(call, inside)
-    peers = n if inside.carries_out(g) else g
-    return Demand(
-        steps=laws.alltoall_step * (g - 1),
-        crossings=1.0 if call.nodes > 1 else 0.0,
-        gpu_bytes=(peers - 1) / n * size,
-        node_bytes=g * (n - g) / n * size,
-        efficiency=efficiency,
-        launch=laws.alltoall_launch,
-        extra_s=laws.peer_s * (n - g) if call.nodes > 1 else 0.0,
-        depth=1.0,
-        wires=inside.to_all(g),
-        message=1 / n,
-    )
-
-
-def _sendrecv(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
-    """Each rank to the next, over one wire of a mesh; one flow over one NIC where it leaves the node. Where no topology is known,
-    flows that leave their leaf switch are hashed onto the same links; between two nodes there is but one each way.
-    """
-    crosses = call.nodes > 1
-    collide = across is not None and not across.adaptive and call.nodes > 2 and not call.placed
-    far = max(1.0, call.nodes / laws.leaf_nodes) if collide else 1.0
-    within = call.payload_bytes if call.per_node > 1 or inside.carries_out(call.per_node) else 0.0
-    return Demand(
-        steps=1.0 if call.per_node > 1 else 0.0,
-        crossings=1.0 if crosses else 0.0,
-        gpu_bytes=within,
-        node_bytes=call.payload_bytes,
-        efficiency=_of_pair(inside, laws),
-        across=laws.flow_efficiency / min(far**laws.collisions, laws.most_collisions),
-        launch=laws.alltoall_launch,
-        fills=False,
-        nics=1,
-        wires=inside.to_one(call.per_node),
-    )
-
-
-DEMANDS: Mapping[str, Callable[[Call, Inside, Across | None, Laws], Demand]] = {
-    "ring": _ring,
-    "tree": _tree,
-    "nvls": _nvls,
-    "sharp": _sharp,
-    "one_shot": _one_shot,
-    "two_shot": _two_shot,
-    "alltoall": _alltoall,
-    "sendrecv": _sendrecv,
-}
+    if inside.mesh < 2 or ranks < 2:
+        return 1.0
+    wires, others = (max(1.0, inside.mesh - ranks / 2), ranks / 2) if inside.mesh < ranks else (1.0, 1.0)
+    return wires / others * (ranks - 1) * _thinnest_bytes_per_s(inside) / rate(inside, ranks)

@@ -23,7 +23,7 @@ from ...errors import UserError
 from ...hardware.gpu import PEAK_OF, Gpu
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise
 from ...units import US_PER_S
-from .estimator import UNFUSED, Estimator, SelectedFit, together
+from .estimator import Estimator, SelectedFit
 from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
 from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
 
@@ -130,16 +130,12 @@ class Heads:
     causal: ArrayLike = 1
     prefix: ArrayLike = 0
 
-    @property
-    def columns(self) -> list[Array]:
-        """All of them, as arrays of one shape."""
-        return columns(self.batch, self.seq, self.heads, self.kv_heads, self.head_dim, self.causal, self.prefix)
 
-
-def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float = 2, backward: bool = False) -> Array:
+def attention_s(c: AttentionConstants, on: Machine, of: Heads | Attention, *, width: float = 2, backward: bool = False) -> Array:
     """Seconds of the forward pass, or of the backward pass by itself."""
-    batch, seq, heads, kv_heads, head_dim, causal, prefix = what.columns
-    working_s = _working(c, on, what)
+    sizes = columns(of.batch, of.seq, of.heads, of.kv_heads, of.head_dim, of.causal, of.prefix)
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = sizes
+    working_s = _working(c, on, sizes)
     working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))
     moved = 2 * batch * head_dim * (seq * heads + (seq + prefix) * kv_heads)
     moving_s = width * moved / (c.memory * on.bytes_per_s)
@@ -152,9 +148,9 @@ def attention_s(c: AttentionConstants, on: Machine, what: Heads, *, width: float
     return took_s
 
 
-def _working(c: AttentionConstants, on: Machine, what: Heads) -> Array:
+def _working(c: AttentionConstants, on: Machine, sizes: list[Array]) -> Array:
     """Seconds of the arithmetic; what is causal takes no longer than what is not."""
-    batch, seq, heads, kv_heads, head_dim, causal, prefix = what.columns
+    batch, seq, heads, kv_heads, head_dim, causal, prefix = sizes
     shared = heads / kv_heads if c.packed else np.ones_like(heads)
     rows = np.where(head_dim <= NARROW, c.narrow_rows, np.where(head_dim <= WIDE, c.rows, c.wide_rows))
     of_head = np.ceil(seq * shared / rows)
@@ -196,17 +192,6 @@ def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Arra
     return least
 
 
-def unfused(kernel: Attention) -> list[Kernel]:
-    """Attention as two GEMMs with a softmax between them, which write and read all scores, the masked ones too."""
-    lines, keys, width = kernel.batch * kernel.heads, kernel.seq + kernel.prefix, kernel.element_bytes
-    scores = Gemm(kernel.seq, keys, kernel.head_dim, width, batch=lines)
-    mixed = Gemm(kernel.seq, kernel.head_dim, keys, width, batch=lines)
-    if kernel.part is Part.FORWARD:
-        return [scores, Rowwise("softmax", lines * kernel.seq, keys, width, 2 * width), mixed]
-    turned = Gemm(keys, kernel.head_dim, kernel.seq, width, batch=lines)
-    return [scores, turned, Rowwise("softmax_backward", lines * kernel.seq, keys, width, 3 * width), mixed, turned]
-
-
 # The family -----------------------------------------------------------------------------------------------------------------
 
 
@@ -223,19 +208,15 @@ class AttentionFamily(KernelFamily):
     """FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
     for_ampere = FOR_AMPERE
 
-    def estimate(self, by: Estimator, kernel: Attention) -> Estimate:
-        if by.options.library == UNFUSED:
-            return together("attention: unfused", [by.estimate(part) for part in unfused(kernel)])
-        backward = kernel.part is not Part.FORWARD
-        what = Heads(kernel.batch, kernel.seq, kernel.heads, kernel.kv_heads, kernel.head_dim, kernel.causal, kernel.prefix)
+    def kernel_s(self, c: AttentionConstants, by: Estimator, on: Machine, kernel: Attention) -> float:
+        """Seconds of both passes: a library serves both."""
+        return _pass_s(c, on, kernel, backward=False) + _pass_s(c, on, kernel, backward=True)
 
-        def took_s(c: AttentionConstants, *, back: bool) -> float:
-            return float(attention_s(c, by.machine, what, width=kernel.element_bytes, backward=back))
-
-        chosen = self.selected(by, lambda c: took_s(c, back=False) + took_s(c, back=True))
-        sizes = {"seq": kernel.seq, "lines": kernel.batch * kernel.heads, "head_dim": kernel.head_dim}
-        time_s, timed = took_s(chosen.fit.constants, back=backward), chosen.fit.backward_rows > 0
-        found = by.estimate_from(chosen, time_s, f"{self.name} backward" if backward else self.name, sizes)
+    def estimate(self, by: Estimator, on: Machine, kernel: Attention, chosen: SelectedFit) -> Estimate:
+        chosen = self.in_sixteen_bits(by, chosen, lambda c: self.kernel_s(c, by, on, kernel))
+        backward, timed = kernel.part is not Part.FORWARD, chosen.fit.backward_rows > 0
+        time_s = _pass_s(chosen.fit.constants, on, kernel, backward=backward)
+        found = by.estimate_from(chosen, time_s, f"{self.name} backward" if backward else self.name, self.sizes(kernel))
         more = ODD_SIGMA if kernel.head_dim % HEAD_MULTIPLE else 0.0
         if backward:
             more = math.hypot(more, BACKWARD_SIGMA if timed else UNTIMED_BACKWARD_SIGMA)
@@ -243,10 +224,21 @@ class AttentionFamily(KernelFamily):
                 found = replace(found, provenance="transferred")
         return replace(found, sigma=math.hypot(found.sigma, more))
 
-    def selected(self, by: Estimator, takes_s: Callable[[AttentionConstants], float] | None = None) -> SelectedFit:
-        """The fit of attention; in 8 bits without rows of its own that of 16, whose exponentials take as long as before. In 4
-        bits nobody has attention."""
-        chosen = by.selected(self.name, takes_s)
+    def unfused(self, kernel: Attention) -> list[Kernel]:
+        """Attention as two GEMMs with a softmax between them, which write and read all scores, the masked ones too."""
+        lines, keys, width = kernel.batch * kernel.heads, kernel.seq + kernel.prefix, kernel.element_bytes
+        scores = Gemm(kernel.seq, keys, kernel.head_dim, width, batch=lines)
+        mixed = Gemm(kernel.seq, kernel.head_dim, keys, width, batch=lines)
+        if kernel.part is Part.FORWARD:
+            return [scores, Rowwise("softmax", lines * kernel.seq, keys, width, 2 * width), mixed]
+        turned = Gemm(keys, kernel.head_dim, kernel.seq, width, batch=lines)
+        return [scores, turned, Rowwise("softmax_backward", lines * kernel.seq, keys, width, 3 * width), mixed, turned]
+
+    def in_sixteen_bits(
+        self, by: Estimator, chosen: SelectedFit, takes_s: Callable[[AttentionConstants], float] | None = None
+    ) -> SelectedFit:
+        """The fit of attention in 8 bits where it has no rows of its own: that of 16, whose exponentials take as long as before.
+        In 4 bits nobody has attention."""
         if by.peak_dtype not in NARROW_PEAKS or PEAK_OF.get(chosen.fit.dtype, chosen.fit.dtype) in NARROW_PEAKS:
             return chosen
         if by.peak_dtype == NARROWEST:
@@ -262,14 +254,8 @@ class AttentionFamily(KernelFamily):
         fit = replace(chosen.fit, constants=narrow(chosen.fit.constants))
         return replace(chosen, fit=fit, provenance="transferred", sigma=math.hypot(chosen.sigma, NARROW_SIGMA))
 
-    def fit_of_same_kernels(self, by: Estimator) -> Fit | None:
-        """The fit of attention, if that is of a GPU that runs the same kernels."""
-        chosen = self.selected(by)
-        return chosen.fit if by.runs_kernels_of(chosen) else None
-
-    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
-        lines = timed.first("batch") * timed.first("heads")
-        return {"seq": timed.first("seq"), "head_dim": timed.first("head_dim"), "lines": lines}
+    def sizes(self, kernel: Attention) -> dict[str, float]:
+        return {"seq": kernel.seq, "head_dim": kernel.head_dim, "lines": kernel.batch * kernel.heads}
 
     def seconds(self, c: AttentionConstants, timed: TimedKernels, extra: Array) -> Array:
         what = Heads(*(timed.column(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim", "causal")))
@@ -310,6 +296,11 @@ def passes_s(c: AttentionConstants, on: Machine, what: Heads, forward: Array, ba
     """Seconds of the passes of attention that were measured, each where its column is 1."""
     both: Array = forward * attention_s(c, on, what) + backward * attention_s(c, on, what, backward=True)
     return both
+
+
+def _pass_s(c: AttentionConstants, on: Machine, kernel: Attention, *, backward: bool) -> float:
+    """Seconds of one pass of a kernel's sizes."""
+    return float(attention_s(c, on, kernel, width=kernel.element_bytes, backward=backward))
 
 
 def _is_backward(timed: TimedKernels) -> Array:

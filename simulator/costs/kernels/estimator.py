@@ -22,7 +22,7 @@ from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import Kernel, Shape
 from ...units import ns
 from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
-from .gpu_model import Machine, architecture, machine, tensor_peak
+from .gpu_model import HALVES, Machine, architecture, machine, tensor_peak
 
 RANGE_TOLERANCE = 1.001
 """Sizes that are the largest measured are not beyond it."""
@@ -30,8 +30,6 @@ BEYOND = 2.0
 """How much less is known beyond the measured sizes."""
 FITTED_AS = {"fp16": "bf16", "tf32": "bf16", "mxfp8": "fp8"}
 """Dtypes whose kernels are those of another, at a peak of their own."""
-SAME_SPEED = ("fp16", "bf16")
-"""Formats that are timed as one."""
 USUAL = (ANY, "flash_attention", "fa3", "torch_flow")
 """Libraries in the order in which they are taken, nobody naming one: FlashAttention's design on Ampere, FlashAttention 3 on
 Hopper, TensorRT-LLM's attention on Blackwell."""
@@ -72,17 +70,9 @@ class FitLibrary:
     profile: Sequence[Fit] = ()
     """The fits among them of the profile of the GPU that is asked about: what its owner measured."""
 
-    def rivals(self, family: str, dtype: str) -> list[Fit]:
-        """The fits of the profile among which nobody has chosen: one for each library."""
-        return [fit for fit in self.profile if fit.family == family and _timed_as(fit, dtype)]
-
     def libraries(self, family: str) -> tuple[str, ...]:
         """The libraries of which kernels of a family were measured."""
-        return _libraries((fit for fits in self.fits.values() for fit in fits), family)
-
-    def own_libraries(self, family: str) -> tuple[str, ...]:
-        """The libraries of a family that the profile has."""
-        return _libraries(self.profile, family)
+        return libraries_of((fit for fits in self.fits.values() for fit in fits), family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +141,8 @@ def portable(one: Gpu, other: Gpu) -> bool:
     return architecture(one).kernels == architecture(other).kernels == PORTABLE
 
 
-def _libraries(fits: Iterable[Fit], family: str) -> tuple[str, ...]:
+def libraries_of(fits: Iterable[Fit], family: str) -> tuple[str, ...]:
+    """The libraries that some fits name for the kernels of a family."""
     return tuple(dict.fromkeys(fit.library for fit in fits if fit.family == family and fit.library not in ("", ANY)))
 
 
@@ -168,7 +159,7 @@ def _runs_others(gpu: Gpu, library: FitLibrary, kernels: KernelFamily, named: st
 
 def _timed_as(fit: Fit, dtype: str) -> bool:
     """Whether kernels of a format are those that were measured, and not only like them."""
-    return fit.dtype in ("", dtype) or (dtype in SAME_SPEED and fit.dtype in SAME_SPEED)
+    return fit.dtype in ("", dtype) or (dtype in HALVES and fit.dtype in HALVES)
 
 
 def _formats(wanted: str, kernels: KernelFamily, gpu: Gpu, owner: Gpu) -> tuple[str, ...]:
@@ -229,13 +220,22 @@ class Estimator:
         """The GPU at that peak; a dtype that it lacks is refused."""
         return machine(self.gpu, self.peak_dtype)
 
+    def machine_for(self, family: KernelFamily) -> Machine:
+        """The GPU as the kernels of a family see it: where no format matters to them, at any peak that it has."""
+        return machine(self.gpu) if family.any_format else self.machine
+
     def with_nothing_cached(self) -> Estimator:
         """The estimator of kernels whose operands are not in the last cache, as benchmarks with a cold cache time them."""
         return replace(self, gpu=replace(self.gpu, cache_bytes=0.0))
 
     def estimate(self, kernel: Shape) -> Estimate:
         """The time of a kernel, and where it comes from."""
-        return families()[kernel.family].estimate(self, kernel)
+        family, dtype = families()[kernel.family], getattr(kernel, "dtype", "")
+        if self.options.library == UNFUSED and (parts := family.unfused(kernel)):
+            return together(f"{family.name}: {UNFUSED}", [self.estimate(part) for part in parts])
+        by = replace(self, dtype=dtype) if dtype else self
+        chosen = by.selected(family.name, lambda c: family.kernel_s(c, by, by.machine_for(family), kernel))
+        return family.estimate(by, by.machine_for(family), kernel, chosen)
 
     def selected(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
         """The fit for a family of kernels; the library that was asked for only where it has such kernels.
@@ -247,8 +247,8 @@ class Estimator:
         library = SHORT.get(self.options.library, self.options.library)
         if library not in (*self.fits.libraries(family), *kernels.slower_libraries):
             library = ""
-        rivals = self.fits.rivals(family, dtype) if takes_s and not library else []
-        if takes_s and len(rivals) > 1:
+        rivals = [fit for fit in self.fits.profile if fit.family == family and _timed_as(fit, dtype)]
+        if takes_s and not library and len(rivals) > 1:
             best = min(rivals, key=lambda fit: takes_s(fit.constants))
             return SelectedFit(best, self.gpu.name, "measured", best.sigma)
         return best_fit_for(self.gpu, self.fits, family, dtype, library)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ...kernels import Experts
 from .estimator import Estimator
-from .family import Estimate, Fit, KernelFamily, TimedKernels, Transfer, priors
+from .family import Fit, KernelFamily, TimedKernels, Transfer, priors
 from .gemm import FAMILY as GEMM
 from .gemm import GemmConstants, gemm_s
 from .gpu_model import Array, Machine, columns
@@ -24,19 +24,14 @@ ACTIVATION_PASSES = 3
 """Gate and value read, their product written."""
 PERMUTE_PASSES = 4
 """Tokens gathered by expert, and back: each a read and a write."""
+Routing = tuple[ArrayLike, ArrayLike]
+"""Experts, and the top_k of them that a token goes to."""
 
 
 def moe_s(
-    c: GemmConstants,
-    on: Machine,
-    tokens: ArrayLike,
-    hidden: ArrayLike,
-    expert: ArrayLike,
-    routing: tuple[ArrayLike, ArrayLike],
-    *,
-    width: float = 2,
+    c: GemmConstants, on: Machine, tokens: ArrayLike, hidden: ArrayLike, expert: ArrayLike, routing: Routing, *, width: float = 2
 ) -> Array:
-    """Seconds for `tokens` of `hidden` channels through experts of `expert` channels; `routing` is (experts, top_k)."""
+    """Seconds for `tokens` of `hidden` channels through experts of `expert` channels."""
     tokens, hidden, expert, experts, top_k = columns(tokens, hidden, expert, *routing)
     pairs = tokens * top_k
     active = np.minimum(experts, pairs)
@@ -58,13 +53,11 @@ class ExpertsFamily(KernelFamily):
     held_out = ("n", "k")
     narrower = True
 
-    def estimate(self, by: Estimator, kernel: Experts) -> Estimate:
-        chosen, routing, width = by.selected(self.name), (kernel.batch, kernel.top_k), kernel.element_bytes
-        time_s = float(moe_s(chosen.fit.constants, by.machine, kernel.m, kernel.k, kernel.n, routing, width=width))
-        return by.estimate_from(chosen, time_s, self.name, {"m": kernel.m, "n": kernel.n, "k": kernel.k})
+    def kernel_s(self, c: GemmConstants, by: Estimator, on: Machine, kernel: Experts) -> float:
+        return float(moe_s(c, on, kernel.m, kernel.k, kernel.n, (kernel.batch, kernel.top_k), width=kernel.element_bytes))
 
-    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
-        return {name: timed.first(name) for name in ("m", "n", "k")}
+    def sizes(self, kernel: Experts) -> dict[str, float]:
+        return {"m": kernel.m, "n": kernel.n, "k": kernel.k}
 
     def seconds(self, c: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
         m, k, n, experts, top_k = (timed.column(name) for name in ("m", "k", "n", "batch", "top_k"))

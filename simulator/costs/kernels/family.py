@@ -54,16 +54,16 @@ ABOVE_ONE = Scale(lambda value: math.log(value - 1), lambda x: 1 + math.exp(x))
 class Constant:
     """A field of a model's constants, as fits and files of fits treat it."""
 
-    scale: Scale
-    sigma: float
+    sigma: float = 0.0
     """Prior of a fit: how far the constant may be believed to lie from its start, on its scale; 0 where it is not fitted."""
-    sometimes: bool
+    scale: Scale = LOG
+    sometimes: bool = False
     """Whether only some tables tell it: the family frees it where they do."""
-    positive: bool
+    positive: bool = False
     """Whether 0 is refused in a file: a rate, a size, or work that takes no time."""
-    optional: bool
+    optional: bool = False
     """Whether a file may leave it out: its default changes nothing."""
-    scales: str
+    scales: Literal["", "time", "compute", "memory"] = ""
     """How it follows a machine that is slower: `time` grows with it, a fraction of the peak of `compute` or `memory` falls."""
 
 
@@ -74,18 +74,9 @@ class OneOf:
     words: Iterable[str]
 
 
-def constant(
-    default: float,
-    sigma: float = 0.0,
-    *,
-    scale: Scale = LOG,
-    sometimes: bool = False,
-    positive: bool = False,
-    optional: bool = False,
-    scales: Literal["", "time", "compute", "memory"] = "",
-) -> Any:
-    """A constant of a model with its usual value and the prior of its fit."""
-    return field(default=default, metadata={"kind": Constant(scale, sigma, sometimes, positive, optional, scales)})
+def constant(default: float, sigma: float = 0.0, **how: Any) -> Any:
+    """A constant of a model with its usual value and the prior of its fit, and other fields of `Constant`."""
+    return field(default=default, metadata={"kind": Constant(sigma, **how)})
 
 
 def one_of(default: str, words: Iterable[str]) -> Any:
@@ -105,9 +96,10 @@ def priors(constants: Constants, *also: str) -> dict[str, float]:
     return usual | {name: found[name].sigma for name in also}
 
 
-def scaling(constants: Constants) -> list[tuple[str, str]]:
-    """The constants that follow a slower machine, and how."""
-    return [(name, kind.scales) for name, kind in kinds(constants).items() if isinstance(kind, Constant) and kind.scales]
+def scaling(constants: Constants) -> list[tuple[str, float, str]]:
+    """The constants that follow a slower machine, with their values, and how."""
+    found = [(name, kind.scales) for name, kind in kinds(constants).items() if isinstance(kind, Constant) and kind.scales]
+    return [(name, getattr(constants, name), way) for name, way in found]
 
 
 # Fits -----------------------------------------------------------------------------------------------------------------------
@@ -183,10 +175,6 @@ class TimedKernels:
         """Every kernel of every row."""
         return tuple(kernel for row in self.rows for kernel in row)
 
-    @cached_property
-    def row_of_kernel(self) -> Array:
-        return np.repeat(np.arange(len(self.rows)), [len(row) for row in self.rows])
-
     def first(self, name: str) -> Array:
         """A size of the first kernel of each row."""
         return np.array([float(getattr(row[0], name)) for row in self.rows])
@@ -197,7 +185,8 @@ class TimedKernels:
 
     def per_row(self, seconds: Array) -> Array:
         """Times of rows from those of every kernel."""
-        return np.bincount(self.row_of_kernel, weights=seconds, minlength=len(self.rows))
+        row_of_kernel = np.repeat(np.arange(len(self.rows)), [len(row) for row in self.rows])
+        return np.bincount(row_of_kernel, weights=seconds, minlength=len(self.rows))
 
     def part(self, which: Array) -> TimedKernels:
         """Some of the rows."""
@@ -219,20 +208,6 @@ class Transfer:
     """Whether the kernels were written for tensor cores of an earlier generation."""
     known: Sequence[tuple[Gpu, Fit]]
     """Every fit that there is."""
-
-    @property
-    def compute(self) -> float:
-        """How much more of its peak the GPU sustains than the owner."""
-        return self.gpu.kernels.compute_fraction / self.owner.kernels.compute_fraction
-
-    @property
-    def memory(self) -> float:
-        return self.gpu.kernels.memory_fraction / self.owner.kernels.memory_fraction
-
-
-def scaled(fraction: float, times: float) -> float:
-    """A fraction of a peak so many times as large; one that was fitted above `MOST_OF_PEAK` stays where it is."""
-    return min(max(MOST_OF_PEAK, fraction), fraction * times)
 
 
 class KernelFamily(ABC):
@@ -269,27 +244,38 @@ class KernelFamily(ABC):
     """Libraries written for the tensor cores of Ampere, which run on everything later."""
 
     @abstractmethod
-    def estimate(self, by: Any, kernel: Any) -> Estimate:
-        """The time of a kernel by an `Estimator`."""
+    def kernel_s(self, c: Constants, by: Any, on: Machine, kernel: Any) -> float:
+        """The seconds of a kernel by some constants, as an `Estimator` has asked for it on a machine."""
+
+    def estimate(self, by: Any, on: Machine, kernel: Any, chosen: Any) -> Estimate:
+        """The time of a kernel on a machine by the fit that an `Estimator` has selected."""
+        time_s = self.kernel_s(chosen.fit.constants, by, on, kernel)
+        found: Estimate = by.estimate_from(chosen, time_s, self.name, self.sizes(kernel))
+        return found
+
+    def unfused(self, kernel: Any) -> list[Any]:
+        """The kernels that take its place where it is not fused; none if it always is one."""
+        return []
 
     @abstractmethod
     def seconds(self, c: Constants, timed: TimedKernels, extra: Array) -> Array:
         """The times of rows by some constants, with `extra` numbers about what was timed beside the kernels."""
 
     @abstractmethod
-    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
-        """The sizes of rows between which a fit is known, by the names that `estimate` looks up."""
+    def sizes(self, kernel: Any) -> dict[str, float]:
+        """The sizes between which a fit is known, by the names that files of fits have for them."""
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """A fit to one GPU for another: fractions of peaks by how much of them each sustains."""
-        times = {"compute": transfer.compute, "memory": transfer.memory}
-        found = {name: scaled(getattr(fit.constants, name), times[way]) for name, way in scaling(fit.constants) if way in times}
+        """A fit to one GPU for another: fractions of peaks by how much of them each sustains, no further than `MOST_OF_PEAK`."""
+        gpu, owner = transfer.gpu.kernels, transfer.owner.kernels
+        times = {"compute": gpu.compute_fraction / owner.compute_fraction, "memory": gpu.memory_fraction / owner.memory_fraction}
+        shares = [(name, share, times[way]) for name, share, way in scaling(fit.constants) if way in times]
+        found = {name: min(max(MOST_OF_PEAK, share), share * more) for name, share, more in shares}
         return replace(fit, constants=replace(fit.constants, **found))
 
     def slowed(self, c: Constants, times: float) -> Constants:
         """Constants of kernels that take so many times as long, down to what the peaks allow."""
-        found = {name: (getattr(c, name), way) for name, way in scaling(c)}
-        slower = {n: v * times if way == "time" else min(MOST_OF_PEAK, v / times) for n, (v, way) in found.items()}
+        slower = {name: v * times if way == "time" else min(MOST_OF_PEAK, v / times) for name, v, way in scaling(c)}
         return replace(c, **slower)
 
     def slower_library(self, c: Constants, times: float) -> Constants:
@@ -327,5 +313,4 @@ def families() -> Mapping[str, KernelFamily]:
     """Every family by its name: the `FAMILY` of the modules of this folder."""
     package = import_module(__package__)
     modules = [import_module(f"{__package__}.{one.name}") for one in iter_modules(package.__path__)]
-    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
-    return {family.name: family for family in found}
+    return {module.FAMILY.name: module.FAMILY for module in modules if hasattr(module, "FAMILY")}

@@ -25,7 +25,7 @@ from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
-from .estimator import Estimator, likeness, portable
+from .estimator import Estimator, SelectedFit, likeness, portable
 from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
 from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held
 
@@ -74,6 +74,10 @@ a batch of GEMMs."""
 ONE_BY_ONE = (1.0, 1.0)
 """Batches of the rows of a fit that does not say."""
 
+Sizes = Sequence[ArrayLike]
+Cast = Sequence[float] | Array
+"""Microseconds of a cast, and passes over its bytes."""
+
 _S = np.array(SPLITS, dtype=np.float64)[:, None]
 
 
@@ -121,18 +125,6 @@ class GemmConstants:
     """Name in TILE_SETS."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How GEMMs were timed."""
-
-    adds: ArrayLike = False
-    """GEMMs that add to a gradient in fp32."""
-    cast: Sequence[float] | Array = ()
-    """With an unfused cast of the first operand: microseconds, and passes over its bytes."""
-    turns: int = 0
-    """Second operands that take turns where a GEMM is repeated; 0 where it is not."""
-
-
 def gemm_s(
     c: GemmConstants,
     on: Machine,
@@ -162,19 +154,23 @@ def accumulation_s(c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike) ->
     return c.accumulate * ACCUMULATED_BYTES * m * n / (c.memory * on.bytes_per_s)
 
 
-def cast_s(cast: Sequence[float] | Array, on: Machine, m: ArrayLike, k: ArrayLike, width: float) -> Array:
-    """Seconds of an unfused cast of an operand of m x k from 16 bits: `cast` is microseconds, and passes over its bytes."""
+def cast_s(cast: Cast, on: Machine, m: ArrayLike, k: ArrayLike, width: float) -> Array:
+    """Seconds of an unfused cast of an operand of m x k from 16 bits."""
     m, k = columns(m, k)
     took_s: Array = cast[0] / US_PER_S + cast[1] * m * k * (CAST_FROM_BYTES + width) / on.bytes_per_s
     return took_s
 
 
-def timed_gemm_s(c: GemmConstants, on: Machine, sizes: Sequence[Array], width: float, timing: Timing) -> Array:
-    """Seconds of GEMMs of `sizes` m, n, k and batch, as they were timed."""
+def timed_gemm_s(
+    c: GemmConstants, on: Machine, sizes: Sizes, width: float, *, adds: ArrayLike = False, cast: Cast = (), turns: int = 0
+) -> Array:
+    """Seconds of GEMMs of `sizes` m, n, k and batch, as they were timed: some of them `adds` to a gradient in fp32; with an
+    unfused `cast` of the first operand; `turns` second operands take turns where a GEMM is repeated, 0 where it is not.
+    """
     m, n, k, batch = sizes
-    time = gemm_s(c, on, m, n, k, batch, width=width, turns=timing.turns)
-    time = time + np.where(timing.adds, accumulation_s(c, on, m, n) * batch, 0.0)
-    return time + cast_s(timing.cast, on, m, k, width) if len(timing.cast) else time
+    time = gemm_s(c, on, m, n, k, batch, width=width, turns=turns)
+    time = time + np.where(adds, accumulation_s(c, on, m, n) * batch, 0.0)
+    return time + cast_s(cast, on, m, k, width) if len(cast) else time
 
 
 def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float, turns: int) -> Array:
@@ -257,19 +253,16 @@ class GemmFamily(KernelFamily):
     unstated: ClassVar = {"batch": ONE_BY_ONE}
     beside = (SPILL_US, UNFILLED_SAVES, UNFILLED_GB, LINEAR_US)
 
-    def estimate(self, by: Estimator, kernel: Gemm) -> Estimate:
-        by = replace(by, dtype=kernel.dtype) if kernel.dtype else by
-        on, adds = by.machine, kernel.part is Part.WEIGHT_GRADIENT and by.options.accumulate
-        m, n, k, width, turns = kernel.m, kernel.n, kernel.k, kernel.operand_bytes, by.options.turns
+    def kernel_s(self, c: GemmConstants, by: Estimator, on: Machine, kernel: Gemm) -> float:
+        sizes = (kernel.m, kernel.n, kernel.k, kernel.batch)
+        adds = kernel.part is Part.WEIGHT_GRADIENT and by.options.accumulate
+        return float(timed_gemm_s(c, on, sizes, kernel.operand_bytes, adds=adds, turns=by.options.turns))
 
-        def took_s(c: GemmConstants) -> float:
-            time_s = float(gemm_s(c, on, m, n, k, kernel.batch, width=width, turns=turns))
-            return time_s + float(accumulation_s(c, on, m, n)) * kernel.batch if adds else time_s
-
-        chosen = by.selected(self.name, took_s)
-        sizes = {"m": m, "n": n, "k": k, "batch": kernel.batch}
+    def estimate(self, by: Estimator, on: Machine, kernel: Gemm, chosen: SelectedFit) -> Estimate:
+        time_s = self.kernel_s(chosen.fit.constants, by, on, kernel)
+        found = by.estimate_from(chosen, time_s, self.name, self.sizes(kernel))
         least, most = chosen.fit.ranges.get("batch", ONE_BY_ONE)
-        found = by.estimate_from(chosen, took_s(chosen.fit.constants), self.name, sizes)
+        adds = kernel.part is Part.WEIGHT_GRADIENT and by.options.accumulate
         timed = (most > 1 if kernel.batch > 1 else least <= 1) and (not adds or chosen.fit.backward_rows > 0)
         return found if timed or chosen.provenance != "measured" else replace(found, provenance="transferred")
 
@@ -278,13 +271,13 @@ class GemmFamily(KernelFamily):
         fit = by.selected(self.name).fit
         return by.gpu.site_scalar * float(cast_s(fit.cast or (0.0, 0.0), by.machine, m, k, width))
 
-    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
-        return {name: timed.first(name) for name in ("m", "n", "k", "batch")}
+    def sizes(self, kernel: Gemm) -> dict[str, float]:
+        return {"m": kernel.m, "n": kernel.n, "k": kernel.k, "batch": kernel.batch}
 
     def seconds(self, c: GemmConstants, timed: TimedKernels, extra: Array) -> Array:
         m, n, k, batch = (timed.column(name) for name in ("m", "n", "k", "batch"))
-        timing = Timing(_adds(timed.kernels), extra[:2], timed.turns)
-        time = timed_gemm_s(c, timed.on, (m, n, k, batch), timed.width_bytes, timing)
+        how: dict[str, Any] = {"adds": _adds(timed.kernels), "cast": extra[:2], "turns": timed.turns}
+        time = timed_gemm_s(c, timed.on, (m, n, k, batch), timed.width_bytes, **how)
         return timed.per_row(time + spilled_s(extra[2], timed.on, m, n, k) if len(extra) > 2 else time)
 
     def free(self, timed: TimedKernels, start: GemmConstants) -> dict[str, float]:

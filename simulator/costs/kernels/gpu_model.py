@@ -23,7 +23,7 @@ from ...units import GB
 Array = NDArray[Any]
 
 HALVES = ("fp16", "bf16")
-
+"""Formats that are timed as one."""
 USUAL_CLOCK = 1.85 * GB
 """Clock around which, up to its double or half, the clock is looked for where none is stated."""
 

@@ -6,11 +6,21 @@ elsewhere: each thread waits for what it has read, so that a multiprocessor move
 could do; a kernel that gives a row to one block walks along it, a round trip to memory at each step, and cannot end sooner.
 What fits into the last cache was left there by the kernel before, and comes back as much faster as the cache answers sooner. A
 lookup is bound by the arithmetic of its indices.
+
+Some rows are of operators that eager PyTorch ran one by one, from an idle GPU, in fp32: `torch2.1 add`, or `gelu fwd` and
+`gelu bwd(all grads)` where a model was run operator by operator. Such a time begins before the framework looks the operator up
+and launches it: some microseconds that are the host's, the same for every operator of a machine; fewer if nothing is launched.
+They are fitted beside the kernels, and left out of them. Backward passes move what autograd writes out of several kernels,
+counted here kernel by kernel where that is not what workloads count: they then stream as pointwise ones do, and how much slower
+is fitted per GPU, under names of their own. A ratio holds for the passes that it was fitted with, and for no others. The ids of
+these look-ups were all the same, and rows hold the mean of a model's tables.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,14 +30,15 @@ from ...kernels import Rowwise
 from ...units import US_PER_S
 from .estimator import BEYOND, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit, same_kernels
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .gpu_model import UNKNOWN, Array, Machine, columns, held, machine
+from .gpu_model import UNKNOWN, Array, Machine, columns, held
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
 """There and back at each step of a row: one that is read and one that is written, each about 475 cycles to memory on A100 and
 H100 (Luo et al., arXiv 2402.13499, from memory)."""
 CACHED = 1.8
-"""How much sooner the last cache answers than memory: about 265 cycles against 475 (the same)."""
+"""How much sooner the last cache answers than memory, and so how much faster the bytes come that it holds: about 265 cycles
+against 475 (the same)."""
 NORM = 3.0
 """The norm of what binds a kernel: the memory, its threads, and the walk along a row."""
 
@@ -107,7 +118,7 @@ BACKWARD_OPERATORS = (
 ONE_OPERATOR = ("layernorm", "softmax", *map("{}_backward".format, BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
 """Operators that an eager framework has as one too, bound by memory in these formats, in which the ratios that ship were
-measured; in others by its threads. What autograd moves other bytes for has a name of its own (costs/kernels/eager_pytorch.py)."""
+measured; in others by its threads. What autograd moves other bytes for has a name of its own (`AUTOGRAD_PASSES`)."""
 UNTIMED_SIGMA = 0.15
 """Error of a memory-bound operator whose time beside a plain one's is taken from other GPUs: with the error of the plain
 one, 68% of all that were measured are off by less than 17%."""
@@ -118,7 +129,7 @@ WIDE_BYTES, NARROW_BYTES = 4, 2
 OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
 """Names of what was timed with memory-bound operators one by one and is none of theirs: microseconds that the framework takes
 around one, and around one that launches nothing, as an addition's backward pass that hands its gradient on
-(costs/kernels/eager_pytorch.py). """
+(`AUTOGRAD_PASSES`)."""
 
 
 def ratios_of(op: str) -> Ratios:
@@ -151,34 +162,75 @@ def speed_of(op: str, *, eager: bool = False, width: float = 2) -> Speed:
 def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, speed: Speed = Speed(), row: ArrayLike = 0) -> Array:
     """Seconds of an operator that moves so many bytes, in rows of so many elements."""
     moved, row = columns(bytes_moved, row)
-    streaming_s = np.maximum(speed.times / c.stream, 1.0) * moved / on.bytes_per_s / _cache_speedup(on, moved)
+    cached = 1 + (CACHED - 1) * held(on, moved)
+    streaming_s = np.maximum(speed.times / c.stream, 1.0) * moved / on.bytes_per_s / cached
     held_threads = on.threads // speed.block * speed.block if speed.block else on.threads
     waiting_s = moved / (speed.cycle_bytes * on.sms * on.clock_per_s * held_threads / UNKNOWN.threads)
     walking_s = np.ceil(row / speed.step) * TRIP_CYCLES / on.clock_per_s if speed.step else np.zeros_like(moved)
-    least_s = moved / on.bytes_per_s / _cache_speedup(on, moved)
     bound_s = (streaming_s**NORM + waiting_s**NORM + walking_s**NORM) ** (1 / NORM)
-    took_s: Array = speed.kernels * c.launch_us / US_PER_S + np.maximum(bound_s, least_s)
+    took_s: Array = speed.kernels * c.launch_us / US_PER_S + np.maximum(bound_s, moved / on.bytes_per_s / cached)
     return took_s
 
 
 def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: ArrayLike) -> Array:
     """Seconds of an operator that was measured to take so many times as long as a pointwise kernel; never less than its bytes."""
     moved = np.asarray(bytes_moved, dtype=np.float64)
-    least_s = moved / on.bytes_per_s / _cache_speedup(on, moved)
+    least_s = moved / on.bytes_per_s / (1 + (CACHED - 1) * held(on, moved))
     took_s: Array = np.maximum(np.asarray(times, dtype=np.float64) * rowwise_s(c, on, moved), least_s)
     return took_s
 
 
-def _cache_speedup(on: Machine, moved: Array) -> Array:
-    """How much faster bytes come that the cache holds: all of them up to half of it, none beyond it."""
-    return 1 + (CACHED - 1) * held(on, moved)
-
-
 def lookup_s(c: RowwiseConstants, on: Machine, elements: ArrayLike, bytes_moved: ArrayLike, kernels: int = 1) -> Array:
     """Seconds of looking up rows of a table, of so many elements in all."""
-    elements, moved = columns(elements, bytes_moved)
-    indexing_s = elements * c.lookup_cycles / (on.sms * on.clock_per_s)
-    return kernels * c.launch_us / US_PER_S + np.maximum(indexing_s, moved / (c.stream * on.bytes_per_s))
+    indexing_s = np.asarray(elements, dtype=np.float64) * c.lookup_cycles / (on.sms * on.clock_per_s)
+    moving_s = np.asarray(bytes_moved, dtype=np.float64) / (c.stream * on.bytes_per_s)
+    took_s: Array = kernels * c.launch_us / US_PER_S + np.maximum(indexing_s, moving_s)
+    return took_s
+
+
+FORWARD = "fwd"
+ONE_BY_ONE = re.compile(r"torch2\.1 |(\w+ )?(fwd|bwd\(all grads\))$")
+"""The variants of such rows."""
+AUTOGRAD = "autograd_"
+"""How the name of a backward pass begins whose bytes are those of `AUTOGRAD_PASSES`."""
+MASK_BYTES = 1
+"""A truth for each element."""
+MASK = MASK_BYTES / 4
+"""Share of a pass over elements of four bytes."""
+AUTOGRAD_PASSES: Mapping[str, float] = {"add": 0, "mul": 2, "where": 2, "tanh": 3, "pow": 2 + 2 + 3, "dropout": 1 + 2 + 3}
+"""Passes over the elements of a backward row, where they are not those of workloads. `add` hands its gradient on. Numbers scale,
+so they have no gradient; `where` reads its mask. Tanh reads the gradient and what it kept. Power: x^(p-1), times p, times the
+gradient. Dropout: the mask made numbers, scaled, times the gradient. All others are counted as runs have them, and known by a
+ratio: gelu and relu read the gradient and what they kept; a division by a number reads the gradient; softmax multiplies gradient
+and result before its kernel (six passes in all), layer norm reads both operands for its input and again for its weights (seven),
+a look-up zeroes the table's gradient, sorts ids and adds rows."""
+MASKED = ("where", "dropout")
+"""Operators that read a mask too."""
+TRACED_PASSES: Mapping[str, float] = {"mul": 2, "truediv": 2, "pow": 2, "where": 2 + MASK}
+"""Passes forward in rows of a model: with a number, or a mask and a number; operators timed by themselves have two tensors."""
+
+
+def is_one_by_one(dtype: str, variant: str) -> bool:
+    """Whether a row was timed so."""
+    return dtype == "fp32" and bool(ONE_BY_ONE.match(variant.strip().lower()))
+
+
+def autograd(name: str, width: float) -> tuple[str, float] | None:
+    """The backward pass of an operator as eager PyTorch runs it on elements of `width` bytes: its name, and the bytes that it
+    moves for each of them, none if it launches nothing; None if it is that of workloads."""
+    if name not in AUTOGRAD_PASSES:
+        return None
+    return f"{AUTOGRAD}{name}{BACKWARD}", AUTOGRAD_PASSES[name] * width + MASK_BYTES * (name in MASKED)
+
+
+def backward_name(name: str) -> str:
+    """A backward pass that was timed one by one as its ratios know it, if its bytes are those of workloads."""
+    return f"{ONE_ID * (name in LOOKUPS)}{name}{BACKWARD}"
+
+
+def traced_passes(name: str, variant: str) -> float | None:
+    """Passes over the elements of a forward row that was timed one by one; None if they are those of all others."""
+    return TRACED_PASSES.get(name) if variant.strip().lower().endswith(FORWARD) else None
 
 
 # The family -----------------------------------------------------------------------------------------------------------------
@@ -196,31 +248,27 @@ class RowwiseFamily(KernelFamily):
     any_format = True
     has_ratios = True
 
-    def estimate(self, by: Estimator, kernel: Rowwise) -> Estimate:
-        on, chosen = machine(by.gpu), by.selected(self.name)
-        ratio = chosen.fit.ratios.get(kernel.op) if self._has_ratio(by, kernel.op, chosen) else None
-        if ratio is None:
-            return self._by_constants(by, on, kernel, chosen)
-        time_s = float(ratio_s(chosen.fit.constants, on, kernel.traffic_bytes, ratio[0]))
-        found = by.estimate_from(_as_ratio(chosen, kernel), time_s, kernel.op, {"bytes": kernel.traffic_bytes})
-        if by.dtype in FORMATS_OF_RATIOS or by.is_own(chosen):
-            return found
-        return replace(found, provenance="transferred", sigma=math.hypot(found.sigma, UNTIMED_SIGMA))
-
-    def _by_constants(self, by: Estimator, on: Machine, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
-        width = WIDE_BYTES if by.dtype in ("fp32", "tf32") else NARROW_BYTES
-        c, speed = chosen.fit.constants, speed_of(kernel.op, eager=by.options.eager, width=width)
+    def kernel_s(self, c: RowwiseConstants, by: Estimator, on: Machine, kernel: Rowwise) -> float:
+        width = WIDE_BYTES if by.dtype in FORMATS_OF_RATIOS else NARROW_BYTES
+        speed = speed_of(kernel.op, eager=by.options.eager, width=width)
         if kernel.op in LOOKUPS:
-            time = float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, speed.kernels))
+            return float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, speed.kernels))
+        return float(rowwise_s(c, on, kernel.traffic_bytes, speed, kernel.columns))
+
+    def estimate(self, by: Estimator, on: Machine, kernel: Rowwise, chosen: SelectedFit) -> Estimate:
+        sizes, c, lookup_sigma = self.sizes(kernel), chosen.fit.constants, 0.0
+        ratio = chosen.fit.ratios.get(kernel.op) if self._has_ratio(by, kernel.op, chosen) else None
+        if ratio is not None:
+            time_s = float(ratio_s(c, on, kernel.traffic_bytes, ratio[0]))
+            found = by.estimate_from(_as_ratio(chosen, kernel), time_s, kernel.op, sizes)
+            known, more = by.dtype in FORMATS_OF_RATIOS or by.is_own(chosen), UNTIMED_SIGMA
         else:
-            time = float(rowwise_s(c, on, kernel.traffic_bytes, speed, kernel.columns))
-        found = by.estimate_from(chosen, time, kernel.op, {"bytes": kernel.traffic_bytes})
-        if is_lookup(kernel.op):
-            found = replace(found, sigma=math.hypot(found.sigma, LOOKUP_SIGMA))
-        if chosen.provenance == "roofline" or (is_timed(kernel.op) and chosen.fit.rows > 0):
-            return found
-        more = 0.0 if is_timed(kernel.op) else UNTIMED_SIGMA
-        return replace(found, provenance="transferred", sigma=math.hypot(found.sigma, more))
+            found = by.estimate_from(chosen, self.kernel_s(c, by, on, kernel), kernel.op, sizes)
+            known, more = chosen.provenance == "roofline", 0.0 if is_timed(kernel.op) else UNTIMED_SIGMA
+            known = known or (not more and chosen.fit.rows > 0)
+            lookup_sigma = LOOKUP_SIGMA if is_lookup(kernel.op) else 0.0
+        found = replace(found, sigma=math.hypot(found.sigma, lookup_sigma))
+        return found if known else replace(found, provenance="transferred", sigma=math.hypot(found.sigma, more))
 
     def owns(self, by: Estimator, op: str) -> bool:
         """Whether a profile of this GPU says how long a memory-bound operator takes."""
@@ -239,8 +287,8 @@ class RowwiseFamily(KernelFamily):
     def is_fitted(self, kernel: Rowwise) -> bool:
         return is_timed(kernel.op)
 
-    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
-        return {"bytes": timed.first("traffic_bytes")}
+    def sizes(self, kernel: Rowwise) -> dict[str, float]:
+        return {"bytes": kernel.traffic_bytes}
 
     def seconds(self, c: RowwiseConstants, timed: TimedKernels, extra: Array) -> Array:
         moved, elements = timed.column("traffic_bytes"), timed.column("rows") * timed.column("columns")

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from simulator.costs.kernels.estimator import Estimator
-from simulator.costs.kernels.family import SHARE, Estimate, KernelFamily, TimedKernels, constant
-from simulator.costs.kernels.gpu_model import Array
+from simulator.costs.kernels.family import SHARE, KernelFamily, TimedKernels, constant
+from simulator.costs.kernels.gpu_model import Array, Machine
 from simulator.units import US_PER_S
 
 
@@ -45,20 +45,17 @@ class GroupedGemmFamily(KernelFamily):
     far_sigma = 0.3
     held_out = ("n", "k")
 
-    def estimate(self, by: Estimator, kernel: GroupedGemm) -> Estimate:
-        chosen = by.selected(self.name)
+    def kernel_s(self, c: GroupedConstants, by: Estimator, on: Machine, kernel: GroupedGemm) -> float:
         no = np.zeros(1)
-        one = TimedKernels(((kernel,),), no, by.machine, 2.0, no)
-        time_s = float(self.seconds(chosen.fit.constants, one, no)[0])
-        return by.estimate_from(chosen, time_s, self.name, {"m": kernel.m, "n": kernel.n, "k": kernel.k})
+        return float(self.seconds(c, TimedKernels(((kernel,),), no, on, 2.0, no), no)[0])
 
     def seconds(self, c: GroupedConstants, timed: TimedKernels, extra: Array) -> Array:
         computing_s = timed.column("flop") / (c.compute * timed.on.flop_per_s)
         moving_s = timed.column("traffic_bytes") / (c.memory * timed.on.bytes_per_s)
         return timed.per_row(c.launch_us / US_PER_S + np.maximum(computing_s, moving_s))
 
-    def sizes(self, timed: TimedKernels) -> dict[str, Array]:
-        return {name: timed.first(name) for name in ("m", "n", "k")}
+    def sizes(self, kernel: GroupedGemm) -> dict[str, float]:
+        return {"m": kernel.m, "n": kernel.n, "k": kernel.k}
 
 
 FAMILY = GroupedGemmFamily()
