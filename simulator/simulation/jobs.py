@@ -9,7 +9,8 @@ the next: then every job does one, from a standing start to its last arrival.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -32,8 +33,8 @@ from ..lowering.passes.repeat import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
 from . import estimated_effort, memory_check
-from .assemble import layout_of, program_of, site_of
 from .network.traffic import SharedLink, Traffic, shared_links
+from .simulate import layout_of, program_of, site_of
 from .steady_state import first_kernels, has_transitions
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
@@ -73,8 +74,7 @@ class SharedRun(Summarised):
     """What users should know besides the numbers, in sentences."""
 
     def as_dict(self) -> dict[str, Any]:
-        named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")
-        jobs = [{name: getattr(job, name) for name in named} for job in self.jobs]
+        jobs = [{**asdict(job), "slowdown": job.slowdown} for job in self.jobs]
         return {"jobs": jobs, "gpus": self.gpus, "wall_s": self.wall_s}
 
     @property
@@ -123,9 +123,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
     notes: list[str] = []
     placed = _placed(tenancy)
     for job in placed:
-        memory = memory_check.memory_of(job.tenant.scenario, job.layout)
-        if not allow_oom:
-            memory_check.must_fit(job.tenant.scenario, memory)
+        memory = memory_check.memory_of(job.tenant.scenario, job.layout, allow_oom=allow_oom)
         notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, memory)]
     alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
     edges = _step_edges_together(placed, alone_s, limits)
@@ -209,33 +207,28 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -
     closed = first_job.tenant.scenario.fidelity.collectives == "closed"
     times = des.simulate(with_fixed_durations(folded.expansion.graph, every=closed))
     timeline = Timeline(times, folded.expansion, folded.class_of)
-    found, first = [], 0
-    for bound in bounds:
-        found.append((_whole if first_job.has_transitions else _edges)(timeline, bound, first))
-        first += bound.skeleton.ranks
-    return found
+    firsts = accumulate((bound.skeleton.ranks for bound in bounds), initial=0)
+    one_step = first_job.has_transitions
+    return [_edges(timeline, bound, first, one_step=one_step) for bound, first in zip(bounds, firsts, strict=False)]
 
 
-def _edges(timeline: Timeline, bound: Bound, first: int) -> _Edges:
-    """Those of the ranks from `first` on that run a bound program: gradient norms, or else starts of steps after the second."""
-    skeleton = bound.skeleton
-    mine = timeline.class_of[first : first + skeleton.ranks]
-    classes, at, ranks = np.unique(mine, return_index=True, return_counts=True)
-    rows = []
+def _edges(timeline: Timeline, bound: Bound, first: int, *, one_step: bool) -> _Edges:
+    """Edges of the ranks from `first` on, which run a bound program: gradient norms, or else starts of steps after the second.
+
+    Of `one_step` they are time zero and the last arrival of all of these ranks.
+    """
+    skeleton, times = bound.skeleton, timeline.times
+    classes, at, ranks = np.unique(timeline.class_of[first : first + skeleton.ranks], return_index=True, return_counts=True)
+    rows: list[Array] = []
     for which, rank in zip(classes.tolist(), at.tolist(), strict=True):
         program = int(skeleton.program[rank])
         tasks, labels = timeline.expansion.tasks_of(which), bound.labels[program]
         norms = np.flatnonzero((labels.phase == NORM) & ~labels.is_launch)
-        rows.append(
-            timeline.times.end_ns[tasks[norms]]
-            if len(norms)
-            else timeline.times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:]
-        )
-    return _Edges(np.array(rows), ranks)
-
-
-def _whole(timeline: Timeline, bound: Bound, first: int) -> _Edges:
-    """All that the ranks from `first` on do, from zero to the last arrival."""
-    mine = np.unique(timeline.class_of[first : first + bound.skeleton.ranks])
-    last_ns = max(int(timeline.times.arrival_ns[timeline.expansion.tasks_of(which)].max()) for which in mine.tolist())
-    return _Edges(np.array([[0, last_ns]]), np.array([bound.skeleton.ranks]))
+        if one_step:
+            rows.append(np.array([0, times.arrival_ns[tasks].max()]))
+        elif len(norms):
+            rows.append(times.end_ns[tasks[norms]])
+        else:
+            rows.append(times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:])
+    at_ns = np.array(rows)
+    return _Edges(np.broadcast_to(at_ns.max(axis=0), at_ns.shape) if one_step else at_ns, ranks)

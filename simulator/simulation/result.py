@@ -20,7 +20,7 @@ from ..costs.kernels.estimator import PricedKernels
 from ..engine.timeline import Timeline
 from ..errors import UserError, must_be
 from ..memory.account import RankMemory, over_time
-from ..metrics import Array, Observation, Window, bubble, mfu
+from ..metrics import Array, Observation, Window, bubble, mfu, observe
 from ..metrics.idle import BUSY, OPTIMIZER, TimeByCause, imbalance
 from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
@@ -94,7 +94,7 @@ class Result:
         job = self.scenario.job
         flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
         peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
-        return Observation(self.engine_timeline, self.labels, flop, peak, self.window)
+        return observe(self.engine_timeline, self.bound.labels, flop, peak, self.window)
 
     @cached_property
     def time_by_cause(self) -> TimeByCause:
@@ -104,8 +104,8 @@ class Result:
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of a measured step."""
-        observed, job, gpus = self.observation, self.scenario.job, self.gpus
-        utilisation, step_s, causes = mfu.measure(observed), observed.step_s, self.time_by_cause
+        causes, observed, job, gpus = self.time_by_cause, self.observation, self.scenario.job, self.engine_timeline.ranks
+        utilisation, step_s = mfu.measure(observed), observed.step_s
         return Metrics(
             step_time_s=step_s,
             tokens_per_s=job.tokens / step_s,
@@ -115,7 +115,7 @@ class Result:
             mfu=utilisation.mfu,
             hfu=utilisation.hfu,
             flop_convention=CONVENTION,
-            bubble_fraction=bubble.of_causes(observed, causes),
+            bubble_fraction=bubble.measure(observed, causes),
             exposed_s={axis: observed.mean_s(causes.of(axis)) for axis in REPORTED_AXES},
             imbalance_s={axis: observed.mean_s(causes.of(imbalance(axis))) for axis in REPORTED_AXES},
             launch_s=observed.mean_s(causes.of(HOST)),

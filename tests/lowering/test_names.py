@@ -14,7 +14,7 @@ from simulator.config.scenario import Scenario
 from simulator.lowering import lower as lowering
 from simulator.program.op import AnyOp
 from simulator.program.program import END, LAST, Body, Program, Step
-from simulator.simulation.assemble import program_of
+from simulator.simulation.simulate import program_of
 
 from ..small_scenarios import scenario, small_cluster, small_model
 

@@ -79,7 +79,7 @@ class Waiting:
 
     def ns_of(self, entries: Array) -> Array:
         """Nanoseconds of some entries together, on each rank of every class."""
-        ns = np.zeros(len(self.observed.classes), dtype=np.int64)
+        ns = np.zeros(len(self.observed.labels), dtype=np.int64)
         np.add.at(ns, self.which[entries], self.ns[entries])
         return ns
 
