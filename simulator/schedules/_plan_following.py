@@ -8,16 +8,15 @@ is left, so that nothing gets stuck. W fill gaps as in all cost-aware schedules.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
 from ..program.slot import Shape
 from ._building_block import PASSES, WEIGHT, Block, Plan, Row, unrolled
-from ._list_scheduling import Job, Outcome, Ticks, no_worse, ticks
+from ._list_scheduling import Job, Outcome, Ranks, Ticks, no_worse, ticks
 
 WAIT = -1
 """What a rank does that finds nothing to run."""
@@ -26,28 +25,14 @@ WAIT = -1
 class Manner(NamedTuple):
     """How a plan is carried out."""
 
-    is_firm: Callable[[Plan], tuple[float, float]]
-    """The first and the last cell of the part that is firm."""
+    firm: Literal["until the last start", "steady", "nowhere"]
+    """Which cells are firm: all until the last microbatch has set out, those in which the block repeats, or none."""
     patience: float | None
     """Idle time up to which a rank waits rather than run what would make it late; None for that of the one most idle."""
 
 
-def firm(plan: Plan) -> tuple[float, float]:
-    """All cells until the last microbatch has set out."""
-    return -1, plan.steady_until
-
-
-def steady(plan: Plan) -> tuple[float, float]:
-    """The cells in which the block repeats."""
-    return plan.steady_from, plan.steady_until
-
-
-def nowhere(plan: Plan) -> tuple[float, float]:
-    return inf, -1
-
-
-class _Rank:
-    """One rank at work."""
+class _Passes:
+    """How far one rank is in each pass of the plan."""
 
     def __init__(self, row: Row, stages: tuple[int, ...], lengths: tuple[int, ...], never: int) -> None:
         self.row = [[*cells, inf] for cells in row]
@@ -60,11 +45,8 @@ class _Rank:
         self.weight_cells = iter(self.row[WEIGHT])
         self.weight_cell = next(self.weight_cells)
         self.stages, self.lengths = stages, lengths
-        self.alive = self.time = self.idle = 0
-        self.began = self.wake = never
-        self.jobs: list[Job] = []
-        self.waiting: deque[tuple[int, int, int]] = deque()
-        """(length, stage, microbatch) of the W that could run."""
+        self.alive = 0
+        self.wake = never
 
 
 class Follower:
@@ -72,16 +54,18 @@ class Follower:
 
     def __init__(self, plan: Plan, lengths: Ticks, most_alive: int, manner: Manner) -> None:
         self.lengths, self.most_alive = lengths, most_alive
-        self.firm_from, self.firm_until = manner.is_firm(plan)
-        self.most_idle = manner.patience or 0
+        self.firm_from = {"until the last start": -1, "steady": plan.steady_from, "nowhere": inf}[manner.firm]
+        self.firm_until = plan.steady_until
+        self.patience = manner.patience
         self.never = never = lengths.never(len(plan.rows[0][0]))
-        self.adapts = manner.patience is None
         ranks = len(plan.rows)
+        self.at_work = Ranks(lengths, ranks)
         self.ranks = []
         for rank, row in enumerate(plan.rows):
             stages = (rank, 2 * ranks - 1 - rank, 2 * ranks - 1 - rank, rank)
             times = (lengths.forward, lengths.forward, lengths.input_gradient, lengths.input_gradient)
-            self.ranks.append(_Rank(row, stages, tuple(time[stage] for time, stage in zip(times, stages, strict=True)), never))
+            of_passes = tuple(time[stage] for time, stage in zip(times, stages, strict=True))
+            self.ranks.append(_Passes(row, stages, of_passes, never))
         first = self.ranks[0]
         first.arrivals[0][:-1] = [0] * (len(first.row[0]) - 1)
         first.inputs[0] = first.wake = 0
@@ -96,111 +80,84 @@ class Follower:
             rank = ranks[at]
             if rank.wake != now:
                 continue
-            job, wake = self._choose(rank, now)
+            job, wake = self._choose(at, now)
             if job == WEIGHT:
-                wake = self._run_weight(rank, now)
+                wake = self.at_work.weight(at, now)
+                rank.weight_cell = next(rank.weight_cells)
+                rank.alive -= 1
             elif job != WAIT:
-                wake = self._run(rank, job, now)
-                self._pass_on(at, job, wake)
+                wake = self._run(at, job, now)
             rank.wake = wake
             if wake < self.never:
                 heappush(events, wake * count + at)
-        if any(min(rank.cells) < inf or rank.waiting for rank in ranks):
+        if any(min(rank.cells) < inf for rank in ranks) or any(self.at_work.waiting):
             return None
-        span = max(rank.time - rank.began for rank in ranks)
-        return Outcome(span, max(r.time for r in ranks), tuple(r.idle for r in ranks), [r.jobs for r in ranks])
+        return self.at_work.outcome()
 
-    def _choose(self, rank: _Rank, now: int) -> tuple[int, int]:
+    def _is_late(self, at: int, gap: int) -> bool:
+        """Whether a rank that idled so long would be the most idle one, or lose its patience."""
+        most = self.at_work.most_idle if self.patience is None else self.patience
+        return self.at_work.idle[at] + gap > most
+
+    def _choose(self, at: int, now: int) -> tuple[int, int]:
         """What a free rank runs, or WAIT and the first arrival that it knows of."""
+        rank, waiting = self.ranks[at], self.at_work.waiting[at]
         cell = min(rank.cells)
-        if rank.waiting and self.firm_from <= rank.weight_cell <= self.firm_until and rank.weight_cell < cell:
+        if waiting and self.firm_from <= rank.weight_cell <= self.firm_until and rank.weight_cell < cell:
             return WEIGHT, 0
         head = rank.cells.index(cell)
         if rank.inputs[head] <= now:
             if head > 1 or rank.alive < self.most_alive:
                 return head, 0
-            if rank.waiting:
+            if waiting:
                 return WEIGHT, 0
         is_firm = self.firm_from <= cell <= self.firm_until
-        job, known = (WAIT, rank.inputs[head] if rank.inputs[head] > now else self.never) if is_firm else self._around(rank, now)
-        if job == WAIT and rank.waiting:
-            fits = now + rank.waiting[0][0] <= known
-            if fits or (not is_firm and rank.idle + known - now > self.most_idle):
+        job, known = (WAIT, rank.inputs[head] if rank.inputs[head] > now else self.never) if is_firm else self._around(at, now)
+        if job == WAIT and waiting:
+            fits = now + self.lengths.weight_gradient[waiting[0][0]] <= known
+            if fits or (not is_firm and self._is_late(at, known - now)):
                 return WEIGHT, 0
         return job, known
 
-    def _around(self, rank: _Rank, now: int) -> tuple[int, int]:
+    def _around(self, at: int, now: int) -> tuple[int, int]:
         """What may run although the head of the plan cannot, or WAIT; the first arrival of what comes before it in the plan."""
-        known, forwards = self.never, 0
+        rank, known, forwards = self.ranks[at], self.never, 0
         for kind in sorted(range(PASSES), key=rank.cells.__getitem__):
             overtaken = 0
             if kind < 2:
                 forwards += 1
-                overtaken = self._overtaken(rank, kind) if forwards == 2 else 0
+                if forwards == 2:  # those of the other chunk that come before it in the order of cells
+                    row, done = rank.row[1 - kind], rank.counts[1 - kind]
+                    overtaken = bisect_left(row, rank.cells[kind], done) - done
             if kind > 1 or rank.alive + overtaken < self.most_alive:
                 arrival = rank.inputs[kind]
                 if arrival <= now:
-                    hurries = now + rank.lengths[kind] <= known or rank.idle + known - now > self.most_idle
+                    hurries = now + rank.lengths[kind] <= known or self._is_late(at, known - now)
                     return (kind, 0) if hurries else (WAIT, known)
                 known = min(known, arrival)
         return WAIT, known
 
-    def _overtaken(self, rank: _Rank, kind: int) -> int:
-        """F of the other chunk that come before this one in the order of cells."""
-        row, at = rank.row[1 - kind], rank.counts[1 - kind]
-        return bisect_left(row, rank.cells[kind], at) - at
-
-    def _begin(self, rank: _Rank, now: int) -> None:
-        """Notes what a rank has idled before a slot."""
-        if rank.began == self.never:
-            rank.began = now
-        elif now > rank.time:
-            rank.idle += now - rank.time
-            if self.adapts and rank.idle > self.most_idle:
-                self.most_idle = rank.idle
-
-    def _run_weight(self, rank: _Rank, now: int) -> int:
-        """Runs a W; its end."""
-        self._begin(rank, now)
-        length, stage, microbatch = rank.waiting.popleft()
-        rank.weight_cell = next(rank.weight_cells)
-        rank.alive -= 1
-        rank.jobs.append(("W", stage, microbatch))
-        rank.time = now + length
-        return rank.time
-
-    def _run(self, rank: _Rank, kind: int, now: int) -> int:
-        """Runs the next slot of a pass; its end."""
-        self._begin(rank, now)
+    def _run(self, at: int, kind: int, now: int) -> int:
+        """Runs the next slot of a pass, and records its arrival at the rank that continues with the microbatch; its end."""
+        rank, count = self.ranks[at], len(self.ranks)
         microbatch, stage = rank.counts[kind], rank.stages[kind]
+        end = self.at_work.run(at, ("F" if kind < 2 else "I", stage, microbatch), now)
         following = rank.counts[kind] = microbatch + 1
-        rank.cells[kind] = rank.row[kind][following]
-        rank.inputs[kind] = rank.arrivals[kind][following]
-        if kind < 2:
-            rank.alive += 1
-            rank.jobs.append(("F", stage, microbatch))
-        else:
-            rank.waiting.append((self.lengths.weight_gradient[stage], stage, microbatch))
-            rank.jobs.append(("I", stage, microbatch))
-        rank.time = now + rank.lengths[kind]
-        return rank.time
-
-    def _pass_on(self, at: int, kind: int, end: int) -> None:
-        """Records, at the rank that continues with a microbatch, when it arrives."""
-        microbatch = self.ranks[at].counts[kind] - 1
-        to = at + 1 if kind in (0, 2) else at - 1
-        arrival = end + self.lengths.crossing
-        if not 0 <= to < len(self.ranks):
+        rank.cells[kind], rank.inputs[kind] = rank.row[kind][following], rank.arrivals[kind][following]
+        rank.alive += kind < 2
+        to, arrival = at + 1 if kind in (0, 2) else at - 1, end + self.lengths.crossing
+        if not 0 <= to < count:
             if kind == PASSES - 1:
-                return
+                return end
             to, kind, arrival = at, kind + 1, end
-        rank = self.ranks[to]
-        rank.arrivals[kind][microbatch] = arrival
-        if rank.counts[kind] == microbatch:
-            rank.inputs[kind] = arrival
-            if rank.wake > arrival >= rank.time and to != at:
-                rank.wake = arrival
-                heappush(self.events, arrival * len(self.ranks) + to)
+        then = self.ranks[to]
+        then.arrivals[kind][microbatch] = arrival
+        if then.counts[kind] == microbatch:
+            then.inputs[kind] = arrival
+            if then.wake > arrival >= self.at_work.time[to] and to != at:
+                then.wake = arrival
+                heappush(self.events, arrival * count + to)
+        return end
 
 
 def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Manner]) -> Outcome:
@@ -210,7 +167,7 @@ def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Mann
     """
     lengths, plan = ticks(shape), unrolled(block, shape.ranks, shape.microbatches)
     one = (1,) * shape.stages
-    drawn = Follower(plan, Ticks(one, one, one, 0), most_alive, Manner(firm, 0)).outcome()
+    drawn = Follower(plan, Ticks(one, one, one, 0), most_alive, Manner("until the last start", 0)).outcome()
     if drawn is None:
         raise InvariantBroken(f"the ranks wait for each other in {block} for {shape}")
     if lengths.even and shape.microbatches >= 2 * shape.ranks - 1:
@@ -220,32 +177,27 @@ def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Mann
 
 
 def repeated(orders: Sequence[Sequence[Job]], lengths: Ticks) -> Outcome:
-    """Orders of a V of two chunks carried out as they are, every slot as soon as it can."""
-    ranks, last = len(orders), 2 * len(orders) - 1
-    microbatches = 1 + max(microbatch for _, _, microbatch in orders[0])
-    length = {"F": lengths.forward, "I": lengths.input_gradient, "W": lengths.weight_gradient}
-    never = lengths.never(microbatches)
-    forward, gradient = ([[never] * microbatches for _ in range(last + 2)] for _ in range(2))
-    forward[0] = [0] * microbatches
-    gradient[last] = forward[last + 1]
-    began, time, idle, left = [-1] * ranks, [0] * ranks, [0] * ranks, [iter(order) for order in orders]
-    """`forward` and `gradient` say when the input of a slot arrives at its stage."""
+    """Orders of a V of two chunks carried out as they are, every slot as soon as it can; W in the order of their I."""
+    ranks, last, at_work = len(orders), 2 * len(orders) - 1, Ranks(lengths, len(orders))
+    arrivals: dict[tuple[str, int, int], int] = {}
+    """When the output of the stage before is there."""
+    left = [iter(order) for order in orders]
     pending = [next(order, None) for order in left]
     while any(pending):
         for rank in range(ranks):
             while job := pending[rank]:
                 kind, stage, microbatch = job
-                arrival = 0 if kind == "W" else (forward if kind == "F" else gradient)[stage][microbatch]
-                if arrival == never:
-                    break
-                start = max(time[rank], arrival)
-                began[rank] = start if began[rank] < 0 else began[rank]
-                idle[rank] += start - time[rank] if time[rank] else 0
-                time[rank] = end = start + length[kind][stage]
-                if kind == "F":
-                    forward[stage + 1][microbatch] = end + (0 if stage in (ranks - 1, last) else lengths.crossing)
-                elif kind == "I" and stage:
-                    gradient[stage - 1][microbatch] = end + (0 if stage == ranks else lengths.crossing)
+                if kind == "W":
+                    at_work.weight(rank)
+                else:
+                    arrival = 0 if job[:2] == ("F", 0) else arrivals.get(job)
+                    if arrival is None:
+                        break
+                    end = at_work.run(rank, job, arrival)
+                    to = stage + 1 if kind == "F" else stage - 1
+                    if to > last:
+                        arrivals["I", last, microbatch] = end
+                    else:
+                        arrivals[kind, to, microbatch] = end + (0 if {stage, to} == {ranks - 1, ranks} else lengths.crossing)
                 pending[rank] = next(left[rank], None)
-    span = max(end - begin for end, begin in zip(time, began, strict=True))
-    return Outcome(span, max(time), tuple(idle), orders)
+    return at_work.outcome()
