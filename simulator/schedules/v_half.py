@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from math import inf
 
 from ..program.slot import Shape, Slot, snaked
-from ._building_block import Block
+from ._building_block import Block, Manner, shortest
 from ._list_scheduling import slots
-from ._plan_following import Manner, shortest
 
 CHUNKS = 2
 COST_AWARE = True

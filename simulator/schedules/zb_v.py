@@ -20,9 +20,8 @@ from math import inf
 from typing import NamedTuple
 
 from ..program.slot import Shape, Slot, snaked
-from ._building_block import Block, unrolled
+from ._building_block import Block, Follower, Manner, shortest, unrolled
 from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
-from ._plan_following import Follower, Manner, shortest
 
 CHUNKS = 2
 COST_AWARE = True

@@ -96,14 +96,6 @@ def no_progress(effort: Effort) -> None:
     """Ignores an estimate, where no progress bar is shown."""
 
 
-def check(effort: Effort, what: str, hint: str, *, long: bool, expect: Expect = no_progress) -> None:
-    """Reports what work is estimated to take; raises `UserError` for more than the limits, unless `long` allows it."""
-    if not long and (effort.seconds > MOST_S or effort.bytes > MOST_BYTES):
-        most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
-        raise UserError(f"{what} would take {effort}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")
-    expect(effort)
-
-
 def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) -> Effort:
     """A training step, by what is known before folding: with folding it takes at least this."""
     rows = sum(rows_of_rank)
@@ -171,5 +163,8 @@ class Limits:
         self.check(takes, f"{messages:,} messages of stepwise", "fidelity fluid, or fewer GPUs and microbatches")
 
     def check(self, takes: Effort, what: str, hint: str) -> None:
-        """Raises `UserError` for work that takes longer than goes without saying, unless it was asked for."""
-        check(takes, what, hint, long=self.long, expect=self.expect)
+        """Reports what work is estimated to take; raises `UserError` for more than the limits, unless `long` allows it."""
+        if not self.long and (takes.seconds > MOST_S or takes.bytes > MOST_BYTES):
+            most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
+            raise UserError(f"{what} would take {takes}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")
+        self.expect(takes)

@@ -33,12 +33,14 @@ from ..lowering.passes.repeat import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
 from . import estimated_effort, memory_check
-from .network.traffic import SharedLink, Traffic, shared_links
+from .network.traffic import Traffic, ratio
 from .simulate import layout_of, program_of, site_of
 from .steady_state import first_kernels, has_transitions
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
 """Of which whole steps are measured, by how the optimizer waits."""
+ONE_STEP = 1
+"""Where a disturbance begins or ends."""
 MOST_STEPS = 512
 ATTEMPTS = 8
 """At finding how many steps each job does while another does one."""
@@ -86,6 +88,26 @@ class SharedRun(Summarised):
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a job sends over a link in one of its steps."""
+
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLink:
+    """A link that several jobs use."""
+
+    name: str
+    capacity_bytes_per_s: float
+    """Mean over the time that all jobs run."""
+    utilisation: float
+    """By all jobs together, step after step."""
+    jobs: tuple[Share, ...]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class _Placed:
     """A job with what is made of it once: its site in the whole cluster, and the order of its slots."""
@@ -93,12 +115,7 @@ class _Placed:
     tenant: Tenant
     site: Site
     layout: Layout
-    has_transitions: bool
-    """Whether a disturbance begins or ends."""
-
-    @property
-    def least_steps(self) -> int:
-        return 1 if self.has_transitions else LEAST_STEPS[self.tenant.scenario.plan.optimizer]
+    least_steps: int
 
     def bound(self, steps: int) -> Bound:
         """So many steps of the job on its GPUs."""
@@ -109,16 +126,17 @@ class _Placed:
 
 def _placed(tenancy: Tenancy) -> list[_Placed]:
     """The jobs of a cluster, each checked."""
-    placed, begins_or_ends = [], has_transitions(tenancy.perturb)
+    placed, one_step = [], has_transitions(tenancy.perturb)
     for tenant in tenancy.tenants:
         feasible.check(tenant.scenario)
         site = site_of(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
-        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), begins_or_ends))
+        least_steps = ONE_STEP if one_step else LEAST_STEPS[tenant.scenario.plan.optimizer]
+        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), least_steps))
     return placed
 
 
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
-    """Every job alone, then all of them together."""
+    """Every job with the cluster to itself, then all of them together."""
     began, limits = perf_counter(), estimated_effort.Limits("des", long)
     notes: list[str] = []
     placed = _placed(tenancy)
@@ -131,7 +149,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
         JobRun(job.tenant.name, len(job.tenant.gpus), step_s, alone)
         for job, step_s, alone in zip(placed, _means_s(edges), alone_s, strict=True)
     ]
-    if placed[0].has_transitions:
+    if placed[0].least_steps == ONE_STEP:
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
@@ -139,7 +157,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
 
 def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: estimated_effort.Limits) -> list[_Edges]:
     """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
-    if placed[0].has_transitions:
+    if placed[0].least_steps == ONE_STEP:
         return _run([(job, 1) for job in placed], limits)
     lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
     for _ in range(ATTEMPTS):
@@ -193,10 +211,23 @@ def _means_s(edges: Sequence[_Edges]) -> list[float]:
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
     """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
-    bounds = [job.bound(1) for job in _placed(tenancy)]
+    wiring, bounds = tenancy.cluster.wiring, [job.bound(1) for job in _placed(tenancy)]
     traffic = [Traffic(tenancy.cluster, bound.every_link, bound.labels, range(1), 1) for bound in bounds]
-    users = [(job.name, job.step_time_s, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
-    return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
+    users = [(job, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
+    capacity = traffic[0].capacity(run.from_ns, run.until_ns)
+    rate = sum((carried / job.step_time_s for job, carried in users if job.step_time_s), np.zeros(wiring.links))
+    used = ratio(rate, capacity)
+    several = np.sum([carried > 0 for _, carried in users], axis=0) > 1
+    order = np.argsort(-np.round(used, 12), kind="stable")
+    return [
+        SharedLink(
+            wiring.link_name(link),
+            float(capacity[link]),
+            float(used[link]),
+            tuple(Share(job.name, float(carried[link])) for job, carried in users if carried[link] > 0),
+        )
+        for link in order[several[order]][:count].tolist()
+    ]
 
 
 def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -> list[_Edges]:
@@ -208,7 +239,7 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -
     times = des.simulate(with_fixed_durations(folded.expansion.graph, every=closed))
     timeline = Timeline(times, folded.expansion, folded.class_of)
     firsts = accumulate((bound.skeleton.ranks for bound in bounds), initial=0)
-    one_step = first_job.has_transitions
+    one_step = first_job.least_steps == ONE_STEP
     return [_edges(timeline, bound, first, one_step=one_step) for bound, first in zip(bounds, firsts, strict=False)]
 
 

@@ -35,9 +35,12 @@ def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> 
     most = max(memory, key=attrgetter("total_bytes"))
     over = most.total_bytes - gpu.memory_bytes
     if over > 0 and not allow_oom:
+        state = most.parameters_bytes + most.gradients_bytes + most.optimizer_bytes
         raise Infeasible(
             f"out of memory: the largest rank needs {show_bytes(most.total_bytes)}, {over / GIB:.1f} GiB more than "
-            f"the {show_bytes(gpu.memory_bytes)} of {gpu.name} ({_parts(most)})",
+            f"the {show_bytes(gpu.memory_bytes)} of {gpu.name} ({show_bytes(state)} parameters, gradients and optimizer, "
+            f"{show_bytes(most.activations_bytes)} activations, {show_bytes(most.overhead_bytes)} context, NCCL buffers and "
+            "fragmentation)",
             hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway",
             over_bytes=over,
         )
@@ -54,15 +57,6 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
         degrees=feasible.mesh_of(scenario).degrees,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
-    )
-
-
-def _parts(rank: RankMemory) -> str:
-    """The parts of a rank's memory, as text."""
-    state = rank.parameters_bytes + rank.gradients_bytes + rank.optimizer_bytes
-    return (
-        f"{show_bytes(state)} parameters, gradients and optimizer, {show_bytes(rank.activations_bytes)} activations, "
-        f"{show_bytes(rank.overhead_bytes)} context, NCCL buffers and fragmentation"
     )
 
 

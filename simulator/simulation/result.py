@@ -5,7 +5,6 @@ Whatever is asked of a run afterwards (its metrics, its costs, its network) is r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,12 +127,6 @@ class Result:
         """The metrics that say what they are called (`LABEL`), by the names of their files, with their values."""
         found = {name: one for name, one in catalog.modules("simulator.metrics").items() if hasattr(one, "LABEL")}
         return {name: (one, one.measure(self.observation)) for name, one in found.items()}
-
-    def calls(self, rank: int) -> dict[str, float]:
-        """How often a pipeline rank runs each body in a measured training step."""
-        window = self.observation.window
-        calls = Counter(step.body for step in self.program.orders[rank] if step.iteration in window.iterations)
-        return {body: times / window.steps for body, times in calls.items()}
 
     def existing(self, ranks: Iterable[int]) -> list[int]:
         """The ranks that were asked for; raises `UserError` unless all of them exist."""

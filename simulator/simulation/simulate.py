@@ -89,7 +89,9 @@ def simulate_scenario(
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
     began = perf_counter()
     _check_options(engine, steps)
-    scenario = with_code(scenario)
+    schedule = getattr(scenario.plan, "schedule", None)
+    if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
+        scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
     feasible.check(scenario)
     prices = prices_of(scenario)
     site = site_of(scenario, prices)
@@ -101,8 +103,7 @@ def simulate_scenario(
         program = program_of(scenario, count, layout)
         limits.must_begin(program, scenario.cluster, folding=folding)
         bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
-        growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
-        if window := steady_state.measured(timeline, bound.labels, count, **growing):
+        if window := steady_state.measured(timeline, bound.labels, count, counts):
             wall_s = perf_counter() - began
             return Run(scenario, program, site, prices, bound, timeline, memory, used, reason, wall_s, window)
     raise InvariantBroken("no number of steps was enough to measure one")
@@ -115,14 +116,6 @@ def _check_options(engine: str, steps: int | None) -> None:
         raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", engines))
     if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= most):
         raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {most}")
-
-
-def with_code(scenario: Scenario) -> Scenario:
-    """The scenario with what its schedule names imported, if that is code: it was written in Python, as files were looked at."""
-    schedule = getattr(scenario.plan, "schedule", None)
-    if not catalog.is_code(schedule):
-        return scenario
-    return replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
 
 
 def prices_of(scenario: Scenario) -> PricedKernels:

@@ -102,7 +102,7 @@ class Topology(Summarised):
 def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> Topology:
     """Shows the vertices and links of a cluster; `listed` estimates what listing each of them takes."""
     takes = cluster.gpus * (estimated_effort.LISTED_GPU if listed else estimated_effort.WIRED_GPU)
-    estimated_effort.check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64", long=long)
+    estimated_effort.Limits(long=long).check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64")
     return Topology(cluster)
 
 

@@ -212,7 +212,8 @@ def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) ->
         _must_be_small(taken)
         slot = estimated_effort.SEARCHED_SLOT if hasattr(found, "certificate") else estimated_effort.SLOT
         takes += taken.stages * taken.microbatches * slot
-    estimated_effort.check(takes, f"{', '.join(schedules)} of {shape.ranks:,} ranks", "fewer ranks or microbatches", long=long)
+    what, limits = f"{', '.join(schedules)} of {shape.ranks:,} ranks", estimated_effort.Limits(long=long)
+    limits.check(takes, what, "fewer ranks or microbatches")
 
 
 def _must_be_small(shape: Shape) -> None:

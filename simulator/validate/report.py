@@ -113,7 +113,7 @@ def validate(
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
     rows = read(Path(path))
     takes = len(rows) * estimated_effort.PREDICTION
-    estimated_effort.check(takes, f"a table of {len(rows):,} rows", "cut it into several", long=long, expect=expect)
+    estimated_effort.Limits(long=long, expect=expect).check(takes, f"a table of {len(rows):,} rows", "cut it into several")
     return judged(known[kind], rows, str(path), own)
 
 

@@ -104,9 +104,9 @@ def test_the_keyword_does_too_in_python(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_memory_counts_too() -> None:
-    estimated_effort.check(Effort(US_PER_S, estimated_effort.MOST_BYTES), "this", "", long=False)
+    estimated_effort.Limits().check(Effort(US_PER_S, estimated_effort.MOST_BYTES), "this", "")
     with pytest.raises(UserError, match=r"this would take about 1 s and 4\.1 GiB"):
-        estimated_effort.check(Effort(US_PER_S, 1.025 * estimated_effort.MOST_BYTES), "this", "", long=False)
+        estimated_effort.Limits().check(Effort(US_PER_S, 1.025 * estimated_effort.MOST_BYTES), "this", "")
 
 
 def hand_made_graph(vertices: int) -> Any:
