@@ -71,7 +71,7 @@ def schedules() -> Iterator[Timed]:
     ):
         schedule = catalog.module("schedules", name)
         taken = as_taken(schedule, shape)
-        estimate = estimated_effort.of_schedule(taken.stages, taken.microbatches)
+        estimate = taken.stages * taken.microbatches * estimated_effort.SLOT
         yield f"{name}, P {shape.ranks} M {shape.microbatches}", estimate, lambda s=schedule, t=taken: evaluate(lay_out(s, t))
 
 

@@ -24,8 +24,8 @@ from simulator.engine.compiled import event_loop
 from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import replay, with_fixed_durations
 from simulator.engine.task import TaskGraph
-from simulator.simulation.assemble import bound_of, program_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import bound_of, program_of
 
 MIB = 2**20
 

@@ -14,8 +14,8 @@ from simulator.engine.fold import fold, unfolded
 from simulator.engine.replay import with_fixed_durations
 from simulator.engine.skeleton import Expansion, Skeleton
 from simulator.engine.timeline import Times
-from simulator.simulation.assemble import bound_of, program_of
 from simulator.simulation.runnable import RunnableScenario
+from simulator.simulation.simulate import bound_of, program_of
 
 
 def small_model(layers: int = 8, **changes: Any) -> Any:

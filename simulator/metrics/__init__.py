@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ..engine.timeline import Timeline
 from ..program.labels import Labels
-from ..program.program import COMPUTE
 from ..units import seconds
 
 Array = NDArray[Any]
@@ -52,40 +51,21 @@ def whole(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None = No
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A timeline with its labels, over a window of whole training steps: by default all of it."""
+    """A timeline with its labels, over a window of whole training steps. `observe` makes it."""
 
     timeline: Timeline
     labels: tuple[Labels, ...]
-    model_flop: float = 0.0
+    """Of the rows of each class of ranks."""
+    window: Window
+    axes: tuple[str, ...]
+    """Every axis that anything communicates along."""
+    model_flop: float
     """What the model needs per step, by the full convention, over all GPUs."""
-    peak_flop_per_s: float = 0.0
+    peak_flop_per_s: float
     """Of one GPU."""
-    measured: Window | None = None
 
     def __repr__(self) -> str:
         return f"Observation({self.timeline!r}, {self.window.text or 'all of it'})"
-
-    @cached_property
-    def window(self) -> Window:
-        return self.measured or whole(self.timeline, self.labels)
-
-    @cached_property
-    def classes(self) -> range:
-        return range(self.timeline.expansion.skeleton.ranks)
-
-    @cached_property
-    def weight(self) -> Array:
-        """How many ranks each class stands for."""
-        return self.timeline.multiplicity
-
-    def labels_of(self, which: int) -> Labels:
-        """The labels of a class's rows."""
-        return self.labels[int(self.timeline.expansion.skeleton.program[which])]
-
-    @cached_property
-    def pipeline(self) -> Array:
-        """The pipeline coordinate of each class."""
-        return np.array([self.labels_of(which).pipeline for which in self.classes])
 
     @property
     def window_ns(self) -> Array:
@@ -103,11 +83,6 @@ class Observation:
         """When it ends on the last."""
         return int(self.window.end_ns.max())
 
-    def counts(self, iteration: Array) -> Array:
-        """Whether what belongs to the training steps of these numbers is measured."""
-        counted: Array = (iteration >= self.window.iterations.start) & (iteration < self.window.iterations.stop)
-        return counted
-
     @cached_property
     def step_s(self) -> float:
         """A training step, on average over those of the window, and over ranks where they differ."""
@@ -115,16 +90,23 @@ class Observation:
 
     def mean_s(self, per_class_ns: Array) -> float:
         """Seconds per training step, on average over ranks, of what took so long on each class in the window."""
-        ns = [int(of) * int(ranks) for of, ranks in zip(per_class_ns, self.weight, strict=True)]
-        return seconds(sum(ns) / (self.timeline.ranks * self.window.steps))
+        all_ns = np.dot(per_class_ns.astype(object), self.timeline.multiplicity)  # in integers of any size
+        return seconds(int(all_ns) / (self.timeline.ranks * self.window.steps))
 
-    def compute_rows(self, which: int) -> Array:
-        """The rows of a class's compute stream, in order."""
-        labels = self.labels_of(which)
-        template = self.timeline.expansion.skeleton.templates[int(self.timeline.expansion.skeleton.program[which])]
-        return template.lanes.row(labels.lanes.index(COMPUTE))
+    def counts(self, iteration: Array) -> Array:
+        """Whether what belongs to the training steps of these numbers is measured."""
+        counted: Array = (iteration >= self.window.iterations.start) & (iteration < self.window.iterations.stop)
+        return counted
 
-    @cached_property
-    def axes(self) -> tuple[str, ...]:
-        """Every axis that anything communicates along."""
-        return tuple(sorted({axis for labels in self.labels for axis in labels.axes if axis}))
+
+def observe(
+    timeline: Timeline,
+    labels: tuple[Labels, ...],
+    model_flop: float = 0.0,
+    peak_flop_per_s: float = 0.0,
+    window: Window | None = None,
+) -> Observation:
+    """The observation of a timeline, given the labels of each program that its ranks run; without a window, of all of it."""
+    of_class = tuple(labels[program] for program in timeline.expansion.skeleton.program.tolist())
+    axes = tuple(sorted({axis for of in labels for axis in of.axes if axis}))
+    return Observation(timeline, of_class, window or whole(timeline, labels), axes, model_flop, peak_flop_per_s)

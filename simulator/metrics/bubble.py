@@ -12,11 +12,7 @@ from .idle import BUBBLE, TimeByCause
 SCALES = "fraction"
 
 
-def measure(observed: Observation) -> float:
-    """Mean over all ranks; zero where nothing takes time."""
-    return of_causes(observed, idle.measure(observed))
-
-
-def of_causes(observed: Observation, causes: TimeByCause) -> float:
-    """The same where the causes of idle time are known already."""
+def measure(observed: Observation, causes: TimeByCause | None = None) -> float:
+    """Mean over all ranks; zero where nothing takes time. The causes of idle time are worked out unless they are given."""
+    causes = causes or idle.measure(observed)
     return observed.mean_s(causes.of(BUBBLE)) / observed.step_s if observed.step_s else 0.0

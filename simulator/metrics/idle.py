@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..program.program import COMPUTE
 from . import Array, Observation
 
 SCALES = "time"
@@ -87,7 +88,7 @@ def measure(observed: Observation) -> TimeByCause:
     causes = (BUSY, BUBBLE, OPTIMIZER, *axes, *map(imbalance, axes))
     busy, bubble, optimizer, first_axis = range(4)
     facts = _facts(observed)
-    ns = np.zeros((len(observed.classes), len(causes)), dtype=np.int64)
+    ns = np.zeros((len(observed.labels), len(causes)), dtype=np.int64)
     for of, via in _pieces(observed, facts):
         axis, optimizing = np.append(facts.axis, -1)[of.task], np.append(facts.optimizing, False)[of.task]
         if via is None:
@@ -104,68 +105,64 @@ def exposed(observed: Observation) -> tuple[Pieces, Array]:
     """The exposed time of every class, piece by piece, each spent on a transfer or collective, and the axis of each by its
     place in `observed.axes`. Launches are no communication."""
     facts = _facts(observed)
-    axis = facts.axis
-    communicates = np.append((axis >= 0) & ~facts.launch, False)
+    communicates = np.append((facts.axis >= 0) & ~facts.launch, False)
     columns = [np.zeros((4, 0), dtype=np.int64)]
     for of, _ in _pieces(observed, facts):
         columns.append(np.stack([of.which, of.task, of.from_ns, of.until_ns])[:, communicates[of.task]])
     found = Pieces(*np.concatenate(columns, axis=1))
-    return found, axis[found.task]
+    return found, facts.axis[found.task]
+
+
+def _facts(observed: Observation) -> _TaskFacts:
+    """What labels say of each task. Later classes first, so that the first rank that takes part in a task has the last word."""
+    expansion, dp = observed.timeline.expansion, (*observed.axes, DP).index(DP)
+    axis, coordinate = (np.full(len(expansion.graph), -1) for _ in range(2))
+    optimizing, launch, transfer, norm = (np.zeros(len(axis), dtype=bool) for _ in range(4))
+    for which, labels in reversed(list(enumerate(observed.labels))):
+        tasks = expansion.tasks_of(which)
+        coordinate[tasks] = labels.pipeline
+        launch[tasks] = labels.is_launch
+        optimizing[tasks] = (labels.phase == "optimizer") & labels.is_compute
+        transfer[tasks] = labels.is_transfer
+        norm[tasks] = (labels.phase == "norm") & ~labels.is_launch
+        axis[tasks] = -1
+        for place, name in enumerate(observed.axes):
+            axis[tasks[labels.axis == name]] = place
+    return _TaskFacts(axis, optimizing, launch, transfer, norm, coordinate, dp)
 
 
 def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
     """The window of every class's compute stream in pieces; with each batch, how the walk got there, or None for own tasks."""
-    rows_of = [observed.compute_rows(which) for which in observed.classes]
-    latest = _latest(observed, facts.launch)
-    gaps = []
-    for which, rows in enumerate(rows_of):
-        tasks = observed.timeline.expansion.tasks_of(which)
-        start, end = (
-            c[tasks[rows]].clip(observed.window.begin_ns[which], observed.window.end_ns[which])
-            for c in (observed.timeline.times.start_ns, observed.timeline.times.end_ns)
-        )
-        yield Pieces(np.full(len(rows), which), tasks[rows], start, end), None
-        gaps.append(_gaps(observed, which, latest, rows, start, end))
-    yield from _walk(np.concatenate(gaps), latest, observed.timeline.times.start_ns, facts, observed.pipeline)
+    expansion, times, window = observed.timeline.expansion, observed.timeline.times, observed.window
+    latest, gaps = _latest(observed, facts.launch), []
+    for which, labels in enumerate(observed.labels):
+        template = expansion.skeleton.templates[int(expansion.skeleton.program[which])]
+        own = expansion.tasks_of(which)
+        tasks = own[template.lanes.row(labels.lanes.index(COMPUTE))]
+        start, end = (c[tasks].clip(window.begin_ns[which], window.end_ns[which]) for c in (times.start_ns, times.end_ns))
+        yield Pieces(np.full(len(tasks), which), tasks, start, end), None
+        gaps.append(_gaps(observed, which, own, np.stack([latest[tasks], start, end])))
+    yield from _walk(np.concatenate(gaps), latest, times.start_ns, facts, np.array([of.pipeline for of in observed.labels]))
 
 
-def _gaps(observed: Observation, which: int, latest: Array, rows: Array, start: Array, end: Array) -> Array:
+def _gaps(observed: Observation, which: int, own: Array, compute: Array) -> Array:
     """Idle intervals as (class, from, to, the task at whose end the walk begins, how it got there).
 
-    When its kernels are done a rank waits for what is left of its own tasks, and then for the last of all.
+    `compute` holds of each task of the compute stream its latest predecessor, start and end. When its kernels are done a rank
+    waits for what is left of its own tasks, and then for the last of all.
     """
-    tasks, ends = observed.timeline.expansion.tasks_of(which), observed.timeline.times.arrival_ns
+    latest, start, end = compute
+    ends = observed.timeline.times.arrival_ns
     begin_ns, end_ns = int(observed.window.begin_ns[which]), int(observed.window.end_ns[which])
-    before = np.concatenate([[begin_ns], np.maximum.accumulate(end)[:-1]]) if len(rows) else np.zeros(0, dtype=np.int64)
+    before = np.append(begin_ns, np.maximum.accumulate(end))[:-1]
     idle = np.flatnonzero(start > before)
-    inner = np.stack([np.full(len(idle), which), before[idle], start[idle], latest[tasks[rows[idle]]]], axis=1)
-    inner = np.pad(inner, ((0, 0), (0, 1)), constant_values=DIRECTLY)
+    inner = np.stack([np.full(len(idle), which), before[idle], start[idle], latest[idle], np.full(len(idle), DIRECTLY)], axis=1)
     done = int(end.max(initial=begin_ns))
-    own = int(tasks[::-1][np.argmax(ends[tasks][::-1])]) if len(tasks) else -1
-    own_end = min(int(ends[own]), end_ns) if own >= 0 else done
+    last_own = int(own[::-1][np.argmax(ends[own][::-1])]) if len(own) else -1
+    own_end = min(int(ends[last_own]), end_ns) if last_own >= 0 else done
     last = int(np.argmax(ends)) if len(ends) else -1
-    tail = np.array([[which, done, own_end, own, DIRECTLY], [which, max(done, own_end), end_ns, last, NORM]])
+    tail = np.array([[which, done, own_end, last_own, DIRECTLY], [which, max(done, own_end), end_ns, last, NORM]])
     return np.concatenate([inner, tail[tail[:, 2] > tail[:, 1]]])
-
-
-def _facts(observed: Observation) -> _TaskFacts:
-    """What labels say of each task, by the first rank that takes part in it."""
-    pipeline, (rank_of, row_of) = observed.pipeline, observed.timeline.expansion.origin
-    axis = np.full(len(rank_of), -1)
-    optimizing, launch, transfer, norm = (np.zeros(len(rank_of), dtype=bool) for _ in range(4))
-    ordered = np.argsort(rank_of, kind="stable")
-    cuts = np.searchsorted(rank_of[ordered], np.arange(len(observed.classes) + 1))
-    for which in observed.classes:
-        labels = observed.labels_of(which)
-        tasks = ordered[cuts[which] : cuts[which + 1]]
-        rows = row_of[tasks]
-        launch[tasks] = labels.is_launch[rows]
-        optimizing[tasks] = (labels.phase[rows] == "optimizer") & labels.is_compute[rows]
-        transfer[tasks] = labels.is_transfer[rows]
-        norm[tasks] = (labels.phase[rows] == "norm") & ~launch[tasks]
-        for place, name in enumerate(observed.axes):
-            axis[tasks[labels.axis[rows] == name]] = place
-    return _TaskFacts(axis, optimizing, launch, transfer, norm, pipeline[rank_of], (*observed.axes, DP).index(DP))
 
 
 def _latest(observed: Observation, is_launch: Array) -> Array:
@@ -185,6 +182,7 @@ def _latest(observed: Observation, is_launch: Array) -> Array:
 
 def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> Iterator[tuple[Pieces, Array]]:
     """Every gap piece by piece, from its end back, with how the walk got there; each step of the walk for all gaps at once."""
+    collective = (facts.axis >= 0) & ~facts.launch & ~facts.transfer
     which, low, high, task, via = gaps.T
     while len(which):
         nothing = task < 0
@@ -196,12 +194,6 @@ def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinat
         high = np.minimum(high, begins)
         more = (high > low) & ~nothing
         which, low, high, task, via = which[more], low[more], high[more], task[more], via[more]
-        task, via = latest[task], _through(task, via, facts)
-
-
-def _through(task: Array, via: Array, facts: _TaskFacts) -> Array:
-    """How walks that got to some tasks go on behind them."""
-    collective = (facts.axis[task] >= 0) & ~facts.launch[task] & ~facts.transfer[task]
-    first = np.where(facts.norm[task], NORM, facts.axis[task])
-    on = np.where(collective & (via == DIRECTLY), first, via)
-    return np.where(facts.transfer[task] & (via != facts.dp), STAGE, on)
+        via = np.where(collective[task] & (via == DIRECTLY), np.where(facts.norm[task], NORM, facts.axis[task]), via)
+        via = np.where(facts.transfer[task] & (via != facts.dp), STAGE, via)
+        task = latest[task]

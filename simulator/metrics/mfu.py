@@ -26,13 +26,12 @@ class Utilisation:
 
 def measure(observed: Observation) -> Utilisation:
     """Zero where nothing takes time."""
+    executed = 0.0
+    for labels, ranks in zip(observed.labels, observed.timeline.multiplicity, strict=True):
+        executed += int(ranks) * int(labels.flop[observed.counts(labels.iteration)].sum())
+    executed /= observed.window.steps
     available = observed.step_s * observed.timeline.ranks * observed.peak_flop_per_s
     if not available:
         return Utilisation(0.0, 0.0, 0.0)
-    executed = 0.0
-    for which in observed.classes:
-        labels = observed.labels_of(which)
-        executed += int(observed.weight[which]) * int(labels.flop[observed.counts(labels.iteration)].sum())
-    executed /= observed.window.steps
     per_gpu = observed.model_flop / observed.step_s / observed.timeline.ranks
     return Utilisation(observed.model_flop / available, executed / available, per_gpu)

@@ -7,13 +7,28 @@ six, and the W fill the other two. Reference: Qi et al., arXiv 2405.15362, "Pipe
 
 An unrolled block has idle cells at both ends, where microbatches are few. Before the first gradient is through and after the
 last microbatch has set out, slots are pulled into earlier idle cells, as long as no rank holds more than the block does.
+
+A plan of cells is carried out for real durations strictly where it is firm, and by what is ready where it is loose. Where it is
+firm a rank runs its slots, W among them, in the order of their cells and waits for each. Elsewhere it runs
+the first in that order that is ready and that its memory has room for: an F may overtake another F only if room for that one
+is left, so that nothing gets stuck. W fill gaps as in all cost-aware schedules.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from itertools import accumulate
-from typing import NamedTuple
+from math import inf
+from typing import Literal, NamedTuple
 
+from ..errors import InvariantBroken
+from ..program.slot import Shape
+from ._list_scheduling import Job, Outcome, Ranks, Ticks, no_worse, ticks
+
+WAIT = -1
+"""What a rank does that finds nothing to run."""
 PASSES = 4
 """F0, F1, I1, I0, in the order in which a microbatch takes them; F0 and I1 go down the ranks, F1 and I0 up."""
 WEIGHT = 4
@@ -55,66 +70,41 @@ def unrolled(block: Block, ranks: int, microbatches: int) -> Plan:
     first = block.first(ranks)
     rows = [[[cell + INTERVAL * m for m in range(microbatches)] for cell in cells] for cells in first]
     for row in rows:
-        row.append(_idle_cells_after(sorted(row[2] + row[3]), {cell for cells in row for cell in cells}))
+        taken, cell, weights = {cell for cells in row for cell in cells}, 0, []
+        for gradient in sorted(row[2] + row[3]):
+            cell = max(cell, gradient) + 1
+            while cell in taken:
+                cell += 1
+            weights.append(cell)
+        row.append(weights)
     plan = Plan(rows, first[0][3], INTERVAL * (microbatches - 1))
     _pull(plan)
     return plan
 
 
-def _idle_cells_after(gradients: list[int], taken: set[int]) -> list[int]:
-    """A cell for each W, in the order of the gradients."""
-    found, cell = [], 0
-    for gradient in gradients:
-        cell = max(cell, gradient) + 1
-        while cell in taken:
-            cell += 1
-        found.append(cell)
-    return found
-
-
-class _Line(NamedTuple):
-    """One rank cell by cell."""
-
-    taken: bytearray
-    alive: list[int]
-    """Chunks of activations held in each cell."""
-
-
 def _pull(plan: Plan) -> None:
     """Moves slots of both ends into earlier idle cells, in the order of their cells."""
-    rows = plan.rows
+    rows, holds = plan.rows, (1, 1, 0, 0, -1)  # what a slot adds to the chunks of activations that its rank holds
     end = max(cells[-1] for row in rows for cells in row) + 1
-    lines = [_line(row, end) for row in rows]
-    most = max(max(line.alive) for line in lines)
-    movable = [
-        (cell, rank, kind, number)
-        for rank, row in enumerate(rows)
-        for kind, cells in enumerate(row)
-        for number, cell in enumerate(cells)
-        if cell < plan.steady_from or cell + (rank > 0) > plan.steady_until
+    slots = [
+        (cell, rank, kind, i) for rank, row in enumerate(rows) for kind, cells in enumerate(row) for i, cell in enumerate(cells)
     ]
+    taken, alive = [bytearray(end + 1) for _ in rows], [[0] * (end + 1) for _ in rows]
+    for cell, rank, kind, _ in slots:
+        taken[rank][cell] = 1
+        alive[rank][cell] += holds[kind]
+    alive = [list(accumulate(changes)) for changes in alive]
+    most = max(map(max, alive))
+    movable = [slot for slot in slots if slot[0] < plan.steady_from or slot[0] + (slot[1] > 0) > plan.steady_until]
     for cell, rank, kind, number in sorted(movable):
-        taken, alive = lines[rank]
         to = _ready(rows, rank, kind, number)
         if kind in (0, 1):
-            full = next((at for at in range(cell - 1, to - 1, -1) if alive[at] >= most), to - 1)
-            to = full + 1
-        to = taken.find(0, to, cell)
-        if to < 0:
-            continue
-        taken[cell], taken[to], rows[rank][kind][number] = 0, 1, to
-        change = 1 if kind in (0, 1) else -1 if kind == WEIGHT else 0
-        if change:
-            alive[to:cell] = [count + change for count in alive[to:cell]]
-
-
-def _line(row: Row, end: int) -> _Line:
-    taken, changes = bytearray(end + 1), [0] * (end + 1)
-    for kind, cells in enumerate(row):
-        for cell in cells:
-            taken[cell] = 1
-            changes[cell] += 1 if kind in (0, 1) else -1 if kind == WEIGHT else 0
-    return _Line(taken, list(accumulate(changes)))
+            to = 1 + next((at for at in range(cell - 1, to - 1, -1) if alive[rank][at] >= most), to - 1)
+        to = taken[rank].find(0, to, cell)
+        if to >= 0:
+            taken[rank][cell], taken[rank][to], rows[rank][kind][number] = 0, 1, to
+            if holds[kind]:
+                alive[rank][to:cell] = [count + holds[kind] for count in alive[rank][to:cell]]
 
 
 def _ready(rows: list[Row], rank: int, kind: int, number: int) -> int:
@@ -127,3 +117,184 @@ def _ready(rows: list[Row], rank: int, kind: int, number: int) -> int:
     if 0 <= source < len(rows):
         before = max(before, rows[source][kind][number])
     return 1 + (max(before, row[kind - 1][number]) if kind else before)
+
+
+class Manner(NamedTuple):
+    """How a plan is carried out."""
+
+    firm: Literal["until the last start", "steady", "nowhere"]
+    """Which cells are firm: all until the last microbatch has set out, those in which the block repeats, or none."""
+    patience: float | None
+    """Idle time up to which a rank waits rather than run what would make it late; None for that of the one most idle."""
+
+
+class _Passes:
+    """How far one rank is in each pass of the plan."""
+
+    def __init__(self, row: Row, stages: tuple[int, ...], lengths: tuple[int, ...], never: int) -> None:
+        self.row = [[*cells, inf] for cells in row]
+        self.arrivals = [[never] * len(cells) for cells in self.row[:PASSES]]
+        self.counts = [0] * PASSES
+        self.cells = [cells[0] for cells in self.row[:PASSES]]
+        """Of the next slot of each pass."""
+        self.inputs = [never] * PASSES
+        """When they arrive, as far as that is known."""
+        self.weight_cells = iter(self.row[WEIGHT])
+        self.weight_cell = next(self.weight_cells)
+        self.stages, self.lengths = stages, lengths
+        self.alive = 0
+        self.wake = never
+
+
+class Follower:
+    """All ranks at work on a plan, each with so many chunks of activations at most, from F to the end of W."""
+
+    def __init__(self, plan: Plan, lengths: Ticks, most_alive: int, manner: Manner) -> None:
+        self.lengths, self.most_alive = lengths, most_alive
+        self.firm_from = {"until the last start": -1, "steady": plan.steady_from, "nowhere": inf}[manner.firm]
+        self.firm_until = plan.steady_until
+        self.patience = manner.patience
+        self.never = never = lengths.never(len(plan.rows[0][0]))
+        ranks = len(plan.rows)
+        self.at_work = Ranks(lengths, ranks)
+        self.ranks = []
+        for rank, row in enumerate(plan.rows):
+            stages = (rank, 2 * ranks - 1 - rank, 2 * ranks - 1 - rank, rank)
+            times = (lengths.forward, lengths.forward, lengths.input_gradient, lengths.input_gradient)
+            of_passes = tuple(time[stage] for time, stage in zip(times, stages, strict=True))
+            self.ranks.append(_Passes(row, stages, of_passes, never))
+        first = self.ranks[0]
+        first.arrivals[0][:-1] = [0] * (len(first.row[0]) - 1)
+        first.inputs[0] = first.wake = 0
+        self.events = [0]
+        """time x ranks + rank: when a rank is free, or what it waits for arrives."""
+
+    def outcome(self) -> Outcome | None:
+        """The orders and times; None if the ranks wait for each other."""
+        ranks, events, count = self.ranks, self.events, len(self.ranks)
+        while events:
+            now, at = divmod(heappop(events), count)
+            rank = ranks[at]
+            if rank.wake != now:
+                continue
+            job, wake = self._choose(at, now)
+            if job == WEIGHT:
+                wake = self.at_work.weight(at, now)
+                rank.weight_cell = next(rank.weight_cells)
+                rank.alive -= 1
+            elif job != WAIT:
+                wake = self._run(at, job, now)
+            rank.wake = wake
+            if wake < self.never:
+                heappush(events, wake * count + at)
+        if any(min(rank.cells) < inf for rank in ranks) or any(self.at_work.waiting):
+            return None
+        return self.at_work.outcome()
+
+    def _is_late(self, at: int, gap: int) -> bool:
+        """Whether a rank that idled so long would be the most idle one, or lose its patience."""
+        most = self.at_work.most_idle if self.patience is None else self.patience
+        return self.at_work.idle[at] + gap > most
+
+    def _choose(self, at: int, now: int) -> tuple[int, int]:
+        """What a free rank runs, or WAIT and the first arrival that it knows of."""
+        rank, waiting = self.ranks[at], self.at_work.waiting[at]
+        cell = min(rank.cells)
+        if waiting and self.firm_from <= rank.weight_cell <= self.firm_until and rank.weight_cell < cell:
+            return WEIGHT, 0
+        head = rank.cells.index(cell)
+        if rank.inputs[head] <= now:
+            if head > 1 or rank.alive < self.most_alive:
+                return head, 0
+            if waiting:
+                return WEIGHT, 0
+        is_firm = self.firm_from <= cell <= self.firm_until
+        job, known = (WAIT, rank.inputs[head] if rank.inputs[head] > now else self.never) if is_firm else self._around(at, now)
+        if job == WAIT and waiting:
+            fits = now + self.lengths.weight_gradient[waiting[0][0]] <= known
+            if fits or (not is_firm and self._is_late(at, known - now)):
+                return WEIGHT, 0
+        return job, known
+
+    def _around(self, at: int, now: int) -> tuple[int, int]:
+        """What may run although the head of the plan cannot, or WAIT; the first arrival of what comes before it in the plan."""
+        rank, known, forwards = self.ranks[at], self.never, 0
+        for kind in sorted(range(PASSES), key=rank.cells.__getitem__):
+            overtaken = 0
+            if kind < 2:
+                forwards += 1
+                if forwards == 2:  # those of the other chunk that come before it in the order of cells
+                    row, done = rank.row[1 - kind], rank.counts[1 - kind]
+                    overtaken = bisect_left(row, rank.cells[kind], done) - done
+            if kind > 1 or rank.alive + overtaken < self.most_alive:
+                arrival = rank.inputs[kind]
+                if arrival <= now:
+                    hurries = now + rank.lengths[kind] <= known or self._is_late(at, known - now)
+                    return (kind, 0) if hurries else (WAIT, known)
+                known = min(known, arrival)
+        return WAIT, known
+
+    def _run(self, at: int, kind: int, now: int) -> int:
+        """Runs the next slot of a pass, and records its arrival at the rank that continues with the microbatch; its end."""
+        rank, count = self.ranks[at], len(self.ranks)
+        microbatch, stage = rank.counts[kind], rank.stages[kind]
+        end = self.at_work.run(at, ("F" if kind < 2 else "I", stage, microbatch), now)
+        following = rank.counts[kind] = microbatch + 1
+        rank.cells[kind], rank.inputs[kind] = rank.row[kind][following], rank.arrivals[kind][following]
+        rank.alive += kind < 2
+        to, arrival = at + 1 if kind in (0, 2) else at - 1, end + self.lengths.crossing
+        if not 0 <= to < count:
+            if kind == PASSES - 1:
+                return end
+            to, kind, arrival = at, kind + 1, end
+        then = self.ranks[to]
+        then.arrivals[kind][microbatch] = arrival
+        if then.counts[kind] == microbatch:
+            then.inputs[kind] = arrival
+            if then.wake > arrival >= self.at_work.time[to] and to != at:
+                then.wake = arrival
+                heappush(self.events, arrival * count + to)
+        return end
+
+
+def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Manner]) -> Outcome:
+    """The block in cells as its paper draws it, or what is shorter for the durations of the shape.
+
+    Where all slots last as long as a cell, and microbatches are enough for the block to repeat, the block itself is the answer.
+    """
+    lengths, plan = ticks(shape), unrolled(block, shape.ranks, shape.microbatches)
+    one = (1,) * shape.stages
+    drawn = Follower(plan, Ticks(one, one, one, 0), most_alive, Manner("until the last start", 0)).outcome()
+    if drawn is None:
+        raise InvariantBroken(f"the ranks wait for each other in {block} for {shape}")
+    if lengths.even and shape.microbatches >= 2 * shape.ranks - 1:
+        return drawn
+    others = (Follower(plan, lengths, most_alive, manner).outcome() for manner in manners)
+    return no_worse(repeated(drawn.orders, lengths), (other for other in others if other))
+
+
+def repeated(orders: Sequence[Sequence[Job]], lengths: Ticks) -> Outcome:
+    """Orders of a V of two chunks carried out as they are, every slot as soon as it can; W in the order of their I."""
+    ranks, last, at_work = len(orders), 2 * len(orders) - 1, Ranks(lengths, len(orders))
+    arrivals: dict[tuple[str, int, int], int] = {}
+    """When the output of the stage before is there."""
+    left = [iter(order) for order in orders]
+    pending = [next(order, None) for order in left]
+    while any(pending):
+        for rank in range(ranks):
+            while job := pending[rank]:
+                kind, stage, microbatch = job
+                if kind == "W":
+                    at_work.weight(rank)
+                else:
+                    arrival = 0 if job[:2] == ("F", 0) else arrivals.get(job)
+                    if arrival is None:
+                        break
+                    end = at_work.run(rank, job, arrival)
+                    to = stage + 1 if kind == "F" else stage - 1
+                    if to > last:
+                        arrivals["I", last, microbatch] = end
+                    else:
+                        arrivals[kind, to, microbatch] = end + (0 if {stage, to} == {ranks - 1, ranks} else lengths.crossing)
+                pending[rank] = next(left[rank], None)
+    return at_work.outcome()

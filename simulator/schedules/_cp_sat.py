@@ -1,12 +1,11 @@
 """Timetables of a line, or of a part of it, by the constraint solver CP-SAT of OR-tools: the best one, or a bound on it.
 
 An interval of fixed length per job, no two of a rank at once; each kind in the order of the microbatches; the cap as the
-choice of `Line.needs`. Heads and tails shrink the domains. What was found until the time is up, or Ctrl-C is pressed, counts.
+choice of `needs`. Heads and tails shrink the domains. What was found until the time is up, or Ctrl-C is pressed, counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from ..errors import InvariantBroken
-from ._line import KINDS, NEVER, F, I, Line, Table, W, Words
+from ._line import KINDS, NEVER, F, I, Line, Table, W, Words, needs
 
 Job = tuple[int, int, int]
 """Rank, kind, microbatch."""
@@ -35,11 +34,6 @@ class Part:
     """An upper bound of the best value."""
     starts: Table | None = None
     """A first solution, if one is known."""
-
-    def jobs(self) -> Iterator[Job]:
-        for rank, kinds in enumerate(self.ranges):
-            for kind, microbatches in enumerate(kinds):
-                yield from ((rank, kind, k) for k in microbatches)
 
 
 @dataclass(frozen=True)
@@ -99,12 +93,15 @@ class _Model:
         self.line, self.part, self.model = line, part, model
         horizon = (sum(map(sum, line.lengths)) + 2 * line.ranks * line.comm) * line.microbatches
         self.start: dict[Job, Any] = {}
-        for rank, kind, k in part.jobs():
+        jobs = [(r, x, k) for r, kinds in enumerate(part.ranges) for x, microbatches in enumerate(kinds) for k in microbatches]
+        for rank, kind, k in jobs:
             head, tail = part.heads[rank][kind][k], part.tails[rank][kind][k]
             latest = horizon if tail == NEVER else part.upper - tail
             self.start[rank, kind, k] = model.new_int_var(head, latest - line.lengths[kind][rank], "")
-        self._one_at_a_time()
-        for job in self.start:
+        for rank in range(line.ranks):
+            own = [job for job in jobs if job[0] == rank]
+            model.add_no_overlap([model.new_fixed_size_interval_var(self.start[job], self._length(job), "") for job in own])
+        for job in jobs:
             self._wait(job)
         self._minimize()
 
@@ -116,13 +113,6 @@ class _Model:
         if before not in self.start:
             return None
         return self.model.add(self.start[job] >= self.start[before] + self._length(before) + latency)
-
-    def _one_at_a_time(self) -> None:
-        for rank in range(self.line.ranks):
-            own = [job for job in self.start if job[0] == rank]
-            self.model.add_no_overlap(
-                [self.model.new_fixed_size_interval_var(self.start[job], self._length(job), "") for job in own]
-            )
 
     def _wait(self, job: Job) -> None:
         rank, kind, k = job
@@ -140,7 +130,7 @@ class _Model:
         """The cap: at least one of the choices of enough I and W before this F holds, none of them after the part."""
         rank, _, k = job
         _, i, w = self.part.ranges[rank]
-        choices = [(after_i, after_w) for after_i, after_w in self.line.needs(k) if after_i <= i.stop and after_w <= w.stop]
+        choices = [(after_i, after_w) for after_i, after_w in needs(self.line.rule, k) if after_i <= i.stop and after_w <= w.stop]
         holds = [self.model.new_bool_var("") for _ in choices]
         self.model.add_bool_or(holds)
         for hold, (after_i, after_w) in zip(holds, choices, strict=True):

@@ -10,14 +10,20 @@ The bounds are those of job shops: a *head*, before which a job cannot start, a 
 preemptive schedule of one rank between them (Jackson; Carlier, "The one-machine sequencing problem", 1982). Heads and tails
 grow along the line, through the jobs of a kind, and through the cap, which puts F of one microbatch after the W that makes
 room for it.
+
+List schedules are good orders to begin with: whenever a rank is free it starts one of the jobs that are ready, by one of many
+rules. These differ in what goes first, in how long a rank would rather wait for an I or F on its way than start something less
+urgent, and in how many microbatches it takes in ahead of their I: any number that the cap allows, or few more than the ranks
+behind it, as in 1F1B and the zero-bubble schedules (arXiv 2401.10241).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from heapq import heappop, heappush
+from itertools import product
 from typing import NamedTuple
 
 KINDS = "FIW"
@@ -26,6 +32,12 @@ NEVER = -(1 << 60)
 """Before any time of a line, and what does not count: the durations of a line add up to less."""
 LOOK_BACK = 192
 """Jobs that a head looks back on: those before them count through the heads of these."""
+FIRST = ("tail", "IFW", "FIW")
+"""What goes first: the job with the longest tail, or one kind before another."""
+PATIENCE = (0.0, 0.3, 0.6, 1.0)
+"""Longest wait for a more urgent job, in durations of the job that is put off."""
+AHEAD = (None, (1, 1), (1, 2), (2, 1), (2, 2), (3, 1))
+"""(a, b): a rank with n ranks behind it takes in a n + b microbatches at most before their I; None: what the cap allows."""
 
 Table = list[list[list[int]]]
 """A time of each job: rank, kind, microbatch."""
@@ -57,9 +69,20 @@ class Line:
     def ranks(self) -> int:
         return len(self.late)
 
-    def needs(self, microbatch: int) -> tuple[tuple[int, int], ...]:
-        """The cap on F of a microbatch: it comes after so many I and so many W, by one of these choices at least."""
-        return _needs(self.rule, microbatch)
+    def first_arrivals(self) -> Table:
+        """For each rank and kind when the inputs of its jobs arrive, as far as that is known before any job has run."""
+        arrived: Table = [[[], [], []] for _ in self.late]
+        arrived[0][F] = [0] * self.microbatches
+        return arrived
+
+    def followers(self, rank: int, kind: int) -> Iterator[tuple[int, int, int]]:
+        """The jobs of the same microbatch that wait for the end of one: rank, kind, and how long the result is on its way."""
+        if kind == F:
+            yield (rank, I, 0) if rank == self.ranks - 1 else (rank + 1, F, self.comm)
+        elif kind == I:
+            yield rank, W, 0
+            if rank:
+                yield rank - 1, I, self.comm
 
     def fits(self, words: Words) -> bool:
         """Whether an order keeps the cap on every rank."""
@@ -74,7 +97,8 @@ class Line:
 
 
 @cache
-def _needs(rule: Rule, microbatch: int) -> tuple[tuple[int, int], ...]:
+def needs(rule: Rule, microbatch: int) -> tuple[tuple[int, int], ...]:
+    """The cap on F of a microbatch: it comes after so many I and so many W, by one of these choices at least."""
     over = (microbatch + 1) * rule.adds - rule.most
     if over <= 0:
         return ((0, 0),)
@@ -88,34 +112,22 @@ def _needs(rule: Rule, microbatch: int) -> tuple[tuple[int, int], ...]:
 def ends_of(line: Line, words: Words) -> Table | None:
     """When each job ends if all start as early as their order lets them; None if the ranks wait for each other in a circle."""
     ends: Table = [[[], [], []] for _ in words]
+    arrived = line.first_arrivals()
     done, now = [0] * len(words), [0] * len(words)
     waiting = list(range(len(words)))
     while waiting:
         rank = waiting.pop()
         while done[rank] < len(words[rank]):
             kind = KINDS.index(words[rank][done[rank]])
-            ready = _ready(line, ends, rank, kind)
-            if ready is None:
+            if len(ends[rank][kind]) == len(arrived[rank][kind]):
                 break
-            now[rank] = max(now[rank], ready) + line.lengths[kind][rank]
+            now[rank] = max(now[rank], arrived[rank][kind][len(ends[rank][kind])]) + line.lengths[kind][rank]
             ends[rank][kind].append(now[rank])
             done[rank] += 1
-            other = rank + 1 if kind == F else rank - 1
-            if kind != W and 0 <= other < len(words):
+            for other, follows, latency in line.followers(rank, kind):
+                arrived[other][follows].append(now[rank] + latency)
                 waiting.append(other)
     return ends if all(at == len(word) for at, word in zip(done, words, strict=True)) else None
-
-
-def _ready(line: Line, ends: Table, rank: int, kind: int) -> int | None:
-    """When the next job of a kind may start for what comes from elsewhere; None if that has not run."""
-    microbatch = len(ends[rank][kind])
-    if kind == F and not rank:
-        return 0
-    if kind == W or (kind == I and rank == len(ends) - 1):
-        before, latency = ends[rank][kind - 1], 0
-    else:
-        before, latency = ends[rank - 1 if kind == F else rank + 1][kind], line.comm
-    return before[microbatch] + latency if microbatch < len(before) else None
 
 
 def value_of(line: Line, words: Words) -> int | None:
@@ -128,12 +140,12 @@ def heads(line: Line) -> Table:
     found: Table = [[[], [], []] for _ in line.late]
     lengths = tuple(zip(*line.lengths, strict=True))
     for k in range(line.microbatches):
-        needs = line.needs(k)
+        choices = needs(line.rule, k)
         for rank, own in enumerate(found):
-            start = min(_completion(own, (k, after_i, after_w), lengths[rank]) for after_i, after_w in needs)
+            start = min(_completion(own, (k, after_i, after_w), lengths[rank]) for after_i, after_w in choices)
             arrival = found[rank - 1][F][k] + lengths[rank - 1][F] + line.comm if rank else 0
             own[F].append(max(start, arrival, 0))
-        least_w = min(after_w for _, after_w in needs)
+        least_w = min(after_w for _, after_w in choices)
         for rank in reversed(range(line.ranks)):
             own = found[rank]
             start = _completion(own, (k + 1, k, least_w), lengths[rank])
@@ -169,7 +181,7 @@ def _first_after(line: Line) -> tuple[list[int], list[int]]:
     count = line.microbatches
     firsts: tuple[list[int], list[int]] = ([count] * count, [count] * count)
     for k in reversed(range(count)):
-        for first, least in zip(firsts, (min(column) for column in zip(*line.needs(k), strict=True)), strict=True):
+        for first, least in zip(firsts, (min(column) for column in zip(*needs(line.rule, k), strict=True)), strict=True):
             first[:least] = [k] * least
     return firsts
 
@@ -218,12 +230,57 @@ def _preemptive(jobs: Iterable[tuple[int, int, int]]) -> int:
             now = max(now, coming[-1][0])
         while coming and coming[-1][0] <= now:
             _, length, tail = coming.pop()
-            heapq.heappush(ready, (-tail, length))
-        minus_tail, length = heapq.heappop(ready)
+            heappush(ready, (-tail, length))
+        minus_tail, length = heappop(ready)
         ran = min(length, coming[-1][0] - now) if coming else length
         now += ran
         if ran == length:
             worst = max(worst, now - minus_tail)
         else:
-            heapq.heappush(ready, (minus_tail, length - ran))
+            heappush(ready, (minus_tail, length - ran))
     return worst
+
+
+def listed(line: Line, tail: Table, ahead: tuple[int, int] | None, first: str, patience: float) -> Words:
+    """The list schedule by one rule."""
+    words, counts, free = [""] * line.ranks, [[0, 0, 0] for _ in line.late], [0] * line.ranks
+    arrived, events = line.first_arrivals(), [(0, rank) for rank in range(line.ranks)]
+    most_ahead = [ahead[0] * (line.ranks - 1 - rank) + ahead[1] if ahead else line.microbatches for rank in range(line.ranks)]
+    while events:
+        now, rank = heappop(events)
+        if free[rank] > now:
+            continue
+        f, i, w = counts[rank]
+        held = (f + 1) * line.rule.adds - i * line.rule.i_frees - w * line.rule.w_frees
+        takes_in = f - i < most_ahead[rank] and held <= line.rule.most
+        offers = {
+            kind: arrivals[done]
+            for kind, (done, arrivals) in enumerate(zip(counts[rank], arrived[rank], strict=True))
+            if done < len(arrivals) and (kind != F or takes_in)
+        }
+        ready = [kind for kind, arrival in offers.items() if arrival <= now]
+        if not ready:
+            continue
+        urgency = {
+            kind: tail[rank][kind][counts[rank][kind]] if first == "tail" else -first.index(KINDS[kind]) for kind in offers
+        }
+        chosen = max(ready, key=lambda kind: (urgency[kind], -kind))
+        until = now + patience * line.lengths[chosen][rank]
+        if chosen != I and any(now < at < until and urgency[kind] > urgency[chosen] for kind, at in offers.items()):
+            continue
+        free[rank] = end = now + line.lengths[chosen][rank]
+        words[rank] += KINDS[chosen]
+        counts[rank][chosen] += 1
+        heappush(events, (end, rank))
+        for other, kind, latency in line.followers(rank, chosen):
+            arrived[other][kind].append(end + latency)
+            heappush(events, (end + latency, other))
+    return tuple(words)
+
+
+def all_listed(line: Line, tail: Table) -> Iterator[Words]:
+    """The list schedules by all rules that can be carried out: taking in few microbatches may starve a rank behind."""
+    for rule in product(AHEAD, FIRST, PATIENCE):
+        words = listed(line, tail, *rule)
+        if all(len(word) == 3 * line.microbatches for word in words):
+            yield words

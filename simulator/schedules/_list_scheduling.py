@@ -121,28 +121,30 @@ class Ranks:
     def run(self, rank: int, job: Job, ready: int) -> int:
         """Runs an F or I as soon as it is ready; its end."""
         kind, stage, microbatch = job
+        if kind == "F":
+            length = self.lengths.forward[stage]
+        else:
+            length = self.lengths.input_gradient[stage]
+            self.waiting[rank].append((stage, microbatch))
+        return self._run(rank, job, length, ready)
+
+    def weight(self, rank: int, ready: int = 0) -> int:
+        """Runs the W that has waited longest, not before `ready`; its end."""
+        stage, microbatch = self.waiting[rank].popleft()
+        return self._run(rank, ("W", stage, microbatch), self.lengths.weight_gradient[stage], ready)
+
+    def _run(self, rank: int, job: Job, length: int, ready: int) -> int:
         start = self.time[rank]
         if ready > start:
             if self.began[rank] >= 0:
                 self.idle[rank] += ready - start
-                if self.idle[rank] > self.most_idle:
-                    self.most_idle = self.idle[rank]
+                self.most_idle = max(self.most_idle, self.idle[rank])
             start = ready
         if self.began[rank] < 0:
             self.began[rank] = start
         self.orders[rank].append(job)
-        if kind == "F":
-            self.time[rank] = end = start + self.lengths.forward[stage]
-        else:
-            self.time[rank] = end = start + self.lengths.input_gradient[stage]
-            self.waiting[rank].append((stage, microbatch))
+        self.time[rank] = end = start + length
         return end
-
-    def weight(self, rank: int) -> None:
-        """Runs the W that has waited longest."""
-        stage, microbatch = self.waiting[rank].popleft()
-        self.time[rank] += self.lengths.weight_gradient[stage]
-        self.orders[rank].append(("W", stage, microbatch))
 
     def until(self, rank: int, ready: int, patience: float) -> int:
         """Runs W until then: those that fit, and one more if the rank would else have idled more than `patience`. How many."""

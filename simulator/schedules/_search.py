@@ -21,8 +21,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from . import _cp_sat as solver
-from ._line import KINDS, NEVER, F, I, Line, Table, W, Words, ends_of, heads, lower_bound, tails, value_of
-from ._lists import all_listed
+from ._line import KINDS, NEVER, F, I, Line, Table, W, Words, all_listed, ends_of, heads, lower_bound, needs, tails, value_of
 
 MOST_AT_ONCE = 400
 """Jobs of a line that the solver is given whole from the start."""
@@ -41,6 +40,9 @@ class Best(NamedTuple):
     source: str
 
 
+NO_ORDER = Best((), -NEVER, "")
+
+
 @dataclass
 class Search:
     """What is known of a line so far. It stays valid whenever the search is broken off."""
@@ -50,13 +52,12 @@ class Search:
     heads: Table
     tails: Table
     bound: int
-    best: Best | None = None
+    best: Best = NO_ORDER
     interrupted: bool = False
 
     @property
     def done(self) -> bool:
-        settled = self.best is not None and self.best.value <= self.bound
-        return settled or self.interrupted or self.left <= 0
+        return self.best.value <= self.bound or self.interrupted or self.left <= 0
 
     @property
     def left(self) -> float:
@@ -71,7 +72,7 @@ class Search:
         count = self.line.microbatches
         whole = len(words) == self.line.ranks and all(word.count(kind) == count for word in words for kind in KINDS)
         value = value_of(self.line, words) if whole and self.line.fits(words) else None
-        if value is None or (self.best is not None and value >= self.best.value):
+        if value is None or value >= self.best.value:
             return False
         self.best = Best(words, value, source)
         return True
@@ -94,10 +95,10 @@ def known(search: Search, others: Iterable[tuple[str, Words]]) -> None:
     try:
         for source, words in chain(mine, others):
             search.offer(words, source)
-            if search.best and search.done:
+            if search.best.words and search.done:
                 return
     except KeyboardInterrupt:
-        if search.best is None:
+        if not search.best.words:
             raise
         search.interrupted = True
 
@@ -136,18 +137,11 @@ def _settle(search: Search, seconds: float) -> None:
     line, every = search.line, (range(search.line.microbatches),) * 3
     for repeatable in (True, False) if search.jobs <= MOST_AT_ONCE else (False,):
         if not search.done:
-            words, value, _ = _of(search)
-            bounds = (search.bound, value)
-            part = solver.Part((every,) * line.ranks, search.heads, search.tails, *bounds, _starts(line, words))
+            bounds, starts = (search.bound, search.best.value), _starts(line, search.best.words)
+            part = solver.Part((every,) * line.ranks, search.heads, search.tails, *bounds, starts)
             found = search.ask(part, seconds / 2 if repeatable else seconds, repeatable=repeatable)
             search.offer(found.words, "search")
             search.bound = max(search.bound, found.bound)
-
-
-def _of(search: Search) -> Best:
-    if search.best is None:
-        raise ValueError("a search begins with an order")
-    return search.best
 
 
 def _starts(line: Line, words: Words) -> Table:
@@ -165,7 +159,7 @@ def _halve(search: Search) -> None:
     known(short, ())
     improve(short)
     search.interrupted |= short.interrupted
-    for words in _repeated(_of(short).words, half):
+    for words in _repeated(short.best.words, half):
         search.offer(words, "search of half the microbatches, its steady block repeated")
     if not search.done:
         search.bound = max(search.bound, short.bound + _entry(search, half, seconds * 0.3))
@@ -189,10 +183,10 @@ def _repeated(words: Words, more: int) -> Iterator[Words]:
 
 def _entry(search: Search, microbatch: int, seconds: float) -> int:
     """A bound on the start of a microbatch on the first rank: only what must or may come before it is timed."""
-    line, words = search.line, _of(search).words
-    starts, head = _starts(line, words), search.heads[0][F][microbatch]
-    after_i, after_w = (max(column) for column in zip(*line.needs(microbatch), strict=True))
-    before, room = range(after_i), range(max(line.needs(k)[-1][1] for k in range(after_i)) if after_i else 0)
+    line = search.line
+    starts, head = _starts(line, search.best.words), search.heads[0][F][microbatch]
+    after_i, after_w = (max(column) for column in zip(*needs(line.rule, microbatch), strict=True))
+    before, room = range(after_i), range(max(needs(line.rule, k)[-1][1] for k in range(after_i)) if after_i else 0)
     first = (range(microbatch + 1), before, range(max(after_w, len(room))))
     tail: Table = [[[NEVER] * line.microbatches for _ in KINDS] for _ in line.late]
     tail[0][F][microbatch] = -line.lengths[F][0]
@@ -215,7 +209,7 @@ def _slide(search: Search, seconds: float) -> None:
 
 def _free(search: Search, first: int, size: int) -> bool:
     """Solves for the order of so many jobs, in the order of their starts, between all before and all after."""
-    line, (words, value, _) = search.line, _of(search)
+    line, (words, value, _) = search.line, search.best
     starts = _starts(line, words)
     jobs = sorted((starts[r][x][k], r, x, k) for r in range(line.ranks) for x in (F, I, W) for k in range(line.microbatches))
     begin, end = jobs[first][0], jobs[first + size][0] if first + size < len(jobs) else jobs[-1][0] + 1
@@ -263,9 +257,9 @@ def _rests(line: Line, words: Words, starts: Table) -> Table:
     for _, position, rank in sorted(turns, reverse=True):
         kind = KINDS.index(words[rank][position])
         left[rank][kind] -= 1
-        k, target = left[rank][kind], rank + 1 if kind == F else rank - 1
-        if kind != W and 0 <= target < line.ranks:
-            after[rank] = max(after[rank], rest[target][kind][k] + line.comm)
+        k = left[rank][kind]
+        waits = [rest[other][then][k] + latency for other, then, latency in line.followers(rank, kind)]
+        after[rank] = max([after[rank], *waits])
         after[rank] += line.lengths[kind][rank]
         rest[rank][kind][k] = after[rank]
     return rest

@@ -2,18 +2,24 @@
 
 Every rank holds two stages, one of each direction, so parameters are there twice. For F = I = W and a pair FB = F + B, the span
 is M(F + B) + (P/2 - 1)(FB + B - 3W); P + 1 microbatches are alive. P and M must be even, and M at least 2P. Reference:
-DeepSeek-V3, arXiv 2412.19437, section 3.2.1.
+DeepSeek-V3, arXiv 2412.19437, section 3.2.1
+and figure 5, and its public repository.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from itertools import repeat
 
 from ..errors import OutsideDomain
-from ..program.slot import Box, Shape
-from ._dualpipe import eight_steps
+from ..program.slot import Box, Pair, Shape, Slot
+from . import chimera
 
 CHUNKS = 1
+NEAR, FAR = 0, 1
+Step = tuple[str, int]
+"""The kind of a slot, and its stream."""
 
 
 def refuse(shape: Shape) -> None:
@@ -27,9 +33,7 @@ def refuse(shape: Shape) -> None:
         raise OutsideDomain(reason, nearest={"ranks": ranks, "microbatches": microbatches})
 
 
-def placements(shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    forth = tuple(range(shape.ranks))
-    return forth, forth[::-1]
+placements = chimera.placements
 
 
 def order(rank: int, shape: Shape) -> Iterator[Box]:
@@ -42,3 +46,57 @@ def order(rank: int, shape: Shape) -> Iterator[Box]:
 
 def in_flight(rank: int, shape: Shape) -> int:
     return shape.ranks + 1
+
+
+def eight_steps(position: int, width: int, streams: tuple[range, range]) -> Iterator[Box]:
+    """The boxes of a rank in eight steps, which DualPipeV shares: two streams of microbatches meet, and each hides the other.
+
+    Of 2w stages a rank holds one that its *near* stream reaches early and, as far from the end, one that its *far* stream reaches
+    late. In DualPipe the streams are the two directions, in DualPipeV the two arms of the V. Position 0 of w is the outermost
+    rank, where microbatches enter and losses arise. `streams` holds the microbatches of the near one and of the far one, at least
+    2w each.
+    """
+    stages = (position, 2 * width - 1 - position)
+    numbers = {(kind, stream): iter(streams[stream]) for kind in ("F", "B") for stream in (NEAR, FAR)}
+    delayed: deque[Slot] = deque()
+
+    def slot(kind: str, stream: int) -> Slot:
+        """The next slot of its kind: microbatches pass in order, and weight gradients in the order they were put off."""
+        if kind == "W":
+            return delayed.popleft()
+        microbatch = next(numbers["F" if kind == "F" else "B", stream])
+        if kind == "I":
+            delayed.append(Slot("W", stages[stream], microbatch))
+        return Slot(kind, stages[stream], microbatch)
+
+    for first, *second in _steps(position, width, len(streams[NEAR])):
+        yield Pair(slot(*first), slot(*second[0])) if second else slot(*first)
+
+
+def _steps(position: int, width: int, per_stream: int) -> Iterator[tuple[Step, ...]]:
+    """What a rank does, without microbatches; a step of two is an overlapped pair."""
+    outer, inner = position + 1, width - 1 - position
+    yield from repeat((("F", NEAR),), 2 * inner)
+    for _ in range(outer):
+        yield (("F", NEAR),)
+        yield (("F", FAR),)
+    for _ in range(inner):
+        yield (("I", FAR),)
+        yield (("W", FAR),)
+        yield (("F", FAR),)
+    for i in range(per_stream - 2 * width + outer):
+        if i == 0 and inner == 0:  # the two middle ranks wait for each other here: nothing to hide yet
+            yield (("F", NEAR),)
+            yield (("B", FAR),)
+        else:
+            yield ("F", NEAR), ("B", FAR)
+        yield ("F", FAR), ("B", NEAR)
+    for _ in range(inner):
+        yield (("B", FAR),)
+        yield ("F", FAR), ("B", NEAR)
+    for i in range(2 * outer):
+        yield (("B" if i < outer else "I", NEAR if i % 2 else FAR),)
+    for _ in range(inner):
+        yield (("W", NEAR),)
+        yield (("I", NEAR),)
+    yield from repeat((("W", NEAR),), outer)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ..errors import OutsideDomain
 from ..program.slot import Box, Shape, snaked
-from ._dualpipe import eight_steps
+from .dualpipe import eight_steps
 
 CHUNKS = 2
 

@@ -4,16 +4,16 @@ Microbatches go in groups of g; a rank takes a group through its first chunk, th
 M(F + B) + (P - 1)(F + B)/V for M >= P. With `group` the domain is Megatron's: P <= g <= M, and M mod g is 0 or at least P.
 Without it, torch's: g = M / rounds for rounds = max(1, M // P), which must divide M; where P divides M the two agree on
 g = P. Reference: Narayanan et al., arXiv 2104.04473, section 2.2.
+
+With one chunk per rank this is 1F1B: a shorter warm-up, and other exchanges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..errors import OutsideDomain
 from ..program.slot import Exchange, Shape, Slot
-from ._delayed import one_by_one
-from ._megatron_exchanges import with_interleaving, without_interleaving
 
 OPTIONS = ("group",)
 WITH_ONE = {"chunks": "1f1b"}
@@ -51,7 +51,15 @@ def group_of(shape: Shape) -> int:
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    return one_by_one(*_forward_and_backward(rank, shape), warm_up_of(rank, shape))
+    return one_by_one(*passes(rank, shape), warm_up_of(rank, shape))
+
+
+def one_by_one(forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int) -> Iterator[Slot]:
+    """`warm_up` F first, then F and B by turns, then the B that are left."""
+    yield from forward[:warm_up]
+    for i, slot in enumerate(backward):
+        yield from forward[warm_up + i : warm_up + i + 1]
+        yield slot
 
 
 def warm_up_of(rank: int, shape: Shape) -> int:
@@ -61,22 +69,82 @@ def warm_up_of(rank: int, shape: Shape) -> int:
     return min(2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * group_of(shape), shape.chunks * shape.microbatches)
 
 
-def _forward_and_backward(rank: int, shape: Shape) -> tuple[list[Slot], list[Slot]]:
+def passes(rank: int, shape: Shape) -> tuple[list[Slot], list[Slot]]:
     """A rank's forward slots and its backward slots, each in order: group by group, chunk by chunk."""
     group = group_of(shape)
     rounds = [range(first, min(first + group, shape.microbatches)) for first in range(0, shape.microbatches, group)]
-    passes = [(chunk, microbatch) for microbatches in rounds for chunk in range(shape.chunks) for microbatch in microbatches]
-    forward = [Slot("F", chunk * shape.ranks + rank, m) for chunk, m in passes]
-    backward = [Slot("B", (shape.chunks - 1 - chunk) * shape.ranks + rank, m) for chunk, m in passes]
+    turns = [(chunk, microbatch) for microbatches in rounds for chunk in range(shape.chunks) for microbatch in microbatches]
+    forward = [Slot("F", chunk * shape.ranks + rank, m) for chunk, m in turns]
+    backward = [Slot("B", (shape.chunks - 1 - chunk) * shape.ranks + rank, m) for chunk, m in turns]
     return forward, backward
 
 
 def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:
-    forward, backward = _forward_and_backward(rank, shape)
+    """What Megatron-LM sends and receives at once where transfers do not overlap compute.
+
+    Written in our own words after snapshot d98e8a6 of NVIDIA/Megatron-LM: forward_backward_pipelining_without_interleaving and
+    forward_backward_pipelining_with_interleaving in megatron/core/pipeline_parallel/schedules.py, whose calls of
+    p2p_communication.py are the exchanges. Ends of the pipeline need no case of their own: what crosses no ranks is not sent.
+    """
+    forward, backward = passes(rank, shape)
     if shape.chunks == 1:
-        return without_interleaving(forward, backward, warm_up_of(rank, shape))
-    return with_interleaving(rank, shape, forward, backward, warm_up_of(rank, shape))
+        return _without_interleaving(forward, backward, warm_up_of(rank, shape))
+    return _with_interleaving(rank, shape, forward, backward, warm_up_of(rank, shape))
 
 
 def in_flight(rank: int, shape: Shape) -> int:
     return min(warm_up_of(rank, shape) + 1, shape.chunks * shape.microbatches)
+
+
+def _without_interleaving(forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int) -> Iterator[Exchange]:
+    """In warm-up and cool-down each tensor by itself; in between a send goes with the next receive from the same neighbour."""
+    total = len(forward)
+    done: Slot | None = None
+    for slot in forward[:warm_up]:
+        yield Exchange(done, receives=(slot,))
+        yield Exchange(slot, sends=(slot,))
+        done = slot
+    yield Exchange(done, receives=tuple(forward[warm_up : warm_up + 1]))
+    for i in range(total - warm_up):
+        yield Exchange(forward[warm_up + i], sends=(forward[warm_up + i],), receives=(backward[i],))
+        done = backward[i]
+        yield Exchange(done, sends=(done,), receives=tuple(forward[warm_up + i + 1 : warm_up + i + 2]))
+    for slot in backward[total - warm_up :]:
+        yield Exchange(done, receives=(slot,))
+        yield Exchange(slot, sends=(slot,))
+        done = slot
+
+
+def _with_interleaving(
+    rank: int, shape: Shape, forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int
+) -> Iterator[Exchange]:
+    """After every slot of warm-up and cool-down, and after every forward and backward slot in between, all that is due."""
+    total = len(forward)
+    inputs = [_received(forward, k, shape, leads=rank == 0) for k in range(total)]
+    gradients = [_received(backward, k, shape, leads=rank == shape.ranks - 1) for k in range(total)]
+    yield Exchange(None, receives=tuple(forward[:1]))
+    for k in range(warm_up):
+        first_backward = backward[:1] if k == warm_up - 1 < total - 1 else ()
+        yield Exchange(forward[k], sends=(forward[k],), receives=(*inputs[k], *first_backward))
+    for k in range(warm_up, total):
+        sends = (forward[k], backward[k - warm_up])
+        yield Exchange(backward[k - warm_up], sends=sends, receives=(*inputs[k], *gradients[k - warm_up]))
+    if warm_up == total:
+        yield Exchange(forward[-1], receives=tuple(backward[:1]))
+    for k in range(total - warm_up, total):
+        yield Exchange(backward[k], sends=(backward[k],), receives=gradients[k])
+
+
+def _received(passes: Sequence[Slot], k: int, shape: Shape, *, leads: bool) -> tuple[Slot, ...]:
+    """The slot whose input is received after a rank's k-th pass of one direction: that of the next pass.
+
+    The rank that leads a direction receives what the other end of the pipeline sends after its pass k - (P - 1), which is
+    for the chunk after.
+    """
+    if not leads or k + 1 == len(passes):
+        return tuple(passes[k + 1 : k + 2])
+    if k < shape.ranks - 1:
+        return ()
+    kind, stage, microbatch = passes[k - (shape.ranks - 1)]
+    fed = stage + (shape.ranks if kind == "F" else -shape.ranks)
+    return (Slot(kind, fed, microbatch),) if 0 <= fed < shape.stages else ()

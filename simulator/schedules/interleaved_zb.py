@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..program.slot import Shape, Slot
 from . import interleaved
-from ._delayed import most_alive, weave
+from .zb_h1 import split
 
 WITH_ONE = {"chunks": "zb-h1"}
 
@@ -23,14 +23,11 @@ def refuse(shape: Shape) -> None:
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    fused = list(interleaved.order(rank, replace(shape, group=None)))
-    return weave(fused, _warm_up(rank, shape), delay=rank)
-
-
-def _warm_up(rank: int, shape: Shape) -> int:
-    group = interleaved.group_of(replace(shape, group=None))
-    return shape.ranks - 1 - rank + (shape.chunks - 1) * group
+    plain = replace(shape, group=None)
+    warm_up = shape.ranks - 1 - rank + (shape.chunks - 1) * interleaved.group_of(plain)
+    return split(interleaved.one_by_one(*interleaved.passes(rank, plain), warm_up), delay=rank)
 
 
 def in_flight(rank: int, shape: Shape) -> int:
-    return most_alive(shape.chunks * shape.microbatches, _warm_up(rank, shape), delay=rank)
+    ahead = shape.ranks + (shape.chunks - 1) * interleaved.group_of(replace(shape, group=None))
+    return min(ahead, shape.chunks * shape.microbatches)

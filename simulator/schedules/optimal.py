@@ -20,9 +20,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import floor, gcd, lcm
 from time import monotonic
-from typing import Any
 
-from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot, looped
 from . import _cp_sat, _search, zb_auto
 from ._line import Line, Rule, Words
@@ -31,7 +29,6 @@ CHUNKS = 1
 COST_AWARE = True
 OPTIONS = ("memory_limit",)
 INSTALL = "pip install 'cluster-training-simulator[search]'"
-TOLERANCE = 1e-9
 BITS, TOTAL_BITS = 36, 57
 MOST_EXACT = 1 << 48
 """Units that all durations of a line may add up to and still be counted exactly, else in 2^-BITS of the longest; in so long a
@@ -54,47 +51,31 @@ class Certificate:
     """The method that found the order."""
 
 
-@dataclass(frozen=True)
-class Solution:
-    """An order for each rank, with its certificate."""
-
-    words: Words
-    certificate: Certificate
-
-
 placement = looped
 
 
 def refuse(shape: Shape) -> None:
-    if _chunks(shape, 1) < 1:
-        nearest: dict[str, Any] = {"memory_limit": 1 / shape.ranks}
-        reason = f"optimal needs memory for one microbatch: {shape.memory_limit:g} x {shape.ranks} ranks is less"
-        raise OutsideDomain(reason, nearest=nearest)
+    zb_auto.refuse(shape, "optimal")
 
 
 def orders(shape: Shape) -> list[list[Slot]]:
-    words = solve(replace(shape, chunks=1)).words
+    words, _ = solve(replace(shape, chunks=1))
     return [[Slot(kind, rank, word.count(kind, 0, at)) for at, kind in enumerate(word)] for rank, word in enumerate(words)]
 
 
 def in_flight(rank: int, shape: Shape) -> int:
     """The limit; where halves are counted, all microbatches but the one whose F has just ended may take only a half each."""
     halves = shape.goal.memory_count == "half"
-    return min(shape.microbatches, _chunks(shape, 2) - 1 if halves else _chunks(shape, 1))
-
-
-def _chunks(shape: Shape, parts: int) -> int:
-    """Parts of an activation that the limit allows; more than those of all microbatches are as good as no limit."""
-    return floor(min(parts * shape.microbatches, shape.memory_limit * shape.ranks * parts * (1 + TOLERANCE)))
+    return min(shape.microbatches, zb_auto.allowed(shape, 2) - 1 if halves else zb_auto.allowed(shape))
 
 
 def certificate(shape: Shape) -> Certificate:
-    return solve(replace(shape, chunks=1)).certificate
+    return solve(replace(shape, chunks=1))[1]
 
 
 @lru_cache(maxsize=256)
-def solve(shape: Shape) -> Solution:
-    """The best order that the time allows. Ctrl-C ends the search and keeps the best so far."""
+def solve(shape: Shape) -> tuple[Words, Certificate]:
+    """The best order of every rank that the time allows, and its certificate. Ctrl-C ends the search, the best so far stands."""
     refuse(shape)
     began = monotonic()
     line, unit = _line_of(shape)
@@ -103,27 +84,21 @@ def solve(shape: Shape) -> Solution:
     installed = search.done or _cp_sat.installed()
     if installed:
         _search.improve(search)
-    return _solution(search, unit, shape, installed=installed, seconds=monotonic() - began)
-
-
-def _solution(search: _search.Search, unit: Fraction, shape: Shape, *, installed: bool, seconds: float) -> Solution:
-    words, whole, source = search.best or _search.Best((), 0, "")
+    words, whole, source = search.best
     value, bound = float(whole * unit), float(min(whole, search.bound) * unit)
     proven = whole <= search.bound
     status = "proven optimal" if proven else "interrupted" if search.interrupted else "time limit"
     if not proven and not search.interrupted and not installed:
         status = f"no solver: best heuristic; {INSTALL}"
-    gap = 0.0 if proven else 1 - bound / value
-    return Solution(words, Certificate(shape.goal.objective, value, bound, gap, proven, status, seconds, source))
+    gap, took_s = 0.0 if proven else 1 - bound / value, monotonic() - began
+    return words, Certificate(shape.goal.objective, value, bound, gap, proven, status, took_s, source)
 
 
 def _others(shape: Shape) -> Iterator[tuple[str, Words]]:
     """The orders of ZB-auto, which counts halves, under the limit and under one that holds for whole activations too."""
     for limit in (shape.memory_limit, (shape.memory_limit + 1 / shape.ranks) / 2):
-        yield (
-            "zb_auto",
-            tuple("".join(slot.kind for slot in order) for order in zb_auto.orders(replace(shape, memory_limit=limit))),
-        )
+        orders = zb_auto.orders(replace(shape, memory_limit=limit))
+        yield "zb_auto", tuple("".join(slot.kind for slot in order) for order in orders)
 
 
 def _line_of(shape: Shape) -> tuple[Line, Fraction]:
@@ -143,5 +118,5 @@ def _line_of(shape: Shape) -> tuple[Line, Fraction]:
     arrivals = tuple(-sum(f[:rank]) - rank * whole[-1] for rank in range(ranks))
     late = arrivals if shape.goal.objective == "span" else (0,) * ranks
     halves = shape.goal.memory_count == "half"
-    rule = Rule(_chunks(shape, 2), 2, 1, 1) if halves else Rule(_chunks(shape, 1), 1, 0, 1)
+    rule = Rule(zb_auto.allowed(shape, 2), 2, 1, 1) if halves else Rule(zb_auto.allowed(shape), 1, 0, 1)
     return Line(shape.microbatches, (f, i, w), whole[-1], rule, late), unit * shared

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
-from ._delayed import one_by_one
+from .interleaved import one_by_one
 
 CHUNKS = 1
 OPTIONS = ("splits",)

@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from math import inf
 
 from ..program.slot import Shape, Slot, snaked
-from ._building_block import Block
+from ._building_block import Block, Manner, shortest
 from ._list_scheduling import slots
-from ._plan_following import Manner, nowhere, shortest
 
 CHUNKS = 2
 COST_AWARE = True
-MANNERS = (Manner(nowhere, inf), Manner(nowhere, 0))
+MANNERS = (Manner("nowhere", inf), Manner("nowhere", 0))
 
 placement = snaked
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
-from ._delayed import most_alive, weave
+from .interleaved import one_by_one, passes
+from .zb_h1 import split
 
 CHUNKS = 1
 
@@ -22,9 +23,8 @@ def refuse(shape: Shape) -> None:
 
 
 def order(rank: int, shape: Shape) -> Iterator[Slot]:
-    passes = [Slot(kind, rank, microbatch) for kind in ("F", "B") for microbatch in range(shape.microbatches)]
-    return weave(passes, warm_up=2 * (shape.ranks - 1 - rank), delay=2 * rank)
+    return split(one_by_one(*passes(rank, shape), warm_up=2 * (shape.ranks - 1 - rank)), delay=2 * rank)
 
 
 def in_flight(rank: int, shape: Shape) -> int:
-    return most_alive(shape.microbatches, warm_up=2 * (shape.ranks - 1 - rank), delay=2 * rank)
+    return min(2 * shape.ranks - 1, shape.microbatches)

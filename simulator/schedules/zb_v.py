@@ -20,14 +20,13 @@ from math import inf
 from typing import NamedTuple
 
 from ..program.slot import Shape, Slot, snaked
-from ._building_block import Block, unrolled
+from ._building_block import Block, Follower, Manner, shortest, unrolled
 from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
-from ._plan_following import Follower, Manner, firm, nowhere, shortest
 
 CHUNKS = 2
 COST_AWARE = True
 BLOCK = Block((4, 2, 4, 2))
-PLANNED = (Manner(nowhere, None), Manner(nowhere, inf), Manner(firm, None))
+PLANNED = (Manner("nowhere", None), Manner("nowhere", inf), Manner("until the last start", None))
 TIES = ((1,), (0, 1, 0), (0, 1, 1, 0, 1, 0, 0))
 WHOLE, HALF = 2, 1
 """Memory is counted in halves of an activation."""

@@ -14,31 +14,25 @@ MANY_TASKS_ANEW = 2_000_000
 
 def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
     """The times of a graph, the engine that computed them, and why that one."""
-    if engine == "replay":
-        return replay(graph), "replay", "replay because it was asked for, and nothing shares a link"
     obstacle = why_not(graph)
-    if engine == "auto" and not obstacle:
-        return replay(graph), "replay", "replay because nothing shares a link"
+    if engine == "replay" or (engine == "auto" and not obstacle):
+        asked = "it was asked for, and " if engine == "replay" else ""
+        return replay(graph), "replay", f"replay because {asked}nothing shares a link"
     if engine == "compiled":
         return _compiled(graph, "compiled because it was asked for")
-    if engine == "des":
-        return _looped(graph), "des", "des because it was asked for"
-    if len(graph) < MANY_TASKS:
-        return _looped(graph), "des", f"des because {obstacle}"
-    from ..engine.compiled import event_loop
+    reason = "it was asked for" if engine == "des" else obstacle
+    if engine == "auto" and len(graph) >= MANY_TASKS:
+        from ..engine.compiled import event_loop
 
-    slow = event_loop.why_not(graph)
-    if not slow and len(graph) < MANY_TASKS_ANEW:
-        slow = event_loop.why_slow_to_begin()
-    if slow:
-        return _looped(graph), "des", f"des because {obstacle}, and not compiled because {slow}"
-    return _compiled(graph, f"compiled because {obstacle}, and {len(graph):,} tasks are many")
-
-
-def _looped(graph: TaskGraph) -> Times:
+        slow = event_loop.why_not(graph)
+        if not slow and len(graph) < MANY_TASKS_ANEW:
+            slow = event_loop.why_slow_to_begin()
+        if not slow:
+            return _compiled(graph, f"compiled because {reason}, and {len(graph):,} tasks are many")
+        reason += f", and not compiled because {slow}"
     from ..engine import des
 
-    return des.simulate(graph)
+    return des.simulate(graph), "des", f"des because {reason}"
 
 
 def _compiled(graph: TaskGraph, reason: str) -> tuple[Times, str, str]:

@@ -9,7 +9,8 @@ the next: then every job does one, from a standing start to its last arrival.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -32,12 +33,14 @@ from ..lowering.passes.data_parallel import NORM
 from ..program.slot import Layout
 from ..units import seconds, show_s
 from . import estimated_effort, memory_check
-from .assemble import layout_of, program_of, site_of
-from .network.traffic import SharedLink, Traffic, shared_links
+from .network.traffic import Traffic, ratio
+from .simulate import layout_of, program_of, site_of
 from .steady_state import first_kernels, has_transitions
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
 """Of which whole steps are measured, by how the optimizer waits."""
+ONE_STEP = 1
+"""Where a disturbance begins or ends."""
 MOST_STEPS = 512
 ATTEMPTS = 8
 """At finding how many steps each job does while another does one."""
@@ -73,8 +76,7 @@ class SharedRun(Summarised):
     """What users should know besides the numbers, in sentences."""
 
     def as_dict(self) -> dict[str, Any]:
-        named = ("name", "gpus", "step_time_s", "alone_s", "slowdown")
-        jobs = [{name: getattr(job, name) for name in named} for job in self.jobs]
+        jobs = [{**asdict(job), "slowdown": job.slowdown} for job in self.jobs]
         return {"jobs": jobs, "gpus": self.gpus, "wall_s": self.wall_s}
 
     @property
@@ -86,6 +88,26 @@ class SharedRun(Summarised):
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a job sends over a link in one of its steps."""
+
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLink:
+    """A link that several jobs use."""
+
+    name: str
+    capacity_bytes_per_s: float
+    """Mean over the time that all jobs run."""
+    utilisation: float
+    """By all jobs together, step after step."""
+    jobs: tuple[Share, ...]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class _Placed:
     """A job with what is made of it once: its site in the whole cluster, and the order of its slots."""
@@ -93,12 +115,7 @@ class _Placed:
     tenant: Tenant
     site: Site
     layout: Layout
-    has_transitions: bool
-    """Whether a disturbance begins or ends."""
-
-    @property
-    def least_steps(self) -> int:
-        return 1 if self.has_transitions else LEAST_STEPS[self.tenant.scenario.plan.optimizer]
+    least_steps: int
 
     def bound(self, steps: int) -> Bound:
         """So many steps of the job on its GPUs."""
@@ -109,23 +126,22 @@ class _Placed:
 
 def _placed(tenancy: Tenancy) -> list[_Placed]:
     """The jobs of a cluster, each checked."""
-    placed, begins_or_ends = [], has_transitions(tenancy.perturb)
+    placed, one_step = [], has_transitions(tenancy.perturb)
     for tenant in tenancy.tenants:
         feasible.check(tenant.scenario)
         site = site_of(replace(tenant.scenario, cluster=tenancy.cluster, perturb=tenancy.perturb))
-        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), begins_or_ends))
+        least_steps = ONE_STEP if one_step else LEAST_STEPS[tenant.scenario.plan.optimizer]
+        placed.append(_Placed(tenant, site, layout_of(tenant.scenario), least_steps))
     return placed
 
 
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
-    """Every job alone, then all of them together."""
+    """Every job with the cluster to itself, then all of them together."""
     began, limits = perf_counter(), estimated_effort.Limits("des", long)
     notes: list[str] = []
     placed = _placed(tenancy)
     for job in placed:
-        memory = memory_check.memory_of(job.tenant.scenario, job.layout)
-        if not allow_oom:
-            memory_check.must_fit(job.tenant.scenario, memory)
+        memory = memory_check.memory_of(job.tenant.scenario, job.layout, allow_oom=allow_oom)
         notes += [f"{job.tenant.name}: {sentence}" for sentence in memory_check.notes(job.tenant.scenario, memory)]
     alone_s = [_means_s(_run([(job, job.least_steps)], limits))[0] for job in placed]
     edges = _step_edges_together(placed, alone_s, limits)
@@ -133,7 +149,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
         JobRun(job.tenant.name, len(job.tenant.gpus), step_s, alone)
         for job, step_s, alone in zip(placed, _means_s(edges), alone_s, strict=True)
     ]
-    if placed[0].has_transitions:
+    if placed[0].least_steps == ONE_STEP:
         notes.append("a disturbance begins or ends: every job does one step, from a standing start to its last arrival")
     notes += unused(tenancy.tenants[0].scenario)
     return SharedRun(tuple(runs), tenancy.cluster.gpus, perf_counter() - began, *_common_ns(edges), tuple(notes))
@@ -141,7 +157,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
 
 def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: estimated_effort.Limits) -> list[_Edges]:
     """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
-    if placed[0].has_transitions:
+    if placed[0].least_steps == ONE_STEP:
         return _run([(job, 1) for job in placed], limits)
     lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
     for _ in range(ATTEMPTS):
@@ -195,10 +211,23 @@ def _means_s(edges: Sequence[_Edges]) -> list[float]:
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
     """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
-    bounds = [job.bound(1) for job in _placed(tenancy)]
+    wiring, bounds = tenancy.cluster.wiring, [job.bound(1) for job in _placed(tenancy)]
     traffic = [Traffic(tenancy.cluster, bound.every_link, bound.labels, range(1), 1) for bound in bounds]
-    users = [(job.name, job.step_time_s, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
-    return shared_links(tenancy.cluster.wiring, traffic[0].capacity(run.from_ns, run.until_ns), users, count)
+    users = [(job, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
+    capacity = traffic[0].capacity(run.from_ns, run.until_ns)
+    rate = sum((carried / job.step_time_s for job, carried in users if job.step_time_s), np.zeros(wiring.links))
+    used = ratio(rate, capacity)
+    several = np.sum([carried > 0 for _, carried in users], axis=0) > 1
+    order = np.argsort(-np.round(used, 12), kind="stable")
+    return [
+        SharedLink(
+            wiring.link_name(link),
+            float(capacity[link]),
+            float(used[link]),
+            tuple(Share(job.name, float(carried[link])) for job, carried in users if carried[link] > 0),
+        )
+        for link in order[several[order]][:count].tolist()
+    ]
 
 
 def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -> list[_Edges]:
@@ -209,33 +238,28 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -
     closed = first_job.tenant.scenario.fidelity.collectives == "closed"
     times = des.simulate(with_fixed_durations(folded.graph, every=closed))
     timeline = Timeline(times, folded)
-    found, first = [], 0
-    for bound in bounds:
-        found.append((_whole if first_job.has_transitions else _edges)(timeline, bound, first))
-        first += bound.skeleton.ranks
-    return found
+    firsts = accumulate((bound.skeleton.ranks for bound in bounds), initial=0)
+    one_step = first_job.least_steps == ONE_STEP
+    return [_edges(timeline, bound, first, one_step=one_step) for bound, first in zip(bounds, firsts, strict=False)]
 
 
-def _edges(timeline: Timeline, bound: Bound, first: int) -> _Edges:
-    """Those of the ranks from `first` on that run a bound program: gradient norms, or else starts of steps after the second."""
-    skeleton = bound.skeleton
-    mine = timeline.class_of[first : first + skeleton.ranks]
-    classes, at, ranks = np.unique(mine, return_index=True, return_counts=True)
-    rows = []
+def _edges(timeline: Timeline, bound: Bound, first: int, *, one_step: bool) -> _Edges:
+    """Edges of the ranks from `first` on, which run a bound program: gradient norms, or else starts of steps after the second.
+
+    Of `one_step` they are time zero and the last arrival of all of these ranks.
+    """
+    skeleton, times = bound.skeleton, timeline.times
+    classes, at, ranks = np.unique(timeline.class_of[first : first + skeleton.ranks], return_index=True, return_counts=True)
+    rows: list[Array] = []
     for which, rank in zip(classes.tolist(), at.tolist(), strict=True):
         program = int(skeleton.program[rank])
         tasks, labels = timeline.expansion.tasks_of(which), bound.labels[program]
         norms = np.flatnonzero((labels.phase == NORM) & ~labels.is_launch)
-        rows.append(
-            timeline.times.end_ns[tasks[norms]]
-            if len(norms)
-            else timeline.times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:]
-        )
-    return _Edges(np.array(rows), ranks)
-
-
-def _whole(timeline: Timeline, bound: Bound, first: int) -> _Edges:
-    """All that the ranks from `first` on do, from zero to the last arrival."""
-    mine = np.unique(timeline.class_of[first : first + bound.skeleton.ranks])
-    last_ns = max(int(timeline.times.arrival_ns[timeline.expansion.tasks_of(which)].max()) for which in mine.tolist())
-    return _Edges(np.array([[0, last_ns]]), np.array([bound.skeleton.ranks]))
+        if one_step:
+            rows.append(np.array([0, times.arrival_ns[tasks].max()]))
+        elif len(norms):
+            rows.append(times.end_ns[tasks[norms]])
+        else:
+            rows.append(times.start_ns[tasks[first_kernels(skeleton.templates[program], labels)]][2:])
+    at_ns = np.array(rows)
+    return _Edges(np.broadcast_to(at_ns.max(axis=0), at_ns.shape) if one_step else at_ns, ranks)

@@ -8,30 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from ..config import feasible
 from ..config.scenario import Scenario
 from ..errors import Infeasible
+from ..lowering.lower import lower
 from ..memory.account import RankMemory, Terms, account, bodies_of
-from ..program.program import Program
 from ..program.slot import Layout
 from ..units import GIB, show_bytes
-from .assemble import program_of
 
 LEFT_FRACTION = 0.05
 """Part of a GPU's memory: with less than that left free it is reported as nearly full."""
 
 
-def memory_of(scenario: Scenario, layout: Layout) -> tuple[RankMemory, ...]:
-    """What a GPU of every pipeline rank holds when it runs the slots of a layout."""
-    unblocked = replace(scenario.plan, overlap=replace(scenario.plan.overlap, pp=True))
-    sample = program_of(replace(scenario, plan=unblocked), layout=layout.sampled())
-    return account(sample, terms_of(scenario, sample), bodies_of(layout, sample))
+def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> tuple[RankMemory, ...]:
+    """What a GPU of every pipeline rank holds when it runs the slots of a layout.
+
+    Raises `Infeasible` if that is more than the GPU has, unless `allow_oom`.
+    """
+    plan, dp, gpu = scenario.plan, feasible.data_parallel_degree(scenario), scenario.cluster.gpu
+    terms, unblocked = terms_of(scenario, layout), replace(plan, overlap=replace(plan.overlap, pp=True))
+    sample = lower(scenario.model, unblocked, scenario.job, layout.sampled(), dp=dp, framework=scenario.framework)
+    memory = account(sample, terms, bodies_of(layout, sample))
+    most = max(memory, key=attrgetter("total_bytes"))
+    over = most.total_bytes - gpu.memory_bytes
+    if over > 0 and not allow_oom:
+        state = most.parameters_bytes + most.gradients_bytes + most.optimizer_bytes
+        raise Infeasible(
+            f"out of memory: the largest rank needs {show_bytes(most.total_bytes)}, {over / GIB:.1f} GiB more than "
+            f"the {show_bytes(gpu.memory_bytes)} of {gpu.name} ({show_bytes(state)} parameters, gradients and optimizer, "
+            f"{show_bytes(most.activations_bytes)} activations, {show_bytes(most.overhead_bytes)} context, NCCL buffers and "
+            "fragmentation)",
+            hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway",
+            over_bytes=over,
+        )
+    return memory
 
 
-def terms_of(scenario: Scenario, program: Program) -> Terms:
+def terms_of(scenario: Scenario, layout: Layout) -> Terms:
     """What the memory of a scenario depends on besides its program."""
-    replicas = feasible.data_parallel_degree(scenario) * sum(stage.number == 0 for stage in program.stages)
+    replicas = feasible.data_parallel_degree(scenario) * len(layout.placements)
     return Terms(
         element_bytes=scenario.job.element_bytes,
         gradient_bytes=scenario.framework.gradient_bytes,
@@ -39,28 +56,6 @@ def terms_of(scenario: Scenario, program: Program) -> Terms:
         degrees=feasible.mesh_of(scenario).degrees,
         overhead=scenario.framework.memory,
         reserved_bytes=scenario.cluster.gpu.reserved_bytes,
-    )
-
-
-def must_fit(scenario: Scenario, memory: Sequence[RankMemory]) -> None:
-    """Raises `Infeasible` if a rank holds more than its GPU has."""
-    most, have = max(memory, key=lambda rank: rank.total_bytes), scenario.cluster.gpu.memory_bytes
-    if most.total_bytes > have:
-        over = most.total_bytes - have
-        raise Infeasible(
-            f"out of memory: the largest rank needs {show_bytes(most.total_bytes)}, {over / GIB:.1f} GiB more than "
-            f"the {show_bytes(have)} of {scenario.cluster.gpu.name} ({_parts(most)})",
-            hint=f"{remedies(scenario)}, or --allow-oom to see the timeline anyway",
-            over_bytes=over,
-        )
-
-
-def _parts(rank: RankMemory) -> str:
-    """The parts of a rank's memory, as text."""
-    state = rank.parameters_bytes + rank.gradients_bytes + rank.optimizer_bytes
-    return (
-        f"{show_bytes(state)} parameters, gradients and optimizer, {show_bytes(rank.activations_bytes)} activations, "
-        f"{show_bytes(rank.overhead_bytes)} context, NCCL buffers and fragmentation"
     )
 
 
@@ -74,16 +69,12 @@ def remedies(scenario: Scenario) -> str:
     return ", ".join(ways)
 
 
-def is_nearly_full(scenario: Scenario, memory: Sequence[RankMemory]) -> bool:
-    """Whether a plan fits, with less than `LEFT_FRACTION` of the memory left on the fullest GPU."""
-    peak, have = max(rank.total_bytes for rank in memory), scenario.cluster.gpu.memory_bytes
-    return (1 - LEFT_FRACTION) * have < peak <= have
-
-
 def notes(scenario: Scenario, memory: Sequence[RankMemory]) -> list[str]:
-    """A sentence if the memory is nearly full."""
-    if not is_nearly_full(scenario, memory):
-        return []
+    """A sentence if the memory is nearly full: less than `LEFT_FRACTION` of it is left on the fullest GPU."""
     have = scenario.cluster.gpu.memory_bytes
-    left = show_bytes(have - max(rank.total_bytes for rank in memory))
-    return [f"memory is nearly full: {left} of {show_bytes(have)} left on the fullest GPU, less than {LEFT_FRACTION:.0%}"]
+    left = have - max(rank.total_bytes for rank in memory)
+    if not 0 <= left < LEFT_FRACTION * have:
+        return []
+    return [
+        f"memory is nearly full: {show_bytes(left)} of {show_bytes(have)} left on the fullest GPU, less than {LEFT_FRACTION:.0%}"
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -14,7 +14,7 @@ from ..binding.collective_policy import BARRIER
 from ..costs.collectives.curves import Provenance as OfCollectives
 from ..costs.kernels.family import Provenance as OfKernels
 from ..kernels import Kernel
-from ..program.program import Collective, Compute, Transfer
+from ..program.program import AnyOp, Collective, Compute, Transfer
 from ..units import show_bytes, show_s
 from .result import Result
 
@@ -61,15 +61,13 @@ class OpCosts(list[OpCost]):
 
 def kernel_costs(result: Result) -> OpCosts:
     """Every kernel of the measured step, by operator of any layer."""
-    calls: dict[tuple[str, Kernel], float] = {}
-    ranks: dict[tuple[str, Kernel], set[int]] = {}
-    for rank in range(result.program.ranks):
-        for body, times in result.calls(rank).items():
-            ops = [op for op in result.program.bodies[body].ops if isinstance(op, Compute)]
-            names = (op.name.partition(".")[2] if op.layer >= 0 else op.name for op in ops)
-            for what, count in Counter(zip(names, (op.kernel for op in ops), strict=True)).items():
-                calls[what] = calls.get(what, 0.0) + times * count
-                ranks.setdefault(what, set()).add(rank)
+    calls: dict[tuple[str, Kernel], float] = defaultdict(float)
+    ranks: dict[tuple[str, Kernel], set[int]] = defaultdict(set)
+    for rank, op, times in _ops(result):
+        if isinstance(op, Compute):
+            name = op.name.partition(".")[2] if op.layer >= 0 else op.name
+            calls[name, op.kernel] += times
+            ranks[name, op.kernel].add(rank)
     rows = []
     for (name, kernel), times in calls.items():
         made, count = result.prices.estimate(kernel), round(times)
@@ -77,6 +75,15 @@ def kernel_costs(result: Result) -> OpCosts:
         on = spans(ranks[name, kernel])
         rows.append(OpCost(name, kernel.shape, count, made.seconds, made.seconds * count, *known, ranks=on))
     return OpCosts(rows)
+
+
+def _ops(result: Result) -> Iterator[tuple[int, AnyOp, float]]:
+    """Every operation of a measured training step of one replica: pipeline rank, operation, and how often the rank runs it."""
+    window = result.observation.window
+    for rank in range(result.program.ranks):
+        calls = Counter(step.body for step in result.program.orders[rank] if step.iteration in window.iterations)
+        for body, times in calls.items():
+            yield from ((rank, op, times / window.steps) for op in result.program.bodies[body].ops)
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -93,11 +100,17 @@ def spans(numbers: Iterable[int]) -> str:
 def collective_costs(result: Result) -> OpCosts:
     """Every collective of the measured step without contention; none on links taken at face value, of which nothing is known.
 
-    The ranks of each are spread evenly over its nodes, those of a node together.
+    The ranks of each are spread evenly over its nodes, those of a node together. A transfer counts at its source.
     """
     policy, mesh, size = result.site.policy, result.bound.mesh, result.scenario.cluster.gpus_per_node
+    payloads: dict[tuple[str, str, int], float] = defaultdict(float)
+    for _, op, times in _ops(result):
+        if isinstance(op, Collective):
+            payloads[op.communicator, op.kind, op.payload_bytes] += times
+        elif isinstance(op, Transfer) and op.sends:
+            payloads[op.communicator, "sendrecv", op.payload_bytes] += times
     calls: Counter[tuple[str, str, int, int, int]] = Counter()
-    for (name, kind, payload_bytes), times in _collective_calls(result).items():
+    for (name, kind, payload_bytes), times in payloads.items():
         communicator = result.program.communicators[name]
         nodes = mesh.groups(communicator.axes, communicator.pipeline)[0] // size
         if len(nodes) > 1 and kind != BARRIER:
@@ -113,36 +126,20 @@ def collective_costs(result: Result) -> OpCosts:
     return OpCosts(rows)
 
 
-def _collective_calls(result: Result) -> dict[tuple[str, str, int], float]:
-    """How often the ranks of one replica's pipeline do each: communicator, kind, payload. A transfer counts at its source."""
-    calls: dict[tuple[str, str, int], float] = defaultdict(float)
-    for rank in range(result.program.ranks):
-        for body, times in result.calls(rank).items():
-            for op in result.program.bodies[body].ops:
-                if isinstance(op, Collective):
-                    calls[op.communicator, op.kind, op.payload_bytes] += times
-                elif isinstance(op, Transfer) and op.sends:
-                    calls[op.communicator, "sendrecv", op.payload_bytes] += times
-    return calls
-
-
-def kernel_provenance(costs: Iterable[OpCost]) -> dict[str, float]:
+def kernel_provenance(costs: Sequence[OpCost]) -> dict[str, float]:
     """Shares of the kernels' time by provenance, and, of any provenance, of sizes beyond the measured ones."""
-    costs = list(costs)
-    return {**_shares(costs, get_args(OfKernels)), "extrapolated": _share(costs, [c for c in costs if c.extrapolated])}
+    extrapolated = sum(cost.seconds for cost in costs if cost.extrapolated)
+    return {**_shares(costs, get_args(OfKernels)), "extrapolated": extrapolated / (sum(cost.seconds for cost in costs) or 1.0)}
 
 
-def collective_provenance(costs: Iterable[OpCost]) -> dict[str, float]:
+def collective_provenance(costs: Sequence[OpCost]) -> dict[str, float]:
     """Shares of the collectives' uncontended time by provenance."""
-    return _shares(list(costs), get_args(OfCollectives))
+    return _shares(costs, get_args(OfCollectives))
 
 
-def _shares(costs: list[OpCost], names: Iterable[str]) -> dict[str, float]:
-    return {name: _share(costs, [c for c in costs if c.provenance == name]) for name in names}
-
-
-def _share(costs: list[OpCost], some: list[OpCost]) -> float:
-    return sum(c.seconds for c in some) / (sum(c.seconds for c in costs) or 1.0)
+def _shares(costs: Sequence[OpCost], names: Iterable[str]) -> dict[str, float]:
+    total = sum(cost.seconds for cost in costs) or 1.0
+    return {name: sum(cost.seconds for cost in costs if cost.provenance == name) / total for name in names}
 
 
 def provenance_lines(kernels: Mapping[str, float], collectives: Mapping[str, float]) -> list[tuple[str, str]]:

@@ -5,7 +5,6 @@ Whatever is asked of a run afterwards (its metrics, its costs, its network) is r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from ..costs.kernels.estimator import PricedKernels
 from ..engine.timeline import Timeline
 from ..errors import UserError, must_be
 from ..memory.account import RankMemory, over_time
-from ..metrics import Array, Observation, Window, bubble, mfu
+from ..metrics import Array, Observation, Window, bubble, mfu, observe
 from ..metrics.idle import BUSY, OPTIMIZER, TimeByCause, imbalance
 from ..metrics.idle import measure as time_by_cause
 from ..metrics.mfu import CONVENTION
@@ -93,7 +92,7 @@ class Result:
         job = self.scenario.job
         flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
         peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
-        return Observation(self.engine_timeline, self.labels, flop, peak, self.window)
+        return observe(self.engine_timeline, self.bound.labels, flop, peak, self.window)
 
     @cached_property
     def time_by_cause(self) -> TimeByCause:
@@ -103,8 +102,8 @@ class Result:
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of a measured step."""
-        observed, job, gpus = self.observation, self.scenario.job, self.gpus
-        utilisation, step_s, causes = mfu.measure(observed), observed.step_s, self.time_by_cause
+        causes, observed, job, gpus = self.time_by_cause, self.observation, self.scenario.job, self.engine_timeline.ranks
+        utilisation, step_s = mfu.measure(observed), observed.step_s
         return Metrics(
             step_time_s=step_s,
             tokens_per_s=job.tokens / step_s,
@@ -114,7 +113,7 @@ class Result:
             mfu=utilisation.mfu,
             hfu=utilisation.hfu,
             flop_convention=CONVENTION,
-            bubble_fraction=bubble.of_causes(observed, causes),
+            bubble_fraction=bubble.measure(observed, causes),
             exposed_s={axis: observed.mean_s(causes.of(axis)) for axis in REPORTED_AXES},
             imbalance_s={axis: observed.mean_s(causes.of(imbalance(axis))) for axis in REPORTED_AXES},
             launch_s=observed.mean_s(causes.of(HOST)),
@@ -127,12 +126,6 @@ class Result:
         """The metrics that say what they are called (`LABEL`), by the names of their files, with their values."""
         found = {name: one for name, one in catalog.modules("simulator.metrics").items() if hasattr(one, "LABEL")}
         return {name: (one, one.measure(self.observation)) for name, one in found.items()}
-
-    def calls(self, rank: int) -> dict[str, float]:
-        """How often a pipeline rank runs each body in a measured training step."""
-        window = self.observation.window
-        calls = Counter(step.body for step in self.program.orders[rank] if step.iteration in window.iterations)
-        return {body: times / window.steps for body, times in calls.items()}
 
     def existing(self, ranks: Iterable[int]) -> list[int]:
         """The ranks that were asked for; raises `UserError` unless all of them exist."""

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..config import catalog
+from ..config.scenario import Scenario
 from ..config.unused_fields import unused
 from ..errors import UserError
 from ..escape import Summarised
 from ..memory.account import RankMemory
-from ..units import seconds, show_s
-from .memory_check import notes
+from ..plan.plan import Plan
+from ..units import seconds, show_bytes, show_count, show_s
+from ..workload.framework import Framework
+from .memory_check import LEFT_FRACTION, notes
 from .network.link_use import Network, network
-from .op_costs import OpCosts, collective_costs, collective_provenance, kernel_costs, kernel_provenance, step_interval_s
+from .op_costs import (
+    OpCosts,
+    collective_costs,
+    collective_provenance,
+    kernel_costs,
+    kernel_provenance,
+    provenance_lines,
+    step_interval_s,
+)
 from .result import Result
-from .summary import summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_ROWS = 5_000_000
 """Rows of a timeline that a frame may hold."""
+SHOWN: Mapping[str, Callable[[float], str]] = {"time": show_s, "fraction": "{:.1%}".format, "rate": "{:,.1f}".format}
+"""How a metric is written, by what it does when all times grow."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +140,19 @@ class Run(Summarised, Result):
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """The numbers that people ask for first, with names."""
-        return summary(self, self.step_time_interval_s, self.cost_provenance, self.collective_provenance)
+        """Names and values, in the order in which people ask for them."""
+        low, high = map(show_s, self.step_time_interval_s)
+        return [
+            *_question(self),
+            ("step time", f"{show_s(self.metrics.step_time_s)}, {low} to {high} within two standard errors"),
+            ("measured", self.observation.window.text),
+            *provenance_lines(self.cost_provenance, self.collective_provenance),
+            *_answer(self),
+            *((one.LABEL, SHOWN[one.SCALES](value)) for one, value in self.labelled_metrics.values()),
+            *_memory(self),
+            *(("no effect", sentence) for sentence in unused(self.scenario)),
+            ("simulated", _engine(self)),
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim run --json` prints."""
@@ -157,3 +181,88 @@ class Run(Summarised, Result):
 def memory_record(rank: RankMemory) -> dict[str, Any]:
     """The memory of a pipeline rank as plain data."""
     return {**asdict(rank), "stage": rank.rank, "stages": list(rank.stages), "total_bytes": rank.total_bytes}
+
+
+def _question(run: Run) -> list[tuple[str, str]]:
+    """What was simulated."""
+    s, plan = run.scenario, run.scenario.plan
+    ways = f"tp {plan.tp} x pp {plan.pp} x dp {run.gpus // (plan.tp * plan.pp)}, {_schedule(plan)}"
+    chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
+    splits = f" x {plan.splits} splits" if plan.splits > 1 else ""
+    sharding = "" if plan.sharding == "none" else f", {plan.sharding}"
+    batch = f"{s.job.global_batch} sequences of {s.job.sequence_length}, {s.job.microbatch_size} at a time, {s.job.dtype}"
+    gpu = s.cluster.gpu
+    other_gpu = "" if gpu.name in s.cluster.name.split("-") else f" of {gpu.name}"
+    software = [("framework", _framework(s))]
+    software += [("profile", f"{gpu.profile} ({gpu.profile_hash}) for the kernels of {gpu.name}")] if gpu.profile else []
+    software += [("site", f"every kernel takes {gpu.site_scalar:g} times as long")] if gpu.site_scalar != 1 else []
+    return [
+        ("model", f"{s.model.name}, {show_count(s.model.parameters)} parameters"),
+        ("batch", batch),
+        ("cluster", f"{run.gpus:,} GPUs: {s.cluster.nodes:,} x {s.cluster.name}{other_gpu}"),
+        ("plan", ways + chunks + splits + sharding),
+        *software,
+    ]
+
+
+def _schedule(plan: Plan) -> str:
+    """The schedule, and to which other it comes where the plan leaves its number of parts at 1."""
+    name = catalog.called(plan.schedule)
+    own = not isinstance(plan.schedule, str) or name not in catalog.files("schedules")
+    comes_to = {} if own else getattr(catalog.module("schedules", name), "WITH_ONE", {})
+    same = [f", which is {other} with plan.{field} 1" for field, other in comes_to.items() if getattr(plan, field) == 1]
+    return "".join([name, *same])
+
+
+def _framework(scenario: Scenario) -> str:
+    """The name of a framework; of none, what that means here."""
+    framework, bare = scenario.framework, Framework()
+    if framework.name != bare.name:
+        return framework.name
+    changed = [one.name for one in fields(Framework) if getattr(framework, one.name) != getattr(bare, one.name)]
+    if changed:
+        return f"{bare.name}, but for {', '.join(changed)}"
+    overlap = scenario.plan.overlap.over(framework.overlap)
+    beside = [axis for axis in ("dp", "tp", "pp") if getattr(overlap, axis)]
+    only = "only " if 0 < len(beside) < 3 else ""
+    overlapped = f"{only}{', '.join(beside) or 'nothing'} may run beside compute"
+    return f"{bare.name}: launches are free, every operator is one kernel, {overlapped}"
+
+
+def _answer(run: Run) -> list[tuple[str, str]]:
+    """What a step does with its time."""
+    m = run.metrics
+
+    def of_step(seconds: float) -> str:
+        return f"{show_s(seconds)}, {seconds / m.step_time_s:.1%} of the step"
+
+    def by_axis(seconds: Mapping[str, float]) -> str:
+        return "; ".join(f"{axis} {of_step(value)}" for axis, value in seconds.items() if value)
+
+    uneven = by_axis(m.imbalance_s)
+    return [
+        ("throughput", f"{m.tokens_per_s:,.0f} tokens/s, {m.tokens_per_s_per_gpu:,.1f} per GPU"),
+        ("MFU", f"{m.mfu:.1%}, {m.model_tflop_per_s_per_gpu:.0f} TFLOP/s per GPU (attention counted in {m.flop_convention})"),
+        ("compute", f"{of_step(m.busy_s)}, mean over ranks"),
+        ("pipeline bubble", f"{of_step(m.bubble_fraction * m.step_time_s)}, waiting for other stages"),
+        ("exposed", by_axis(m.exposed_s) or "no communication"),
+        *([("imbalance", f"{uneven}, waiting for slower members of a group")] if uneven else []),
+        *([("launch overhead", f"{of_step(m.launch_s)}, waiting for the host")] if m.launch_s else []),
+        ("optimizer", of_step(m.optimizer_s)),
+    ]
+
+
+def _memory(run: Run) -> list[tuple[str, str]]:
+    """The peak of the fullest GPU, its capacity, and the part of the peak that is not tensors."""
+    most, have = max(run.memory, key=lambda rank: rank.total_bytes), show_bytes(run.scenario.cluster.gpu.memory_bytes)
+    verdict = "" if run.fits else ": DOES NOT FIT"
+    if notes(run.scenario, run.memory):
+        verdict = f": LESS THAN {LEFT_FRACTION:.0%} LEFT"
+    besides = f"{show_bytes(most.overhead_bytes)} of that memory for context, NCCL buffers and fragmentation"
+    return [("memory", f"{show_bytes(most.total_bytes)} of {have} on the fullest GPU{verdict}"), ("overhead", besides)]
+
+
+def _engine(run: Run) -> str:
+    timeline = run.engine_timeline
+    tasks, all_tasks = len(timeline.expansion.graph), timeline.expansion.tasks_unfolded
+    return f"{timeline.expansion.skeleton.ranks} of {run.gpus:,} ranks, {tasks:,} of {all_tasks:,} tasks, by {run.engine}"

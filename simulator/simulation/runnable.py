@@ -12,7 +12,6 @@ from ..config.scenario import Scenario
 from ..config.tenancy import Tenancy
 from ..errors import UserError
 from . import jobs
-from .network.traffic import SharedLink
 from .run import Run
 from .simulate import simulate_scenario
 
@@ -26,13 +25,13 @@ class RunnableScenario(Scenario):
 
 
 class RunnableJobs(Tenancy):
-    """Several jobs on one cluster; `simulate()` runs each alone, and all together."""
+    """Several jobs on one cluster; `simulate()` runs each with the cluster to itself, and all together."""
 
     def simulate(self, *, allow_oom: bool = False, long: bool = False) -> jobs.SharedRun:
-        """Runs every job alone, then all of them together."""
+        """Runs every job with the cluster to itself, then all of them together."""
         return jobs.simulate(self, allow_oom=allow_oom, long=long)
 
-    def shared(self, run: jobs.SharedRun, count: int = 10) -> list[SharedLink]:
+    def shared(self, run: jobs.SharedRun, count: int = 10) -> list[jobs.SharedLink]:
         """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
         return jobs.shared(self, run, count)
 

@@ -1,6 +1,7 @@
 """The verb: a model, a cluster, a plan and a job go in, a run comes out.
 
-One direction: check, schedule, lower, bind, fold, close, run, measure. Names become objects here and only here.
+One direction: check, schedule, lower, bind, fold, close, run, measure. `simulate_scenario` calls the steps in this order, and
+below it stand the functions that make each from the one before. Names become objects here and only here.
 """
 
 from __future__ import annotations
@@ -9,26 +10,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from ..binding.bind import Bound, Site
+from ..binding.bind import Bound, Site, bind
+from ..binding.launches import Host
+from ..binding.perturb import Perturbation
 from ..binding.stepwise import stepwise
-from ..config import catalog, feasible, user_code
+from ..config import catalog, feasible, shipped_fits, user_code
 from ..config.scenario import Perturb, Scenario
+from ..costs.kernels.estimator import Options, PricedKernels, measured_cost
 from ..engine.fold import fold, unfolded
 from ..engine.replay import with_fixed_durations
 from ..engine.skeleton import Expansion
 from ..engine.timeline import Timeline, grid
 from ..errors import Deadlock, InvariantBroken, UserError, described, did_you_mean, must_be, shown
+from ..fabrics.policy import policy_on
 from ..hardware.cluster import Cluster
+from ..lowering.lower import lower
 from ..plan.plan import Fidelity, Plan
 from ..program.labels import Labels
 from ..program.program import Program
-from ..workload.framework import Framework
+from ..program.slot import Layout, lay_out
+from ..units import ns
+from ..workload.framework import UNFUSED, Framework
 from ..workload.job import Job
 from ..workload.model import Model
 from . import choose_engine, estimated_effort, steady_state
-from .assemble import bound_of, layout_of, prices_of, program_of, site_of
-from .memory_check import memory_of, must_fit
+from .memory_check import memory_of
 from .run import Run
+from .slot_durations import slot_durations
 
 PERTURB = "sim.Perturb(rank=13, speed=0.8), or a list of such"
 MODEL = 'sim.model("llama3-70b"); a scenario from a file or a mapping is run by .simulate()'
@@ -80,23 +88,21 @@ def simulate_scenario(
     """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
     began = perf_counter()
     _check_options(engine, steps)
-    scenario = with_code(scenario)
+    schedule = getattr(scenario.plan, "schedule", None)
+    if catalog.is_code(schedule):  # the scenario was written in Python: files were looked at when they were read
+        scenario = replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
     feasible.check(scenario)
     prices = prices_of(scenario)
     site = site_of(scenario, prices)
     layout = layout_of(scenario, site)
-    memory = memory_of(scenario, layout)
-    if not allow_oom:
-        must_fit(scenario, memory)
+    memory = memory_of(scenario, layout, allow_oom=allow_oom)
     counts = steady_state.to_simulate(scenario, steps)
     limits = estimated_effort.Limits(engine, long, expect)
     for count in counts:
         program = program_of(scenario, count, layout)
-        _check_effort(scenario, program, limits, folding=folding)
-        bound = bound_of(scenario, program, site)
-        timeline, used, reason = _simulated(scenario.fidelity, bound, site, limits, folding=folding)
-        growing = {"may_grow": len(counts) > 1, "may_last": count == counts[-1]}
-        if window := steady_state.measured(timeline, bound.labels, count, **growing):
+        limits.must_begin(program, scenario.cluster, folding=folding)
+        bound, timeline, used, reason = _simulated(scenario, program, site, limits, folding=folding)
+        if window := steady_state.measured(timeline, bound.labels, count, counts):
             wall_s = perf_counter() - began
             return Run(scenario, program, site, prices, bound, timeline, memory, used, reason, wall_s, window)
     raise InvariantBroken("no number of steps was enough to measure one")
@@ -111,49 +117,82 @@ def _check_options(engine: str, steps: int | None) -> None:
         raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {most}")
 
 
+def prices_of(scenario: Scenario) -> PricedKernels:
+    """What kernels of the scenario's dtype take on its GPU with its software. What it does not fuse, lowering has split."""
+    gpu, framework = scenario.cluster.gpu, scenario.framework
+    accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
+    software = Options(library="" if framework.attention == UNFUSED else framework.attention, accumulate=accumulates)
+    return measured_cost(gpu, scenario.job.activation_dtype, shipped_fits.fits_for(gpu), software)
+
+
+def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
+    """The scenario's cluster with what kernels, collectives and launches take there, and its disturbances."""
+    cluster = scenario.cluster
+    perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
+    host = _host(scenario.framework)
+    return Site(cluster, prices or prices_of(scenario), policy_on(cluster), perturbations, host)
+
+
+def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
+    if p.link is not None:
+        return Perturbation(p.capacity or 0.0, link=cluster.link_named(p.link), from_s=p.from_s, until_s=p.until_s)
+    return Perturbation(p.speed or 1.0, rank=p.rank, from_s=p.from_s, until_s=p.until_s)
+
+
+def _host(framework: Framework) -> Host | None:
+    """What launches cost; None if they are free."""
+    kernel_ns, collective_ns = ns(framework.kernel_s), ns(framework.host.collective_s)
+    if not kernel_ns and not collective_ns:
+        return None
+    graph_ns = ns(framework.host.graph_s) if framework.cuda_graphs else None
+    return Host(kernel_ns, collective_ns, graph_ns, waits_for_transfers=framework.p2p_sync)
+
+
+def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
+    """The scenario's schedule with its order of slots. A schedule that is made for durations gets those of the site."""
+    schedule, shape = catalog.module("schedules", scenario.plan.schedule), feasible.schedule_shape(scenario)
+    if getattr(schedule, "COST_AWARE", False):
+        shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
+    return lay_out(schedule, shape)
+
+
+def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:
+    """The scenario's program, free of hardware: so many training steps, or (None) what is between two gradient norms.
+
+    In the order of its schedule, or of a layout that has been made already.
+    """
+    layout, dp = layout or layout_of(scenario), feasible.data_parallel_degree(scenario)
+    return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework)
+
+
+def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> Bound:
+    """The program on the scenario's cluster."""
+    return bind(program, feasible.mesh_of(scenario), site or site_of(scenario))
+
+
 def _simulated(
-    fidelity: Fidelity, bound: Bound, site: Site, limits: estimated_effort.Limits, *, folding: bool
-) -> tuple[Timeline, str, str]:
-    """The timeline of a program on a cluster, the engine, and why that one."""
-    messages = fidelity.collectives == "stepwise"
-    folding = folding and not messages
-    folded = (fold if folding else unfolded)(bound.skeleton, limits.must_end)
+    scenario: Scenario, program: Program, site: Site, limits: estimated_effort.Limits, *, folding: bool
+) -> tuple[Bound, Timeline, str, str]:
+    """The program bound to the site, its timeline, the engine, and why that one and so many classes of ranks."""
+    bound, fidelity = bound_of(scenario, program, site), scenario.fidelity.collectives
+    messages = fidelity == "stepwise"
+    folded = (fold if folding and not messages else unfolded)(bound.skeleton, limits.must_end)
     steps_of = stepwise(bound, site, folded, limits.must_send) if messages else None
-    graph = with_fixed_durations(steps_of.graph if steps_of else folded.graph, every=fidelity.collectives == "closed")
+    graph = with_fixed_durations(steps_of.graph if steps_of else folded.graph, every=fidelity == "closed")
     try:
         times, used, reason = choose_engine.run(graph, limits.engine)
     except Deadlock as deadlock:
         raise _explained(deadlock, folded, bound.labels) from None
     timeline = Timeline(steps_of.times(times) if steps_of else times, folded)
-    why_whole = "every message is simulated, on links at their face value" if messages else "folding was switched off"
-    return timeline, used, f"{_folding_reason(folded, '' if folding else why_whole)}; {reason}"
-
-
-def with_code(scenario: Scenario) -> Scenario:
-    """The scenario with what its schedule names imported, if that is code: it was written in Python, as files were looked at."""
-    schedule = getattr(scenario.plan, "schedule", None)
-    if not catalog.is_code(schedule):
-        return scenario
-    return replace(scenario, plan=replace(scenario.plan, schedule=user_code.imported(schedule)))
-
-
-def _check_effort(scenario: Scenario, program: Program, limits: estimated_effort.Limits, *, folding: bool) -> None:
-    """Raises `UserError` for a run that would take longer than goes without saying, before anything is bound to GPUs."""
-    cluster, rows = scenario.cluster, [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
-    takes = estimated_effort.of_run(rows, cluster.gpus, folding=folding, by=limits.quickest)
-    if cluster.shape_name == "explicit":
-        takes += estimated_effort.of_routes(cluster.gpus, sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
-    hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
-    limits.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)
-
-
-def _folding_reason(folded: Expansion, why_whole: str) -> str:
     classes, ranks = folded.skeleton.ranks, len(folded.class_of)
-    if why_whole:
-        return f"all {ranks} ranks simulated because {why_whole}"
-    if classes == ranks:
-        return f"{classes} classes of {ranks} ranks, because every rank differs"
-    return f"{classes} classes of {ranks} ranks, because the others behave alike"
+    simulated = (
+        f"{classes} classes of {ranks} ranks, because {'every rank differs' if classes == ranks else 'the others behave alike'}"
+    )
+    if messages:
+        simulated = f"all {ranks} ranks simulated because every message is simulated, on links at their face value"
+    elif not folding:
+        simulated = f"all {ranks} ranks simulated because folding was switched off"
+    return bound, timeline, used, f"{simulated}; {reason}"
 
 
 def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:

@@ -41,21 +41,19 @@ def has_transitions(perturb: Iterable[Perturb]) -> bool:
     return any(p.from_s > 0 or p.until_s is not None for p in perturb)
 
 
-def measured(
-    timeline: Timeline, labels: tuple[Labels, ...], steps: int | None, *, may_grow: bool, may_last: bool
-) -> Window | None:
-    """What to measure of so many simulated steps; None if more are needed, which is never where there `may_last` be no more.
+def measured(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None, counts: tuple[int | None, ...]) -> Window | None:
+    """What to measure of so many simulated steps, one of the `counts` of `to_simulate`; None if the next count is needed.
 
-    Unless their number `may_grow`, all of the steps are measured, as they were asked for.
+    Where there is a single count all of the steps are measured, as they were asked for.
     """
     if steps is BETWEEN_NORMS:
         return whole(timeline, labels, 1, "from one gradient norm to the next, as in a long run")
-    if not may_grow:
+    if len(counts) == 1:
         which = "the first step" if steps == 1 else f"the mean of the first {steps} steps"
         return whole(timeline, labels, steps, f"{which}, from a standing start to the last arrival")
     starts_ns = first_starts_ns(timeline, labels)
     period = repeating(starts_ns)
-    if not period and not may_last:
+    if not period and steps != counts[-1]:
         return None
     return between_starts(starts_ns, period or LONGEST_PERIOD, _description(starts_ns.shape[1], period))
 

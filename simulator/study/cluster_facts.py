@@ -101,8 +101,8 @@ class Topology(Summarised):
 
 def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> Topology:
     """Shows the vertices and links of a cluster; `listed` estimates what listing each of them takes."""
-    takes = estimated_effort.of_topology(cluster.gpus, listed=listed)
-    estimated_effort.check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64", long=long)
+    takes = cluster.gpus * (estimated_effort.LISTED_GPU if listed else estimated_effort.WIRED_GPU)
+    estimated_effort.Limits(long=long).check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64")
     return Topology(cluster)
 
 

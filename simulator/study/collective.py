@@ -218,14 +218,12 @@ def effort_of(
         return estimated_effort.Effort()
     taken = {policy.algorithm if policy.algorithm != AUTO else policy.automatic_choice(kind, nodes, size) for size in sizes_bytes}
     named = sorted(name for name in taken if name) if None not in taken else list(policy.candidates(kind, nodes))
-    needed = estimated_effort.Effort()
+    needed = estimated_effort.of_routes(cluster, len(nodes))
     for name in named:
         plan = _messages(policy.algorithms[name], kind)
         needed += (
             estimated_effort.of_exchange(len(nodes), in_rounds=plan > 1) if plan else estimated_effort.of_collective(len(nodes))
         )
-    if cluster.shape_name == "explicit":
-        needed += estimated_effort.of_routes(len(nodes), sum(run.count for run in cluster.wiring.vertices), cluster.wiring.links)
     return needed
 
 

@@ -22,7 +22,7 @@ from ..engine.rates import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
 from ..files import check_count, read_bounded
-from ..simulation.estimated_effort import Effort, Expect, check, no_progress, of_flows
+from ..simulation.estimated_effort import Effort, Expect, Limits, no_progress, of_flows
 
 MOST_BYTES = 2**24
 """Of a file."""
@@ -165,7 +165,8 @@ class Ends:
 def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
     """Solves bare flows over bare graphs, of cases or of a file that holds some: when each ends, sharing links max-min fairly."""
     known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
-    check(effort_of(known), f"{sum(len(case.flows) for case in known):,} flows", "fewer flows", long=long, expect=expect)
+    limits, flows = Limits(long=long, expect=expect), sum(len(case.flows) for case in known)
+    limits.check(effort_of(known), f"{flows:,} flows", "fewer flows")
     return [Ends(case.name, tuple(end_times_s(case))) for case in known]
 
 

@@ -210,8 +210,10 @@ def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) ->
     for found in schedules.values():
         taken = as_taken(found, shape)
         _must_be_small(taken)
-        takes += estimated_effort.of_schedule(taken.stages, taken.microbatches, searched=hasattr(found, "certificate"))
-    estimated_effort.check(takes, f"{', '.join(schedules)} of {shape.ranks:,} ranks", "fewer ranks or microbatches", long=long)
+        slot = estimated_effort.SEARCHED_SLOT if hasattr(found, "certificate") else estimated_effort.SLOT
+        takes += taken.stages * taken.microbatches * slot
+    what, limits = f"{', '.join(schedules)} of {shape.ranks:,} ranks", estimated_effort.Limits(long=long)
+    limits.check(takes, what, "fewer ranks or microbatches")
 
 
 def _must_be_small(shape: Shape) -> None:

@@ -112,9 +112,8 @@ def validate(
     if own and not hasattr(known[kind], "OWN_GPU"):
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
     rows = read(Path(path))
-    estimated_effort.check(
-        estimated_effort.of_table(len(rows)), f"a table of {len(rows):,} rows", "cut it into several", long=long, expect=expect
-    )
+    takes = len(rows) * estimated_effort.PREDICTION
+    estimated_effort.Limits(long=long, expect=expect).check(takes, f"a table of {len(rows):,} rows", "cut it into several")
     return judged(known[kind], rows, str(path), own)
 
 

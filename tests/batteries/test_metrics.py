@@ -17,7 +17,7 @@ from simulator.engine.skeleton import Skeleton, Tariff, Template
 from simulator.engine.task import FULL_SPEED, Csr, Profile
 from simulator.engine.timeline import Timeline, Times
 from simulator.kernels import Gemm
-from simulator.metrics import Observation
+from simulator.metrics import Observation, observe
 from simulator.program.labels import Labels
 from simulator.program.program import COMPUTE, Compute, Stage, Step
 
@@ -45,14 +45,14 @@ def observation_of(durations_ns: list[int]) -> Observation:
         (Stage(0, 0, 0, 0, 1, True, True),),
     )  # fmt: skip
     timeline = Timeline(des.simulate(folded.graph), folded)
-    return Observation(timeline, (labels,), model_flop=1024.0, peak_flop_per_s=1e12)
+    return observe(timeline, (labels,), model_flop=1024.0, peak_flop_per_s=1e12)
 
 
 def scaled(seen: Observation, factor: int) -> Observation:
     once = seen.timeline.times
     times = Times(once.start_ns * factor, once.end_ns * factor, once.arrival_ns * factor)
     window = replace(seen.window, begin_ns=seen.window.begin_ns * factor, end_ns=seen.window.end_ns * factor)
-    return replace(seen, timeline=replace(seen.timeline, times=times), measured=window)
+    return replace(seen, timeline=replace(seen.timeline, times=times), window=window)
 
 
 def numbers(value: Any) -> Iterator[float]:

@@ -19,8 +19,8 @@ from simulator.engine.fold import fold, refine, unfolded
 from simulator.engine.replay import with_fixed_durations
 from simulator.engine.task import FULL_SPEED, TaskGraph
 from simulator.errors import UserError
-from simulator.simulation.assemble import bound_of, program_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import bound_of, program_of
 
 from ..small_scenarios import bound, scenario, small_cluster
 

@@ -25,7 +25,7 @@ from simulator.engine.timeline import Timeline, Times
 from simulator.figures.gantt import gantt
 from simulator.figures.trace import events_of
 from simulator.kernels import Kernel, KernelCost, Rowwise
-from simulator.metrics import Observation, idle
+from simulator.metrics import idle, observe
 from simulator.metrics.idle import BUBBLE
 from simulator.plan.mesh import Mesh
 from simulator.program.program import (
@@ -44,10 +44,10 @@ from simulator.program.program import (
     Transfer,
     Wait,
 )
-from simulator.simulation.assemble import layout_of, prices_of, program_of, site_of
 from simulator.simulation.memory_check import memory_of
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import layout_of, prices_of, program_of, site_of
 
 from ..small_scenarios import both, scenario, small_cluster, small_model
 
@@ -123,7 +123,7 @@ def assert_pruning_is_exact(some: Bound, every: Bound) -> None:
     seen = []
     for bound in (some, every):
         timeline = timeline_of(bound)
-        seen.append((bound, timeline, idle.measure(Observation(timeline, bound.labels))))
+        seen.append((bound, timeline, idle.measure(observe(timeline, bound.labels))))
     assert_same_operations(seen[0][:2], seen[1][:2])
     for cause in seen[1][2].causes:
         mine, theirs = (spent.of(cause)[timeline.class_of] for _, timeline, spent in seen)

@@ -17,11 +17,11 @@ from simulator.engine.timeline import Timeline
 from simulator.errors import InvariantBroken
 from simulator.kernels import Gemm, Kernel
 from simulator.lowering.passes.data_parallel import DP
-from simulator.metrics import Observation
+from simulator.metrics import observe
 from simulator.metrics.idle import measure
 from simulator.plan.mesh import Mesh
 from simulator.program.program import COMPUTE, AnyOp, Body, Collective, Compute, Program, Role, Step
-from simulator.simulation.assemble import program_of, site_of
+from simulator.simulation.simulate import program_of, site_of
 
 from ..small_scenarios import both, scenario, small_cluster
 
@@ -70,7 +70,7 @@ def test_who_does_less_waits_for_the_replica_that_does_more() -> None:
     np.testing.assert_array_equal(little.start_ns[1::3], much.start_ns[1::3])
     np.testing.assert_array_equal(much.end_ns[::3], much.start_ns[1::3])
     assert (little.end_ns[::3] < little.start_ns[1::3]).all()
-    causes = measure(Observation(timeline, bound(toy()).labels))
+    causes = measure(observe(timeline, bound(toy()).labels))
     assert causes.of("imbalance of dp").max() > 0 == causes.of("bubble").max()
 
 

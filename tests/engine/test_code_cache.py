@@ -116,7 +116,7 @@ def test_auto_says_that_it_would_compile_anew(monkeypatch: pytest.MonkeyPatch) -
     tasks, times = [None] * 5, object()
     monkeypatch.setattr(event_loop, "why_not", lambda graph: "")
     monkeypatch.setattr(event_loop, "simulate", lambda graph: times)
-    monkeypatch.setattr(choose_engine, "_looped", lambda graph: times)
+    monkeypatch.setattr("simulator.engine.des.simulate", lambda graph: times)
     assert choose_engine.run(tasks)[1:] == ("des", f"des because links are shared, and not compiled because {NO_FOLDER}")  # type: ignore[arg-type]
     monkeypatch.setattr(choose_engine, "MANY_TASKS_ANEW", 5)
     assert choose_engine.run(tasks)[1:] == (  # type: ignore[arg-type]

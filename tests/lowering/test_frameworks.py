@@ -19,8 +19,8 @@ from simulator.config import catalog, yaml_source
 from simulator.kernels import Attention, Kernel, Rowwise
 from simulator.lowering.kernels_of_framework import Layered, framework_kernels
 from simulator.program.program import Collective, Compute, Program
-from simulator.simulation.assemble import program_of, site_of
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import program_of, site_of
 from simulator.workload.framework import Framework, Fusion, HostTimes
 
 from .. import small_scenarios

@@ -13,7 +13,7 @@ import simulator as sim
 from simulator.config.scenario import Scenario
 from simulator.lowering import lower as lowering
 from simulator.program.program import END, LAST, AnyOp, Body, Program, Step
-from simulator.simulation.assemble import program_of
+from simulator.simulation.simulate import program_of
 
 from ..small_scenarios import scenario, small_cluster, small_model
 

@@ -16,7 +16,7 @@ from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import NARROW_BYTES, Attention, Gemm, Rowwise
 from simulator.program.program import Collective
-from simulator.simulation.assemble import program_of
+from simulator.simulation.simulate import program_of
 from simulator.workload.framework import LowPrecision
 
 from .test_frameworks import GPT, LLAMA, computed, scenario

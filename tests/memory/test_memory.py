@@ -12,10 +12,10 @@ import simulator as sim
 from simulator.config import feasible
 from simulator.errors import Infeasible, UserError
 from simulator.memory.account import RankMemory, account
-from simulator.simulation.assemble import layout_of, program_of
 from simulator.simulation.memory_check import memory_of, terms_of
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
+from simulator.simulation.simulate import layout_of, program_of
 from simulator.units import GIB, MIB
 from simulator.workload.framework import Framework, MemoryOverhead
 
@@ -205,8 +205,8 @@ def test_memory_is_known_before_lowering(plan: dict[str, Any], blocking: bool, s
         feasible.check(of)
     except UserError:
         return
-    whole = program_of(of)
-    assert memory_of(of, layout_of(of)) == account(whole, terms_of(of, whole))
+    layout = layout_of(of)
+    assert memory_of(of, layout) == account(program_of(of), terms_of(of, layout))
 
 
 def test_t11_4_a_refusal_lowers_one_microbatch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

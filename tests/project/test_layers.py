@@ -212,7 +212,7 @@ def test_imports_by_name_are_made_by_the_catalog_and_the_shell() -> None:
         ("config/scenario.py", "def f():\n    from ..simulation.run import Run"),
         ("config/scenario.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..simulation.run import Run"),
         ("config/load.py", "from ..fabrics import policy"),
-        ("fabrics/policy.py", "import simulator.simulation.assemble"),
+        ("fabrics/policy.py", "import simulator.simulation.simulate"),
         ("simulation/result.py", "from ..study.step_views import memory"),
         ("measurements/x.py", "from ..calibrate import fit_profile"),
         ("calibrate/x.py", "from ..validate.report import validate"),

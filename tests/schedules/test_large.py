@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulator.config import catalog
 from simulator.errors import OutsideDomain
 from simulator.program.slot import Durations, Goal, Layout, PerStage, Shape, lay_out
-from simulator.schedules import _plan_following, v_half, v_min, zb_v
+from simulator.schedules import _building_block, v_half, v_min, zb_v
 from simulator.schedules._building_block import Block, unrolled
 from simulator.schedules._list_scheduling import ROUNDED, Ticks, ticks
 from simulator.study.schedule import SCALE_BITS, TOTAL_BITS, Evaluation, _ticks_per_unit, evaluate
@@ -146,13 +146,13 @@ def test_ticks_may_be_as_fine_as_one_likes(ranks: int, microbatches: int, of: tu
     coarse, fine = (Ticks(*((n * each,) * stages for n in of[:3]), of[3] * each) for each in (1, fineness))
     plan = unrolled(zb_v.BLOCK, ranks, microbatches)
     for manner in {*zb_v.PLANNED, *v_half.MANNERS, *v_min.MANNERS}:
-        one, other = (_plan_following.Follower(plan, lengths, most_alive, manner).outcome() for lengths in (coarse, fine))
+        one, other = (_building_block.Follower(plan, lengths, most_alive, manner).outcome() for lengths in (coarse, fine))
         assert (one is None) == (other is None)
         if one and other:
             assert other == one._replace(
                 span=one.span * fineness, makespan=one.makespan * fineness, idle=tuple(idle * fineness for idle in one.idle)
             )
-            assert _plan_following.repeated(one.orders, fine).makespan <= other.makespan
+            assert _building_block.repeated(one.orders, fine).makespan <= other.makespan
     one, other = (zb_v.Beat(lengths, shape, zb_v.Fills(True, True), zb_v.WHOLE).outcome() for lengths in (coarse, fine))
     assert (one and (one.makespan * fineness, one.orders)) == (other and (other.makespan, other.orders))
 
@@ -160,10 +160,10 @@ def test_ticks_may_be_as_fine_as_one_likes(ranks: int, microbatches: int, of: tu
 @given(st.integers(1, 6), st.integers(1, 12), st.data())
 def test_never_is_later_than_any_order_ends(ranks: int, microbatches: int, data: st.DataObject) -> None:
     lengths = ticks(Shape(ranks, microbatches, 2, durations=data.draw(durations(2 * ranks))))
-    drawn = _plan_following.shortest(
+    drawn = _building_block.shortest(
         Block((4, 2, 4, 2)), Shape(ranks, microbatches, 2, durations=Durations()), 2 * ranks, zb_v.PLANNED
     )
-    assert 2 * _plan_following.repeated(drawn.orders, lengths).makespan < lengths.never(microbatches)
+    assert 2 * _building_block.repeated(drawn.orders, lengths).makespan < lengths.never(microbatches)
 
 
 def test_ticks_are_few_where_ratios_are_no_fractions() -> None:

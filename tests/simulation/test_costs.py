@@ -18,7 +18,7 @@ from simulator.config import fit_files, shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
-from simulator.simulation import assemble
+from simulator.simulation import simulate
 from simulator.simulation.op_costs import STANDARD_ERRORS, OpCost, provenance_lines, spans, step_interval_s
 from simulator.simulation.op_costs import collective_provenance as of_collectives
 from simulator.simulation.op_costs import kernel_provenance as of_kernels
@@ -252,7 +252,7 @@ def test_kernels_that_are_slower_move_the_step_as_the_band_says(batch: int) -> N
 
 def test_whatever_is_asked_of_a_run_it_is_bound_once_and_each_kernel_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bound, priced = Counter[str](), Counter[Kernel]()
-    binds, estimates = assemble.bind, Estimator.estimate
+    binds, estimates = simulate.bind, Estimator.estimate
 
     def bind(program: Any, *args: Any, **options: Any) -> Any:
         bound["programs"] += 1
@@ -262,7 +262,7 @@ def test_whatever_is_asked_of_a_run_it_is_bound_once_and_each_kernel_is_priced_o
         priced[kernel] += 1
         return estimates(self, kernel)
 
-    monkeypatch.setattr(assemble, "bind", bind)
+    monkeypatch.setattr(simulate, "bind", bind)
     monkeypatch.setattr(Estimator, "estimate", estimate)
     run = scenario(plan=sim.Plan(tp=2, pp=2, dp=2)).simulate()
     assert run.as_dict()

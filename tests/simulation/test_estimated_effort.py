@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ import simulator as sim
 from simulator.engine.skeleton import task_count
 from simulator.errors import UserError
 from simulator.simulation import estimated_effort
-from simulator.simulation.assemble import bound_of, program_of
 from simulator.simulation.estimated_effort import Effort
+from simulator.simulation.simulate import bound_of, program_of
 from simulator.study.collective import time_collective
 from simulator.study.flows import Case, Flow, effort_of, end_times_s, most_at_once
+from simulator.units import US_PER_S
 
 from ..commandline import SMALL, trainsim
 from ..small_scenarios import scenario
@@ -102,22 +104,28 @@ def test_the_keyword_does_too_in_python(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_memory_counts_too() -> None:
-    estimated_effort.check(Effort(1, estimated_effort.MOST_BYTES), "this", "", long=False)
+    estimated_effort.Limits().check(Effort(US_PER_S, estimated_effort.MOST_BYTES), "this", "")
     with pytest.raises(UserError, match=r"this would take about 1 s and 4\.1 GiB"):
-        estimated_effort.check(Effort(1, 1.025 * estimated_effort.MOST_BYTES), "this", "", long=False)
+        estimated_effort.Limits().check(Effort(US_PER_S, 1.025 * estimated_effort.MOST_BYTES), "this", "")
+
+
+def hand_made_graph(vertices: int) -> Any:
+    """What routes are estimated from: a graph that somebody drew, of so many vertices and links."""
+    wiring = SimpleNamespace(vertices=[SimpleNamespace(count=vertices)], links=vertices)
+    return SimpleNamespace(shape_name="explicit", wiring=wiring)
 
 
 sizes = st.integers(1, 10_000)
 ESTIMATES: dict[str, Any] = {
     "a run": lambda n: estimated_effort.of_run([100 * n, n], 1000, folding=False, by="des"),
     "a folded run": lambda n: estimated_effort.of_run([1000], n, folding=True, by="compiled"),
-    "routes": lambda n: estimated_effort.of_routes(n, n, n),
+    "routes": lambda n: estimated_effort.of_routes(hand_made_graph(n), n),
     "an exchange": estimated_effort.of_exchange,
     "a collective": estimated_effort.of_collective,
-    "a schedule": lambda n: estimated_effort.of_schedule(8, n),
+    "a schedule": lambda n: 8 * n * estimated_effort.SLOT,
     "flows": lambda n: estimated_effort.of_flows([3] * n, 10, n),
-    "rows": estimated_effort.of_table,
-    "a topology": lambda n: estimated_effort.of_topology(n, listed=True),
+    "rows": lambda n: n * estimated_effort.PREDICTION,
+    "a topology": lambda n: n * estimated_effort.LISTED_GPU,
 }
 
 
@@ -137,7 +145,7 @@ def test_tasks_are_estimated_within_a_factor_of_three(plan: Any, framework: str 
     rows = [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
     tasks = task_count(bound_of(of, program).skeleton)
     estimated = estimated_effort.of_run(rows, of.cluster.gpus, folding=False, by="des").seconds
-    assert 1 / 3 < estimated_effort.of_tasks(tasks, "des").seconds / estimated < 3
+    assert 1 / 3 < (tasks * estimated_effort.TASK["des"]).seconds / estimated < 3
 
 
 def test_what_work_takes_is_told_before_it_begins() -> None:

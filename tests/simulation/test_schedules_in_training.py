@@ -17,8 +17,9 @@ import simulator as sim
 from simulator.config import catalog, feasible
 from simulator.errors import UserError
 from simulator.program.slot import Durations, Pair, Shape, Slot, lay_out
-from simulator.simulation.assemble import program_of, site_of, slot_durations
 from simulator.simulation.run import Run
+from simulator.simulation.simulate import program_of, site_of
+from simulator.simulation.slot_durations import slot_durations
 from simulator.study.schedule import evaluate
 
 from ..small_scenarios import scenario, small_cluster, small_model

@@ -77,7 +77,7 @@ def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> Non
             continue
         along = waiting.axis == place
         np.testing.assert_array_equal(waiting.ns_of(along), run.time_by_cause.of(of))
-        still_ns = np.zeros(len(seen.classes), dtype=np.int64)
+        still_ns = np.zeros(len(seen.labels), dtype=np.int64)
         np.add.at(still_ns, pieces.which[axis == place], latency_ns[axis == place])
         np.testing.assert_array_equal(waiting.ns_of(along & (waiting.limit == 0)), still_ns)
     assert set(waiting.axes) == set(seen.axes) - {"host"}

@@ -55,7 +55,9 @@ def limited(graph: TaskGraph, times: Times, flows: Array, *, uncontended: bool =
     moves_ns = np.minimum(times.start_ns + graph.solo_ns, times.end_ns)
     shares = with_fixed_durations(graph, every=uncontended).footprint >= 0
     changes = [(flow, int(moves_ns[flow]), limit) for flow, limit in _uncontended(graph, flows[~shares[flows]], each=uncontended)]
-    among = np.flatnonzero(shares & (moves_ns < times.end_ns) & _meets(flows, moves_ns, times.end_ns))
+    first_ns, last_ns = moves_ns[flows].min(initial=times.makespan_ns), times.end_ns[flows].max(initial=0)
+    meanwhile = (times.end_ns > first_ns) & (moves_ns < last_ns)  # whoever does not move between them matters to none
+    among = np.flatnonzero(shares & (moves_ns < times.end_ns) & meanwhile)
     changes += _Replay(graph, set(flows[shares[flows]].tolist())).changes(among, moves_ns, times.end_ns)
     changes.sort(key=itemgetter(0, 1))
     number: dict[Limit, int] = {}
@@ -63,14 +65,6 @@ def limited(graph: TaskGraph, times: Times, flows: Array, *, uncontended: bool =
     flow, from_ns = (np.array([change[i] for change in changes], dtype=np.int64) for i in (0, 1))
     until_ns = np.where(np.append(flow[1:] == flow[:-1], False), np.append(from_ns[1:], 0), times.end_ns[flow])
     return Limited(flow, from_ns, until_ns, limit, tuple(number))
-
-
-def _meets(flows: Array, moves_ns: Array, end_ns: Array) -> Array:
-    """For each task, whether it moves between the first and the last byte of the flows; whoever does not matters to none."""
-    if not len(flows):
-        return np.zeros(len(end_ns), dtype=bool)
-    meets: Array = (end_ns > moves_ns[flows].min()) & (moves_ns < end_ns[flows].max())
-    return meets
 
 
 def _uncontended(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int, Limit]]:
@@ -105,7 +99,7 @@ class _Replay:
         self.cap: list[int] = graph.cap.tolist()
         self.room = [value << WEIGHT_BITS for value in capacity]
         self.load = [0] * len(capacity)
-        self.on_link: list[dict[int, None]] = [{} for _ in capacity]
+        self.on_link: list[dict[int, int]] = [{} for _ in capacity]
         self.rate: dict[int, int] = {}
 
     def changes(self, flows: Array, moves_ns: Array, end_ns: Array) -> Iterator[Change]:
@@ -114,18 +108,19 @@ class _Replay:
             return
         events = [(at, JOINS, flow, 0) for at, flow in zip(moves_ns[flows].tolist(), flows.tolist(), strict=True)]
         events += [(at, LEAVES, flow, 0) for at, flow in zip(end_ns[flows].tolist(), flows.tolist(), strict=True)]
-        for link, profile in enumerate(self.profiles):
-            steps = list(zip(profile.since_ns, profile.value, strict=True))[1:]
-            events += [(since_ns, RESIZES, link, value) for since_ns, value in steps]
-        for index in self.capped:
-            profile = self.graph.profiles[index]
-            steps = list(zip(profile.since_ns, profile.value, strict=True))[1:]
-            events += [(since_ns, RECAPS, index, value) for since_ns, value in steps]
+        changing = [(RESIZES, link, profile) for link, profile in enumerate(self.profiles)]
+        changing += [(RECAPS, index, self.graph.profiles[index]) for index in self.capped]
+        for what, who, profile in changing:
+            steps = zip(profile.since_ns[1:], profile.value[1:], strict=True)
+            events += [(since_ns, what, who, value) for since_ns, value in steps]
         limit_of: dict[int, Limit] = {}
         for now, together in groupby(sorted(events), key=itemgetter(0)):
             changed = dict.fromkeys(link for _, *event in together for link in self._apply(*event))
             for flow, rate in self.fabric.solve():
-                changed.update(dict.fromkeys(self._set_rate(flow, rate)))
+                self.rate[flow] = rate
+                changed.update((link, None) for link, _ in self.routes[int(self.graph.footprint[flow])])
+            for link in changed:
+                self.load[link] = sum(self.rate[flow] * weight for flow, weight in self.on_link[link].items())
             for flow in dict.fromkeys(flow for link in changed for flow in self.on_link[link] if flow in self.watched):
                 limit = self._limit(flow)
                 if limit_of.get(flow) != limit:
@@ -135,43 +130,29 @@ class _Replay:
     def _apply(self, what: int, who: int, value: int) -> Sequence[int]:
         """A flow leaves or joins, or a link gets another capacity, or flows another cap; returns the links that this concerns."""
         if what == RECAPS:
-            self._recap(who, value)
+            for flow in self.capped[who]:
+                self.cap[flow] = value
+                if flow in self.rate:
+                    self.fabric.leave(flow)
+                    self.fabric.join(flow, int(self.graph.footprint[flow]), value)
             return []
         if what == RESIZES:
             self.fabric.resize(who, value)
             self.room[who] = value << WEIGHT_BITS
             return [who]
         footprint = int(self.graph.footprint[who])
-        links = [link for link, _ in self.routes[footprint]]
+        route = self.routes[footprint]
         if what == JOINS:
             self.fabric.join(who, footprint, self.cap[who])
             self.rate[who] = 0
-            for link in links:
-                self.on_link[link][who] = None
-            return links
-        self.fabric.leave(who)
-        self._set_rate(who, 0)
-        del self.rate[who]
-        for link in links:
-            del self.on_link[link][who]
-        return links
-
-    def _recap(self, index: int, cap: int) -> None:
-        """All flows whose cap has this profile get another one; `solve` tells those under way again."""
-        for flow in self.capped[index]:
-            self.cap[flow] = cap
-            if flow in self.rate:
-                self.fabric.leave(flow)
-                self.fabric.join(flow, int(self.graph.footprint[flow]), cap)
-
-    def _set_rate(self, flow: int, rate: int) -> Iterator[int]:
-        """Gives a flow its rate; returns its links."""
-        more = rate - self.rate[flow]
-        self.rate[flow] = rate
-        route = self.routes[int(self.graph.footprint[flow])]
-        for link, weight in route:
-            self.load[link] += weight * more
-        return (link for link, _ in route)
+            for link, weight in route:
+                self.on_link[link][who] = weight
+        else:
+            self.fabric.leave(who)
+            del self.rate[who]
+            for link, _ in route:
+                del self.on_link[link][who]
+        return [link for link, _ in route]
 
     def _limit(self, flow: int) -> Limit:
         """What limits a flow now."""

@@ -20,7 +20,7 @@ from ...engine.timeline import Timeline
 from ...units import NS_PER_S, seconds, show_s
 from ..result import Result
 from .traffic import Traffic, first_of, ratio
-from .waits import Wait, WaitedLink, Waiting, waited_links, waiting, waits
+from .waits import Wait, WaitedLink, Waiting, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class Network(Traffic):
         return [self.link(int(i)) for i in order if self.bytes[i] > 0]
 
     def link(self, link: int) -> LinkUse:
-        wiring = self.cluster.wiring
+        kind, names = self.kinds
         return LinkUse(
-            wiring.link_name(link),
-            self.kind_of(link),
+            self.cluster.wiring.link_name(link),
+            names[kind[link]],
             float(self.bytes[link]),
             float(self.capacity_bytes_per_s[link]),
             float(self.busy_s[link]),
@@ -108,17 +108,36 @@ class Network(Traffic):
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """What ranks wait for, the longest first: together the exposed communication of the step."""
-        return waits(self.waiting, *self.kinds)
+        """What ranks wait for, by kinds of links, the longest first: together the exposed communication of the step."""
+        (kind, names), of = self.kinds, self.waiting
+        found: dict[tuple[int, ...], list[int]] = {}
+        for limit, links in enumerate(of.limits):
+            found.setdefault(tuple(np.unique(kind[list(links)]).tolist()), []).append(limit)
+        listed = [Wait(tuple(names[i] for i in at), of.mean_s(by), of.full_s(by), of.by_axis_s(by)) for at, by in found.items()]
+        return sorted((wait for wait in listed if wait.waited_s), key=lambda wait: -wait.waited_s)
 
     def waited_links(self, count: int = 10) -> list[WaitedLink]:
         """The links that ranks wait for longest; of links alike the first."""
-        return waited_links(self.waiting, self.cluster.wiring, self.capacity_bytes_per_s, *self.kinds)[:count]
+        (kind, names), of, rate = self.kinds, self.waiting, self.capacity_bytes_per_s
+        limits_of = of.limits_of_groups(self._alike)
+        rows = zip(*(column.tolist() for column in np.unique(self._alike, return_index=True, return_counts=True)), strict=True)
+        longest = sorted((-of.mean_s(limits_of[which]), link, alike, which) for which, link, alike in rows if which in limits_of)
+        name = self.cluster.wiring.link_name
+        return [
+            WaitedLink(name(i), names[kind[i]], n, float(rate[i]), -less, of.full_s(limits_of[which]))
+            for less, i, n, which in longest[:count]
+        ]
+
+    @property
+    def _alike(self) -> Array:
+        """Of every link a number, equal for links of one kind that carry the same at the same times."""
+        kind, names = self.kinds
+        alike: Array = self.waiting.behaviour * len(names) + kind
+        return alike
 
     def like(self, link: int) -> Array:
         """All links of its kind that carry the same at the same times, itself among them."""
-        behaviour, (kind, _) = self.waiting.behaviour, self.kinds
-        return np.flatnonzero((behaviour == behaviour[link]) & (kind == kind[link]))
+        return np.flatnonzero(self._alike == self._alike[link])
 
     @cached_property
     def busy_s(self) -> Array:
@@ -138,21 +157,24 @@ class Network(Traffic):
                 busy[link] = seconds(_covered_ns(within, self.begin_ns)) / self.steps
         return busy[alike.link]
 
+    def _moves(self, wanted: set[int]) -> Iterator[tuple[int, Array]]:
+        """Of communicators: number, and of each turn that moves bytes (columns) pattern, begin and end in nanoseconds, work."""
+        times = self.timeline.times
+        for communicator, rank, rows in self.turns(wanted, ever=True):
+            pattern, latency_ns, work = self.charges(communicator, rank, rows)
+            tasks = self.timeline.tasks_of(rank)[rows]
+            end_ns = times.end_ns[tasks]
+            begin_ns = np.minimum(times.start_ns[tasks] + latency_ns, end_ns - 1)
+            yield communicator, np.stack([pattern, begin_ns, end_ns, work])[:, work > 0]
+
     @cached_property
     def _spans_ns(self) -> dict[int, Array]:
         """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when the last is sent, of
         each of its turns."""
-        skeleton, times, alike = self.skeleton, self.timeline.times, self.partition.communicator
-        tariff, found = skeleton.tariff, {}
-        for communicator, program, rows in self.turns(set(first_of(alike).tolist()), ever=True):
-            kind, charge = skeleton.kind[communicator], skeleton.templates[program].charge[rows]
-            tasks = self.timeline.tasks_of(self.first_rank[communicator])[rows]
-            end = times.end_ns[tasks]
-            begin = np.minimum(times.start_ns[tasks] + tariff.latency_ns[kind, charge], end - 1)
-            pattern = np.where(tariff.work[kind, charge] > 0, tariff.pattern[kind, charge], -1)
-            for of in set(pattern.tolist()) - {-1}:
-                at = pattern == of
-                found[int(alike[communicator] * skeleton.patterns + of)] = np.stack([begin[at], end[at]])
+        alike, patterns, found = self.partition.communicator, self.skeleton.patterns, {}
+        for communicator, moves in self._moves(set(first_of(alike).tolist())):
+            for pattern in np.unique(moves[0]).tolist():
+                found[int(alike[communicator] * patterns + pattern)] = moves[1:3, moves[0] == pattern]
         return found
 
     def series(self, link: int, bins: int = 200) -> tuple[Array, Array]:
@@ -168,22 +190,13 @@ class Network(Traffic):
     def flows(self, link: int) -> Iterator[tuple[int, int, float]]:
         """(when its first byte may move, end, bytes) of every transfer that crosses a link, in nanoseconds."""
         skeleton = self.skeleton
-        footprints = np.flatnonzero(skeleton.footprints.idx == link)
-        footprint_of = skeleton.footprints.row_of[footprints]
-        weight = dict(
-            zip(footprint_of.tolist(), (skeleton.footprint_weight[footprints] / (1 << WEIGHT_BITS)).tolist(), strict=True)
-        )
-        wanted = set((footprint_of // skeleton.patterns).tolist())
-        for communicator, program, rows in self.turns(wanted, ever=True):
-            rank = self.first_rank[communicator]
-            tasks, charge = self.timeline.tasks_of(rank)[rows], skeleton.templates[program].charge[rows]
-            tariff, kind = skeleton.tariff, skeleton.kind[communicator]
-            for task, of in zip(tasks.tolist(), charge.tolist(), strict=True):
-                share = weight.get(int(communicator * skeleton.patterns + tariff.pattern[kind, of]), 0.0)
-                end = int(self.timeline.times.end_ns[task])
-                begin = min(int(self.timeline.times.start_ns[task]) + int(tariff.latency_ns[kind, of]), end - 1)
-                if share and tariff.work[kind, of]:
-                    yield begin, end, share * float(tariff.work[kind, of]) / (1 << RATE_BITS)
+        crossing = skeleton.footprints.idx == link
+        footprint, weight = skeleton.footprints.row_of[crossing], skeleton.footprint_weight[crossing] / (1 << WEIGHT_BITS)
+        share_of = dict(zip(footprint.tolist(), weight.tolist(), strict=True))
+        for communicator, moves in self._moves(set((footprint // skeleton.patterns).tolist())):
+            for pattern, begin_ns, end_ns, work in moves.T.tolist():
+                if share := share_of.get(communicator * skeleton.patterns + pattern):
+                    yield begin_ns, end_ns, share * float(work) / (1 << RATE_BITS)
 
 
 def _covered_ns(spans: Array, after: int) -> int:
@@ -196,9 +209,7 @@ def _covered_ns(spans: Array, after: int) -> int:
 def network(result: Result) -> Network:
     """What links carried in the measured steps, and which of them ranks waited for."""
     observed, bound = result.observation, result.bound
-    end_ns = observed.from_ns + round(observed.step_s * observed.window.steps * NS_PER_S)
-    counted = (observed.window.iterations, observed.window.steps)
-    moments = (observed.from_ns, end_ns)
-    return Network(
-        result.scenario.cluster, bound.every_link, bound.labels, *counted, result.engine_timeline, *moments, waiting(result)
-    )
+    window, from_ns = observed.window, observed.from_ns
+    end_ns = from_ns + round(observed.step_s * window.steps * NS_PER_S)
+    counted = result.scenario.cluster, bound.every_link, bound.labels, window.iterations, window.steps
+    return Network(*counted, result.engine_timeline, from_ns, end_ns, waiting(result))

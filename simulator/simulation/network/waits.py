@@ -16,7 +16,6 @@ import numpy as np
 
 from ...engine.fold import refine
 from ...engine.task import Array, offsets
-from ...hardware.wiring import Wiring
 from ...metrics import Observation
 from ...metrics.idle import exposed
 from ...program.program import HOST
@@ -79,7 +78,7 @@ class Waiting:
 
     def ns_of(self, entries: Array) -> Array:
         """Nanoseconds of some entries together, on each rank of every class."""
-        ns = np.zeros(len(self.observed.classes), dtype=np.int64)
+        ns = np.zeros(len(self.observed.labels), dtype=np.int64)
         np.add.at(ns, self.which[entries], self.ns[entries])
         return ns
 
@@ -134,27 +133,6 @@ def waiting(result: Result) -> Waiting:
     which, axis, limit = columns[:, ns > 0]
     limits, full = zip(*number, strict=True)
     return Waiting(observed, which, axis, limit, ns[ns > 0], limits, full, behaviour)
-
-
-def waits(of: Waiting, kind: Array, names: Sequence[str]) -> list[Wait]:
-    """What is waited for by kinds of links, given the kind of each link, a number, and the names of the kinds."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for limit, links in enumerate(of.limits):
-        found.setdefault(tuple(np.unique(kind[list(links)]).tolist()), []).append(limit)
-    listed = [Wait(tuple(names[i] for i in kinds), of.mean_s(by), of.full_s(by), of.by_axis_s(by)) for kinds, by in found.items()]
-    return sorted((wait for wait in listed if wait.waited_s), key=lambda wait: -wait.waited_s)
-
-
-def waited_links(of: Waiting, wiring: Wiring, capacity_bytes_per_s: Array, kind: Array, names: Sequence[str]) -> list[WaitedLink]:
-    """The links that ranks wait for, the longest first; one of each kind and behaviour."""
-    group = of.behaviour * len(names) + kind
-    limits_of = of.limits_of_groups(group)
-    rows = zip(*(column.tolist() for column in np.unique(group, return_index=True, return_counts=True)), strict=True)
-    longest = sorted((-of.mean_s(limits_of[which]), link, alike, which) for which, link, alike in rows if which in limits_of)
-    return [
-        WaitedLink(wiring.link_name(i), names[kind[i]], n, float(capacity_bytes_per_s[i]), -less, of.full_s(limits_of[which]))
-        for less, i, n, which in longest
-    ]
 
 
 def _links_of_limits(result: Result) -> tuple[Callable[[Limit], tuple[int, ...]], Array]:

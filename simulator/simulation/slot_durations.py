@@ -1,0 +1,53 @@
+"""Durations of a scenario's slots, for schedules that are made for them: one microbatch by itself, undisturbed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..binding.bind import Site, bind
+from ..config import feasible
+from ..config.scenario import Scenario
+from ..engine import des
+from ..engine.fold import fold
+from ..engine.replay import with_fixed_durations
+from ..lowering.lower import lower
+from ..lowering.passes.quantise import weights_cast_before
+from ..program.slot import Durations, Layout, Shape, Slot, looped
+from ..units import seconds
+
+
+def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) -> Durations:
+    """Seconds of every stage's F, I and W and of a crossing: one microbatch by itself, undisturbed, forward and backward."""
+    layout = _one_microbatch(schedule, replace(shape, microbatches=1, splits=1))
+    whole = replace(scenario.plan, splits=1, overlap=replace(scenario.plan.overlap, pp=True))
+    program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
+    bound = bind(program, feasible.mesh_of(scenario), replace(site, perturbations=()))
+    expansion = fold(bound.skeleton)
+    times = des.simulate(with_fixed_durations(expansion.graph))
+    lasts_s: dict[tuple[str, int], float] = {}
+    for rank in range(program.ranks):
+        labels = bound.labels[rank]
+        which = int(np.flatnonzero(expansion.skeleton.program == rank)[0])
+        rows = np.flatnonzero(~labels.is_launch)
+        tasks, number = expansion.tasks_of(which)[rows], labels.step[rows]
+        for begin, end in pairwise(np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()):
+            step, own = labels.steps[int(number[begin])], tasks[begin:end]
+            lasted_ns = int(times.arrival_ns[own].max() - times.start_ns[own].min())
+            slot = step.phase, step.stage
+            lasts_s[slot] = max(lasts_s.get(slot, 0.0), seconds(lasted_ns))
+    forward, input_gradient, weight_gradient = (tuple(lasts_s[kind, s] for s in range(layout.stages)) for kind in "FIW")
+    crossing = max((lasted_s for (phase, _), lasted_s in lasts_s.items() if phase == "send"), default=0.0)
+    return Durations(forward, input_gradient, weight_gradient, comm=crossing)
+
+
+def _one_microbatch(schedule: Any, shape: Shape) -> Layout:
+    """One microbatch, forth and back with split backward passes, on the placement of a schedule."""
+    rank_of = tuple(getattr(schedule, "placement", looped)(shape))
+    back = [(kind, stage) for stage in reversed(range(shape.stages)) for kind in "IW"]
+    passes = [*(("F", stage) for stage in range(shape.stages)), *back]
+    orders = (tuple(Slot(kind, s, 0) for kind, s in passes if rank_of[s] == rank) for rank in range(shape.ranks))
+    return Layout(shape, (rank_of,), tuple(orders))
