@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from .. import escape
 from ..costs.collectives.curves import Curve
 from ..costs.collectives.link_constants import Across, Inside
 from ..costs.collectives.nccl_choice import Choice
@@ -19,9 +20,9 @@ from ..errors import UserError, did_you_mean, shown
 from ..fields import NO_KEY, Bytes, Contradiction, Declared, Key, Length, Limits, Seconds, Text, Usual, Written
 from ..files import read_bounded
 from . import catalog
-from .document import Document
+from .document import Document, parse, read
 from .reader import Boundary, Grammar, validated
-from .yaml_source import parse, read
+from .writer import yaml_lines
 
 MOST_KNOTS = 64
 
@@ -157,3 +158,17 @@ def _fabric(document: Document, name: str) -> Fabric:
         )
         curves.append(curve)
     return replace(found, name=name, inside=inside, across=across, curves=tuple(curves), series=())
+
+
+def text(fabric: Fabric) -> str:
+    """A fabric as its YAML file, the same on every machine."""
+    series = tuple(_series(curve, None if fabric.inside else curve.inside.name) for curve in fabric.curves)
+    lines = [f"# {escape.terminal(fabric.about.rstrip('.'))}.", *yaml_lines(replace(fabric, series=series))]
+    return "\n".join(lines) + "\n"
+
+
+def _series(curve: Curve, inside: str | None) -> Series:
+    """A curve as its file has it."""
+    words: Any = {"kind": curve.kind, "algorithm": curve.algorithm, "source": curve.source, "inside": inside}
+    sizes, times = zip(*curve.knots, strict=True)
+    return Series(ranks=curve.ranks, nodes=curve.nodes, error=curve.error, sizes=sizes, times=times, **words)

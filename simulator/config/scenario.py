@@ -7,21 +7,23 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from .. import escape
+from ..costs.kernels.estimator import known_library
+from ..errors import UserError, did_you_mean, shown
 from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster
+from ..plan.mesh import Mesh
 from ..plan.plan import Fidelity, Plan
 from ..units import show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import catalog
-from .cluster_file import ClusterFile, cluster
+from . import catalog, cluster_file, fabric_files
+from .cluster_file import ClusterFile, text_of
 from .document import Document, Mark, Place
-from .grammar import BOUNDARY
 from .json_schema import object_schema
-from .named_parts import Named, Step, located, understood
-from .shipped_fits import GPU, profiled
-from .trust import Trust
+from .named_parts import Named, Step, Trust, located, understood
+from .reader import Boundary, Grammar
+from .shipped_fits import GPU, profiled, shipped
 
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
 
@@ -116,6 +118,56 @@ class Scenario:
         return {axis: getattr(used, axis, said) for axis, said in asdict(self.plan.overlap).items()}
 
 
+def schedule(name: Any) -> str:
+    """The name of a schedule, or of somebody's own; code that was not imported is refused elsewhere."""
+    if not catalog.is_code(name):
+        catalog.module("schedules", text_of(name, "1f1b"))
+    text: str = name
+    return text
+
+
+def rank_order(text: Any) -> str:
+    """Axes from the fastest varying to the slowest, such as "tp-dp-pp"."""
+    try:
+        Mesh.of({}, text_of(text, "tp-cp-ep-dp-pp"))
+    except UserError as error:
+        raise UserError(error.faults[0].message.removeprefix("rank_order: "), hint=error.hint) from None
+    return str(text)
+
+
+def attention(text: Any) -> str:
+    """A library of attention kernels of which some were measured, `unfused`, or nothing for the usual one of a GPU."""
+    return "" if isinstance(text, str) and not text else known_library(text_of(text, "flash_attention"), shipped())
+
+
+def fabric(text: Any) -> str:
+    """A measured fabric by name, or the path of its file, or `ideal`; nothing for the usual one."""
+    known = ("ideal", *catalog.files("fabrics"))
+    name = catalog.plain(text) if isinstance(text, str) else None
+    if name is not None and catalog.is_path(text):
+        try:
+            fabric_files.load(text)
+        except UserError as error:
+            messages = [f"{fault.where}: {fault.message}" if fault.where else fault.message for fault in error.faults]
+            hint = next((fault.hint for fault in error.faults if fault.hint), "`trainsim calibrate links` writes one")
+            raise UserError("\n    ".join(messages), hint=hint) from None
+        return str(text)
+    if name not in ("", *known):
+        raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), known))
+    return str(name)
+
+
+BOUNDARY = Boundary({
+    "attention": Grammar(attention, "flash_attention"),
+    "fabric": Grammar(fabric, "ndr-ib"),
+    "inter_node": Grammar(cluster_file.inter_node, "8x400 Gbit/s"),
+    "intra_node": Grammar(cluster_file.intra_node, "NVSwitch 450 GB/s"),
+    "rank_order": Grammar(rank_order, "tp-cp-ep-dp-pp"),
+    "schedule": Grammar(schedule, "1f1b"),
+    "shape": Grammar(cluster_file.shape, "rail-optimized"),
+    "sites": Grammar(cluster_file.sites, "[rail-optimized, leaf-spine]", ("integer", "array")),
+})  # fmt: skip
+"""The kinds of text in a scenario."""
 MODEL, CLUSTER = Named(("model",), "models", Model), Named(("cluster",), "clusters", ClusterFile)
 FRAMEWORK = Named(("framework",), "frameworks")
 NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
@@ -124,7 +176,7 @@ NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
 
 def paths(trust: Trust) -> tuple[Step, ...]:
     """The steps that find the files and the code which a scenario, or a cluster, names besides its parts."""
-    return located, profiled, trust.refuse, trust.admit
+    return located, trust.admit, profiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +199,7 @@ def from_document(document: Document, trust: Trust) -> Scenario:
     found, document = understood(document, NAMED, paths(trust), ScenarioFile, boundary=BOUNDARY)
     read = (found.plan, found.job, found.fidelity, found.framework, *found.perturb)
     sections = (found.plan, found.job, found.fidelity, found.perturb, found.framework)
-    return Scenario(found.model, cluster(found.cluster), *sections, document.marks, read)
+    return Scenario(found.model, cluster_file.cluster(found.cluster), *sections, document.marks, read)
 
 
 def json_schema() -> dict[str, Any]:

@@ -18,8 +18,8 @@ import numpy as np
 
 from ..binding.bind import Bound, Site, bind
 from ..config import feasible
+from ..config.feasible import unused
 from ..config.tenancy import Tenancy, Tenant
-from ..config.unused_fields import unused
 from ..engine import des
 from ..engine.fold import fold
 from ..engine.join_skeletons import join_skeletons

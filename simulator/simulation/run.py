@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..config.unused_fields import unused
+from ..config.feasible import unused
 from ..errors import UserError
 from ..escape import Summarised
 from ..memory.account import RankMemory

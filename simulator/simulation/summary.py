@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from ..config import catalog
+from ..config.feasible import unused
 from ..config.scenario import Scenario
-from ..config.unused_fields import unused
 from ..plan.plan import Plan
 from ..units import show_bytes, show_count, show_s
 from ..workload.framework import Framework
