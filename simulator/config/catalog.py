@@ -33,7 +33,6 @@ CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "c
 """Kinds of things that are code: Python files in a folder of the package."""
 WITH_UNDERSCORES = ("collectives",)
 """Kinds whose names are written with underscores, as NCCL writes all_reduce; all others have dashes, as in rail-optimized."""
-SINGULAR = {kind: kind[:-1] for kind in (*DATA, *CODE)} | {"gpus": "GPU"}
 
 
 def folder(kind: str) -> Path:
@@ -77,40 +76,31 @@ def is_code(name: object) -> TypeGuard[str]:
     return type(name) is str and ":" in name and not is_table(name)
 
 
-def is_file(name: str) -> bool:
-    """Whether there is something to read under a name, other than a folder."""
-    try:
-        return Path(name).exists() and not Path(name).is_dir()
-    except (OSError, ValueError):
-        return False
-
-
 def exists(name: str) -> bool:
     """Whether there is a file or a folder under a name."""
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):
-        return False
+    return os.path.exists(Path(name))
+
+
+def is_file(name: str) -> bool:
+    """Whether there is something to read under a name, other than a folder."""
+    return exists(name) and not os.path.isdir(Path(name))
 
 
 def find(kind: str, name: str) -> Path:
     """The file of a name, or of a path."""
     if kind in DATA and is_path(name):
         return Path(name)
-    known = files(kind)
-    if written(kind, name) not in known and kind in DATA and exists(name):
+    known, spelled = files(kind), written(kind, name)
+    if spelled in known:
+        return known[spelled]
+    if kind in DATA and exists(name):
         return Path(name)
-    if written(kind, name) not in known:
-        raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
-    return known[written(kind, name)]
-
-
-def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
+    hint = did_you_mean(spelled, known)
     if kind in CODE and name.endswith(".py"):
-        return f"a {SINGULAR[kind]} in a file is written {name}:function"
-    if kind in DATA and is_file(f"{name}.yaml"):
-        return f"did you mean '{name}.yaml'?"
-    return did_you_mean(written(kind, name), known)
+        hint = f"a {kind[:-1]} in a file is written {name}:function"
+    elif kind in DATA and is_file(f"{name}.yaml"):
+        hint = f"did you mean '{name}.yaml'?"
+    raise UserError(f"no {'GPU' if kind == 'gpus' else kind[:-1]} {shown(name)}", hint=hint)
 
 
 def module(kind: str, name: Any) -> Any:
@@ -135,7 +125,6 @@ def modules(package: str) -> dict[str, Any]:
 
 def typed(kind: str, name: Any) -> Any:
     """The same of a name that somebody typed, or wrote in Python, which is trusted: code is imported."""
-
     return module(kind, user_code.imported(name) if is_code(name) else name)
 
 

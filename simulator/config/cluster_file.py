@@ -16,7 +16,7 @@ from ..hardware.options import INLINE, Box, Dragonfly, LinkSpec, Options, Routin
 from ..hardware.shapes import _limits
 from ..hardware.shapes._direct import squarish
 from ..units import BYTES_PER_SECOND, GB, US_PER_S, parse
-from . import catalog, explicit_graph
+from . import catalog, explicit_graph, fabric_files
 from .explicit_graph import MOST_DRAWN, Edge, Vertex
 from .shipped_fits import complete
 
@@ -112,6 +112,23 @@ def sites(value: Any) -> tuple[str, ...]:
         if catalog.plain(text_of(name, "rail-optimized")) not in known:
             raise UserError(f"{shown(name)} cannot be the shape of a site", hint=did_you_mean(name, known))
     return tuple(value)
+
+
+def fabric(text: Any) -> str:
+    """A measured fabric by name, or the path of its file, or `ideal`; nothing for the usual one."""
+    known = ("ideal", *catalog.files("fabrics"))
+    name = catalog.plain(text) if isinstance(text, str) else None
+    if name is not None and catalog.is_path(text):
+        try:
+            fabric_files.load(text)
+        except UserError as error:
+            messages = [f"{fault.where}: {fault.message}" if fault.where else fault.message for fault in error.faults]
+            hint = next((fault.hint for fault in error.faults if fault.hint), "`trainsim calibrate links` writes one")
+            raise UserError("\n    ".join(messages), hint=hint) from None
+        return str(text)
+    if name not in ("", *known):
+        raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), known))
+    return str(name)
 
 
 def shapes_with(what: str) -> list[str]:

@@ -17,7 +17,7 @@ from ..costs.collectives.link_constants import Across, Inside
 from ..costs.collectives.nccl_choice import Choice
 from ..costs.collectives.theory import Algorithm, Kind
 from ..errors import UserError, did_you_mean, shown
-from ..fields import NO_KEY, Bytes, Contradiction, Declared, Key, Length, Limits, Seconds, Text, Usual, Written
+from ..fields import NO_KEY, Also, Bytes, Contradiction, Declared, Key, Length, Limits, Seconds, Text, Usual, Written
 from ..files import read_bounded
 from . import catalog
 from .document import Document, parse, read
@@ -52,6 +52,13 @@ class Series(Declared):
             yield "ranks", f": {self.ranks} do not sit evenly on {self.nodes} nodes", f"{self.nodes} of them, or a multiple"
 
 
+def _served(choice: Choice) -> Iterator[Contradiction]:
+    """Refuses an algorithm that does not do the collective that it is chosen for."""
+    if choice.kind not in catalog.module("collectives", choice.algorithm).KINDS:
+        message = f": {choice.algorithm} does no {choice.kind}"
+        yield "algorithm", message, "`trainsim catalog collectives` says what each does"
+
+
 @dataclass(frozen=True, slots=True)
 class Fabric(Declared):
     """Links inside a node, or across nodes, or both, and what was measured on them."""
@@ -64,7 +71,8 @@ class Fabric(Declared):
     across: Across | None = None
     curves: Annotated[tuple[Curve, ...], NO_KEY] = ()
     choices: Annotated[
-        tuple[Choice, ...], "which algorithm the library takes up to which size, where that is known better than by NCCL's model"
+        tuple[Annotated[Choice, Also(_served)], ...],
+        "which algorithm the library takes up to which size, where that is known better than by NCCL's model",
     ] = ()
     series: Annotated[tuple[Series, ...], Key("curves")] = ()
 
@@ -94,16 +102,7 @@ def _name(value: Any) -> str:
     return value
 
 
-def _served(choice: Choice) -> Iterator[Contradiction]:
-    """An algorithm that does not do the collective that it is chosen for."""
-    if choice.kind not in catalog.module("collectives", choice.algorithm).KINDS:
-        message = f": {choice.algorithm} does no {choice.kind}"
-        yield "algorithm", message, "`trainsim catalog collectives` says what each does"
-
-
-BOUNDARY = Boundary(
-    {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}, {Choice: _served}
-)
+BOUNDARY: Boundary = {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}
 
 
 Loader = Callable[[str], Fabric]

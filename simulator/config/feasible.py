@@ -106,7 +106,7 @@ def _schedule(value: Any) -> Any:
     return value
 
 
-OF_PYTHON = Boundary({**BOUNDARY.grammars, "schedule": Grammar(_schedule, "1f1b")})
+OF_PYTHON: Boundary = {**BOUNDARY, "schedule": Grammar(_schedule, "1f1b")}
 """What Python may say: there a schedule may also be an object."""
 
 

@@ -37,13 +37,13 @@ def _value(of: Form, boundary: Boundary) -> dict[str, Any]:
     if dimension:
         return {"type": "string", "examples": [dimension.example]}
     if text:
-        grammar = boundary.grammars[text.kind]
+        grammar = boundary[text.kind]
         return {"type": list(grammar.types), "examples": [grammar.example]}
     if of.choices:
         return {"enum": list(of.choices)}
     if only:
         return {"const": only.value}
-    if of.is_record:
+    if of.record and of.record is of.kind:
         return object_schema(of.kind, boundary)
     if of.origin in CONTAINERS:
         return _container(of, boundary)

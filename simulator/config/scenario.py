@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from .. import escape
 from ..costs.kernels.estimator import known_library
-from ..errors import UserError, did_you_mean, shown
+from ..errors import UserError
 from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
@@ -17,7 +17,7 @@ from ..units import show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import catalog, cluster_file, fabric_files
+from . import catalog, cluster_file
 from .cluster_file import ClusterFile, text_of
 from .document import Document, Mark, Place
 from .json_schema import object_schema
@@ -140,33 +140,16 @@ def attention(text: Any) -> str:
     return "" if isinstance(text, str) and not text else known_library(text_of(text, "flash_attention"), shipped())
 
 
-def fabric(text: Any) -> str:
-    """A measured fabric by name, or the path of its file, or `ideal`; nothing for the usual one."""
-    known = ("ideal", *catalog.files("fabrics"))
-    name = catalog.plain(text) if isinstance(text, str) else None
-    if name is not None and catalog.is_path(text):
-        try:
-            fabric_files.load(text)
-        except UserError as error:
-            messages = [f"{fault.where}: {fault.message}" if fault.where else fault.message for fault in error.faults]
-            hint = next((fault.hint for fault in error.faults if fault.hint), "`trainsim calibrate links` writes one")
-            raise UserError("\n    ".join(messages), hint=hint) from None
-        return str(text)
-    if name not in ("", *known):
-        raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), known))
-    return str(name)
-
-
-BOUNDARY = Boundary({
+BOUNDARY: Boundary = {
     "attention": Grammar(attention, "flash_attention"),
-    "fabric": Grammar(fabric, "ndr-ib"),
+    "fabric": Grammar(cluster_file.fabric, "ndr-ib"),
     "inter_node": Grammar(cluster_file.inter_node, "8x400 Gbit/s"),
     "intra_node": Grammar(cluster_file.intra_node, "NVSwitch 450 GB/s"),
     "rank_order": Grammar(rank_order, "tp-cp-ep-dp-pp"),
     "schedule": Grammar(schedule, "1f1b"),
     "shape": Grammar(cluster_file.shape, "rail-optimized"),
     "sites": Grammar(cluster_file.sites, "[rail-optimized, leaf-spine]", ("integer", "array")),
-})  # fmt: skip
+}  # fmt: skip
 """The kinds of text in a scenario."""
 MODEL, CLUSTER = Named(("model",), "models", Model), Named(("cluster",), "clusters", ClusterFile)
 FRAMEWORK = Named(("framework",), "frameworks")
