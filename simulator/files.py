@@ -40,11 +40,10 @@ def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") 
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as file:
             raw = _content(file.fileno(), most_bytes)
-    except FileNotFoundError:
-        raise UserError(f"no file {named(path)}", hint=hint if isinstance(hint, str) else hint(path)) from None
     except (OSError, ValueError) as error:
-        why, to_do = getattr(error, "strerror", None) or error, hint if isinstance(hint, str) else hint(path)
-        raise UserError(f"cannot read {named(path)}: {why}", hint=to_do) from None
+        missing, why = isinstance(error, FileNotFoundError), getattr(error, "strerror", None) or error
+        message = f"no file {named(path)}" if missing else f"cannot read {named(path)}: {why}"
+        raise UserError(message, hint=hint if isinstance(hint, str) else hint(path)) from None
     if len(raw) > most_bytes:
         raise _too_large(path, most_bytes, what)
     return raw

@@ -15,8 +15,8 @@ import numpy as np
 
 from .. import escape
 from ..config import catalog, document, fit_files, shipped_fits
+from ..config.catalog import gpu_named
 from ..config.fit_files import number
-from ..config.gpu_names import named
 from ..config.reader import validated
 from ..costs.kernels.estimator import Estimator, Options
 from ..errors import UserError, did_you_mean
@@ -104,7 +104,7 @@ def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured
 def _in_catalog(gpu: str) -> str | None:
     """The catalog's name of a GPU; None if it lacks it."""
     try:
-        return named(gpu)
+        return gpu_named(gpu)
     except UserError:
         return None
 

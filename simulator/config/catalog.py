@@ -7,12 +7,13 @@ taken as it is.
 from __future__ import annotations
 
 import os
+import re
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeGuard
 
-from ..errors import UserError, did_you_mean, shown
+from ..errors import ALIKE, UserError, did_you_mean, either, nearest, shown
 from ..files import read_bounded
 from . import torch_csv, user_code
 
@@ -139,3 +140,56 @@ def headline(path: Path) -> str:
     """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
     first, _, _ = read_bounded(path, MOST_BYTES, "a file of the catalog").partition(b"\n")
     return first.decode("utf-8").strip().strip('#"').strip()
+
+
+# What others call a GPU -----------------------------------------------------------------------------------------------------
+
+WORD = re.compile(r"[a-z0-9]+")
+NOISE = re.compile(
+    r"nvidia|amd|tesla|instinct|quadro|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|bse|blackwell|unspecified"
+)
+"""Words that do not tell chips apart: "BSE" is the Blackwell Server Edition, and "NVL72" is a rack of the same modules; "NVL"
+alone is a board of its own, with other memory and less power."""
+CARD = "pcie"
+SIZE = re.compile(r"(\d{1,3})(gb)?")
+
+
+def gpu_named(words: str) -> str:
+    """The GPU of the catalog that a table of measurements calls "A100-SXM-80", "NVIDIA H100 80GB HBM3" or "RTX PRO 6000".
+
+    A board that the catalog does not distinguish is the module, or the nearest of as much memory.
+    """
+    chip, card, size = _parts(words)
+    kin, known, file = _kin(chip), files("gpus"), f"{words}.yaml"
+    if not kin:
+        like = did_you_mean(chip if nearest(chip, known, cutoff=ALIKE) else "", known)
+        raise UserError(f"no GPU {shown(words)}", hint=f"did you mean {file!r}?" if is_file(file) else like)
+
+    def order(other: str) -> tuple[bool, bool, int]:
+        _, its_card, its_size = _parts(other)
+        return its_card != card, size not in (0, its_size), -its_size
+
+    return min(kin, key=order)
+
+
+def gpu_meant(words: str) -> str:
+    """The same where a GPU's memory counts: one of as much as the words say, and none if they leave it open."""
+    name, size = gpu_named(words), _parts(words)[2]
+    chip, card, its_size = _parts(name)
+    alike = [other for other in _kin(chip) if _parts(other)[1] == card]
+    if (size not in (0, its_size) and its_size) or (not size and len(alike) > 1):
+        raise UserError(f"no GPU {shown(words)}", hint=f"did you mean {either(alike)}?")
+    return name
+
+
+def _kin(chip: str) -> list[str]:
+    """The GPUs of the catalog that have this chip."""
+    return [other for other in sorted(files("gpus")) if chip and _parts(other)[0] == chip]
+
+
+def _parts(words: str) -> tuple[str, bool, int]:
+    """The chip, whether it is on a card, and its gigabytes, 0 if nobody says."""
+    found = [word for word in WORD.findall(words.lower()) if not NOISE.fullmatch(word)]
+    sizes = [match for match in map(SIZE.fullmatch, found) if match]
+    chip = "".join(word for word in found if word != CARD and not SIZE.fullmatch(word))
+    return chip, CARD in found, int(sizes[0][1]) if sizes else 0

@@ -78,20 +78,16 @@ def check(scenario: Scenario) -> None:
 
 def _well_formed(scenario: Scenario, marks: Document) -> None:
     """Whether what was made in Python is of the right type, each field legal by itself; what a file says was checked there."""
-    sections: tuple[tuple[str, Any, type[Any], str], ...] = (
-        ("model", scenario.model, Model, "sim.model"),
-        ("cluster", scenario.cluster, Cluster, "sim.cluster"),
-        ("plan", scenario.plan, Plan, "sim.Plan"),
-        ("job", scenario.job, Job, "sim.Job"),
-        ("framework", scenario.framework, Framework, "sim.framework"),
-        ("fidelity", scenario.fidelity, Fidelity, "sim.Fidelity"),
-        *((f"perturb.{i}", one, Perturb, "sim.Perturb") for i, one in enumerate(scenario.perturb)),
-    )
-    for name, value, kind, maker in sections:
+    kinds = {"model": Model, "cluster": Cluster, "plan": Plan, "job": Job, "framework": Framework, "fidelity": Fidelity}
+    sections: list[tuple[str, Any, type[Any]]] = [(name, getattr(scenario, name), kind) for name, kind in kinds.items()]
+    sections += [(f"perturb.{i}", one, Perturb) for i, one in enumerate(scenario.perturb)]
+    for name, value, kind in sections:
         if not isinstance(value, kind):
-            raise UserError(f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=f"{maker}(...) makes one")
+            maker = name if kind in (Model, Cluster, Framework) else kind.__name__
+            hint = f"sim.{maker}(...) makes one"
+            raise UserError(f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=hint)
     checked = [*scenario.read, scenario.model, scenario.cluster]
-    new = [(name, value) for name, value, _, _ in sections if not any(value is one for one in checked)]
+    new = [(name, value) for name, value, _ in sections if not any(value is one for one in checked)]
     faults = [fault for name, value in new for fault in faults_in(value, marks, place_of(name), OF_PYTHON)]
     if faults:
         raise UserError(faults=faults)

@@ -19,10 +19,10 @@ from ..workload.model import Model
 from . import catalog, cluster_file
 from .cluster_file import ClusterFile
 from .document import Document, Mark, beside, parse, place_of, placed, read, scalar
-from .named_parts import Trust, read_or_import, resolved, understood
+from .named_parts import Trust, located, read_or_import, resolved, understood
 from .reader import validated
-from .scenario import BOUNDARY, CLUSTER, FRAMEWORK, MODEL, Scenario, from_document, paths
-from .shipped_fits import GPU
+from .scenario import BOUNDARY, CLUSTER, FRAMEWORK, MODEL, Scenario, from_document
+from .shipped_fits import GPU, profiled
 from .tenancy import Tenancy, tenancy
 
 
@@ -110,7 +110,7 @@ def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False
 
     With `trust` its file may name code as its shape, which is imported.
     """
-    steps = paths(trust if isinstance(trust, Trust) else Trust(trust))
+    steps = (located, (trust if isinstance(trust, Trust) else Trust(trust)).admit, profiled)
     found, _ = understood(_document("cluster", name, changes), (CLUSTER, GPU), steps, ClusterFile, ("cluster",), BOUNDARY)
     return cluster_file.cluster(found)
 

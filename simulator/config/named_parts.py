@@ -20,11 +20,6 @@ from .reader import BARE, Boundary, examined
 
 MOST_DIGITS = 18
 """Of a number of a line or a column."""
-PATHS: tuple[tuple[Place, Callable[[str], bool]], ...] = (
-    (("cluster", "fabric"), catalog.is_path),
-    (("plan", "schedule"), catalog.is_table),
-)
-"""Where a path may stand in a scenario besides those of its named parts, and which text is one."""
 CODE: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
 """What may name code. Nothing else that stands in a file is imported: `catalog.module` imports only what the catalog has."""
 
@@ -43,10 +38,6 @@ class Named(NamedTuple):
     def described_by(self, inner: Mapping[str, Any]) -> bool:
         """Whether a mapping says all that must be known of such a part."""
         return self.schema is not None and all(key in inner for key in required(self.schema))
-
-
-Step = Callable[[Document], Document]
-"""A document with something in it replaced by what it stands for; raises `UserError` for what stands for nothing."""
 
 
 def read_or_import(file: Path, kind: str) -> Document:
@@ -91,13 +82,14 @@ def resolved(document: Document, part: Named) -> Document:
 def understood(
     document: Document,
     parts: Iterable[Named],
-    steps: Iterable[Step],
+    steps: Iterable[Callable[[Document], Document]],
     schema: type[Declared],
     at: Place = (),
     boundary: Boundary = BARE,
 ) -> Any:
     """What stands at a place of a document as `schema`, and the document: its named parts replaced by what they stand for, in
-    this order, then the steps taken. Raises `UserError` with all that is wrong, in the order of reading.
+    this order, then the steps taken, each of which replaces something more. Raises `UserError` with all that is wrong, in the
+    order of reading.
     """
     faults: list[Fault] = []
     unresolved: list[Place] = []
@@ -116,18 +108,22 @@ def understood(
     value, found = examined(schema, document, at, boundary)
     if faults or found:
         faults += [fault for place, fault in found if place not in unresolved]
-        raise UserError(faults=sorted(faults, key=_reading_order))
+        raise UserError(faults=sorted(faults, key=reading_order))
     return value, document
 
 
-def _reading_order(fault: Fault) -> list[tuple[int, str]]:
+def reading_order(fault: Fault) -> list[tuple[int, str]]:
     """Faults of a file from its top to its bottom."""
     return [(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else 0, part) for part in re.split(r"(\d+)", fault.where)]
 
 
 def located(document: Document) -> Document:
     """The document with the paths of a fabric and of a table as seen from where trainsim runs."""
-    for place, is_path in PATHS:
+    may_be_paths: dict[Place, Callable[[str], bool]] = {
+        ("cluster", "fabric"): catalog.is_path,
+        ("plan", "schedule"): catalog.is_table,
+    }
+    for place, is_path in may_be_paths.items():
         name, mark = document.at(place), document.mark(place)
         if isinstance(name, str) and is_path(name) and mark:
             document = document.changed(place, beside(name, mark), mark)

@@ -21,7 +21,7 @@ from . import catalog, cluster_file
 from .cluster_file import ClusterFile, text_of
 from .document import Document, Mark, Place
 from .json_schema import object_schema
-from .named_parts import Named, Step, Trust, located, understood
+from .named_parts import Named, Trust, located, understood
 from .reader import Boundary, Grammar
 from .shipped_fits import GPU, profiled, shipped
 
@@ -99,18 +99,11 @@ class Scenario:
     def _cluster(self) -> dict[str, Any]:
         """The cluster, and whatever makes its links, or the kernels of its GPU, other than those of the catalog."""
         cluster, gpu = self.cluster, self.cluster.gpu
-        of_profile = {"profile": gpu.profile, "profile_hash": gpu.profile_hash} if gpu.profile else {}
-        of_site = {"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}
-        links = {"fabric": cluster.fabric} if cluster.fabric else {}
-        return {
-            "name": cluster.name,
-            "gpu": gpu.name,
-            "nodes": cluster.nodes,
-            "gpus": cluster.gpus,
-            **links,
-            **of_profile,
-            **of_site,
-        }
+        found: dict[str, Any] = {"name": cluster.name, "gpu": gpu.name, "nodes": cluster.nodes, "gpus": cluster.gpus}
+        found |= {"fabric": cluster.fabric} if cluster.fabric else {}
+        found |= {"profile": gpu.profile, "profile_hash": gpu.profile_hash} if gpu.profile else {}
+        found |= {"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}
+        return found
 
     def _overlap(self) -> dict[str, Any]:
         """What runs beside compute, by the plan or else by the framework."""
@@ -157,11 +150,6 @@ NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
 """What may be a name in a scenario. A cluster's file may name its GPU: so the order matters."""
 
 
-def paths(trust: Trust) -> tuple[Step, ...]:
-    """The steps that find the files and the code which a scenario, or a cluster, names besides its parts."""
-    return located, trust.admit, profiled
-
-
 @dataclass(frozen=True, slots=True)
 class ScenarioFile(Declared):
     """A whole scenario."""
@@ -179,7 +167,7 @@ class ScenarioFile(Declared):
 
 def from_document(document: Document, trust: Trust) -> Scenario:
     """The scenario of a document, or the faults of all its sections together."""
-    found, document = understood(document, NAMED, paths(trust), ScenarioFile, boundary=BOUNDARY)
+    found, document = understood(document, NAMED, (located, trust.admit, profiled), ScenarioFile, boundary=BOUNDARY)
     read = (found.plan, found.job, found.fidelity, found.framework, *found.perturb)
     sections = (found.plan, found.job, found.fidelity, found.perturb, found.framework)
     return Scenario(found.model, cluster_file.cluster(found.cluster), *sections, document.marks, read)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import isclose
 
 from ..config import catalog, load
-from ..config.gpu_names import named
+from ..config.catalog import gpu_named
 from ..errors import UserError, did_you_mean, shown
 from ..fabrics.of_cluster import outlined
 from ..hardware.cluster import Cluster
@@ -100,7 +100,7 @@ def _nodes(row: Row, gpus: int) -> int:
 
 def _gpu(words: str, usual: str) -> str:
     try:
-        return named(words)
+        return gpu_named(words)
     except UserError:
         return usual
 
