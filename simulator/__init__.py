@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config.by_name import cluster as cluster
-    from .config.by_name import framework as framework
-    from .config.by_name import model as model
+    from .config.load import cluster as cluster
+    from .config.load import framework as framework
+    from .config.load import model as model
     from .config.scenario import Perturb as Perturb
     from .errors import Deadlock as Deadlock
     from .errors import Infeasible as Infeasible
@@ -54,16 +54,16 @@ _WHERE = {
     "Plan": "plan.plan",
     "Run": "simulation.run",
     "UserError": "errors",
-    "cluster": "config.by_name",
+    "cluster": "config.load",
     "collective": "study.collective",
     "compare_schedules": "study.schedule_verbs",
     "flows": "study.flows",
-    "framework": "config.by_name",
+    "framework": "config.load",
     "gantt": "figures.gantt",
     "kernel": "study.kernel_time",
     "load": "simulation.runnable",
     "memory": "study.step_views",
-    "model": "config.by_name",
+    "model": "config.load",
     "network": "study.step_views",
     "scenario": "simulation.runnable",
     "schedule": "study.schedule_verbs",

@@ -8,7 +8,6 @@ names stay as they were written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from html import escape
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
@@ -20,29 +19,13 @@ def terminal(text: str, *, lines: bool = False) -> str:
     """Text for a terminal: whatever is not printable as Python writes it (`\\x1b`); line breaks stay if `lines` are wanted."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or (lines and c == "\n") else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    kept = (c if c.isprintable() or (lines and c == "\n") else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(kept)
 
 
 def html(text: str) -> str:
     """Text for HTML, between tags and in quoted attributes."""
     return escape(terminal(text), quote=True)
-
-
-def block(title: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values under a title, in two columns, for a terminal."""
-    rows = [(terminal(name), terminal(text)) for name, text in pairs]
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in rows)])
-
-
-def html_table(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values as a table in HTML."""
-    rows = "".join(f"<tr><th>{html(name)}</th><td style='text-align:left'>{html(text)}</td></tr>" for name, text in pairs)
-    return f"<table>{rows}</table>"
 
 
 class Summarised:
@@ -54,10 +37,13 @@ class Summarised:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return block(type(self).__name__, self.summary)
+        rows = [(terminal(name), terminal(text)) for name, text in self.summary]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
     def _repr_html_(self) -> str:
-        return html_table(self.summary)
+        rows = (f"<tr><th>{html(name)}</th><td style='text-align:left'>{html(text)}</td></tr>" for name, text in self.summary)
+        return f"<table>{''.join(rows)}</table>"
 
 
 def figure(text: str) -> str:

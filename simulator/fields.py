@@ -8,7 +8,7 @@ value with a unit, and the suffix of that unit is left out of the key: `kernel_s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from inspect import Parameter, Signature
@@ -22,15 +22,6 @@ Contradiction = tuple[str, str, str]
 """(field, what is wrong, hint): fields that are right one by one and do not go together."""
 T = TypeVar("T")
 R = TypeVar("R")
-SUFFIX = {
-    "bytes": "_bytes",
-    "bytes per second": "_bytes_per_s",
-    "seconds": "_s",
-    "flop per second": "_flop_per_s",
-    "watts": "_w",
-    "hertz": "_hz",
-}
-"""How the name of a field ends that holds a quantity of a dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +33,6 @@ class Limits:
     le: float | None = None
     lt: float | None = None
 
-    @property
-    def words(self) -> Iterator[str]:
-        """The bounds as a hint says them."""
-        named = (("at least", self.ge), ("above", self.gt), ("at most", self.le), ("below", self.lt))
-        return (f"{side} {bound}" for side, bound in named if bound is not None)
-
-    def broken_by(self, value: float) -> tuple[str, str] | None:
-        """How a number breaks them, and what would keep to them."""
-        if self.ge is not None and value < self.ge:
-            return "too small", f"at least {self.ge:.12g}"
-        if self.gt is not None and value <= self.gt:
-            return "too small", f"more than {self.gt:.12g}"
-        if self.le is not None and value > self.le:
-            return "too large", f"at most {self.le:.12g}"
-        if self.lt is not None and value >= self.lt:
-            return "too large", f"less than {self.lt:.12g}"
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Length:
@@ -67,15 +40,6 @@ class Length:
 
     least: int = 0
     most: int | None = None
-
-    def broken_by(self, value: Sized) -> tuple[str, str] | None:
-        """How a text or a list breaks them, and what would keep to them."""
-        of = "characters" if isinstance(value, str) else "entries"
-        if len(value) < self.least:
-            return "too short" if value else "empty", f"at least {self.least} {of}"
-        if self.most is not None and len(value) > self.most:
-            return "too long", f"at most {self.most} {of}"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +97,13 @@ class Usual:
     """The default of a field that follows from the other values of a file."""
 
     of: Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Also:
+    """What is asked of a dataclass where it stands in one that knows more."""
+
+    rule: Callable[[Any], Iterator[Contradiction]]
 
 
 def once(find: Callable[[T], R]) -> Callable[[T], R]:
@@ -201,8 +172,6 @@ class Form:
     """The words that are legal, if only some are."""
     record: type[Declared] | None
     """The dataclass that the field holds, or a list of."""
-    is_record: bool
-    """Whether the field holds one dataclass."""
     meaning: str
     text: Text | None
     dimension: Dimension | None
@@ -247,7 +216,6 @@ def form(hint: Any) -> Form:
         members,
         choices,
         record=members[0].record if origin in (list, tuple) and members else record,
-        is_record=record is not None,
         meaning=_note(notes, str) or "",
         text=_note(notes, Text),
         dimension=_note(notes, Dimension),
@@ -269,21 +237,22 @@ class FieldSpec:
     form: Form
     default: Any
     """`MISSING` if there is none."""
-
-    @property
-    def required(self) -> bool:
-        """Whether a file has to say it."""
-        return self.default is MISSING and not self.form.usual and bool(self.key)
+    required: bool
+    """Whether a file has to say it."""
 
 
 @once
-def specs(of: type[Declared]) -> tuple[FieldSpec, ...]:
+def specs(owner: type[Declared]) -> tuple[FieldSpec, ...]:
     """The fields of a dataclass as they were declared."""
-    hints = get_type_hints(of, include_extras=True)
-    every: Iterable[dataclasses.Field[Any]] = dataclasses.fields(of)  # type: ignore[arg-type]
-    forms = {one.name: form(hints[one.name]) for one in every}
-    defaults = {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in every}
-    return tuple(FieldSpec(name, _key(name, of), of, defaults[name]) for name, of in forms.items())
+    hints = get_type_hints(owner, include_extras=True)
+    every: Iterable[dataclasses.Field[Any]] = dataclasses.fields(owner)  # type: ignore[arg-type]
+    found = []
+    for one in every:
+        of, default = form(hints[one.name]), one.default if one.default_factory is MISSING else one.default_factory()
+        key, unit = of.note(Key), of.dimension
+        name = key.name if key else one.name.removesuffix(unit.suffix) if unit else one.name
+        found.append(FieldSpec(one.name, name, of, default, default is MISSING and not of.usual and name != ""))
+    return tuple(found)
 
 
 @once
@@ -297,14 +266,11 @@ def required(of: type[Declared]) -> list[str]:
     return [key for key, spec in keys(of).items() if spec.required]
 
 
-def _key(name: str, of: Form) -> str:
-    key, dimension = of.note(Key), of.dimension
-    return key.name if key else name.removesuffix(SUFFIX[dimension.name]) if dimension else name
-
-
 def limits_words(of: Form) -> str:
     """The bounds of a number, in words."""
-    return ", ".join(words for limits in of.limits if isinstance(limits, Limits) for words in limits.words)
+    words = ("at least", "above", "at most", "below")
+    bounds = ((limits.ge, limits.gt, limits.le, limits.lt) for limits in of.limits if isinstance(limits, Limits))
+    return ", ".join(f"{side} {bound}" for each in bounds for side, bound in zip(words, each, strict=True) if bound is not None)
 
 
 def type_words(of: Form) -> str:

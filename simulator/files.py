@@ -1,9 +1,10 @@
-"""Reading files up to a stated size, and writing them whole or not at all."""
+"""Reading files up to a stated size, parsing JSON, and writing files whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import gzip
+import json
 import os
 import select
 import stat
@@ -13,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from .errors import OutputFailed, UserError
+from .errors import OutputFailed, UserError, shown
 
 MOST_SILENT_MS = 5000
 """Longest time in which a pipe may send nothing, in seconds."""
@@ -39,11 +40,10 @@ def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") 
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as file:
             raw = _content(file.fileno(), most_bytes)
-    except FileNotFoundError:
-        raise UserError(f"no file {named(path)}", hint=hint if isinstance(hint, str) else hint(path)) from None
     except (OSError, ValueError) as error:
-        why, to_do = getattr(error, "strerror", None) or error, hint if isinstance(hint, str) else hint(path)
-        raise UserError(f"cannot read {named(path)}: {why}", hint=to_do) from None
+        missing, why = isinstance(error, FileNotFoundError), getattr(error, "strerror", None) or error
+        message = f"no file {named(path)}" if missing else f"cannot read {named(path)}: {why}"
+        raise UserError(message, hint=hint if isinstance(hint, str) else hint(path)) from None
     if len(raw) > most_bytes:
         raise _too_large(path, most_bytes, what)
     return raw
@@ -102,6 +102,35 @@ def _wait_for(file: int) -> None:
     waiter.register(file, select.POLLIN)
     if not waiter.poll(MOST_SILENT_MS):
         raise TimeoutError(errno.ETIMEDOUT, f"nothing was written to it for {MOST_SILENT_MS:,} ms")
+
+
+def parsed_json(text: str | bytes, where: str, *, unique: bool = False) -> Any:
+    """The value of a JSON text that another program wrote; `where` stands for its file in messages. With `unique` no key may
+    stand twice in an object.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique) if unique else json.loads(text)
+    except UserError as error:
+        raise UserError(error.faults[0].message, where=where, hint=error.hint) from None
+    except json.JSONDecodeError as error:
+        at = f"{where}:{error.lineno}:{error.colno}"
+        raise UserError(f"not JSON: {error.msg}", where=at, hint="whole JSON, as the program that wrote it left it") from None
+    except RecursionError:
+        raise UserError("not JSON that can be read: nested too deeply", where=where, hint="a few levels at most") from None
+    except UnicodeDecodeError:
+        raise UserError("not a text file", where=where, hint="JSON is written in UTF-8") from None
+    except ValueError:  # what remains: Python refuses to convert thousands of digits
+        hint = "numbers of a few dozen digits at most"
+        raise UserError("not JSON that can be read: a number of thousands of digits", where=where, hint=hint) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise UserError(f"{shown(twice)} stands twice in one object", hint="remove one of the two")
+    return found
 
 
 def check_folder(path: str | Path) -> None:

@@ -62,12 +62,13 @@ _SPELLINGS: dict[str, dict[str, Fraction]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """What a quantity measures: an example for messages, and the least and the most that makes sense of one.
+    """What a quantity measures: the suffix of a field that holds one, an example, the least and the most that makes sense.
 
     Within these limits every number of the simulator fits its integers. Zero is legal where `least` is zero.
     """
 
     name: str
+    suffix: str
     example: str
     least: str
     most: str
@@ -83,21 +84,21 @@ class Dimension:
         return f'write it like "{self.example}"'
 
 
-BYTES = Dimension("bytes", "80 GiB", "1 B", "1000 TB")
-BYTES_OR_NONE = Dimension("bytes", "0.5 GiB", "0 B", "1000 TB")
-BYTES_PER_SECOND = Dimension("bytes per second", "400 Gbit/s", "1 MB/s", "1000 TB/s")
-SECONDS = Dimension("seconds", "5 s", "0 s", "24 h")
-LATENCY = Dimension("seconds", "5 us", "0 s", "1 s")
-FLOP_PER_SECOND = Dimension("flop per second", "989 TFLOP/s", "1 GFLOP/s", "1000 PFLOP/s")
-WATTS = Dimension("watts", "700 W", "1 W", "1 MW")
-HERTZ = Dimension("hertz", "1980 MHz", "100 MHz", "10 GHz")
+BYTES = Dimension("bytes", "_bytes", "80 GiB", "1 B", "1000 TB")
+BYTES_OR_NONE = Dimension("bytes", "_bytes", "0.5 GiB", "0 B", "1000 TB")
+BYTES_PER_SECOND = Dimension("bytes per second", "_bytes_per_s", "400 Gbit/s", "1 MB/s", "1000 TB/s")
+SECONDS = Dimension("seconds", "_s", "5 s", "0 s", "24 h")
+LATENCY = Dimension("seconds", "_s", "5 us", "0 s", "1 s")
+FLOP_PER_SECOND = Dimension("flop per second", "_flop_per_s", "989 TFLOP/s", "1 GFLOP/s", "1000 PFLOP/s")
+WATTS = Dimension("watts", "_w", "700 W", "1 W", "1 MW")
+HERTZ = Dimension("hertz", "_hz", "1980 MHz", "100 MHz", "10 GHz")
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^0-9\s].*?)?\s*")
 
 
-def parse(text: object, dimension: Dimension) -> float:
-    """The value of `text` in the dimension's own unit: `parse("400 Gbit/s", BYTES_PER_SECOND)` is 5e10 bytes/s."""
-    return _bounded(text, _exact(text, dimension), dimension)
+def parse(value: object, dimension: Dimension) -> float:
+    """A text in the dimension's own unit: `parse("400 Gbit/s", BYTES_PER_SECOND)` is 5e10 bytes/s."""
+    return _bounded(value, _exact(value, dimension), dimension)
 
 
 def checked(value: object, dimension: Dimension) -> float:
@@ -168,10 +169,8 @@ def seconds(nanoseconds: int | float) -> float:
 
 def show_s(value: float) -> str:
     """A duration in the unit that reads best, with four significant digits: `6.295 s`, `18.50 ms`."""
-    for factor, unit in ((1, "s"), (MS_PER_S, "ms"), (US_PER_S, "us")):
-        if abs(value) * factor >= 1 or unit == "us":
-            return f"{_digits(value * factor)} {unit}"
-    return f"{value} s"
+    factor, unit = next(((f, unit) for f, unit in ((1, "s"), (MS_PER_S, "ms")) if abs(value) * f >= 1), (US_PER_S, "us"))
+    return f"{_digits(value * factor)} {unit}"
 
 
 def show_bytes(value: float) -> str:
@@ -184,10 +183,9 @@ def show_bytes(value: float) -> str:
 
 def show_rate(value: float) -> str:
     """A bandwidth in decimal units, as links are sold: `450 GB/s`."""
-    for factor, unit in ((TB, "TB/s"), (GB, "GB/s"), (MB, "MB/s"), (KB, "kB/s")):
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {unit}"
-    return f"{value:.4g} B/s"
+    units = ((TB, "TB/s"), (GB, "GB/s"), (MB, "MB/s"), (KB, "kB/s"))
+    factor, unit = next(((factor, unit) for factor, unit in units if abs(value) >= factor), (1, "B/s"))
+    return f"{value / factor:.4g} {unit}"
 
 
 def show_count(value: float) -> str:

@@ -26,9 +26,9 @@ import numpy as np
 import published
 
 from simulator.calibrate.collective_curves import Free, Point, fitted, knots
-from simulator.config import fabric_files, fabric_text
-from simulator.config.by_name import cluster as find
+from simulator.config import fabric_files
 from simulator.config.fabric_files import Fabric, Loader
+from simulator.config.load import cluster as find
 from simulator.costs.collectives import theory
 from simulator.costs.collectives.curves import Curve, uncontended_time
 from simulator.costs.collectives.link_constants import LAWS, Across, Inside, Laws
@@ -549,7 +549,7 @@ def main(say: Callable[[str], None] = print) -> None:
     rows = measured(TABLE)
     built = build([row for row in rows if row.role == "fit"], laws=False)
     for fabric in built.fabrics.values():
-        write(fabric_files.folder() / f"{fabric.name}.yaml", fabric_text.text(fabric))
+        write(fabric_files.folder() / f"{fabric.name}.yaml", fabric_files.text(fabric))
     if "--fast" not in sys.argv:
         write(REPORT, report(rows, built))
 

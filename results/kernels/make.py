@@ -22,7 +22,7 @@ from zero_weights import UNFILLED_BY, UNFILLED_START, filled_share
 
 from simulator.calibrate.least_squares import fit_constants
 from simulator.config import fit_files, shipped_fits
-from simulator.config.gpu_names import named
+from simulator.config.catalog import gpu_named
 from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.attention import (
     HEAD_MULTIPLE,
@@ -180,7 +180,7 @@ def measured(path: Path) -> pd.DataFrame:
 
 def _named(words: str) -> str | None:
     try:
-        return named(words)
+        return gpu_named(words)
     except UserError:
         return None
 

@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from ..config import fabric_files, shipped_fits
+from ..config.catalog import gpu_named
 from ..config.fabric_files import Fabric
-from ..config.gpu_names import named
 from ..costs.collectives import theory
 from ..costs.collectives.curves import Curve, uncontended_time
 from ..costs.collectives.link_constants import Across, Inside
@@ -83,7 +83,7 @@ def _possible(tables: Sequence[Table]) -> Sequence[str]:
     """The fabrics that may be inside nodes of the GPUs that runs name; any where one is not in the catalog."""
     found: list[str] = []
     try:
-        for name in dict.fromkeys(named(name) for table in tables for name in table.gpus):
+        for name in dict.fromkeys(gpu_named(name) for table in tables for name in table.gpus):
             links = "" if set(CARDS) & set(name.split("-")) else INSIDE_OF.get(shipped_fits.gpu(name).architecture, "")
             found += [links] if links else PCIE
     except UserError:

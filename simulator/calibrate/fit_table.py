@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import escape
-from ..config import catalog, fit_files, shipped_fits, yaml_source
+from ..config import catalog, document, fit_files, shipped_fits
+from ..config.catalog import gpu_named
 from ..config.fit_files import number
-from ..config.gpu_names import named
 from ..config.reader import validated
 from ..costs.kernels.estimator import Estimator, Options
 from ..errors import UserError, did_you_mean
@@ -104,7 +104,7 @@ def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured
 def _in_catalog(gpu: str) -> str | None:
     """The catalog's name of a GPU; None if it lacks it."""
     try:
-        return named(gpu)
+        return gpu_named(gpu)
     except UserError:
         return None
 
@@ -113,7 +113,7 @@ def text(made: GpuProfile, about: str) -> str:
     """A profile as YAML that can be read again, headed by what it is and by what was not measured."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
     content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
-    validated(fit_files.FitsFile, yaml_source.parse(content, f"the profile of {made.gpu}"))
+    validated(fit_files.FitsFile, document.parse(content, f"the profile of {made.gpu}"))
     return content
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import catalog
-from ..config.gpu_names import named
+from ..config.catalog import gpu_named
 from ..errors import UserError
 from ..files import atomic, read_bounded
 from ..measurements.kernel_table import content
@@ -41,7 +41,7 @@ def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
 def folder_name(gpu: str) -> str:
     """A GPU's name for a folder: that of the catalog, if it is there."""
     try:
-        return named(gpu)
+        return gpu_named(gpu)
     except UserError:
         return catalog.plain(gpu).replace(" ", "-").replace("/", "-")
 

@@ -35,10 +35,10 @@ def links(
     from the nearest fabric of the catalog.
     """
     from ..calibrate.fit_fabric import calibrated
-    from ..config import fabric_text
+    from ..config import fabric_files
 
     fabric = calibrated(files, Path(out).stem if out else files[0].stem, inside, across, kind)
-    content = fabric_text.text(fabric)
+    content = fabric_files.text(fabric)
     _write(out, content)
     curves = [
         {"kind": c.kind, "ranks": c.ranks, "nodes": c.nodes, "knots": len(c.knots), "error": c.error} for c in fabric.curves

@@ -12,7 +12,7 @@ from ..plan.plan import Collectives
 from ._show import Count, json_option, long_option, print_json, print_pairs, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
-    from ..config.trust import Trust
+    from ..config.named_parts import Trust
     from ..fabrics.uneven_alltoall import Exchange
     from ..hardware.cluster import Cluster
 
@@ -71,7 +71,7 @@ def command(
     Of the libraries, nccl-plain is NCCL with a data type that switches cannot reduce, such as int8; trtllm and vllm reduce
     small payloads within a node by kernels of their own.
     """
-    from ..config.trust import Trust
+    from ..config.named_parts import Trust
     from ..fabrics.policy import links_of, reducing_networks
     from ..study.collective import collective
 
@@ -127,7 +127,7 @@ def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) 
     """The cluster, grown to as many nodes as were asked for if it has fewer; a file that cannot be built as it stands is built
     with the nodes that were asked for.
     """
-    from ..config.by_name import cluster as find
+    from ..config.load import cluster as find
     from ..errors import UserError
 
     try:

@@ -25,7 +25,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     The bisection bandwidth is the largest rate at which one half of the nodes can send to the other half. The diameter is the
     number of links on the longest of all shortest routes between two GPUs.
     """
-    from ..config.by_name import cluster as find
+    from ..config.load import cluster as find
     from ..study.cluster_facts import topology
 
     found = find(cluster, trust=trust, **({"nodes": nodes} if nodes else {}))

@@ -7,12 +7,13 @@ taken as it is.
 from __future__ import annotations
 
 import os
+import re
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeGuard
 
-from ..errors import UserError, did_you_mean, shown
+from ..errors import ALIKE, UserError, did_you_mean, either, nearest, shown
 from ..files import read_bounded
 from . import torch_csv, user_code
 
@@ -33,7 +34,6 @@ CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "c
 """Kinds of things that are code: Python files in a folder of the package."""
 WITH_UNDERSCORES = ("collectives",)
 """Kinds whose names are written with underscores, as NCCL writes all_reduce; all others have dashes, as in rail-optimized."""
-SINGULAR = {kind: kind[:-1] for kind in (*DATA, *CODE)} | {"gpus": "GPU"}
 
 
 def folder(kind: str) -> Path:
@@ -77,40 +77,31 @@ def is_code(name: object) -> TypeGuard[str]:
     return type(name) is str and ":" in name and not is_table(name)
 
 
-def is_file(name: str) -> bool:
-    """Whether there is something to read under a name, other than a folder."""
-    try:
-        return Path(name).exists() and not Path(name).is_dir()
-    except (OSError, ValueError):
-        return False
-
-
 def exists(name: str) -> bool:
     """Whether there is a file or a folder under a name."""
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):
-        return False
+    return os.path.exists(Path(name))
+
+
+def is_file(name: str) -> bool:
+    """Whether there is something to read under a name, other than a folder."""
+    return exists(name) and not os.path.isdir(Path(name))
 
 
 def find(kind: str, name: str) -> Path:
     """The file of a name, or of a path."""
     if kind in DATA and is_path(name):
         return Path(name)
-    known = files(kind)
-    if written(kind, name) not in known and kind in DATA and exists(name):
+    known, spelled = files(kind), written(kind, name)
+    if spelled in known:
+        return known[spelled]
+    if kind in DATA and exists(name):
         return Path(name)
-    if written(kind, name) not in known:
-        raise UserError(f"no {SINGULAR[kind]} {shown(name)}", hint=_hint(kind, name, known))
-    return known[written(kind, name)]
-
-
-def _hint(kind: str, name: str, known: dict[str, Path]) -> str:
+    hint = did_you_mean(spelled, known)
     if kind in CODE and name.endswith(".py"):
-        return f"a {SINGULAR[kind]} in a file is written {name}:function"
-    if kind in DATA and is_file(f"{name}.yaml"):
-        return f"did you mean '{name}.yaml'?"
-    return did_you_mean(written(kind, name), known)
+        hint = f"a {kind[:-1]} in a file is written {name}:function"
+    elif kind in DATA and is_file(f"{name}.yaml"):
+        hint = f"did you mean '{name}.yaml'?"
+    raise UserError(f"no {'GPU' if kind == 'gpus' else kind[:-1]} {shown(name)}", hint=hint)
 
 
 def module(kind: str, name: Any) -> Any:
@@ -135,7 +126,6 @@ def modules(package: str) -> dict[str, Any]:
 
 def typed(kind: str, name: Any) -> Any:
     """The same of a name that somebody typed, or wrote in Python, which is trusted: code is imported."""
-
     return module(kind, user_code.imported(name) if is_code(name) else name)
 
 
@@ -150,3 +140,56 @@ def headline(path: Path) -> str:
     """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
     first, _, _ = read_bounded(path, MOST_BYTES, "a file of the catalog").partition(b"\n")
     return first.decode("utf-8").strip().strip('#"').strip()
+
+
+# What others call a GPU -----------------------------------------------------------------------------------------------------
+
+WORD = re.compile(r"[a-z0-9]+")
+NOISE = re.compile(
+    r"nvidia|amd|tesla|instinct|quadro|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|bse|blackwell|unspecified"
+)
+"""Words that do not tell chips apart: "BSE" is the Blackwell Server Edition, and "NVL72" is a rack of the same modules; "NVL"
+alone is a board of its own, with other memory and less power."""
+CARD = "pcie"
+SIZE = re.compile(r"(\d{1,3})(gb)?")
+
+
+def gpu_named(words: str) -> str:
+    """The GPU of the catalog that a table of measurements calls "A100-SXM-80", "NVIDIA H100 80GB HBM3" or "RTX PRO 6000".
+
+    A board that the catalog does not distinguish is the module, or the nearest of as much memory.
+    """
+    chip, card, size = _parts(words)
+    kin, known, file = _kin(chip), files("gpus"), f"{words}.yaml"
+    if not kin:
+        like = did_you_mean(chip if nearest(chip, known, cutoff=ALIKE) else "", known)
+        raise UserError(f"no GPU {shown(words)}", hint=f"did you mean {file!r}?" if is_file(file) else like)
+
+    def order(other: str) -> tuple[bool, bool, int]:
+        _, its_card, its_size = _parts(other)
+        return its_card != card, size not in (0, its_size), -its_size
+
+    return min(kin, key=order)
+
+
+def gpu_meant(words: str) -> str:
+    """The same where a GPU's memory counts: one of as much as the words say, and none if they leave it open."""
+    name, size = gpu_named(words), _parts(words)[2]
+    chip, card, its_size = _parts(name)
+    alike = [other for other in _kin(chip) if _parts(other)[1] == card]
+    if (size not in (0, its_size) and its_size) or (not size and len(alike) > 1):
+        raise UserError(f"no GPU {shown(words)}", hint=f"did you mean {either(alike)}?")
+    return name
+
+
+def _kin(chip: str) -> list[str]:
+    """The GPUs of the catalog that have this chip."""
+    return [other for other in sorted(files("gpus")) if chip and _parts(other)[0] == chip]
+
+
+def _parts(words: str) -> tuple[str, bool, int]:
+    """The chip, whether it is on a card, and its gigabytes, 0 if nobody says."""
+    found = [word for word in WORD.findall(words.lower()) if not NOISE.fullmatch(word)]
+    sizes = [match for match in map(SIZE.fullmatch, found) if match]
+    chip = "".join(word for word in found if word != CARD and not SIZE.fullmatch(word))
+    return chip, CARD in found, int(sizes[0][1]) if sizes else 0

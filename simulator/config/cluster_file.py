@@ -1,27 +1,29 @@
-"""A cluster as its file describes it, whether that makes sense, and the cluster made from it with the modules of its shapes."""
+"""A cluster as its file describes it: the text of its fields, whether they go together, and the cluster that is made of them."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from ..errors import did_you_mean
-from ..fields import BytesPerSecond, Contradiction, Declared, Degree, Key, Latency, Length, Limits, Name, Text, specs
+from ..errors import UserError, did_you_mean, either, nearest, shown
+from ..fields import BytesPerSecond, Contradiction, Declared, Degree, Key, Latency, Length, Limits, Name, Text, keys
 from ..hardware.cluster import Cluster
 from ..hardware.gpu import Gpu
-from ..hardware.options import INLINE, Box, Dragonfly, Drawn, LinkSpec, Options, Routing, Wan
+from ..hardware.options import INLINE, Box, Dragonfly, LinkSpec, Options, Routing, Wan
 from ..hardware.shapes._direct import squarish
 from ..hardware.shapes.dragonfly import too_few_links
-from ..hardware.shapes.explicit import unjoined
 from ..hardware.shapes.fat_tree import too_few_ports
-from ..units import GB, US_PER_S
-from . import catalog, grammar
+from ..units import BYTES_PER_SECOND, GB, US_PER_S, parse
+from . import catalog, explicit_graph, fabric_files
+from .explicit_graph import MOST_DRAWN, Edge, Vertex
 from .shipped_fits import complete
 
 MOST_GPUS = 2**20
-MOST_DRAWN = 20_000
+MOST_NICS = 1024
+MOST_SITES = 64
 PCIE_BYTES_PER_S = 63.0 * GB
 """GPU to NIC where a cluster does not say, PCIe 5.0 x16, unless a GPU's NICs are faster: what leads to them is built for them."""
 SOMETIMES = (
@@ -30,6 +32,118 @@ SOMETIMES = (
 """Fields of a cluster that only some shapes have a use for."""
 
 Dims = Annotated[tuple[Degree, ...], Length(1, 8)]
+_COUNTED = re.compile(r"\s*(?:([0-9]{1,9})\s*[x×]\s*)?(.+)", re.DOTALL)
+
+
+class Nics(NamedTuple):
+    """The NICs of a node, and bytes/s of each per direction."""
+
+    per_node: int
+    bytes_per_s: float
+
+
+class Inside(NamedTuple):
+    """How the GPUs of a node are joined, over how many links each if that was said, and bytes/s of each GPU per direction."""
+
+    kind: str
+    links: int | None
+    bytes_per_s: float
+
+
+def intra_node(text: Any) -> Inside:
+    """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of inside, and what a GPU sends over all its links together."""
+    example = "NVSwitch 450 GB/s"
+    kind, _, rate = text_of(text, example).strip().partition(" ")
+    plain = catalog.plain(kind)
+    if plain != "nvlink" and not is_shape_with(plain, "inside"):
+        known = ["NVSwitch", "NVLink", *shapes_with("inside")]
+        close = nearest(kind, known)
+        kinds = f'write it like "{example}"; the kinds are {either(name for name in known if name != "nvswitch")}'
+        hint = f"did you mean {close!r}? {kinds}" if close else kinds
+        raise UserError(f"{shown(text)} starts with no known kind of link", hint=hint)
+    count, each = _counted(rate, text, example, "links")
+    return Inside(plain, count, (count or 1) * each)
+
+
+def inter_node(text: Any) -> Nics:
+    """ "8x400 Gbit/s": the NICs of a node, and bytes/s of each per direction."""
+    example = "8x400 Gbit/s"
+    count, each = _counted(text_of(text, example), text, example, "NICs")
+    return Nics(count or 1, each)
+
+
+def _counted(rate: str, text: Any, example: str, what: str) -> tuple[int | None, float]:
+    """A number of links, if there is one, and bytes/s of each."""
+    match = _COUNTED.fullmatch(rate)
+    count, each = match.groups() if match else (None, rate)
+    if not 1 <= int(count or 1) <= MOST_NICS:
+        raise UserError(f"{shown(text)} has {count} {what}", hint=f"1 to {MOST_NICS} of them: {example}")
+    try:
+        return int(count) if count else None, parse(each, BYTES_PER_SECOND)
+    except UserError as error:
+        message, hint = error.faults[0].message, error.hint.replace(BYTES_PER_SECOND.hint, f'write it like "{example}"')
+        raise UserError(f"{shown(text)}: {message}" if each != text else message, hint=hint) from None
+
+
+def text_of(value: Any, example: str) -> str:
+    """A value, if it is text; else the refusal shows an example of what to write."""
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{shown(value)} is not text", hint=f'write it like "{example}"')
+    return value
+
+
+def shape(name: Any) -> str:
+    """The name of a topology family; code that was not imported is refused elsewhere."""
+    if not catalog.is_code(name):
+        found = catalog.module("shapes", text_of(name, "rail-optimized"))
+        if not (hasattr(found, "fabric") or hasattr(found, "inside") or (hasattr(found, "wire") and hasattr(found, "route"))):
+            hint = "a shape has fabric(cluster), or wire(cluster) and route(cluster, source, target)"
+            raise UserError(f"{shown(name)} is no shape", hint=hint)
+    text: str = name
+    return text
+
+
+def sites(value: Any) -> tuple[str, ...]:
+    """The shapes of the sites of a wide-area cluster; a number of sites are so many of rails."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SITES:
+        return ("rail-optimized",) * value
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_SITES:
+        raise UserError(f"{shown(value)} is no number of sites and no list of shapes", hint="sites: [rail-optimized, leaf-spine]")
+    known = [name for name in shapes_with("fabric") if name != "wan"]
+    for name in value:
+        if catalog.plain(text_of(name, "rail-optimized")) not in known:
+            raise UserError(f"{shown(name)} cannot be the shape of a site", hint=did_you_mean(name, known))
+    return tuple(value)
+
+
+def fabric(text: Any) -> str:
+    """A measured fabric by name, or the path of its file, or `ideal`; nothing for the usual one."""
+    known = ("ideal", *catalog.files("fabrics"))
+    name = catalog.plain(text) if isinstance(text, str) else None
+    if name is not None and catalog.is_path(text):
+        try:
+            fabric_files.load(text)
+        except UserError as error:
+            messages = [f"{fault.where}: {fault.message}" if fault.where else fault.message for fault in error.faults]
+            hint = next((fault.hint for fault in error.faults if fault.hint), "`trainsim calibrate links` writes one")
+            raise UserError("\n    ".join(messages), hint=hint) from None
+        return str(text)
+    if name not in ("", *known):
+        raise UserError(f"no fabric {shown(text)}", hint=did_you_mean(str(text), known))
+    return str(name)
+
+
+def is_shape_with(name: str, part: str) -> bool:
+    """Whether the catalog has a shape of that name with such a function, such as `inside` or `fabric`; reads no other shape."""
+    return name in catalog.files("shapes") and hasattr(catalog.module("shapes", name), part)
+
+
+def shapes_with(what: str) -> list[str]:
+    """The shapes of the catalog that can be a node's `inside`, or a `fabric` of nodes, or that have an option."""
+    found = {name: catalog.module("shapes", name) for name in catalog.files("shapes")}
+    if what in ("inside", "fabric"):
+        return [name for name, module in found.items() if hasattr(module, what)]
+    return [name for name, m in found.items() if what in (*m.OPTIONS, *getattr(m, "OPTIONS_INSIDE", ()))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +169,6 @@ class WanSites(Declared):
     latency_s: Annotated[Latency, "between two sites, one way, such as 20 ms"]
 
 
-@dataclass(frozen=True, slots=True)
-class Vertex(Declared):
-    """A vertex of a graph given by hand."""
-
-    name: Annotated[str, Length(1, 100), "any name without >, such as gpu0"]
-    kind: Annotated[str, Length(1, 100), "gpu, or any other word, such as switch"]
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        if ">" in self.name:
-            yield "name", f": {self.name!r} has a >, which stands between the ends of a link", "a name without >, such as gpu0"
-
-
-@dataclass(frozen=True, slots=True)
-class Edge(Declared):
-    """A link of a graph given by hand, the same both ways unless it is one_way."""
-
-    source: Annotated[Name, Key("from"), "the name of a vertex"]
-    target: Annotated[Name, Key("to"), "the name of a vertex"]
-    bytes_per_s: Annotated[BytesPerSecond, Key("capacity"), "per direction, such as 50 GB/s"]
-    latency_s: Annotated[Latency, "such as 1 us"]
-    one_way: Annotated[bool, "whether nothing goes back over it"] = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFile(Declared):
     """A cluster; inline, or a file in topologies."""
@@ -86,8 +177,8 @@ class ClusterFile(Declared):
     gpu: Annotated[Gpu, "the name of a GPU, such as h100, a path or a mapping"]
     gpus_per_node: Annotated[Degree, "GPUs in one NVLink domain, such as 8"]
     nodes: Annotated[Degree, "NVLink domains or servers"] = 1
-    intra_node: Annotated[grammar.Inside | None, Text("intra_node"), "links of a GPU inside its node, per direction"]
-    inter_node: Annotated[grammar.Nics | None, Text("inter_node"), "the NICs of a node"] = None
+    intra_node: Annotated[Inside | None, Text("intra_node"), "links of a GPU inside its node, per direction"]
+    inter_node: Annotated[Nics | None, Text("inter_node"), "the NICs of a node"] = None
     shape: Annotated[str | None, Text("shape"), "how the nodes are joined"] = None
     nodes_per_pod: Annotated[Degree, "nodes that share their leaf switches"] = 32
     oversubscription: Annotated[float, Limits(ge=1, le=1000), "bandwidth below a leaf switch over that above it"] = 1.0
@@ -147,8 +238,7 @@ class ClusterFile(Declared):
         yield from self._out_of_place()
         yield from self._out_of_shape()
         if drawn:
-            found = list(self._of_the_drawn())
-            yield from found or self._not_joined()
+            yield from explicit_graph.contradictions(self.vertices or (), self.links or (), self.nodes, self.gpus_per_node)
 
     def _out_of_place(self) -> Iterator[Contradiction]:
         """Fields that say something about another shape than this one."""
@@ -158,11 +248,10 @@ class ClusterFile(Declared):
         useful = {*shape.OPTIONS, *getattr(inside, "OPTIONS_INSIDE", ())}
         for site in self.wan.sites if self.wan and "wan" in shape.OPTIONS else ():
             useful |= {*catalog.module("shapes", site).OPTIONS}
-        usual = {spec.name: spec.default for spec in specs(ClusterFile)}
         for name in SOMETIMES:
-            if name not in useful and getattr(self, name) != usual[name]:
-                who = grammar.shapes_with(name)
-                yield name, f": a cluster of shape {self.shape_name} has none", f"leave it out; {', '.join(who)} has one"
+            if name not in useful and getattr(self, name) != keys(ClusterFile)[name].default:
+                hint = f"leave it out; {', '.join(shapes_with(name))} has one"
+                yield name, f": a cluster of shape {self.shape_name} has none", hint
         if self.spines and self.routing != "ecmp":
             yield "spines", ": sprayed traffic sees them as one", "routing: ecmp, or leave it out"
 
@@ -178,11 +267,8 @@ class ClusterFile(Declared):
         if self.wan and len(self.wan.sites) > self.nodes:
             yield "wan", f".sites: {len(self.wan.sites)} sites cannot share {self.nodes} nodes", f"at most {self.nodes} sites"
         if self.inside_name == "cube-mesh" and self.gpus_per_node != 8 and self.gpus_per_node > 4:
-            yield (
-                "gpus_per_node",
-                f": a cube mesh has 8 GPUs, not {self.gpus_per_node}",
-                "gpus_per_node: 8, or up to 4 of one quad",
-            )
+            hint = "gpus_per_node: 8, or up to 4 of one quad"
+            yield "gpus_per_node", f": a cube mesh has 8 GPUs, not {self.gpus_per_node}", hint
         if self.inside_name == "cube-mesh" and self.intra_node and self.intra_node.links not in (None, 4, 6):
             message = f": a cube mesh has no {self.intra_node.links} NVLinks to a GPU"
             yield "intra_node", message, '"cube-mesh 6x25 GB/s" (V100) or "cube-mesh 4x20 GB/s" (P100)'
@@ -196,11 +282,9 @@ class ClusterFile(Declared):
 
         inside = self.inside_name, self.gpus_per_node, "gpus_per_node", "node_dims"
         for name, points, count, sides in (inside, *((name, nodes, "nodes", "dims") for name, nodes in self._fabrics())):
-            wrong = grammar.is_shape_with(name, "too_many") and catalog.module("shapes", name).too_many(
-                points, getattr(self, sides)
-            )
-            if wrong:
-                yield sides if getattr(self, sides) else count, f": {wrong[0]}", wrong[1]
+            given = getattr(self, sides)
+            if is_shape_with(name, "too_many") and (wrong := catalog.module("shapes", name).too_many(points, given)):
+                yield sides if given else count, f": {wrong[0]}", wrong[1]
         rails = min(self.inter_node.per_node if self.inter_node else 0, self.gpus_per_node)
         for name, nodes in self._fabrics() if rails else ():
             if name == "fat-tree" and self.radix and (wrong := too_few_ports(nodes * rails, self.radix)):
@@ -210,108 +294,50 @@ class ClusterFile(Declared):
 
     def _fabrics(self) -> list[tuple[str, int]]:
         """What joins nodes, and how many: of a WAN, at each site."""
-        if self.nodes == 1 or (self.shape_name == "wan" and self.wan is None):
-            return []
-        if self.wan is None or self.shape_name != "wan":
-            return [(self.shape_name, self.nodes)]
-        sites = len(self.wan.sites)
-        return [(catalog.plain(name), (self.nodes + sites - 1 - i) // sites) for i, name in enumerate(self.wan.sites)]
-
-    def _of_the_drawn(self) -> Iterator[Contradiction]:
-        """What is wrong with a graph given by hand."""
-        for name in ("vertices", "links"):
-            if not getattr(self, name):
-                yield name, " is missing: an explicit graph is given by its vertices and links", grammar.DRAWN
-        names = [vertex.name for vertex in self.vertices or ()]
-        for name in dict.fromkeys(name for i, name in enumerate(names) if name in names[:i]):
-            yield "vertices", f": {name!r} is there more than once", "give every vertex a name of its own"
-        gpus, known = sum(vertex.kind == "gpu" for vertex in self.vertices or ()), set(names)
-        if self.vertices and gpus != self.nodes * self.gpus_per_node:
-            message = f": {gpus} of them are of kind gpu, and there are {self.nodes} nodes of {self.gpus_per_node} GPUs"
-            yield "vertices", message, "nodes times gpus_per_node is the number of GPUs"
-        joined: set[tuple[str, str]] = set()
-        for i, link in enumerate(self.links or ()):
-            for key, end in (("from", link.source), ("to", link.target)):
-                if self.vertices and end not in known:
-                    yield f"links.{i}.{key}", f": no vertex {end!r}", did_you_mean(end, known)
-            if link.source == link.target:
-                yield f"links.{i}", f": {link.target!r} is joined with itself", "leave it out"
-            ways = [(link.source, link.target)] if link.one_way else [(link.source, link.target), (link.target, link.source)]
-            if joined & {*ways}:
-                yield (
-                    f"links.{i}",
-                    f": {link.source!r} and {link.target!r} are joined already",
-                    "give the link the sum of the capacities",
-                )
-            joined |= {*ways}
-
-    def _not_joined(self) -> Iterator[Contradiction]:
-        """GPUs of a graph given by hand that cannot reach the first, or that it cannot reach."""
-
-        places = {vertex.name: i for i, vertex in enumerate(self.vertices or ()) if vertex.kind == "gpu"}
-        links = self.links or ()
-        ways = [(link.source, link.target) for link in links] + [(link.target, link.source) for link in links if not link.one_way]
-        names = list(places)
-        for gpu, (source, target) in unjoined(names, ways):
-            yield f"vertices.{places[names[gpu]]}", f": no way leads from {source!r} to {target!r}", "join them by links"
+        if self.nodes == 1 or self.shape_name != "wan":
+            return [(self.shape_name, self.nodes)] if self.nodes > 1 else []
+        sites = self.wan.sites if self.wan else ()
+        return [(catalog.plain(name), (self.nodes + len(sites) - 1 - i) // len(sites)) for i, name in enumerate(sites)]
 
 
-def cluster(schema: ClusterFile) -> Cluster:
+def cluster(file: ClusterFile) -> Cluster:
     """A cluster, the modules of its shape and of its nodes' inside found."""
-    nics, latency = schema.inter_node or grammar.Nics(0, 0.0), schema.latency
-    inside = schema.intra_node or grammar.Inside("explicit", None, 0.0)
-    to_nics = max(PCIE_BYTES_PER_S, nics.per_node * nics.bytes_per_s / schema.gpus_per_node)
-    usual = inside.bytes_per_s if schema.inside_name == "pcie" else to_nics
+    nics, latency = file.inter_node or Nics(0, 0.0), file.latency
+    inside = file.intra_node or Inside("explicit", None, 0.0)
+    to_nics = max(PCIE_BYTES_PER_S, nics.per_node * nics.bytes_per_s / file.gpus_per_node)
+    usual = inside.bytes_per_s if file.inside_name == "pcie" else to_nics
     return Cluster(
-        name=schema.name,
-        gpu=complete(schema.gpu),
-        gpus_per_node=schema.gpus_per_node,
-        nodes=schema.nodes,
-        shape_name=schema.shape_name,
-        shape=catalog.module("shapes", schema.shape or schema.shape_name),
-        inside_name=schema.inside_name,
-        inside=catalog.module("shapes", schema.inside_name),
+        name=file.name,
+        gpu=complete(file.gpu),
+        gpus_per_node=file.gpus_per_node,
+        nodes=file.nodes,
+        shape_name=file.shape_name,
+        shape=catalog.module("shapes", file.shape or file.shape_name),
+        inside_name=file.inside_name,
+        inside=catalog.module("shapes", file.inside_name),
         nvlink=LinkSpec(inside.bytes_per_s, latency.nvlink_s),
         nvlinks=inside.links,
-        pcie=LinkSpec(schema.pcie_bytes_per_s or usual, latency.pcie_s),
+        pcie=LinkSpec(file.pcie_bytes_per_s or usual, latency.pcie_s),
         nic=LinkSpec(nics.bytes_per_s, latency.nic_s),
         switch_latency_s=latency.switch_s,
         nics_per_node=nics.per_node,
-        nodes_per_pod=schema.nodes_per_pod,
-        oversubscription=schema.oversubscription,
-        options=_options(schema),
-        fabric=schema.fabric,
+        nodes_per_pod=file.nodes_per_pod,
+        oversubscription=file.oversubscription,
+        options=Options(
+            routing=Routing(file.routing == "ecmp", file.routing_seed),
+            dims=file.dims or (),
+            node_dims=file.node_dims or (),
+            radix=file.radix,
+            spines=file.spines,
+            dragonfly=file.dragonfly,
+            box=file.box,
+            wan=_wan(file.wan) if file.wan else None,
+            drawn=explicit_graph.drawn(file.vertices, file.links) if file.vertices and file.links else None,
+        ),
+        fabric=file.fabric,
     )
 
 
-def _options(schema: ClusterFile) -> Options:
-    return Options(
-        routing=Routing(schema.routing == "ecmp", schema.routing_seed),
-        dims=schema.dims or (),
-        node_dims=schema.node_dims or (),
-        radix=schema.radix,
-        spines=schema.spines,
-        dragonfly=schema.dragonfly,
-        box=schema.box,
-        wan=_wan(schema),
-        drawn=_drawn(schema),
-    )
-
-
-def _wan(schema: ClusterFile) -> Wan | None:
-    wan = schema.wan
-    if wan is None:
-        return None
+def _wan(wan: WanSites) -> Wan:
     shapes = tuple(catalog.module("shapes", name) for name in wan.sites)
     return Wan(tuple(map(catalog.plain, wan.sites)), shapes, LinkSpec(wan.bytes_per_s, wan.latency_s))
-
-
-def _drawn(schema: ClusterFile) -> Drawn | None:
-    if schema.vertices is None or schema.links is None:
-        return None
-    number = {vertex.name: i for i, vertex in enumerate(schema.vertices)}
-    links = []
-    for link in schema.links:
-        a, b, spec = number[link.source], number[link.target], LinkSpec(link.bytes_per_s, link.latency_s)
-        links += [(a, b, spec)] if link.one_way else [(a, b, spec), (b, a, spec)]
-    return Drawn(tuple((vertex.name, vertex.kind) for vertex in schema.vertices), tuple(links))

@@ -1,4 +1,8 @@
-"""Plain data and where each value of it came from; documents laid over one another."""
+"""Documents: plain data with the place that each value came from, read from YAML and laid over one another.
+
+PyYAML finds the structure; the scalars are resolved here, so that `no` is a word, `1e9` a number and `12:30` neither a
+number nor a duration. Duplicate keys are refused and nothing is executed. Every value keeps its file, line and column.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UserError
+import yaml
+
+from ..errors import Fault, UserError, nearest, shown
+from ..files import read_bounded
 from . import catalog
 
-MOST_DIGITS = 9
-"""Of an index of a list."""
+START = "it should hold keys and values, such as `model: llama3-70b` in a scenario or `gpu: h100` in a cluster"
+MOST_BYTES = 2**20
+MOST_VALUES = 100_000
+MOST_DEPTH = 50
+MOST_DIGITS, MOST_DIGITS_OF_INDEX = 1000, 9
+"""Of a whole number, and of an index of a list."""
+MOST_LISTED = 6
 Place = tuple[str | int, ...]
 """Where a value stands in a document: the keys and indices from the root."""
+
+
+def dotted(place: Place) -> str:
+    """A place as people write it: `plan.tp`."""
+    return ".".join(map(str, place))
+
+
+def place_of(text: str) -> Place:
+    """The place that people write as `perturb.0.rank`; a number counts the entries of a list."""
+    parts = filter(None, text.split("."))
+    return tuple(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS_OF_INDEX else part for part in parts)
 
 
 class Mark(NamedTuple):
@@ -82,17 +105,12 @@ class Document:
 
     def changed(self, place: Place, value: Any, mark: Mark) -> Document:
         """This document with a value of another origin at a place."""
-        new = Document(value, dict.fromkeys(_places(value), mark))
-        return self.overlaid(new, tuple(int(part) if _is_index(part) else part for part in place))
+        return self.overlaid(Document(value, dict.fromkeys(_places(value), mark)), place)
 
     def without(self, place: Place) -> Document:
         """This document with nothing at a place."""
-        return Document(_without(self.data, place), self.marks)
-
-
-def _is_index(part: str | int) -> bool:
-    """Whether a part of a place that somebody typed counts the entries of a list."""
-    return str(part).isdecimal() and len(str(part)) <= MOST_DIGITS
+        marks = {p: mark for p, mark in self.marks.items() if p[: len(place)] != place}
+        return Document(_without(self.data, place), marks)
 
 
 def _without(data: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -117,11 +135,11 @@ def _assigned(data: Any, place: Place, value: Any, whole: Place) -> Any:
     head, rest = place[0], place[1:]
     if isinstance(data, list):
         if not isinstance(head, int) or head >= len(data):
-            raise UserError(f"no {'.'.join(map(str, whole))}", hint=f"the list there has {len(data)} entries, counted from 0")
+            raise UserError(f"no {dotted(whole)}", hint=f"the list there has {len(data)} entries, counted from 0")
         return [*data[:head], _assigned(data[head], rest, value, whole), *data[head + 1 :]]
     if data is None and isinstance(head, int):
-        name = ".".join(str(part) for part in whole[: len(whole) - len(place)])
-        raise UserError(f"no {'.'.join(map(str, whole))}", hint=f"there is no list yet: write all of it, such as {name}=[...]")
+        name = dotted(whole[: len(whole) - len(place)])
+        raise UserError(f"no {dotted(whole)}", hint=f"there is no list yet: write all of it, such as {name}=[...]")
     inner = _named(data)
     return {**inner, str(head): _assigned(inner.get(str(head)), rest, value, whole)}
 
@@ -153,3 +171,163 @@ def beside(name: str, mark: Mark | None) -> str:
         return name
     path = str(Path(mark.file).parent / name)
     return name if catalog.is_file(name) and not catalog.is_file(path) else path
+
+
+# YAML -----------------------------------------------------------------------------------------------------------------------
+
+_INTEGER = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_HARMLESS = ("plain", "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq")
+"""Tags that may stand before a value: they change nothing, but that `!!str` makes it a text."""
+_Loader: Any = type(
+    "_Loader",
+    (getattr(yaml, "CSafeLoader", yaml.SafeLoader),),
+    {"yaml_implicit_resolvers": {}, "DEFAULT_SCALAR_TAG": "plain"},
+)
+"""PyYAML's parser without its idea of what a scalar means."""
+
+
+def read(path: Path) -> Document:
+    """A YAML file whose root is a mapping."""
+    raw = read_bounded(path, MOST_BYTES, "a scenario, or a file that one names", _neighbour)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError("not a text file", where=f"{path}:{line}", hint="save it as YAML in UTF-8") from None
+    return parse(text, str(path))
+
+
+def _neighbour(path: Path) -> str:
+    """What there is instead of a file that is missing, or that cannot be read."""
+    try:
+        beside = {p.stem: p for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml") and p.is_file() and p != path}
+    except (OSError, ValueError):
+        return f"there is no folder {shown(str(path.parent))}"
+    close = nearest(path.stem, beside, cutoff=0.6)
+    if close:
+        return f"did you mean {str(beside[close])!r}?"
+    names = [p.name for p in beside.values()]
+    some = names if len(names) <= MOST_LISTED else [*names[:MOST_LISTED], "..."]
+    return f"that folder holds {', '.join(some) or 'no YAML file'}"
+
+
+def parse(text: str, name: str) -> Document:
+    """YAML text whose root is a mapping; `name` stands for the file in messages."""
+    strange = _UNPRINTABLE.search(text)
+    if strange:
+        at = strange.start()
+        mark = Mark(name, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+        raise UserError(f"not text: it holds the character {strange[0]!r}", where=str(mark), hint="save it as YAML in UTF-8")
+    try:
+        _measure(text, name)
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, text, name) from None
+    if root is None:
+        raise UserError("the file is empty", where=f"{name}:1:1", hint=START)
+    builder = _Builder(name)
+    data = builder.value(root, ())
+    if builder.faults:
+        raise UserError(faults=builder.faults)
+    if not isinstance(data, dict):
+        holds = "a list" if isinstance(data, list) else "a single value"
+        raise UserError(f"the file holds {holds}, not keys and values", where=f"{name}:1:1", hint=START)
+    return Document(data, builder.marks)
+
+
+def _measure(text: str, name: str) -> None:
+    """Refuses what is too deep for a parser that calls itself."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            raise _too_much(f"nested more than {MOST_DEPTH} deep", _mark(name, event.start_mark))
+
+
+def _too_much(message: str, mark: Mark) -> UserError:
+    return UserError(message, where=str(mark), hint="a scenario is a few dozen lines: see workloads/scenarios")
+
+
+def _mark(name: str, start: Any) -> Mark:
+    return Mark(name, start.line + 1, start.column + 1)
+
+
+def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> UserError:
+    """What the parser found, in words that help."""
+    mark: Any = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = str(_mark(name, mark)) if mark else name
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return UserError("not YAML: a tab in the indentation", where=where, hint="indent with spaces")
+    if "another document" in problem:
+        return UserError("a second document starts here", where=where, hint="one scenario to a file, without ---")
+    return UserError(f"not YAML: {problem}", where=where, hint="check quotes, colons and indentation there")
+
+
+def scalar(text: str) -> Any:
+    """The value of a plain YAML 1.2 scalar."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text) and len(text) <= MOST_DIGITS:
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+    if _INFINITE.fullmatch(text):
+        return float(text.replace(".", ""))
+    return float(text) if _NUMBER.fullmatch(text) and not _INTEGER.fullmatch(text) else text
+
+
+class _Builder:
+    """Turns nodes into data, noting where each came from and everything wrong on the way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.marks: dict[Place, Mark] = {}
+        self.faults: list[Fault] = []
+        self.values = 0
+
+    def value(self, node: yaml.Node, place: Place) -> Any:
+        """The data of a node."""
+        mark = self.marks[place] = _mark(self.name, node.start_mark)
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise _too_much(f"more than {MOST_VALUES:,} values, counting each alias in full", mark)
+        if len(place) > MOST_DEPTH:
+            raise _too_much("an alias of what it stands in", mark)
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        if tag not in _HARMLESS:
+            self._fault(f"the tag {shown(tag)} is not allowed", mark, "write plain values: nothing here is run")
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
+        return node.value if tag == "!!str" or getattr(node, "style", None) else scalar(node.value)
+
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> Mapping[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            where, key = _mark(self.name, key_node.start_mark), key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._fault("a list or a mapping cannot be a key", where)
+            elif not key or key == "<<":
+                hint = "name a file to start from in `extends:`, or write the keys out" if key else ""
+                self._fault(f"{shown(key)} cannot be a key", where, hint)
+            elif key in data:
+                first = self.marks[(*place, key)].line
+                self._fault(f"{shown(key)} stands twice: here and at line {first}", where, "remove one of the two")
+            else:
+                data[key] = self.value(value_node, (*place, key))
+                self.marks[(*place, key)] = where
+        return data
+
+    def _fault(self, message: str, where: Mark, hint: str = "") -> None:
+        self.faults.append(Fault(message, hint, str(where)))

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from .. import escape
 from ..costs.collectives.curves import Curve
 from ..costs.collectives.link_constants import Across, Inside
 from ..costs.collectives.nccl_choice import Choice
 from ..costs.collectives.theory import Algorithm, Kind
 from ..errors import UserError, did_you_mean, shown
-from ..fields import NO_KEY, Bytes, Contradiction, Declared, Key, Length, Limits, Seconds, Text, Usual, Written
+from ..fields import NO_KEY, Also, Bytes, Contradiction, Declared, Key, Length, Limits, Seconds, Text, Usual, Written
 from ..files import read_bounded
 from . import catalog
-from .document import Document
+from .document import Document, parse, read
 from .reader import Boundary, Grammar, validated
-from .yaml_source import parse, read
+from .writer import yaml_lines
 
 MOST_KNOTS = 64
 
@@ -51,6 +52,13 @@ class Series(Declared):
             yield "ranks", f": {self.ranks} do not sit evenly on {self.nodes} nodes", f"{self.nodes} of them, or a multiple"
 
 
+def _served(choice: Choice) -> Iterator[Contradiction]:
+    """Refuses an algorithm that does not do the collective that it is chosen for."""
+    if choice.kind not in catalog.module("collectives", choice.algorithm).KINDS:
+        message = f": {choice.algorithm} does no {choice.kind}"
+        yield "algorithm", message, "`trainsim catalog collectives` says what each does"
+
+
 @dataclass(frozen=True, slots=True)
 class Fabric(Declared):
     """Links inside a node, or across nodes, or both, and what was measured on them."""
@@ -63,7 +71,8 @@ class Fabric(Declared):
     across: Across | None = None
     curves: Annotated[tuple[Curve, ...], NO_KEY] = ()
     choices: Annotated[
-        tuple[Choice, ...], "which algorithm the library takes up to which size, where that is known better than by NCCL's model"
+        tuple[Annotated[Choice, Also(_served)], ...],
+        "which algorithm the library takes up to which size, where that is known better than by NCCL's model",
     ] = ()
     series: Annotated[tuple[Series, ...], Key("curves")] = ()
 
@@ -93,16 +102,7 @@ def _name(value: Any) -> str:
     return value
 
 
-def _served(choice: Choice) -> Iterator[Contradiction]:
-    """An algorithm that does not do the collective that it is chosen for."""
-    if choice.kind not in catalog.module("collectives", choice.algorithm).KINDS:
-        message = f": {choice.algorithm} does no {choice.kind}"
-        yield "algorithm", message, "`trainsim catalog collectives` says what each does"
-
-
-BOUNDARY = Boundary(
-    {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}, {Choice: _served}
-)
+BOUNDARY: Boundary = {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}
 
 
 Loader = Callable[[str], Fabric]
@@ -157,3 +157,17 @@ def _fabric(document: Document, name: str) -> Fabric:
         )
         curves.append(curve)
     return replace(found, name=name, inside=inside, across=across, curves=tuple(curves), series=())
+
+
+def text(fabric: Fabric) -> str:
+    """A fabric as its YAML file, the same on every machine."""
+    series = tuple(_series(curve, None if fabric.inside else curve.inside.name) for curve in fabric.curves)
+    lines = [f"# {escape.terminal(fabric.about.rstrip('.'))}.", *yaml_lines(replace(fabric, series=series))]
+    return "\n".join(lines) + "\n"
+
+
+def _series(curve: Curve, inside: str | None) -> Series:
+    """A curve as its file has it."""
+    words: Any = {"kind": curve.kind, "algorithm": curve.algorithm, "source": curve.source, "inside": inside}
+    sizes, times = zip(*curve.knots, strict=True)
+    return Series(ranks=curve.ranks, nodes=curve.nodes, error=curve.error, sizes=sizes, times=times, **words)

@@ -1,6 +1,7 @@
 """Whether a scenario makes sense before anything is simulated: degrees that divide, GPUs that exist, features that do.
 
-Every fault names the field that a person would change. All are found in one go.
+Every fault names the field that a person would change. All are found in one go. A value that changes nothing is no fault, but
+worth a sentence: somebody wrote it to see what it does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from math import gcd, inf
 from typing import Any
 
 from ..errors import Fault, OutsideDomain, UserError, shown
+from ..fields import keys
 from ..hardware.cluster import Cluster
 from ..plan.mesh import Mesh
 from ..plan.plan import Fidelity, Plan
@@ -17,11 +19,12 @@ from ..program.slot import Shape, as_taken, lay_out
 from ..workload.framework import Framework
 from ..workload.job import DTYPES, ELEMENT_BYTES, Job
 from ..workload.model import Model
-from . import catalog, grammar, user_code
-from .document import Document
-from .grammar import BOUNDARY
+from . import catalog, user_code
+from .cluster_file import ClusterFile
+from .document import Document, place_of
 from .reader import Boundary, Grammar, faults_in
-from .scenario import Perturb, Scenario
+from .scenario import BOUNDARY, Perturb, Scenario, schedule
+from .shipped_fits import file_of
 
 MOST_LAYER_SLOTS = 400_000
 """Layers x microbatches of a replica: what one simulation takes in memory and in patience."""
@@ -63,41 +66,29 @@ def mesh_of(scenario: Scenario) -> Mesh:
 
 def check(scenario: Scenario) -> None:
     """Raises `UserError` with every fault of the scenario, each with its place if it came from a file."""
-    _well_formed(scenario)
+    marks = Document({}, scenario.marks)
+    _well_formed(scenario, marks)
     cheap: tuple[Callable[[Scenario], Found], ...] = (_degrees, _batch, _divisions, _order, _disturbed_ranks)
     dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled)
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
     if found:
-        raise UserError(
-            faults=[Fault(f"{field}: {message}", hint, _where(scenario, field, message)) for field, message, hint in found]
-        )
+        placed = ((name, message, hint, marks.where_of_several(place_of(name), message)) for name, message, hint in found)
+        raise UserError(faults=[Fault(f"{name}: {message}", hint, where) for name, message, hint, where in placed])
 
 
-def _where(scenario: Scenario, field: str, message: str) -> str:
-    place = tuple(int(part) if part.isdecimal() else part for part in field.split("."))
-    return Document({}, scenario.marks).where_of_several(place, message)
-
-
-def _well_formed(scenario: Scenario) -> None:
+def _well_formed(scenario: Scenario, marks: Document) -> None:
     """Whether what was made in Python is of the right type, each field legal by itself; what a file says was checked there."""
-    plan, marks = scenario.plan, Document({}, scenario.marks)
-    sections: dict[str, tuple[Any, type[Any], str]] = {
-        "model": (scenario.model, Model, "sim.model"),
-        "cluster": (scenario.cluster, Cluster, "sim.cluster"),
-        "plan": (plan, Plan, "sim.Plan"),
-        "job": (scenario.job, Job, "sim.Job"),
-        "framework": (scenario.framework, Framework, "sim.framework"),
-        "fidelity": (scenario.fidelity, Fidelity, "sim.Fidelity"),
-        **{f"perturb.{i}": (p, Perturb, "sim.Perturb") for i, p in enumerate(scenario.perturb)},
-    }
-    faults: list[Fault] = []
-    for name, (value, kind, maker) in sections.items():
+    kinds = {"model": Model, "cluster": Cluster, "plan": Plan, "job": Job, "framework": Framework, "fidelity": Fidelity}
+    sections: list[tuple[str, Any, type[Any]]] = [(name, getattr(scenario, name), kind) for name, kind in kinds.items()]
+    sections += [(f"perturb.{i}", one, Perturb) for i, one in enumerate(scenario.perturb)]
+    for name, value, kind in sections:
         if not isinstance(value, kind):
-            raise UserError(f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=f"{maker}(...) makes one")
-    for name, (value, kind, _) in sections.items():
-        if kind not in (Model, Cluster) and not any(value is one for one in scenario.read):
-            place = tuple(int(part) if part.isdecimal() else part for part in name.split("."))
-            faults += faults_in(value, marks, place, OF_PYTHON)
+            maker = name if kind in (Model, Cluster, Framework) else kind.__name__
+            hint = f"sim.{maker}(...) makes one"
+            raise UserError(f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=hint)
+    checked = [*scenario.read, scenario.model, scenario.cluster]
+    new = [(name, value) for name, value, _ in sections if not any(value is one for one in checked)]
+    faults = [fault for name, value in new for fault in faults_in(value, marks, place_of(name), OF_PYTHON)]
     if faults:
         raise UserError(faults=faults)
 
@@ -105,13 +96,13 @@ def _well_formed(scenario: Scenario) -> None:
 def _schedule(value: Any) -> Any:
     """A schedule by name, or an object that is one."""
     if isinstance(value, str):
-        return grammar.schedule(value)
+        return schedule(value)
     if not any(callable(getattr(value, name, None)) for name in ("order", "orders", "__call__")):
         raise UserError(f"{shown(value)} is no schedule", hint=user_code.SCHEDULE)
     return value
 
 
-OF_PYTHON = Boundary({**BOUNDARY.grammars, "schedule": Grammar(_schedule, "1f1b")})
+OF_PYTHON: Boundary = {**BOUNDARY, "schedule": Grammar(_schedule, "1f1b")}
 """What Python may say: there a schedule may also be an object."""
 
 
@@ -230,36 +221,52 @@ def _disturbed_links(scenario: Scenario) -> Found:
 def _in_fields(scenario: Scenario, refused: OutsideDomain) -> str:
     """The nearest shape that a schedule serves, in fields of a scenario: there are no microbatches there, but a batch."""
     unit = data_parallel_degree(scenario) * scenario.job.microbatch_size
-    fields = {"ranks": "plan.pp", "chunks": "plan.chunks", "group": "plan.group", "memory_limit": "plan.memory_limit"}
-    told = []
-    for name, value in refused.nearest.items():
-        if name == "microbatches":
-            batch = value * unit // scenario.plan.splits
-            told.append(f"job.global_batch: {batch}, which is {value} microbatches of each replica")
-        else:
-            told.append(f"{fields.get(name, name)}: {value}")
-    return "nearest legal: " + "; ".join(told) if told else refused.hint
+    fields = {name: f"plan.{name}" for name in ("chunks", "group", "memory_limit")}
+    fields |= {"ranks": "plan.pp", "microbatches": "job.global_batch"}
+    legal: dict[str, object] = dict(refused.nearest)
+    if "microbatches" in legal:
+        count = refused.nearest["microbatches"]
+        legal["microbatches"] = f"{count * unit // scenario.plan.splits}, which is {count} microbatches of each replica"
+    words = "; ".join(f"{fields.get(name, name)}: {value}" for name, value in legal.items())
+    return f"nearest legal: {words}" if words else refused.hint
 
 
 def _scheduled(scenario: Scenario) -> Found:
-    plan, schedule, shape = scenario.plan, catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
-    name = catalog.called(plan.schedule)
+    plan, module, shape = scenario.plan, catalog.module("schedules", scenario.plan.schedule), schedule_shape(scenario)
     if plan.chunks not in (1, shape.chunks):
-        runs = f"{name} runs {shape.chunks} chunk{'s' * (shape.chunks > 1)} per rank"
+        runs = f"{catalog.called(plan.schedule)} runs {shape.chunks} chunk{'s' * (shape.chunks > 1)} per rank"
         yield "plan.chunks", f"{runs}, not {plan.chunks}", f"chunks: {shape.chunks}, or the schedule interleaved"
     elif scenario.model.layers < shape.stages:
         message = f"{scenario.model.layers} layers of {scenario.model.name} do not fill pp x chunks = {shape.stages} stages"
         yield "plan.chunks" if plan.chunks > 1 else "plan.pp", message, f"at most {scenario.model.layers} stages"
-    used = OPTIONS if isinstance(schedule, user_code.Schedule) else getattr(schedule, "OPTIONS", ())
+    used = OPTIONS if isinstance(module, user_code.Schedule) else getattr(module, "OPTIONS", ())
     for option, (default, example) in OPTIONS.items():
         if getattr(plan, option) != default and option not in used:
-            yield f"plan.{option}", f"{name} has no use for it", f"leave it out, or a schedule such as {example}"
+            yield (
+                f"plan.{option}",
+                f"{catalog.called(plan.schedule)} has no use for it",
+                f"leave it out, or a schedule such as {example}",
+            )
     try:
-        if isinstance(schedule, user_code.Schedule):
-            lay_out(schedule, shape)
-        elif hasattr(schedule, "refuse"):
-            schedule.refuse(shape)
+        if isinstance(module, user_code.Schedule):
+            lay_out(module, shape)
+        elif hasattr(module, "refuse"):
+            module.refuse(shape)
     except OutsideDomain as error:
         yield "plan.schedule", error.reason, _in_fields(scenario, error)
     except UserError as error:
         yield from (("plan.schedule", fault.message, fault.hint) for fault in error.faults)
+
+
+def unused(scenario: Scenario) -> list[str]:
+    """A sentence for each value that somebody gave and that has no effect; what a file of the catalog says needs no word."""
+    cluster, gpu = scenario.cluster, scenario.cluster.gpu
+    found = []
+    if gpu.tdp_w != (file_of(gpu.name).tdp_w if gpu.name in catalog.files("gpus") else 0.0):
+        found.append(f"cluster.gpu.tdp: {gpu.tdp_w:g} W has no effect, power is not modelled yet")
+    shapes = [cluster.shape, *(cluster.options.wan.shapes if cluster.options.wan else ())]
+    has_pods = any("nodes_per_pod" in getattr(shape, "OPTIONS", ("nodes_per_pod",)) for shape in shapes)
+    if not has_pods and cluster.nodes > 1 and cluster.nodes_per_pod != keys(ClusterFile)["nodes_per_pod"].default:
+        message = f"{cluster.nodes_per_pod} has no effect, the shape {cluster.shape_name} has no pods"
+        found.append(f"cluster.nodes_per_pod: {message}")
+    return found

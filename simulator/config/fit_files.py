@@ -19,8 +19,8 @@ from ..errors import did_you_mean
 from ..fields import Contradiction, Declared, Length, Limits
 from ..files import read_bounded
 from . import catalog
+from .document import read
 from .reader import validated
-from .yaml_source import read
 
 FOLDER = "kernels"
 PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")

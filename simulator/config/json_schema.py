@@ -37,29 +37,21 @@ def _value(of: Form, boundary: Boundary) -> dict[str, Any]:
     if dimension:
         return {"type": "string", "examples": [dimension.example]}
     if text:
-        grammar = boundary.grammars[text.kind]
+        grammar = boundary[text.kind]
         return {"type": list(grammar.types), "examples": [grammar.example]}
     if of.choices:
         return {"enum": list(of.choices)}
     if only:
         return {"const": only.value}
-    if of.is_record:
+    if of.record and of.record is of.kind:
         return object_schema(of.kind, boundary)
-    if of.origin in CONTAINERS:
-        return _container(of, boundary)
-    if of.members:
+    if of.origin in CONTAINERS and CONTAINERS[of.origin][1]:
+        return {"type": "object", "additionalProperties": _described(of.members[1], boundary)}
+    if of.members and of.origin not in CONTAINERS:
         return {"anyOf": [_value(inner, boundary) for inner in of.members]}
     bounds = {BOUNDS[side]: getattr(limits, side) for limits in of.limits if isinstance(limits, Limits) for side in BOUNDS}
-    length = of.note(Length)
-    sizes = {"minLength": length.least, "maxLength": length.most} if length else {}
-    kind = "integer" if of.whole else TYPES[of.kind]
-    return {"type": kind, **{name: bound for name, bound in {**bounds, **sizes}.items() if bound is not None}}
-
-
-def _container(of: Form, boundary: Boundary) -> dict[str, Any]:
-    if CONTAINERS[of.origin][1]:
-        return {"type": "object", "additionalProperties": _described(of.members[1], boundary)}
-    length = of.note(Length)
-    sizes = {"minItems": length.least, "maxItems": length.most} if length else {}
-    listed = {name: bound for name, bound in sizes.items() if bound is not None}
-    return {"type": "array", "items": _described(of.members[0], boundary), **listed}
+    length, counted = of.note(Length), "Items" if of.members else "Length"
+    bounds |= {f"min{counted}": length.least, f"max{counted}": length.most} if length else {}
+    items = {"items": _described(of.members[0], boundary)} if of.members else {}
+    kind = "array" if of.members else "integer" if of.whole else TYPES[of.kind]
+    return {"type": kind, **items, **{name: bound for name, bound in bounds.items() if bound is not None}}

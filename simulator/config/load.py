@@ -1,4 +1,4 @@
-"""Scenarios from files: read, extended, changed by settings, resolved and checked in one pass.
+"""Scenarios, models, clusters and frameworks: from files, by name or by their values, changed by settings, checked in one pass.
 
 A scenario may extend another and be changed by `--set`; its model, cluster and GPU may be names, paths or mappings, and a
 mapping with a `name` starts from the file of that name. A relative path is looked for beside the file that names it, then
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import MOST_SHOWN, Fault, UserError, described, shown
-from . import catalog
-from .document import Document, Mark, beside, placed
-from .named_parts import read_or_import
-from .scenario import from_document
-from .tenancy import tenancy
-from .trust import Trust
-from .yaml_source import parse, read, scalar
-
-if TYPE_CHECKING:
-    from .scenario import Scenario
-    from .tenancy import Tenancy
+from ..hardware.cluster import Cluster
+from ..workload.framework import Framework
+from ..workload.model import Model
+from . import catalog, cluster_file
+from .cluster_file import ClusterFile
+from .document import Document, Mark, beside, parse, place_of, placed, read, scalar
+from .named_parts import Trust, located, read_or_import, resolved, understood
+from .reader import validated
+from .scenario import BOUNDARY, CLUSTER, FRAMEWORK, MODEL, Scenario, from_document
+from .shipped_fits import GPU, profiled
+from .tenancy import Tenancy, tenancy
 
 
 def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
@@ -39,11 +39,6 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
     return _understood(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
 
 
-def from_mapping(data: Mapping[str, Any], settings: Iterable[str] = (), *, trust: bool = False) -> Scenario | Tenancy:
-    """The scenario of a mapping such as a YAML file holds; `trust` is for the files that it names."""
-    return _understood(_with_settings(_extended(Document.of(data), ()), settings), Trust(trust))
-
-
 def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tenancy:
     """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds.
 
@@ -51,15 +46,12 @@ def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tena
     """
     if not isinstance(data, Mapping):
         raise UserError(f"a scenario is a mapping, not {shown(data)}", hint='a file is read by load("scenario.yaml")')
-    return from_mapping(data, trust=trust)
+    return _understood(_extended(Document.of(data), ()), Trust(trust))
 
 
 def _understood(document: Document, trust: Trust) -> Scenario | Tenancy:
     """One job, or several that share a cluster."""
-    if "jobs" not in document.data:
-        return from_document(document, trust)
-
-    return tenancy(document, trust)
+    return tenancy(document, trust) if "jobs" in document.data else from_document(document, trust)
 
 
 def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
@@ -95,8 +87,8 @@ def _with_settings(document: Document, settings: Iterable[str]) -> Document:
 def _set(document: Document, setting: str) -> Document:
     """The document with one field changed, as `--set` writes it."""
     name, equals, text = setting.partition("=") if isinstance(setting, str) else ("", "", "")
-    place, text = tuple(part.strip() for part in name.split(".")), text.strip()
-    if not equals or not all(place):
+    parts, text = [part.strip() for part in name.split(".")], text.strip()
+    if not equals or not all(parts):
         raise UserError(f"--set {described(setting)} sets nothing", hint="write it like --set plan.tp=4")
     origin = f"--set {name.strip()}"
     mark = Mark(f"{origin}={text if len(text) <= MOST_SHOWN else shown(text)}")
@@ -105,4 +97,34 @@ def _set(document: Document, setting: str) -> Document:
     except UserError as error:  # whose lines and columns are not those of what was typed
         raise UserError(faults=[replace(fault, where=str(mark)) for fault in error.faults]) from None
     with placed(origin):
-        return document.changed(place, value, mark)
+        return document.changed(place_of(".".join(parts)), value, mark)
+
+
+def model(name: str | Path | Mapping[str, Any], **changes: Any) -> Model:
+    """A model of the catalog, a YAML file or a mapping; keyword arguments change its fields."""
+    return validated(Model, resolved(_document("model", name, changes), MODEL), ("model",))
+
+
+def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False, **changes: Any) -> Cluster:
+    """A cluster of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `nodes=8`.
+
+    With `trust` its file may name code as its shape, which is imported.
+    """
+    steps = (located, (trust if isinstance(trust, Trust) else Trust(trust)).admit, profiled)
+    found, _ = understood(_document("cluster", name, changes), (CLUSTER, GPU), steps, ClusterFile, ("cluster",), BOUNDARY)
+    return cluster_file.cluster(found)
+
+
+def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:
+    """A framework of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `cuda_graphs=True`."""
+    document = resolved(_document("framework", name, changes), FRAMEWORK)
+    return validated(Framework, document, ("framework",), BOUNDARY)
+
+
+def _document(kind: str, name: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Document:
+    if not isinstance(name, (str, Path, Mapping)):
+        examples = {"model": "llama3-70b", "cluster": "dgx-h100", "framework": "megatron-core-2025"}
+        hint = f'{kind}("{examples[kind]}")'
+        raise UserError(f"{kind}: {shown(name)} is no name, path or mapping", hint=hint)
+    values = dict(name) if isinstance(name, Mapping) else {"name": str(name)}
+    return Document.of({kind: {**values, **changes}})

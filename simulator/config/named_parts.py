@@ -1,22 +1,27 @@
-"""Names and paths in a document, replaced by what they stand for: files of the catalog, or one's own beside the document."""
+"""Names, paths and code in a document, replaced by what they stand for: files of the catalog, one's own beside the document.
+
+Code is refused where a file names it, unless files are trusted; where they are, it is imported once. What was typed (`--set
+plan.schedule=mine.py:order`) or written in Python has no line in any file, and is trusted.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Fault, UserError, shown
 from ..fields import Declared, required
-from . import catalog
-from .document import Document, Mark, Place, beside, placed
+from . import catalog, user_code
+from .document import Document, Mark, Place, beside, dotted, placed, read
 from .reader import BARE, Boundary, examined
-from .yaml_source import read
 
 MOST_DIGITS = 18
 """Of a number of a line or a column."""
+CODE: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
+"""What may name code. Nothing else that stands in a file is imported: `catalog.module` imports only what the catalog has."""
 
 
 class Named(NamedTuple):
@@ -30,26 +35,15 @@ class Named(NamedTuple):
     meant: Callable[[str], str] | None = None
     """The name in the catalog that other words for it mean."""
 
-
-Step = Callable[[Document], Document]
-"""A document with something in it replaced by what it stands for; raises `UserError` for what stands for nothing."""
-PATHS: tuple[tuple[Place, Callable[[str], bool]], ...] = (
-    (("cluster", "fabric"), catalog.is_path),
-    (("plan", "schedule"), catalog.is_table),
-)
-"""Where a path may stand in a scenario besides those of its named parts, and which text is one."""
-
-
-@cache
-def importers() -> tuple[Any, ...]:
-    """What reads the files of other programs."""
-    return tuple(catalog.modules("simulator.config.importers").values())
+    def described_by(self, inner: Mapping[str, Any]) -> bool:
+        """Whether a mapping says all that must be known of such a part."""
+        return self.schema is not None and all(key in inner for key in required(self.schema))
 
 
 def read_or_import(file: Path, kind: str) -> Document:
     """A file of ours, or what an importer makes of one of another program."""
     document = read(file)
-    for importer in importers():
+    for importer in catalog.modules("simulator.config.importers").values():
         if importer.recognises(document.data):
             return Document(importer.imported(document.data, kind, str(file)), {(): Mark(str(file), 1, 1)})
     return document
@@ -57,45 +51,45 @@ def read_or_import(file: Path, kind: str) -> Document:
 
 def resolved(document: Document, part: Named) -> Document:
     """The document with the name of a part replaced by the contents of its file, which says the name or else is called by it."""
-    place, kind, needed = part.place, part.kind, required(part.schema) if part.schema else None
+    place, kind = part.place, part.kind
     value = document.at(place)
     inner = value if isinstance(value, dict) else {}
     name, at = (inner.get("name"), (*place, "name")) if inner else (value, place)
     if "name" in inner and not isinstance(name, str):
-        message = f"{'.'.join(map(str, at))} should be a name or a path, not {shown(name)}"
+        message = f"{dotted(at)} should be a name or a path, not {shown(name)}"
         raise UserError(message, where=document.where(at), hint=f"`trainsim catalog {kind}` lists them")
     if not isinstance(name, str):
         return document
     with placed(document.where(at)):
         try:
             path = beside(name, document.mark(at))
-            if catalog.is_path(name) and needed and not catalog.exists(path) and all(key in inner for key in needed):
+            if catalog.is_path(name) and not catalog.exists(path) and part.described_by(inner):
                 return document
             is_file = catalog.is_path(name) or (catalog.written(kind, name) not in catalog.files(kind) and catalog.is_file(path))
             file = catalog.find(kind, path if is_file else name)
         except UserError:
-            if needed and all(key in inner for key in needed):
+            if part.described_by(inner):
                 return document
             if not part.meant:
                 raise
             file = catalog.find(kind, part.meant(name))
         base = read_or_import(file, kind)
-    named = Document({"name": file.stem, **base.data}, base.marks)
-    marks = {at: mark for at, mark in document.under(place).marks.items() if at != ("name",) or at not in base.marks}
-    over = Document({key: v for key, v in inner.items() if key != "name"}, marks if inner else {})
-    return document.overlaid(named.overlaid(over), place)
+    mark = document.marks.get(at)
+    named = Document({"name": file.stem}, {("name",): mark} if inner and mark else {}).overlaid(base)
+    return document.overlaid(named.overlaid(document.under(place).without(("name",))) if inner else named, place)
 
 
 def understood(
     document: Document,
     parts: Iterable[Named],
-    steps: Iterable[Step],
+    steps: Iterable[Callable[[Document], Document]],
     schema: type[Declared],
     at: Place = (),
     boundary: Boundary = BARE,
 ) -> Any:
     """What stands at a place of a document as `schema`, and the document: its named parts replaced by what they stand for, in
-    this order, then the steps taken. Raises `UserError` with all that is wrong, in the order of reading.
+    this order, then the steps taken, each of which replaces something more. Raises `UserError` with all that is wrong, in the
+    order of reading.
     """
     faults: list[Fault] = []
     unresolved: list[Place] = []
@@ -112,21 +106,67 @@ def understood(
         except UserError as error:
             faults += error.faults
     value, found = examined(schema, document, at, boundary)
-    faults += [fault for place, fault in found if place not in unresolved]
-    if faults:
-        raise UserError(faults=sorted(faults, key=_reading_order))
+    if faults or found:
+        faults += [fault for place, fault in found if place not in unresolved]
+        raise UserError(faults=sorted(faults, key=reading_order))
     return value, document
 
 
-def _reading_order(fault: Fault) -> list[tuple[int, str]]:
+def reading_order(fault: Fault) -> list[tuple[int, str]]:
     """Faults of a file from its top to its bottom."""
     return [(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else 0, part) for part in re.split(r"(\d+)", fault.where)]
 
 
 def located(document: Document) -> Document:
     """The document with the paths of a fabric and of a table as seen from where trainsim runs."""
-    for place, is_path in PATHS:
+    may_be_paths: dict[Place, Callable[[str], bool]] = {
+        ("cluster", "fabric"): catalog.is_path,
+        ("plan", "schedule"): catalog.is_table,
+    }
+    for place, is_path in may_be_paths.items():
         name, mark = document.at(place), document.mark(place)
         if isinstance(name, str) and is_path(name) and mark:
             document = document.changed(place, beside(name, mark), mark)
     return document
+
+
+@dataclass(slots=True)
+class Trust:
+    """Whether files may name code, and what was imported so far."""
+
+    files: bool = False
+    refused: bool = False
+    imported: dict[str, user_code.Code] = field(default_factory=dict)
+
+    def refuse(self, document: Document, fields: Iterable[Place] = CODE) -> None:
+        """Raises `UserError` if anything is code that may not be imported; then nothing is imported any more."""
+        faults: list[Fault] = []
+        for place in fields:
+            name, mark = document.at(place), document.mark(place)
+            if catalog.is_code(name) and not self.files and mark and mark.line:
+                hint = "read it first; if you trust it, add --trust (in Python trust=True)"
+                faults.append(Fault(f"{dotted(place)}: {shown(name)} is code, which a file may not run", hint, str(mark)))
+        if faults:
+            self.refused = True
+            raise UserError(faults=faults)
+
+    def admit(self, document: Document) -> Document:
+        """The document with code in place of its names; as it is if any was refused."""
+        self.refuse(document)
+        for place in CODE:
+            name = document.at(place)
+            if not self.refused and catalog.is_code(name):
+                document = document.changed(place, self._import(name, document, place), document.mark(place) or Mark(""))
+        return document
+
+    def _import(self, name: str, document: Document, place: Place) -> user_code.Code:
+        where, _, attribute = name.rpartition(":")
+        name = f"{beside(where, document.mark(place)) if where.endswith('.py') else where}:{attribute}"
+        if name not in self.imported:
+            try:
+                self.imported[name] = user_code.imported(name)
+            except UserError as error:
+                fault = error.faults[0]
+                message = f"{dotted(place)}: {fault.where}{': ' if fault.where else ''}{fault.message}"
+                raise UserError(message, where=document.where(place), hint=fault.hint) from None
+        return self.imported[name]

@@ -7,16 +7,16 @@ that was made in Python and only checks it: there a quantity is a number in the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeVar
 
 from ..errors import Fault, UserError, did_you_mean, either, shown
-from ..fields import Contradiction, Declared, FieldSpec, Form, Later, Noun, form, keys, limits_words, specs
-from ..units import Dimension, checked, parse
-from .document import Document, Place
-from .suggestions import dotted, how_to_write, plain, true_or_false, unknown_key, whole_number
+from ..fields import Also, Contradiction, Declared, Form, Later, Length, Limits, Noun, form, keys, limits_words, specs
+from ..units import checked, parse
+from .document import Document, Place, dotted, place_of
+from .suggestions import plain, true_or_false, unknown_key, whole_number
 
 MOST_HINTED = 1000
 """Faults of a file for which it is worked out what was meant: nobody reads more."""
@@ -33,24 +33,11 @@ class Grammar:
     """In JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """What the annotations of a dataclass leave to those who read it: names are known higher up than the dataclass is."""
-
-    grammars: Mapping[str, Grammar] = field(default_factory=dict)
-    """The kinds of text, by the names that `Text` gives them."""
-    rules: Mapping[type[Any], Callable[[Any], Iterable[Contradiction]]] = field(default_factory=dict)
-    """Contradictions of dataclasses besides their own."""
-
-
-BARE = Boundary()
-
-
-class _Wrong:
-    """Stands for a value that is wrong, after the fault is noted."""
-
-
-WRONG = _Wrong()
+Boundary = Mapping[str, Grammar]
+"""The kinds of text, by the names that `Text` gives them: what they may say is known higher up than the dataclasses are."""
+BARE: Boundary = {}
+WRONG: Any = object()
+"""Stands for a value that is wrong, after the fault is noted."""
 
 
 def validated(schema: type[T], document: Document, at: Place = (), boundary: Boundary = BARE) -> T:
@@ -84,43 +71,33 @@ class _Reader:
         self.schema, self.document, self.at, self.boundary = schema, document, at, boundary
         self.faults: list[tuple[Place, Fault]] = []
 
-    def fault(self, place: Place, message: str, hint: str) -> _Wrong:
+    def fault(self, place: Place, message: str, hint: str) -> Any:
         """Notes what is wrong with the value at a place."""
         self.faults.append((place, Fault(f"{dotted(place)}{message}", hint, self.document.where(place))))
         return WRONG
 
     def record(self, schema: type[Declared], data: Any, place: Place, of: Form | None = None) -> Any:
         """The data of a mapping as a dataclass."""
-        data = schema.prepared(data)
+        data, fields = schema.prepared(data), keys(schema)
         if not isinstance(data, dict):
             return self.fault(place, f" should be a mapping, not {shown(data)}", self._how(of or form(schema)))
-        before = len(self.faults)
-        given = self._given(schema, data, place)
+        before, given = len(self.faults), dict[str, Any]()
+        for key, spec in fields.items():
+            left_out = key not in data or (data[key] is None and spec.form.usual is not None)
+            if not left_out:
+                given[spec.name] = self.value(spec.form, data[key], (*place, key))
+            elif spec.required:
+                self.fault((*place, key), " is missing", self._how(spec.form))
         self._extra_keys(schema, data, place)
         if len(self.faults) > before or self._contradict(schema.gaps(given), place):
             return WRONG
         for spec in specs(schema):
-            usual = spec.form.usual
-            if usual and spec.name not in given:
-                given[spec.name] = usual.of(given)
+            if spec.form.usual and spec.name not in given:
+                given[spec.name] = spec.form.usual.of(given)
         made = schema(**given)
-        return WRONG if self._contradict(self._rules(made), place) else made
-
-    def _rules(self, made: Declared) -> Iterator[Contradiction]:
-        """What is wrong with the fields together."""
-        yield from made.contradictions()
-        yield from self.boundary.rules.get(type(made), lambda _: ())(made)
-
-    def _given(self, schema: type[Declared], data: Mapping[Any, Any], place: Place) -> dict[str, Any]:
-        """The values of the fields that a mapping has."""
-        given: dict[str, Any] = {}
-        for key, spec in keys(schema).items():
-            left_out = key not in data or (data[key] is None and spec.form.usual is not None)
-            if not left_out:
-                given[spec.name] = self.field(spec, data[key], (*place, key))
-            elif spec.required:
-                self.fault((*place, key), " is missing", self._how(spec.form))
-        return given
+        also = of.note(Also) if of else None
+        found = [*made.contradictions(), *(also.rule(made) if also else ())]
+        return WRONG if self._contradict(found, place) else made
 
     def _extra_keys(self, schema: type[Declared], data: Mapping[Any, Any], place: Place) -> None:
         for key in data:
@@ -137,39 +114,35 @@ class _Reader:
         """Notes fields that do not go together; whether there are any."""
         before = len(self.faults)
         for name, message, hint in found:
-            at = (*place, *(int(part) if part.isdecimal() else part for part in name.split(".") if part))
+            at = (*place, *place_of(name))
             where = self.document.where_of_several(at, message)
             self.faults.append((at, Fault(f"{dotted(at)}{message}", hint, where)))
         return len(self.faults) > before
-
-    def field(self, spec: FieldSpec, data: Any, place: Place) -> Any:
-        """The value of a field."""
-        return self.value(spec.form, data, place)
 
     def value(self, of: Form, data: Any, place: Place) -> Any:
         """The value of an annotation: of its type, within its limits, among its choices."""
         if data is None and of.optional:
             return None
-        if of.text or of.dimension:
-            try:
-                if of.dimension:
-                    return self.quantity(data, of.dimension)
-                return self.boundary.grammars[of.text.kind].read(data) if of.text else data
-            except UserError as error:
-                return self.fault(place, f": {error.faults[0].message}", error.faults[0].hint)
+        try:
+            if of.dimension:
+                return self.quantity(data, of.dimension)
+            if of.text:
+                return self.boundary[of.text.kind].read(data)
+        except UserError as error:
+            return self.fault(place, f": {error.faults[0].message}", error.faults[0].hint)
         if data is None:
             return self.fault(place, " has no value", "give it one, or leave it out")
         value = self._typed(of, data, place)
         return value if value is not WRONG and self._within(of, data, place) else WRONG
 
-    @staticmethod
-    def quantity(data: Any, dimension: Dimension) -> float:
-        """A number with a unit."""
-        return parse(data, dimension)
+    quantity = staticmethod(parse)
+    """What reads a number with a unit."""
+    lists: Any = list
+    """What counts as a list."""
 
     def _typed(self, of: Form, data: Any, place: Place) -> Any:
         """The value as its type."""
-        if of.is_record:
+        if of.record and of.record is of.kind:
             return self.record(of.kind, data, place, of)
         if of.choices:
             return data if isinstance(data, str) and data in of.choices else self._no_choice(of, data, place)
@@ -188,13 +161,17 @@ class _Reader:
             return self.fault(place, f" should be text in UTF-8, not {shown(data)}", self._how(of))
         return data
 
-    def _mistyped(self, of: Form, data: Any, place: Place) -> _Wrong:
+    def _mistyped(self, of: Form, data: Any, place: Place) -> Any:
         kind = _kind(of)
         hint = whole_number(data) if kind is int else true_or_false(data) if kind is bool else ""
         return self.fault(place, f" should be {WORDS[kind]}, not {shown(data)}", hint or self._how(of))
 
     def _how(self, of: Form) -> str:
-        return how_to_write(of, {name: grammar.example for name, grammar in self.boundary.grammars.items()})
+        """How to write a field: by example, or by its meaning with its keys or its limits."""
+        if of.text or of.dimension:
+            return f'write it like "{self.boundary[of.text.kind].example if of.text else of.dimension and of.dimension.example}"'
+        listed = "its keys:" if of.record is of.kind else "a list of mappings with the keys"
+        return "; ".join(filter(None, (of.meaning, f"{listed} {', '.join(keys(of.record))}" if of.record else limits_words(of))))
 
     def _float(self, of: Form, data: Any, place: Place) -> Any:
         """A finite number, as a float where that is what stands for it."""
@@ -221,10 +198,7 @@ class _Reader:
             return WRONG
         return values if mapped else into(values.values())
 
-    lists: Any = list
-    """What counts as a list in a document."""
-
-    def _no_choice(self, of: Form, data: Any, place: Place) -> _Wrong:
+    def _no_choice(self, of: Form, data: Any, place: Place) -> Any:
         word, later = shown(data).strip("'"), of.note(Later) or Later(())
         coming = {plain(known): known for known in later.words}
         if plain(word) in coming:
@@ -237,7 +211,7 @@ class _Reader:
     def _within(self, of: Form, data: Any, place: Place) -> bool:
         """Whether data keeps to what is noted beside its type."""
         for limits in of.limits:
-            broken = limits.broken_by(data)
+            broken = _beyond(limits, data)
             if broken:
                 self.fault(place, f": {shown(data)} is {broken[0]}", broken[1])
                 return False
@@ -250,6 +224,7 @@ class _Reader:
 class _Checker(_Reader):
     """Checks a dataclass that was made in Python."""
 
+    quantity = staticmethod(checked)
     lists = (list, tuple)
 
     def record(self, schema: type[Declared], data: Any, place: Place, of: Form | None = None) -> Any:
@@ -258,15 +233,10 @@ class _Checker(_Reader):
             return self.fault(place, message, f"sim.{schema.__name__}(...) makes one")
         before = len(self.faults)
         for key, spec in keys(schema).items():
-            self.field(spec, getattr(data, spec.name), (*place, key))
-        return WRONG if len(self.faults) > before or self._contradict(self._rules(data), place) else data
-
-    def field(self, spec: FieldSpec, data: Any, place: Place) -> Any:
-        return data if data is spec.default else self.value(spec.form, data, place)
-
-    @staticmethod
-    def quantity(data: Any, dimension: Dimension) -> float:
-        return checked(data, dimension)
+            value = getattr(data, spec.name)
+            if value is not spec.default:
+                self.value(spec.form, value, (*place, key))
+        return WRONG if len(self.faults) > before or self._contradict(data.contradictions(), place) else data
 
 
 CONTAINERS: Mapping[Any, tuple[Any, bool]] = {
@@ -294,3 +264,23 @@ def _takes(of: Form, data: Any) -> bool:
     if kind in (int, float):
         return isinstance(data, int if kind is int else (int, float)) and not isinstance(data, bool)
     return isinstance(data, kind)
+
+
+def _beyond(limits: Limits | Length, value: Any) -> tuple[str, str] | None:
+    """How a number, or the length of a text or a list, breaks its limits, and what would keep to them."""
+    if isinstance(limits, Length):
+        entries = "characters" if isinstance(value, str) else "entries"
+        if len(value) < limits.least:
+            return "too short" if value else "empty", f"at least {limits.least} {entries}"
+        if limits.most is not None and len(value) > limits.most:
+            return "too long", f"at most {limits.most} {entries}"
+        return None
+    if limits.ge is not None and value < limits.ge:
+        return "too small", f"at least {limits.ge:.12g}"
+    if limits.gt is not None and value <= limits.gt:
+        return "too small", f"more than {limits.gt:.12g}"
+    if limits.le is not None and value > limits.le:
+        return "too large", f"at most {limits.le:.12g}"
+    if limits.lt is not None and value >= limits.lt:
+        return "too large", f"less than {limits.lt:.12g}"
+    return None

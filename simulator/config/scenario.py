@@ -7,21 +7,23 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from .. import escape
+from ..costs.kernels.estimator import known_library
+from ..errors import UserError
 from ..fields import LEAST_FACTOR, Contradiction, Declared, Limits, Name, Seconds, documented
 from ..hardware.cluster import Cluster
+from ..plan.mesh import Mesh
 from ..plan.plan import Fidelity, Plan
 from ..units import show_s
 from ..workload.framework import Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import catalog
-from .cluster_file import ClusterFile, cluster
+from . import catalog, cluster_file
+from .cluster_file import ClusterFile, text_of
 from .document import Document, Mark, Place
-from .grammar import BOUNDARY
 from .json_schema import object_schema
-from .named_parts import Named, Step, located, understood
-from .shipped_fits import GPU, profiled
-from .trust import Trust
+from .named_parts import Named, Trust, located, understood
+from .reader import Boundary, Grammar
+from .shipped_fits import GPU, profiled, shipped
 
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
 
@@ -97,18 +99,11 @@ class Scenario:
     def _cluster(self) -> dict[str, Any]:
         """The cluster, and whatever makes its links, or the kernels of its GPU, other than those of the catalog."""
         cluster, gpu = self.cluster, self.cluster.gpu
-        of_profile = {"profile": gpu.profile, "profile_hash": gpu.profile_hash} if gpu.profile else {}
-        of_site = {"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}
-        links = {"fabric": cluster.fabric} if cluster.fabric else {}
-        return {
-            "name": cluster.name,
-            "gpu": gpu.name,
-            "nodes": cluster.nodes,
-            "gpus": cluster.gpus,
-            **links,
-            **of_profile,
-            **of_site,
-        }
+        found: dict[str, Any] = {"name": cluster.name, "gpu": gpu.name, "nodes": cluster.nodes, "gpus": cluster.gpus}
+        found |= {"fabric": cluster.fabric} if cluster.fabric else {}
+        found |= {"profile": gpu.profile, "profile_hash": gpu.profile_hash} if gpu.profile else {}
+        found |= {"site_scalar": gpu.site_scalar} if gpu.site_scalar != 1 else {}
+        return found
 
     def _overlap(self) -> dict[str, Any]:
         """What runs beside compute, by the plan or else by the framework."""
@@ -116,15 +111,43 @@ class Scenario:
         return {axis: getattr(used, axis, said) for axis, said in asdict(self.plan.overlap).items()}
 
 
+def schedule(name: Any) -> str:
+    """The name of a schedule, or of somebody's own; code that was not imported is refused elsewhere."""
+    if not catalog.is_code(name):
+        catalog.module("schedules", text_of(name, "1f1b"))
+    text: str = name
+    return text
+
+
+def rank_order(text: Any) -> str:
+    """Axes from the fastest varying to the slowest, such as "tp-dp-pp"."""
+    try:
+        Mesh.of({}, text_of(text, "tp-cp-ep-dp-pp"))
+    except UserError as error:
+        raise UserError(error.faults[0].message.removeprefix("rank_order: "), hint=error.hint) from None
+    return str(text)
+
+
+def attention(text: Any) -> str:
+    """A library of attention kernels of which some were measured, `unfused`, or nothing for the usual one of a GPU."""
+    return "" if isinstance(text, str) and not text else known_library(text_of(text, "flash_attention"), shipped())
+
+
+BOUNDARY: Boundary = {
+    "attention": Grammar(attention, "flash_attention"),
+    "fabric": Grammar(cluster_file.fabric, "ndr-ib"),
+    "inter_node": Grammar(cluster_file.inter_node, "8x400 Gbit/s"),
+    "intra_node": Grammar(cluster_file.intra_node, "NVSwitch 450 GB/s"),
+    "rank_order": Grammar(rank_order, "tp-cp-ep-dp-pp"),
+    "schedule": Grammar(schedule, "1f1b"),
+    "shape": Grammar(cluster_file.shape, "rail-optimized"),
+    "sites": Grammar(cluster_file.sites, "[rail-optimized, leaf-spine]", ("integer", "array")),
+}  # fmt: skip
+"""The kinds of text in a scenario."""
 MODEL, CLUSTER = Named(("model",), "models", Model), Named(("cluster",), "clusters", ClusterFile)
 FRAMEWORK = Named(("framework",), "frameworks")
 NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
 """What may be a name in a scenario. A cluster's file may name its GPU: so the order matters."""
-
-
-def paths(trust: Trust) -> tuple[Step, ...]:
-    """The steps that find the files and the code which a scenario, or a cluster, names besides its parts."""
-    return located, profiled, trust.refuse, trust.admit
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +167,10 @@ class ScenarioFile(Declared):
 
 def from_document(document: Document, trust: Trust) -> Scenario:
     """The scenario of a document, or the faults of all its sections together."""
-    found, document = understood(document, NAMED, paths(trust), ScenarioFile, boundary=BOUNDARY)
+    found, document = understood(document, NAMED, (located, trust.admit, profiled), ScenarioFile, boundary=BOUNDARY)
     read = (found.plan, found.job, found.fidelity, found.framework, *found.perturb)
     sections = (found.plan, found.job, found.fidelity, found.perturb, found.framework)
-    return Scenario(found.model, cluster(found.cluster), *sections, document.marks, read)
+    return Scenario(found.model, cluster_file.cluster(found.cluster), *sections, document.marks, read)
 
 
 def json_schema() -> dict[str, Any]:

@@ -13,12 +13,12 @@ from ..costs.kernels.family import Fit
 from ..errors import UserError, shown
 from ..hardware.gpu import AT_PEAK, Gpu
 from . import catalog
+from .catalog import gpu_meant, gpu_named
 from .document import Document, Place, beside
 from .fit_files import fingerprint, folder, load
-from .gpu_names import meant, named
 from .named_parts import Named, understood
 
-GPU = Named(("cluster", "gpu"), "gpus", Gpu, meant)
+GPU = Named(("cluster", "gpu"), "gpus", Gpu, gpu_meant)
 """Where a GPU stands in a scenario; faults call it so wherever it was named."""
 PROFILE: Place = (*GPU.place, "profile")
 AS_IT_SHIPS = "as it ships"
@@ -70,14 +70,14 @@ def like(one: Gpu) -> Gpu:
 def gpu(name: str, profile: str = "") -> Gpu:
     """A GPU of the catalog by any of its names, or of a file; with a profile, it is refused if that is of another."""
     if profile or catalog.is_path(name):
-        return complete(file_of(name if catalog.is_path(name) else named(name), profile))
+        return complete(file_of(name if catalog.is_path(name) else gpu_named(name), profile))
     return _of_the_catalog(name)
 
 
 @cache
 def _of_the_catalog(words: str) -> Gpu:
     """Files of the catalog do not change while something runs; somebody's own may, and are read each time."""
-    return complete(file_of(named(words)))
+    return complete(file_of(gpu_named(words)))
 
 
 def complete(described: Gpu) -> Gpu:

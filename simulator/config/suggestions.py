@@ -1,14 +1,15 @@
-"""What a fault says to write instead: the legal value that is nearest, how a field is written, which key was meant."""
+"""What a fault says to write instead: the legal value that is nearest, and which key was meant."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from ..errors import did_you_mean, either
-from ..fields import Declared, Form, keys, limits_words, once
-from .document import Place
+from ..fields import Declared, keys, once
+from .document import Place, dotted
 
 _DEGREES = {
     "tp": ("tensor_parallel", "tensor_parallelism", "tensor_model_parallel", "tensor_model_parallel_size"),
@@ -41,20 +42,19 @@ def plain(word: str) -> str:
     return "".join(filter(str.isalnum, word.lower()))
 
 
-_NAMES = {name: field for field, names in _FIELDS.items() for name in names}
-_NAMES |= {name + end: field for field, names in _DEGREES.items() for name in names for end in ("", "_size", "_degree")}
-OTHER_NAMES = {plain(name): field for name, field in _NAMES.items()}
-"""From what other programs call a field, made plain, to the name that it has here: for names that are not alike."""
+@cache
+def other_names() -> Mapping[str, str]:
+    """From what other programs call a field, made plain, to the name that it has here: for names that are not alike."""
+    known = {name: field for field, names in _FIELDS.items() for name in names}
+    known |= {name + end: field for field, names in _DEGREES.items() for name in names for end in ("", "_size", "_degree")}
+    return {plain(name): field for name, field in known.items()}
+
+
 OPTIONS = {"steps": "--steps", "engine": "--engine", "long": "--long", "allowoom": "--allow-oom", "fold": "--no-fold"}
 """What people write into a scenario that is an option of `trainsim run`, and of `simulate`."""
 _THOUSANDS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 _KILO = re.compile(r"([0-9]{1,6}) ?[kK]")
 _TRUTH = {**dict.fromkeys(("yes", "on", "y", 1), "true"), **dict.fromkeys(("no", "off", "n", 0), "false")}
-
-
-def dotted(place: Place) -> str:
-    """A place as people write it: `plan.tp`."""
-    return ".".join(str(part) for part in place)
 
 
 def true_or_false(value: Any) -> str:
@@ -78,17 +78,6 @@ def whole_number(value: Any) -> str:
     return "int(...) makes it one" if hasattr(value, "__index__") and not isinstance(value, bool) else ""
 
 
-def how_to_write(of: Form, examples: Mapping[str, str]) -> str:
-    """How to write a field: by example, or by its meaning with its keys or its limits."""
-    text, dimension = of.text, of.dimension
-    example = examples[text.kind] if text else dimension.example if dimension else ""
-    if example:
-        return f'write it like "{example}"'
-    listed = "a list of mappings with the keys" if of.record and of.record is not of.kind else "its keys:"
-    shape = f"{listed} {', '.join(keys(of.record))}" if of.record else limits_words(of)
-    return "; ".join(filter(None, (of.meaning, shape)))
-
-
 def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: Place) -> tuple[str, str]:
     """What is wrong with a key that the mapping does not have, and the key that was meant."""
     key = str(within[-1])
@@ -97,7 +86,7 @@ def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: 
     if len(within) == 1 and plain(key) in OPTIONS:
         return ": unknown key", f"it is an option of the command: {OPTIONS[plain(key)]}"
     known = [*keys(owner), *owner.comments, *owner.before]
-    paths, meant = shortest_paths(root), OTHER_NAMES.get(plain(key), key)
+    paths, meant = shortest_paths(root), other_names().get(plain(key), key)
     meant = meant if meant in paths or meant in known else key
     elsewhere = None if meant in known else paths.get(meant)
     return ": unknown key", f"did you mean {dotted(elsewhere)!r}?" if elsewhere else did_you_mean(meant, known)
@@ -116,5 +105,5 @@ def _paths(root: type[Declared]) -> Iterator[tuple[str, ...]]:
     """Every field below a dataclass, except in lists."""
     for key, spec in keys(root).items():
         yield (key,)
-        if spec.form.record and spec.form.is_record:
+        if spec.form.record and spec.form.record is spec.form.kind:
             yield from ((key, *path) for path in _paths(spec.form.record))

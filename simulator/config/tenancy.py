@@ -12,9 +12,8 @@ from ..errors import Fault, UserError, shown
 from ..hardware.cluster import Cluster
 from .cluster_file import MOST_GPUS
 from .document import Document, Place
-from .named_parts import resolved
+from .named_parts import CODE, Trust, resolved
 from .scenario import CLUSTER, Perturb, Scenario, from_document
-from .trust import FIELDS, Trust
 
 KEYS = ("name", "model", "plan", "job", "gpus")
 STEPWISE: Place = ("fidelity", "collectives")
@@ -74,7 +73,7 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
 def _look_for_code(document: Document, jobs: int, trust: Trust) -> None:
     """Looks at all jobs before the code of any is imported. What is refused each job tells of itself."""
     with suppress(UserError):
-        trust.refuse(document, [("jobs", i, *place) for i in range(jobs) for place in FIELDS])
+        trust.refuse(document, [("jobs", i, *place) for i in range(jobs) for place in CODE])
     with suppress(UserError):
         trust.refuse(resolved(document, CLUSTER))
 

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import isclose
 
-from ..config import by_name, catalog
-from ..config.gpu_names import named
+from ..config import catalog, load
+from ..config.catalog import gpu_named
 from ..errors import UserError, did_you_mean, shown
 from ..fabrics.policy import outlined
 from ..hardware.cluster import Cluster
@@ -77,7 +77,7 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
         raise UserError("gpus: 1, which has no other to talk to")
     known = {"gpu": _gpu(row["gpu"], node.gpu), "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
     network = _network(row, nodes, node.gpus // servers_per_node, servers_per_node)
-    found = by_name.cluster({**known, **_inside(row, node, str(known["gpu"])), **network})
+    found = load.cluster({**known, **_inside(row, node, str(known["gpu"])), **network})
     return replace(found, sharp=word(row, "sharp", SHARP, "no") == "yes"), gpus, nodes
 
 
@@ -100,7 +100,7 @@ def _nodes(row: Row, gpus: int) -> int:
 
 def _gpu(words: str, usual: str) -> str:
     try:
-        return named(words)
+        return gpu_named(words)
     except UserError:
         return usual
 

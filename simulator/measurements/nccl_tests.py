@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..config import json_text
 from ..costs.collectives.theory import KINDS, Call
 from ..errors import Fault, UserError, did_you_mean, either, shown
-from ..files import check_count, read_bounded
+from ..files import check_count, parsed_json, read_bounded
 from ..units import US_PER_S
 
 NAMED = r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?all|sendrecv|broadcast)"
@@ -220,7 +219,7 @@ def _checked(table: Table, where: str) -> Table:
 
 
 def _of_json(text: str, name: str) -> list[Table]:
-    data = json_text.parsed(text, name)
+    data = parsed_json(text, name)
     runs = data if isinstance(data, list) else [data]
     faults: list[Fault] = []
     tables = []

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..binding.bind import Bound, Site, bind
 from ..config import feasible
+from ..config.feasible import unused
 from ..config.tenancy import Tenancy, Tenant
-from ..config.unused_fields import unused
 from ..engine import des
 from ..engine.fold import fold
 from ..engine.replay import with_fixed_durations

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import catalog
+from ..config.feasible import unused
 from ..config.scenario import Scenario
-from ..config.unused_fields import unused
 from ..errors import UserError
 from ..escape import Summarised
 from ..memory.account import RankMemory

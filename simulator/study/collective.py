@@ -17,7 +17,7 @@ from ..binding.bind import Bound, Site, bind
 from ..binding.collective_policy import AUTO, CollectivePolicy, serving, takes
 from ..binding.stepwise import Counts, stepwise
 from ..collectives import is_pipelined
-from ..config import by_name, catalog
+from ..config import catalog, load
 from ..costs.collectives.theory import FEWEST_AT_A_SWITCH
 from ..engine.fold import fold, unfolded
 from ..engine.replay import with_fixed_durations
@@ -285,7 +285,7 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
             hint=f"--gpus {least}, or take ring or tree",
         )
     needed, over = needs[0] if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
-    grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(by_name.cluster, catalog.files("clusters"))]
+    grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(load.cluster, catalog.files("clusters"))]
     able = ", ".join(found.name for found in grown if can_reduce(found, needed, found.gpus_per_node * nodes, nodes))
     bare = ", or take fabric: ideal" if can_reduce(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
     raise OutsideDomain(

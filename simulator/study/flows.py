@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..config import json_text
 from ..engine import des
 from ..engine.rates import FREE
 from ..engine.task import WEIGHT_BITS, Csr, Profile, TaskGraph
 from ..errors import MOST_LISTED, Fault, UserError, did_you_mean, nearest, shown
-from ..files import check_count, read_bounded
+from ..files import check_count, parsed_json, read_bounded
 from ..simulation.estimated_effort import Effort, Expect, Limits, no_progress, of_flows
 
 MOST_BYTES = 2**24
@@ -174,7 +173,7 @@ def read_cases(path: Path) -> list[Case]:
     """The cases of a JSON file in the format of INTERFACE.md."""
     raw = read_bounded(path, MOST_BYTES, "cases of flows")
     check_count(raw, b",", MOST_VALUES, path, "cases of flows")
-    data = json_text.parsed(raw, str(path), unique=True)
+    data = parsed_json(raw, str(path), unique=True)
     cases = data.get("cases") if isinstance(data, dict) else None
     if not isinstance(cases, list):
         raise UserError("no list of cases", where=str(path), hint='{"cases": [{"name": .., "links": [..], "flows": [..]}]}')

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import catalog, fit_files, shipped_fits
-from ..config.gpu_names import named
+from ..config.catalog import gpu_named
 from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
 from ..costs.kernels.attention import FAMILY as ATTENTION
 from ..costs.kernels.deep_gemm import SPILL_US, spilled_s
@@ -121,7 +121,7 @@ def _gpu(written: str, mine: Gpu | None) -> Gpu:
     if mine and catalog.plain(written) == catalog.plain(mine.name):
         return mine
     try:
-        name = named(written)
+        name = gpu_named(written)
     except UserError:
         if mine:
             return mine

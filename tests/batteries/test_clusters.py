@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.config import catalog, yaml_source
+from simulator.config import catalog
+from simulator.config.document import read
 from simulator.hardware import measure
 from simulator.hardware.cluster import Cluster
 from simulator.units import GB
@@ -24,7 +25,7 @@ SOURCED = {
 
 
 def data_of(name: str) -> dict[str, Any]:
-    return yaml_source.read(FILES[name]).data
+    return read(FILES[name]).data
 
 
 def sizes(name: str) -> list[int]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.config import catalog, yaml_source
+from simulator.config import catalog
+from simulator.config.document import read
 from simulator.costs.kernels.gpu_model import clock_per_s, tensor_peak
 from simulator.hardware.gpu import Gpu
 from simulator.units import GB, GIB, TB, TFLOP
@@ -27,7 +28,7 @@ def gpu_of(name: str) -> Gpu:
 
 
 def data_of(name: str) -> dict[str, Any]:
-    return yaml_source.read(FILES[name]).data
+    return read(FILES[name]).data
 
 
 def test_there_are_gpus_to_test() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.config import catalog, yaml_source
+from simulator.config import catalog
+from simulator.config.document import read
 from simulator.units import GB, MB, TB
 
 FILES = catalog.files("models")
@@ -17,7 +18,7 @@ TOLERANCE = 0.005
 
 
 def data_of(name: str) -> dict[str, Any]:
-    return yaml_source.read(FILES[name]).data
+    return read(FILES[name]).data
 
 
 def published(name: str) -> tuple[float, float]:

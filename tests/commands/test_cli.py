@@ -14,7 +14,8 @@ import click
 import pytest
 
 from simulator.cli import cli
-from simulator.config import catalog, grammar
+from simulator.config import catalog
+from simulator.config.cluster_file import fabric
 from simulator.errors import InvariantBroken
 
 from ..commandline import SMALL, trainsim
@@ -249,7 +250,7 @@ def test_gpus_are_listed_with_what_they_are_sold_with() -> None:
 
 @pytest.mark.parametrize("name", trainsim("catalog", "--json").record["fabrics"])
 def test_every_fabric_that_is_listed_can_be_given(name: str) -> None:
-    assert grammar.fabric(name) == name
+    assert fabric(name) == name
 
 
 RUN = ["run", "llama3-70b-64xh100"]

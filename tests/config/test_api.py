@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import simulator as sim
-from simulator.config import yaml_source
+from simulator.config.document import parse
 from simulator.errors import UserError
 from simulator.simulation.runnable import runnable
 
@@ -143,7 +143,7 @@ def test_an_empty_file_is_told_what_a_cluster_starts_with(tmp_path: Path) -> Non
 def test_python_and_a_file_describe_the_same(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(SMALL)
-    from_file, from_mapping = sim.load(file), sim.scenario(yaml_source.parse(SMALL, "s").data)
+    from_file, from_mapping = sim.load(file), sim.scenario(parse(SMALL, "s").data)
     assert from_file == from_mapping
     by_hand = simulated(sim.Plan(tp=2, pp=2))
     assert runnable(by_hand.scenario) == from_file

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.config import feasible, grammar
+from simulator.config import cluster_file, feasible
 from simulator.errors import UserError
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.workload.architecture import nearest_divisor
@@ -95,16 +95,19 @@ def test_a_batch_gets_its_neighbours_but_not_zero(batch: int, hint: str) -> None
     ("intra", "value"), [("NVSwitch 450 GB/s", 450e9), ("nvlink 3.6 Tbit/s", 450e9), (" NVLink  1 TB/s ", 1e12)]
 )
 def test_links_within_a_node(intra: str, value: float) -> None:
-    assert grammar.intra_node(intra).bytes_per_s == value
+    assert cluster_file.intra_node(intra).bytes_per_s == value
 
 
 @given(st.integers(1, 1024), st.integers(1, 1000), st.sampled_from(["x", "×", " x ", "x "]))
 def test_links_between_nodes(count: int, rate: int, times: str) -> None:
-    assert grammar.inter_node(f"{count}{times}{rate} Gbit/s") == (count, rate * 1e9 / 8)
-    assert grammar.inter_node(f"{rate} Gbit/s") == (1, rate * 1e9 / 8)
+    assert cluster_file.inter_node(f"{count}{times}{rate} Gbit/s") == (count, rate * 1e9 / 8)
+    assert cluster_file.inter_node(f"{rate} Gbit/s") == (1, rate * 1e9 / 8)
 
 
-@given(st.text(max_size=30), st.sampled_from([(grammar.intra_node, "NVSwitch 450 GB/s"), (grammar.inter_node, "8x400 Gbit/s")]))
+@given(
+    st.text(max_size=30),
+    st.sampled_from([(cluster_file.intra_node, "NVSwitch 450 GB/s"), (cluster_file.inter_node, "8x400 Gbit/s")]),
+)
 def test_text_that_is_no_link_gets_an_example(text: str, kind: tuple[Callable[[str], object], str]) -> None:
     read, example = kind
     with pytest.raises(UserError) as refused:

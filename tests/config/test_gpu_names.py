@@ -8,7 +8,7 @@ import pytest
 
 import simulator as sim
 from simulator.config import catalog, shipped_fits
-from simulator.config.gpu_names import meant, named
+from simulator.config.catalog import gpu_meant, gpu_named
 from simulator.errors import UserError
 
 from ..commandline import SMALL, trainsim
@@ -37,18 +37,18 @@ def test_every_command_knows_a_gpu_by_all_its_names(words: str, name: str) -> No
 )
 def test_a_run_takes_no_gpu_of_other_memory_than_was_said(words: str, near: str) -> None:
     """The kernels of a V100 are those of a V100; its memory is not."""
-    assert named(words).startswith(near[:4])
+    assert gpu_named(words).startswith(near[:4])
     with pytest.raises(UserError) as refused:
         sim.cluster("dgx-h100", gpu=words)
     assert near in refused.value.hint
     with pytest.raises(UserError):
-        meant(words)
+        gpu_meant(words)
 
 
 @pytest.mark.parametrize("words", ["gtx1080", "hopper100", "NVIDIA"])
 def test_nothing_is_suggested_that_is_written_otherwise(words: str) -> None:
     with pytest.raises(UserError) as refused:
-        named(words)
+        gpu_named(words)
     assert "did you mean" not in refused.value.hint
     assert "h100" in refused.value.hint
 

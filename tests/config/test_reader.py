@@ -13,18 +13,16 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 
 import simulator as sim
-from simulator.config import catalog, fabric_files, fabric_text, fit_files
+from simulator.config import catalog, fabric_files, fit_files
 from simulator.config.cluster_file import ClusterFile
-from simulator.config.document import Document, Place
+from simulator.config.document import Document, Place, parse, read
 from simulator.config.fabric_files import Fabric
 from simulator.config.fit_files import FitsFile
-from simulator.config.grammar import BOUNDARY
 from simulator.config.json_schema import object_schema
 from simulator.config.named_parts import resolved
 from simulator.config.reader import BARE, Boundary, examined, faults_in, validated
-from simulator.config.scenario import NAMED, ScenarioFile
+from simulator.config.scenario import BOUNDARY, NAMED, ScenarioFile
 from simulator.config.shipped_fits import GPU
-from simulator.config.yaml_source import parse, read
 from simulator.errors import UserError
 from simulator.fields import (
     Contradiction,
@@ -162,7 +160,7 @@ def test_a_fabric_that_is_written_is_read_back(name: str, tmp_path: Path) -> Non
     """To the byte: the files that ship were written so."""
     fabric, file = fabric_files.load(name), tmp_path / f"{name}.yaml"
     curves = tuple(replace(curve, source=curve.source.removeprefix(name).removeprefix(": ")) for curve in fabric.curves)
-    file.write_text(fabric_text.text(replace(fabric, curves=curves)), encoding="utf-8")
+    file.write_text(fabric_files.text(replace(fabric, curves=curves)), encoding="utf-8")
     assert file.read_bytes() == (fabric_files.folder() / f"{name}.yaml").read_bytes()
     assert fabric_files.load(str(file)) == fabric
 

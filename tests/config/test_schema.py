@@ -10,8 +10,9 @@ import pytest
 
 import simulator as sim
 from simulator.commands.catalog import AUTOMATIC, OF_THEIR_SHAPES
-from simulator.config import catalog, yaml_source
+from simulator.config import catalog
 from simulator.config.cluster_file import ClusterFile
+from simulator.config.document import parse, read, scalar
 from simulator.config.scenario import json_schema
 from simulator.fields import keys, required
 from simulator.workload.framework import Framework
@@ -40,19 +41,19 @@ def validator() -> Any:
 
 @pytest.mark.parametrize("path", SCENARIOS.values(), ids=SCENARIOS)
 def test_shipped_scenarios_satisfy_the_schema(path: Path, validator: Any) -> None:
-    assert not list(validator.iter_errors(yaml_source.read(path).data))
+    assert not list(validator.iter_errors(read(path).data))
 
 
 def test_the_schema_knows_names_paths_mappings_and_bases(validator: Any) -> None:
     written = (SMALL, "extends: base.yaml\nplan: {tp: 2}\n", "model: ./m.yaml\ncluster: {gpu: h100, gpus_per_node: 8}\n")
     software = ("framework: torchtitan-2024\n", "framework: {name: megatron-core-2025, host: {kernel: 5 us}}\n")
     for text in (*written, *software):
-        assert not list(validator.iter_errors(yaml_source.parse(text, "x").data))
+        assert not list(validator.iter_errors(parse(text, "x").data))
 
 
 @pytest.mark.parametrize("case", TYPED)
 def test_the_schema_refuses_what_an_editor_can_see(case: str, validator: Any) -> None:
-    data = yaml_source.parse(SMALL.replace(BAD[case].old, BAD[case].new, 1), "x").data
+    data = parse(SMALL.replace(BAD[case].old, BAD[case].new, 1), "x").data
     assert list(validator.iter_errors(data))
 
 
@@ -75,7 +76,7 @@ def test_defaults_are_listed_for_every_field_that_may_be_left_out() -> None:
     assert set(AUTOMATIC) == {name for name, value in flat.items() if value in (None, "")}, "these depend on something"
     for name, value in flat.items():
         words = f"[{', '.join(value)}]" if isinstance(value, list) else value
-        assert (listed[name] if name in AUTOMATIC else yaml_source.scalar(listed[name])) == AUTOMATIC.get(name, words)
+        assert (listed[name] if name in AUTOMATIC else scalar(listed[name])) == AUTOMATIC.get(name, words)
     for section, made in (("plan", sim.Plan), ("job", sim.Job), ("fidelity", sim.Fidelity), ("framework", Framework)):
         assert set(values[section]) == set(keys(made))
     may_be_omitted = set(keys(ClusterFile)) - set(required(ClusterFile)) - {"name"}

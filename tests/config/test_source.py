@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.config import yaml_source
-from simulator.config.document import Document, Mark
+from simulator.config.document import Document, Mark, parse, place_of, read
 from simulator.errors import UserError
 
 from .bad import BOMB
@@ -31,20 +30,20 @@ PLAIN: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("text", "value"), PLAIN)
 def test_a_plain_scalar_is_what_yaml_1_2_says(text: str, value: Any) -> None:
-    found = yaml_source.parse(f"a: {text}\n", "x").data["a"]
+    found = parse(f"a: {text}\n", "x").data["a"]
     assert found == value
     assert type(found) is type(value)
 
 
 @pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])
 def test_what_is_no_number_is_one(text: str) -> None:
-    assert math.isnan(yaml_source.parse(f"a: {text}", "x").data["a"])
+    assert math.isnan(parse(f"a: {text}", "x").data["a"])
 
 
 @pytest.mark.parametrize("text", ["no", "12", "1e9", "true", "null", ".inf"])
 @pytest.mark.parametrize("form", ["'{}'", '"{}"', "!!str {}", "|-\n  {}"])
 def test_in_quotes_everything_is_text(text: str, form: str) -> None:
-    assert yaml_source.parse(f"a: {form.format(text)}", "x").data["a"] == text
+    assert parse(f"a: {form.format(text)}", "x").data["a"] == text
 
 
 printable = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters="\ufeff\ufffe\uffff\x85")
@@ -55,7 +54,7 @@ trees = st.recursive(plain, lambda inner: st.lists(inner, max_size=4) | st.dicti
 
 @given(st.dictionaries(keys, trees, min_size=1, max_size=4), st.sampled_from([None, 2]))
 def test_json_is_yaml(data: dict[str, Any], indent: int | None) -> None:
-    assert yaml_source.parse(json.dumps(data, ensure_ascii=False, indent=indent), "x").data == data
+    assert parse(json.dumps(data, ensure_ascii=False, indent=indent), "x").data == data
 
 
 TEXT = """\
@@ -71,7 +70,7 @@ perturb:
 
 
 def test_every_value_knows_its_line_and_column() -> None:
-    document = yaml_source.parse(TEXT, "s.yaml")
+    document = parse(TEXT, "s.yaml")
     lines = TEXT.splitlines()
     for place, mark in document.marks.items():
         if place and isinstance(place[-1], str):
@@ -83,15 +82,15 @@ def test_every_value_knows_its_line_and_column() -> None:
 
 @pytest.mark.parametrize("prefix", ["\ufeff", "---\n", "# a remark\n", "%YAML 1.2\n---\n"])
 def test_what_editors_put_in_front_is_no_harm(prefix: str) -> None:
-    assert yaml_source.parse(prefix + TEXT, "x").data == yaml_source.parse(TEXT, "x").data
+    assert parse(prefix + TEXT, "x").data == parse(TEXT, "x").data
 
 
 def test_line_ends_of_other_systems_are_no_harm() -> None:
-    assert yaml_source.parse(TEXT.replace("\n", "\r\n"), "x") == yaml_source.parse(TEXT, "x")
+    assert parse(TEXT.replace("\n", "\r\n"), "x") == parse(TEXT, "x")
 
 
 def test_an_alias_stands_for_its_anchor() -> None:
-    assert yaml_source.parse("a: &x {b: 1}\nc: *x", "x").data == {"a": {"b": 1}, "c": {"b": 1}}
+    assert parse("a: &x {b: 1}\nc: *x", "x").data == {"a": {"b": 1}, "c": {"b": 1}}
 
 
 REFUSED = {
@@ -126,7 +125,7 @@ REFUSED = {
 def test_what_is_no_scenario_is_refused_with_its_place(case: str) -> None:
     text, where, says = REFUSED[case]
     with pytest.raises(UserError) as refused:
-        yaml_source.parse(text, "x")
+        parse(text, "x")
     fault = refused.value.faults[0]
     assert fault.where.startswith(where)
     assert says in fault.message
@@ -135,14 +134,14 @@ def test_what_is_no_scenario_is_refused_with_its_place(case: str) -> None:
 
 def test_all_faults_of_a_file_come_together() -> None:
     with pytest.raises(UserError) as refused:
-        yaml_source.parse("a: 1\na: 2\nb: !foo 3\nb: 4\n", "x")
+        parse("a: 1\na: 2\nb: !foo 3\nb: 4\n", "x")
     assert [fault.where for fault in refused.value.faults] == ["x:2:1", "x:3:4", "x:4:1"]
 
 
 def test_a_tag_runs_nothing(tmp_path: Path) -> None:
     trace = tmp_path / "ran"
     with pytest.raises(UserError):
-        yaml_source.parse(f"a: !!python/object/apply:os.system ['touch {trace}']\n", "x")
+        parse(f"a: !!python/object/apply:os.system ['touch {trace}']\n", "x")
     assert not trace.exists()
 
 
@@ -151,7 +150,7 @@ def test_what_is_no_text_is_refused_with_its_line(tmp_path: Path, content: bytes
     file = tmp_path / "x.yaml"
     file.write_bytes(content)
     with pytest.raises(UserError, match="not") as refused:
-        yaml_source.read(file)
+        read(file)
     assert refused.value.faults[0].where.startswith(f"{file}:")
 
 
@@ -159,21 +158,21 @@ def test_a_file_that_never_ends_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("a: 1\n" + "# remark\n" * 200_000)
     with pytest.raises(UserError, match="too large"):
-        yaml_source.read(file)
+        read(file)
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", "folder", "a\0b.yaml", "x" * 5000, "no/such/folder.yaml"])
 def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match=r"no file|cannot read"):
-        yaml_source.read(tmp_path / name)
+        read(tmp_path / name)
 
 
 def test_a_missing_file_is_compared_with_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text("a: 1\n")
     for name, hint in (("scenarios.yaml", "did you mean"), ("other.yaml", "that folder holds scenario.yaml")):
         with pytest.raises(UserError) as refused:
-            yaml_source.read(tmp_path / name)
+            read(tmp_path / name)
         assert hint in refused.value.hint
 
 
@@ -192,14 +191,14 @@ def test_a_name_written_into_becomes_a_mapping_that_starts_from_it() -> None:
 
 
 def test_a_change_is_marked_where_it_was_made_and_nowhere_else() -> None:
-    document = yaml_source.parse(TEXT, "s.yaml").changed(("plan", "overlap"), {"tp": True}, Mark("--set ..."))
+    document = parse(TEXT, "s.yaml").changed(("plan", "overlap"), {"tp": True}, Mark("--set ..."))
     assert document.at(("plan", "overlap")) == {"dp": True, "tp": True}
     assert document.where(("plan", "overlap", "tp")) == "--set ..."
     assert document.where(("plan", "overlap", "dp")) == "s.yaml:4:13"
 
 
 def test_a_change_inside_a_list_counts_from_zero() -> None:
-    document = yaml_source.parse(TEXT, "s.yaml").changed(("perturb", "1", "rank"), 9, Mark("--set ..."))
+    document = parse(TEXT, "s.yaml").changed(place_of("perturb.1.rank"), 9, Mark("--set ..."))
     assert [p["rank"] for p in document.data["perturb"]] == [3, 9]
     with pytest.raises(UserError, match=r"no perturb\.2\.rank"):
-        document.changed(("perturb", "2", "rank"), 9, Mark("--set ..."))
+        document.changed(place_of("perturb.2.rank"), 9, Mark("--set ..."))

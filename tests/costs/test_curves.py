@@ -18,8 +18,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.calibrate.fit_fabric import calibrated
-from simulator.config import fabric_files, fabric_text
-from simulator.config.by_name import cluster as find
+from simulator.config import fabric_files
+from simulator.config.load import cluster as find
 from simulator.costs.collectives import theory
 from simulator.costs.collectives.curves import Curve, read, rising, uncontended_time
 from simulator.costs.collectives.link_constants import LAWS, Across, Inside
@@ -403,7 +403,7 @@ def test_reading_knots() -> None:
 def test_a_fabric_comes_back_from_its_text(name: str, tmp_path: Path) -> None:
     fabric = fabric_files.load(name)
     file = tmp_path / f"{name}.yaml"
-    file.write_text(fabric_text.text(replace(fabric, curves=tuple(bare(c) for c in fabric.curves))), encoding="utf-8")
+    file.write_text(fabric_files.text(replace(fabric, curves=tuple(bare(c) for c in fabric.curves))), encoding="utf-8")
     again = fabric_files.load(str(file))
     assert (again.inside, again.across, again.provenance) == (fabric.inside, fabric.across, fabric.provenance)
     assert [c.knots for c in again.curves] == [c.knots for c in fabric.curves]
@@ -519,7 +519,7 @@ def test_text_and_json_calibrate_alike(tmp_path: Path) -> None:
     text, record = tmp_path / "a.txt", tmp_path / "a.json"
     text.write_text("".join(printed(*run) for run in RUNS[:2]), encoding="utf-8")
     record.write_text("[" + ", ".join(reported(*run) for run in RUNS[:2]) + "]", encoding="utf-8")
-    one, other = (fabric_text.text(calibrated([file], "own")) for file in (text, record))
+    one, other = (fabric_files.text(calibrated([file], "own")) for file in (text, record))
     assert one == other
     assert "NCCL 2.27.3; 12 points of 12 sizes" in one
 
@@ -592,7 +592,7 @@ def overall(errors: dict[tuple[str, str], list[float]], where: str) -> float:
 def test_what_ships_is_what_the_table_gives(make: ModuleType) -> None:
     built = make.build([row for row in make.measured(TABLE) if row.role == "fit"], laws=False)
     for name, fabric in built.fabrics.items():
-        assert (fabric_files.folder() / f"{name}.yaml").read_text(encoding="utf-8") == fabric_text.text(fabric), name
+        assert (fabric_files.folder() / f"{name}.yaml").read_text(encoding="utf-8") == fabric_files.text(fabric), name
 
 
 @pytest.mark.slow

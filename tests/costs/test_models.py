@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.config import catalog, fit_files, shipped_fits
-from simulator.config.gpu_names import named
+from simulator.config.catalog import gpu_named
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.estimator import Estimator, Options, best_fit_for, known_library, measured_cost
 from simulator.costs.kernels.experts import moe_s
@@ -355,25 +355,25 @@ class TestNames:
         ],
     )
     def test_tables_spell_gpus_in_their_own_ways(self, words: str, name: str) -> None:
-        assert named(words) == name
+        assert gpu_named(words) == name
 
     @pytest.mark.parametrize("name", catalog.files("gpus"))
     def test_a_name_of_the_catalog_is_itself(self, name: str) -> None:
-        assert named(name) == name
+        assert gpu_named(name) == name
 
     @pytest.mark.parametrize("words", ["A10", "", "NVIDIA", "80GB PCIe"])
     def test_others_are_refused(self, words: str) -> None:
         with pytest.raises(UserError, match="no GPU"):
-            named(words)
+            gpu_named(words)
 
     @pytest.mark.parametrize("words", ["NVIDIA H100 NVL", "H100 NVL 94GB", "H100-NVL/PCIe"])
     def test_a_board_of_its_own(self, words: str) -> None:
-        assert named(words) == "h100-nvl"
+        assert gpu_named(words) == "h100-nvl"
 
     @pytest.mark.parametrize(("words", "near"), [("H200-NVL", "h200"), ("NVIDIA A100 NVL", "a100")])
     def test_a_board_is_not_taken_for_the_module(self, words: str, near: str) -> None:
         with pytest.raises(UserError, match="no GPU") as caught:
-            named(words)
+            gpu_named(words)
         assert near in caught.value.hint
 
 

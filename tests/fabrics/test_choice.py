@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.config import catalog, fabric_files, fabric_text
+from simulator.config import catalog, fabric_files
 from simulator.costs.collectives import nccl_choice, theory
 from simulator.costs.collectives.curves import Curve, uncontended_time
 from simulator.costs.collectives.nccl_choice import Choice, Group, chosen, generation, nccl_estimate_s
@@ -169,7 +169,7 @@ def test_at_face_value_the_fastest_is_taken() -> None:
 def laid_down(folder: Path, *lines: str, start: str = "ndr-ib") -> str:
     """The path of a fabric like one that ships, with lines under `choices:`."""
     own = folder / "mine.yaml"
-    text = fabric_text.text(fabric_files.outline(start)) + "choices:\n" + "".join(f"  - {{{line}}}\n" for line in lines)
+    text = fabric_files.text(fabric_files.outline(start)) + "choices:\n" + "".join(f"  - {{{line}}}\n" for line in lines)
     own.write_text(text, encoding="utf-8")
     return str(own)
 
@@ -206,7 +206,7 @@ def test_lines_are_written_as_they_are_read(tmp_path: Path) -> None:
     read = fabric_files.load(laid_down(tmp_path, *lines))
     assert read.choices == (Choice("all_reduce", "nvls_tree", MIB, 4), Choice("alltoall", "pairwise"))
     again = tmp_path / "again.yaml"
-    again.write_text(fabric_text.text(read), encoding="utf-8")
+    again.write_text(fabric_files.text(read), encoding="utf-8")
     assert fabric_files.load(str(again)).choices == read.choices
 
 

@@ -11,8 +11,8 @@ from statistics import median
 import pytest
 
 from simulator.calibrate.fit_fabric import calibrated
-from simulator.config import fabric_files, fabric_text
-from simulator.config.by_name import cluster as find
+from simulator.config import fabric_files
+from simulator.config.load import cluster as find
 from simulator.costs.collectives import theory
 from simulator.costs.collectives.curves import Curve, uncontended_time
 from simulator.costs.collectives.link_constants import LAWS
@@ -188,7 +188,7 @@ def test_no_measurement_beats_the_wire_of_a_calibrated_fabric(
 ) -> None:
     logs = written(tmp_path / "runs.txt", "".join(run(*one) for one in runs))
     out = tmp_path / "own.yaml"
-    out.write_text(fabric_text.text(calibrated([logs], "own", *start)), encoding="utf-8")
+    out.write_text(fabric_files.text(calibrated([logs], "own", *start)), encoding="utf-8")
     made = fabric_files.load(str(out))
     assert made.inside
     for kind, ranks, nodes, gb_per_s in runs:
@@ -213,7 +213,7 @@ def test_what_is_written_can_be_read_whatever_the_runs_leave_open(tmp_path: Path
     assert fabric.across.rendezvous >= 1
     assert "ndr-ib" in fabric.source
     out = tmp_path / "own.yaml"
-    out.write_text(fabric_text.text(fabric), encoding="utf-8")
+    out.write_text(fabric_files.text(fabric), encoding="utf-8")
     assert fabric_files.load(str(out)).across
 
 

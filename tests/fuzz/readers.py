@@ -72,9 +72,9 @@ def _cluster(path: Path) -> None:
 
 
 def _fabric(path: Path) -> None:
-    from simulator.config import fabric_files, fabric_text
+    from simulator.config import fabric_files
 
-    fabric_text.text(fabric_files.load(str(path)))
+    fabric_files.text(fabric_files.load(str(path)))
 
 
 def _profile(path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import simulator as sim
-from simulator.config import catalog, grammar
+from simulator.config import catalog, cluster_file
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 
 SHAPES = sorted(map(catalog.plain, catalog.files("shapes")))
-FABRICS = [name for name in SHAPES if name in grammar.shapes_with("fabric") or name == "explicit"]
-INSIDES = grammar.shapes_with("inside")
+FABRICS = [name for name in SHAPES if name in cluster_file.shapes_with("fabric") or name == "explicit"]
+INSIDES = cluster_file.shapes_with("inside")
 HASHED = [name for name in FABRICS if "routing" in catalog.module("shapes", name).OPTIONS]
 PROPORTIONS: dict[str, dict[str, Any]] = {
     "one node": {"nodes": 1, "gpus_per_node": 8},

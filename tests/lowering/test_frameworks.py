@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.config import catalog, yaml_source
+from simulator.config import catalog
+from simulator.config.document import read
 from simulator.kernels import Attention, Kernel, Rowwise
 from simulator.lowering.kernels_of_framework import Layered, framework_kernels
 from simulator.program.program import Collective, Compute, Program
@@ -139,7 +140,7 @@ def test_t9_5_unfused_attention_is_products_with_a_softmax_between() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_says_where_each_of_its_values_comes_from(name: str) -> None:
-    data = yaml_source.read(PROFILES[name]).data
+    data = read(PROFILES[name]).data
     said = data.pop("sources")
     flat = {f"{k}.{n}" if isinstance(v, dict) else k for k, v in data.items() for n in (v if isinstance(v, dict) else ("",))}
     assert set(said) == ({"all"} if name == "none" else flat)

@@ -15,7 +15,7 @@ import pytest
 
 import simulator as sim
 import simulator.metrics
-from simulator.config import catalog, importers, named_parts
+from simulator.config import catalog, importers
 
 from ..batteries import test_metrics as battery
 from ..commandline import trainsim
@@ -79,7 +79,6 @@ def test_an_importer_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         sim.model(config)
     (tmp_path / "gpt2.py").write_text(IMPORTER)
     monkeypatch.setattr(importers, "__path__", [*importers.__path__, str(tmp_path)])
-    monkeypatch.setattr(named_parts, "importers", named_parts.importers.__wrapped__)  # which remembers nothing
     model = sim.model(config)
     assert (model.name, model.layers, model.vocab) == ("hparams", 12, 50257)
     settings = [f"model={config}", "plan.tp=4", "job.sequence_length=1024"]

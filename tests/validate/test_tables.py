@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.config.gpu_names import named
+from simulator.config.catalog import gpu_named
 from simulator.measurements.torch_trace import events, operators
 from simulator.validate import collectives, kernels, report
 
@@ -78,7 +78,7 @@ def test_how_many_experts_a_token_goes_to_may_be_written_in_several_ways(variant
 
 
 def test_the_server_edition_is_known_by_its_letters() -> None:
-    assert named("RTX Pro 6000 BSE") == "rtx-pro-6000"
+    assert gpu_named("RTX Pro 6000 BSE") == "rtx-pro-6000"
 
 
 def test_a_product_of_a_trace_is_a_kernel_alone() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ...config import by_name
+from ...config import load
 from ...errors import UserError, did_you_mean
 from ...kernels import Attention, Gemm, Kernel, Part, Rowwise, Split
 from ...measurements.kernel_words import EAGER, FLOP_PER_BYTE, Probe, kernel_of, probes_of, work
@@ -56,7 +56,7 @@ def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise UserError(f"kernels are not timed in {dtype!r}", hint=did_you_mean(dtype, DTYPES))
-    return only(default(dtypes) if model is None else of_model(by_name.model(model), dtypes), ops)
+    return only(default(dtypes) if model is None else of_model(load.model(model), dtypes), ops)
 
 
 def default(dtypes: Iterable[str]) -> list[Probe]:

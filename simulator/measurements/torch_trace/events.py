@@ -18,9 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeGuard, TypeVar
 
-from ...config import json_text
 from ...errors import Fault, UserError, shown
-from ...files import check_count, read_unzipped
+from ...files import check_count, parsed_json, read_unzipped
 from ...units import US_PER_S
 from ..operator_names import FORMAT_NAMES
 
@@ -187,7 +186,7 @@ def read(path: Path) -> Events:
     content = read_unzipped(path, MOST_BYTES, "a trace")
     check_count(content, b",", MOST_VALUES, path, "a trace")
     check_count(content, b"[{", MOST_HOLDERS, path, "a trace")
-    data = json_text.parsed(content, str(path))
+    data = parsed_json(content, str(path))
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise UserError("no list of traceEvents", where=str(path), hint="what torch.profiler's export_chrome_trace writes")
