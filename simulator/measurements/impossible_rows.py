@@ -17,8 +17,7 @@ from ..hardware.gpu import PEAK_OF, Gpu
 from ..kernels import Experts, Kernel, Rowwise
 from ..units import GB, TFLOP
 from .kernel_table import Measured
-from .kernel_words import kernel_of
-from .operator_names import WIDTH
+from .kernel_words import WIDTH, kernel_of
 
 ABOVE = 1.05
 """Ratio to a peak that a row may reach."""
@@ -41,56 +40,44 @@ class ImpossibleRow:
     row: Measured
     why: str
 
-    def fault(self, path: Path) -> Fault:
-        return Fault(f"{self.row.probe}: {self.why}", HINT, f"{path}:{self.row.line}")
-
 
 def split_possible(rows: Sequence[Measured], gpu: Gpu, path: Path) -> tuple[list[Measured], list[ImpossibleRow]]:
     """The possible rows of a file and the impossible ones. Raises if the latter are many."""
-    reasons = [(row, _why_impossible(row, gpu)) for row in rows]
-    wrong = [ImpossibleRow(row, why) for row, why in reasons if why]
+    possible, wrong, slowdowns = list[Measured](), list[ImpossibleRow](), list[float]()
+    for row in rows:
+        kernel, why = kernel_of(row.probe) if row.may_be_fitted else None, ""
+        if kernel is not None:
+            of_dtype = gpu.peak_flop_per_s.get(PEAK_OF.get(row.probe.dtype, row.probe.dtype), 0.0)
+            peak = 0.0 if isinstance(kernel, Rowwise) else of_dtype
+            bound_s = max(kernel.flop / peak if peak else 0.0, kernel.traffic_bytes / gpu.memory_bytes_per_s)
+            slowdowns.append(row.seconds / (bound_s + LAUNCH_S))
+            why = _why_impossible(row, kernel, peak, gpu)
+        if why:
+            wrong.append(ImpossibleRow(row, why))
+        else:
+            possible.append(row)
     if len(wrong) > MOST_SHARE * len(rows):
-        faults = [one.fault(path) for one in wrong[:MOST_NAMED]]
+        faults = [Fault(f"{one.row.probe}: {one.why}", HINT, f"{path}:{one.row.line}") for one in wrong[:MOST_NAMED]]
         more = f"{len(wrong)} of {len(rows)} rows are faster than {gpu.name} can be"
         raise UserError(faults=[*faults, Fault(more, HINT, str(path))])
-    kernels = [(row, kernel) for row in rows if row.may_be_fitted and (kernel := kernel_of(row.probe)) is not None]
-    times = [row.seconds / (_bound_s(row, kernel, gpu) + LAUNCH_S) for row, kernel in kernels]
-    if times and min(times) > SLOW:
-        many = f"every row is at least {min(times):,.0f} times slower than the peaks of {gpu.name} and a launch"
+    if slowdowns and min(slowdowns) > SLOW:
+        many = f"every row is at least {min(slowdowns):,.0f} times slower than the peaks of {gpu.name} and a launch"
         raise UserError(many, where=str(path), hint=HINT)
-    return [row for row, why in reasons if not why], wrong
+    return possible, wrong
 
 
-def _bound_s(row: Measured, kernel: Kernel | Experts, gpu: Gpu) -> float:
-    """Seconds that a kernel takes at the peaks of compute and memory."""
-    peak = _peak(row, kernel, gpu)
-    return max(kernel.flop / peak if peak else 0.0, kernel.traffic_bytes / gpu.memory_bytes_per_s)
-
-
-def _peak(row: Measured, kernel: Kernel | Experts, gpu: Gpu) -> float | None:
-    """The peak that binds a kernel; None for memory-bound operators and unknown formats."""
-    known = None if isinstance(kernel, Rowwise) else gpu.peak_flop_per_s.get(PEAK_OF.get(row.probe.dtype, row.probe.dtype))
-    return known or None
-
-
-def _why_impossible(row: Measured, gpu: Gpu) -> str:
-    """The reason why a row cannot be true; empty if it can, or is not fitted."""
-    kernel = kernel_of(row.probe) if row.may_be_fitted else None
-    if kernel is None:
-        return ""
-    peak, reached = _peak(row, kernel, gpu), kernel.flop / row.seconds
+def _why_impossible(row: Measured, kernel: Kernel | Experts, peak: float, gpu: Gpu) -> str:
+    """The reason why a row cannot be true; empty if it can. `peak`, in FLOP/s, is 0 where none is known or binds."""
+    reached = kernel.flop / row.seconds
     if peak and reached > ABOVE * peak:
         return f"{reached / TFLOP:,.4g} TFLOP/s, and the peak of {gpu.name} is {peak / TFLOP:,.4g}"
-    rate = (_least_bytes(kernel, row.probe.dtype) - IN_AND_OUT * (gpu.cache_bytes or UNKNOWN_CACHE_BYTES)) / row.seconds
+    if not isinstance(kernel, Rowwise):
+        least_bytes = kernel.traffic_bytes * min(1.0, WIDTH[row.probe.dtype])
+    elif kernel.op in LOOKUPS:
+        least_bytes = kernel.traffic_bytes / 2  # the result alone: rows of the table may come again
+    else:
+        least_bytes = kernel.traffic_bytes if is_timed(kernel.op) else 0.0
+    rate = (least_bytes - IN_AND_OUT * (gpu.cache_bytes or UNKNOWN_CACHE_BYTES)) / row.seconds
     if rate > ABOVE * gpu.memory_bytes_per_s:
         return f"{rate / GB:,.4g} GB/s, and the memory of {gpu.name} has {gpu.memory_bytes_per_s / GB:,.4g}"
     return ""
-
-
-def _least_bytes(kernel: Kernel | Experts, dtype: str) -> float:
-    """Bytes that a kernel moves at least: of a look-up the result alone, since rows of the table may come again."""
-    if not isinstance(kernel, Rowwise):
-        return kernel.traffic_bytes * min(1.0, WIDTH[dtype])
-    if kernel.op in LOOKUPS:
-        return kernel.traffic_bytes / 2
-    return float(kernel.traffic_bytes) if is_timed(kernel.op) else 0.0

@@ -22,8 +22,7 @@ from ..errors import Fault, UserError, did_you_mean, shown
 from ..files import not_written, read_bounded
 from ..units import US_PER_S
 from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth
-from .kernel_words import EAGER, SIZES, Probe
-from .operator_names import FORMAT_NAMES, WIDTH, table_name
+from .kernel_words import EAGER, FORMAT_NAMES, SIZES, WIDTH, Probe, table_name
 
 COLUMNS = (
     "gpu", "op", "dtype", *SIZES, "causal", "variant", "time_us", "source", "role", "p10_us", "p90_us", "runs", "clock_mhz",
@@ -127,8 +126,6 @@ def content(path: Path) -> bytes:
 
 def mend(path: Path) -> None:
     """Cuts off a last line that has no end: whoever wrote it was killed meanwhile."""
-    if not path.exists() or not path.stat().st_size:
-        return
     held = content(path)
     whole = held.rfind(b"\n") + 1
     if whole < len(held):

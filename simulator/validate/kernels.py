@@ -35,8 +35,7 @@ from ..measurements import kernel_table
 from ..measurements.attention_libraries import TURNS_QUERIES, cached_s, fitted_library, is_of_frameworks
 from ..measurements.csv_tables import Row, time_us
 from ..measurements.kernel_table import is_cold, probe_of
-from ..measurements.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
-from ..measurements.operator_names import WIDTH
+from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, turns_of
 from ..units import US_PER_S
 from .report import Own, Predicted
 

@@ -22,7 +22,7 @@ from ...config import json_text
 from ...errors import Fault, UserError, shown
 from ...files import check_count, read_unzipped
 from ...units import US_PER_S
-from ..operator_names import FORMAT_NAMES
+from ..kernel_words import FORMAT_NAMES
 
 MOST_VALUES, MOST_HOLDERS = 15_000_000, 8_000_000
 """Values of a trace, by their commas, and its lists and objects, of which an empty one takes 70 bytes."""
