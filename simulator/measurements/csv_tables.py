@@ -59,6 +59,11 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
         raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
 
 
+def with_gpu(rows: Sequence[Row], gpu: str) -> list[Row]:
+    """Rows with the column `gpu`, where their table leaves it out and it is known."""
+    return [{**row, "gpu": row.get("gpu", gpu)} for row in rows] if gpu else list(rows)
+
+
 def count(row: Row, column: str) -> int:
     """The whole number in a cell. Raises for anything else."""
     value = number(row[column])

@@ -21,7 +21,7 @@ from .. import escape
 from ..errors import Fault, UserError, did_you_mean, shown
 from ..files import not_written, read_bounded
 from ..units import US_PER_S
-from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth
+from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth, with_gpu
 from .kernel_words import EAGER, FORMAT_NAMES, SIZES, WIDTH, Probe, table_name
 
 COLUMNS = (
@@ -135,7 +135,7 @@ def mend(path: Path) -> None:
 def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     """The rows of a table, plain or gzipped, all of one GPU where that has no column. Raises with file:line for every cell that
     makes no sense."""
-    rows = completed(read(path), gpu)
+    rows = with_gpu(read(path), gpu)
     check_header(NEEDED, rows, str(path))
     faults = [
         Fault(message, hint, f"{path}:{line}") for line, row in enumerate(rows, FIRST_LINE) for message, hint in _wrong(row)
@@ -143,11 +143,6 @@ def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     if faults:
         raise UserError(faults=faults)
     return [_measured(row, line) for line, row in enumerate(rows, FIRST_LINE)]
-
-
-def completed(rows: Sequence[Row], gpu: str) -> list[Row]:
-    """Rows with the column `gpu`, where their table leaves it out and it is known."""
-    return [{**row, "gpu": row.get("gpu", gpu)} for row in rows] if gpu else list(rows)
 
 
 def is_cold(row: Row) -> bool:

@@ -87,10 +87,10 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
     """The tables of a file; `kind` is the collective of those that do not name their program. Raises with file:line for what
     is malformed.
     """
-    if kind is not None and not _kind_named(kind):
+    if kind is not None and not kind_named(kind):
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
-    named = {_kind_named(match) for match in FILE.findall(path.name)}
-    stated_kind = _kind_named(kind) if kind else named.pop() if len(named) == 1 else ""
+    named = {kind_named(match) for match in FILE.findall(path.name)}
+    stated_kind = kind_named(kind) if kind else named.pop() if len(named) == 1 else ""
     raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
     check_count(raw, b"\n\r,", MOST_LINES, path, "the output of nccl-tests")
     try:
@@ -103,7 +103,7 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
     return _of_text(PREFIX.sub("", text), str(path), stated_kind)
 
 
-def _kind_named(name: str) -> str:
+def kind_named(name: str) -> str:
     """The collective that a name is a spelling of; empty if it is none."""
     plain = re.sub("[_-]", "", name.lower())
     return next((kind for kind in KINDS if kind.replace("_", "") == plain), "")
@@ -158,7 +158,7 @@ def _text_run(first: int, lines: Sequence[str], name: str, stated_kind: str) -> 
     for number, line in enumerate(lines, first):
         rank, program, library = RANK.search(" ".join(line.split())), PROGRAM.search(line), VERSION.search(line)
         if program and HEADER.search(line):
-            kind = _kind_named(program[1])
+            kind = kind_named(program[1])
         version = version or (_version(library[1] or library[2]) if library else "")
         if rank:
             hosts[int(rank[1])] = rank[2]
@@ -247,7 +247,7 @@ def _json_config(run: Mapping[str, Any], where: str) -> Table:
         raise UserError(faults=faults)
     hosts = {str(device.get("hostname", "")) for device in devices}
     version = _version(str(run.get("nccl_version", "")))
-    return Table(_kind_named(program[1]), len(devices) * threads * gpus, len(hosts), {}, version)
+    return Table(kind_named(program[1]), len(devices) * threads * gpus, len(hosts), {}, version)
 
 
 def _json_result(where: str, result: Mapping[str, Any]) -> _Measurement:

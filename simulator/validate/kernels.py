@@ -31,7 +31,6 @@ from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US
 from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
-from ..measurements import kernel_table
 from ..measurements.attention_libraries import TURNS_QUERIES, cached_s, fitted_library, is_of_frameworks
 from ..measurements.csv_tables import Row, time_us
 from ..measurements.kernel_table import is_cold, probe_of
@@ -40,7 +39,6 @@ from ..units import US_PER_S
 from .report import Own, Predicted
 
 UNIT = "us"
-OWN_GPU = True
 READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache")
 NEEDS = ("gpu", "op", "dtype")
 
@@ -50,9 +48,8 @@ FUSED = ("adam", "cast")
 """Operators that are one kernel in PyTorch, in eager runs too."""
 
 
-def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
-    """The rows with the columns `gpu` and `cache` that a table may leave out."""
-    return kernel_table.completed(rows, _mine(own).name if own else "")
+measured = time_us
+"""Microseconds."""
 
 
 def source_key(row: Row) -> str:
@@ -60,60 +57,44 @@ def source_key(row: Row) -> str:
     return f"{row['gpu']}+{row['op']}"
 
 
-def measured(row: Row) -> float | None:
-    """Microseconds."""
-    return time_us(row)
-
-
-def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
-    """The prediction of each row, or why there is none."""
-    predict = predictor(own)
-
-    def outcome(row: Row) -> Predicted | UserError:
-        try:
-            return predict(row)
-        except UserError as error:
-            return error
-
-    return [outcome(row) for row in rows]
-
-
-def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
-    """Predicts a row from the fits of the catalog, and from those of one's own GPU."""
-    mine = _mine(own) if own else None
-    found = cache(lambda written: _gpu(written, mine))
-    fit_libraries = {mine.name: shipped_fits.fits_for(mine)} if mine else {}
-    fit_library = shipped_fits.shipped()
-    libraries = [name for each in (fit_library, *fit_libraries.values()) for name in each.libraries(ATTENTION.name)]
-
-    @cache
-    def estimator(gpu: str, dtype: str, library: str) -> Estimator:
-        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), found(gpu)
-        made = Estimator(on, dtype, fit_libraries.get(on.name, fit_library), options)
-        made.gpu.peak(made.peak_dtype)
-        return made
-
-    def predict(row: Row) -> Predicted:
-        probe = probe_of(row)
-        kernels, on = kernels_in(probe), found(row["gpu"])
-        owned = fit_libraries[on.name].own_libraries("attention") if on.name in fit_libraries else ()
-        is_attention = isinstance(kernels[0], Attention)
-        library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
-        by = estimator(row["gpu"], probe.dtype, library)
-        by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
-        made = [TIMED.get(kernel.family, _alone)(by, kernel, probe) for kernel in kernels]
-        whole, sigma = together("", made), max(e.sigma for e in made)
-        return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
-
-    return predict
-
-
-def _mine(own: Own) -> Gpu:
+def own_gpu(own: Own) -> Gpu:
     """One's own GPU; without a name, that of the profile."""
     name = own.gpu or fit_files.load(Path(own.profile))[0]
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
         raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
     return shipped_fits.gpu(name, own.profile)
+
+
+def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserError]:
+    """The prediction of each row from the fits of the catalog, and from those of one's own GPU; or why there is none."""
+    found = cache(lambda written: _gpu(written, own))
+    own_fits = {own.name: shipped_fits.fits_for(own)} if own else {}
+    shipped = shipped_fits.shipped()
+    libraries = [name for fits in (shipped, *own_fits.values()) for name in fits.libraries(ATTENTION.name)]
+
+    @cache
+    def estimator(gpu: str, dtype: str, library: str) -> Estimator:
+        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), found(gpu)
+        made = Estimator(on, dtype, own_fits.get(on.name, shipped), options)
+        made.gpu.peak(made.peak_dtype)
+        return made
+
+    def predict(row: Row) -> Predicted | UserError:
+        try:
+            probe = probe_of(row)
+            kernels, on = kernels_in(probe), found(row["gpu"])
+            owned = own_fits[on.name].own_libraries("attention") if on.name in own_fits else ()
+            is_attention = isinstance(kernels[0], Attention)
+            library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
+            by = estimator(row["gpu"], probe.dtype, library)
+            by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
+            made = [TIMED.get(kernel.family, _alone)(by, kernel, probe) for kernel in kernels]
+        except UserError as error:
+            return error
+        whole, sigma = together("", made), max(e.sigma for e in made)
+        return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
+
+    return list(map(predict, rows))
 
 
 def _gpu(written: str, mine: Gpu | None) -> Gpu:
