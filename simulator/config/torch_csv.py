@@ -76,15 +76,11 @@ def _cell(box: Box) -> str:
 
 
 class Place(NamedTuple):
-    """Where a slot stands in the file: line and cell, both counted from 1."""
+    """Where a slot stands in the file: on the line after as many as its rank, in which cells are counted from 1."""
 
     slot: Slot
-    line: int
+    rank: int
     cell: int
-
-    @property
-    def rank(self) -> int:
-        return self.line - 1
 
 
 def read(path: str | Path) -> Table:
@@ -131,13 +127,13 @@ def _parsed(lines: list[str]) -> tuple[list[list[Box]], list[Place], list[Fault]
     rows: list[list[Box]] = []
     places: list[Place] = []
     faults: list[Fault] = []
-    for line, row in enumerate(lines, 1):
-        boxes = [(number, _box(content)) for number, content in enumerate(_split(row), 1) if content]
+    for rank, line in enumerate(lines):
+        boxes = [(number, _box(content)) for number, content in enumerate(_split(line), 1) if content]
         if not boxes:
-            faults.append(Fault(f"rank {line - 1} has nothing to do", ROWS, str(line)))
-        faults += [_at(line, number, box.message, box.hint) for number, box in boxes if isinstance(box, Fault)]
+            faults.append(Fault(f"rank {rank} has nothing to do", ROWS, str(rank + 1)))
+        faults += [_at(rank, number, box.message, box.hint) for number, box in boxes if isinstance(box, Fault)]
         rows.append([box for _, box in boxes if not isinstance(box, Fault)])
-        places += [Place(slot, line, n) for n, box in boxes if not isinstance(box, Fault) for slot in slots_of(box)]
+        places += [Place(slot, rank, n) for n, box in boxes if not isinstance(box, Fault) for slot in slots_of(box)]
     return rows, places, faults
 
 
@@ -149,8 +145,8 @@ def _split(row: str) -> list[str]:
         return [row]
 
 
-def _at(line: int, cell: int, message: str, hint: str) -> Fault:
-    return Fault(f"cell {cell}: {message}", hint, str(line))
+def _at(rank: int, cell: int, message: str, hint: str) -> Fault:
+    return Fault(f"cell {cell}: {message}", hint, str(rank + 1))
 
 
 def _box(content: str) -> Box | Fault:
@@ -180,7 +176,7 @@ def _gaps(what: str, found: dict[int, Place]) -> Iterator[Fault]:
     if found and (last := max(found)) >= len(found):
         gap = next(number for number in range(last) if number not in found)
         message, hint = f"{what} {last}, but there is no {what} {gap}", f"{what}s are numbered from 0 without a gap"
-        yield _at(found[last].line, found[last].cell, message, hint)
+        yield _at(found[last].rank, found[last].cell, message, hint)
 
 
 def _misplaced(places: list[Place], first: dict[Slot, Place], home: dict[int, Place]) -> Iterator[Fault]:
@@ -191,17 +187,15 @@ def _misplaced(places: list[Place], first: dict[Slot, Place], home: dict[int, Pl
     for place in places:
         slot, of_stage = place.slot, home[place.slot.stage]
         need = slot._replace(kind=before.get(slot.kind, ""))
-        message, hint = "", ""
         if slot in done:
-            message, hint = f"{slot} again", f"line {first[slot].line}, cell {first[slot].cell} has it already"
+            hint = f"line {first[slot].rank + 1}, cell {first[slot].cell} has it already"
+            yield _at(place.rank, place.cell, f"{slot} again", hint)
         elif of_stage.rank != place.rank and (slot.stage, place.rank) not in strangers:
             strangers.add((slot.stage, place.rank))
             message = f"{slot} is on rank {place.rank}, and stage {slot.stage} on rank {of_stage.rank}"
-            hint = f"{ONE_RANK}; line {of_stage.line}, cell {of_stage.cell} came first"
+            yield _at(place.rank, place.cell, message, f"{ONE_RANK}; line {of_stage.rank + 1}, cell {of_stage.cell} came first")
         elif need in first and need not in done:
-            message, hint = f"{slot} stands before {need}", f"{need} comes first"
-        if message:
-            yield _at(place.line, place.cell, message, hint)
+            yield _at(place.rank, place.cell, f"{slot} stands before {need}", f"{need} comes first")
         done.add(slot)
 
 
@@ -211,7 +205,7 @@ def _missing(first: dict[Slot, Place], home: dict[int, Place], microbatches: int
             has = "".join(kind for kind in "FBIW" if Slot(kind, stage, microbatch) in first)
             if has not in ("FB", "FIW"):
                 message = f"stage {stage} has {', '.join(has) or 'nothing'} for microbatch {microbatch}"
-                yield Fault(message, "it needs F and B, or F, I and W", str(home[stage].line))
+                yield Fault(message, "it needs F and B, or F, I and W", str(home[stage].rank + 1))
 
 
 def _uneven(home: dict[int, Place], ranks: int) -> Iterator[Fault]:

@@ -61,7 +61,6 @@ COLUMNS = (
     "gpu", "gpus", "nodes", "gpus_per_node", "inside", "inside_GBps", "network", "nics_per_node", "nic_gbit", "sharp",
 )  # fmt: skip
 """What describes the machine."""
-SHARP = ("yes", "no")
 
 
 def cluster_of(row: Row) -> tuple[Cluster, int, int]:
@@ -83,7 +82,7 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
     network = _network(row, nodes, node.gpus // servers_per_node, servers_per_node) if nodes > 1 else {}
     sizes = {"gpu": gpu, "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
     found = by_name.cluster({**sizes, **_inside(row, node, gpu), **network})
-    return replace(found, sharp=word(row, "sharp", SHARP, "no") == "yes"), gpus, nodes
+    return replace(found, sharp=word(row, "sharp", ("yes", "no"), "no") == "yes"), gpus, nodes
 
 
 def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:

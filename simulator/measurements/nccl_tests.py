@@ -100,7 +100,10 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
         raise UserError("not a text file", where=f"{path}:{line}") from None
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
         return _of_json(text, str(path))
-    return _of_text(PREFIX.sub("", text), str(path), stated_kind)
+    runs = list(_runs(PREFIX.sub("", text).splitlines()))
+    if not runs:
+        raise UserError("no line of measurements", where=f"{path}:1", hint="the output of all_reduce_perf and its kin")
+    return in_one_go(*(partial(_text_run, first, lines, str(path), stated_kind) for first, lines in runs))
 
 
 def kind_named(name: str) -> str:
@@ -130,13 +133,6 @@ def _filled(table: Table, found: Sequence[_Measurement], where: str) -> Table:
 
 
 # The table of text ----------------------------------------------------------------------------------------------------------
-
-
-def _of_text(text: str, name: str, stated_kind: str) -> list[Table]:
-    runs = list(_runs(text.splitlines()))
-    if not runs:
-        raise UserError("no line of measurements", where=f"{name}:1", hint="the output of all_reduce_perf and its kin")
-    return in_one_go(*(partial(_text_run, first, lines, name, stated_kind) for first, lines in runs))
 
 
 def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

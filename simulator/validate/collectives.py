@@ -24,18 +24,10 @@ from ..units import US_PER_S
 from .report import Predicted
 
 UNIT = "us"
-NEEDS = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes")
+NEEDS, SOURCE = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes"), ("system", "collective")
 READS = (*COLUMNS, "library", "asked", "collective", "bytes")
-MOST_BYTES = 2**60
-
-
 measured = time_us
-"""Microseconds."""
-
-
-def source_key(row: Row) -> str:
-    """The system and the collective of a row."""
-    return f"{row.get('system', '')}+{row['collective']}"
+MOST_BYTES = 2**60
 
 
 def predictions(rows: Sequence[Row], gpu: None) -> list[Predicted | UserError]:
@@ -54,21 +46,20 @@ def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
     row = rows[0]
     try:
         cluster, gpus, nodes = cluster_of(row)
-        kind, library = _kind(row), word(row, "library", LIBRARIES, NCCL)
+        kind = kind_named(re.sub(r"[\s/]", "", row["collective"].lower()).removesuffix("perf"))
+        if not kind:
+            raise UserError(f"collective: {shown(row['collective'])} is none of {either(KINDS)}")
+        library = word(row, "library", LIBRARIES, NCCL)
         algorithm = word(row, "asked", [AUTO, *map(catalog.plain, catalog.files("collectives"))], AUTO)
         algorithm = "nvls-tree" if algorithm == "nvls" and nodes > 1 else algorithm
         members = spread(cluster, gpus, nodes)
     except UserError as error:
         return [error] * len(rows)
     timed = partial(time_collective, kind, cluster, gpus=members, algorithm=algorithm, library=library)
-    sizes = [_size(row) for row in rows]
-    found = _predicted(timed, sorted({size for size in sizes if isinstance(size, int)}))
-    return [found[size] if isinstance(size, int) else size for size in sizes]
-
-
-def _size(row: Row) -> int | UserError:
-    size = number(row["bytes"])
-    return math.ceil(size) if 0 < size <= MOST_BYTES else UserError(f"bytes: {shown(row['bytes'])} is no number of bytes")
+    sizes = {row["bytes"]: math.ceil(size) for row in rows if 0 < (size := number(row["bytes"])) <= MOST_BYTES}
+    found = _predicted(timed, sorted(set(sizes.values())))
+    cells = [row["bytes"] for row in rows]
+    return [found[sizes[cell]] if cell in sizes else UserError(f"bytes: {shown(cell)} is no number of bytes") for cell in cells]
 
 
 def _predicted(timed: Callable[[Sequence[int]], list[Timed]], sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
@@ -82,10 +73,3 @@ def _predicted(timed: Callable[[Sequence[int]], list[Timed]], sizes: Sequence[in
         if len(sizes) < 2:
             return dict.fromkeys(sizes, error)
         return {size: found for one in sizes for size, found in _predicted(timed, [one]).items()}
-
-
-def _kind(row: Row) -> str:
-    kind = kind_named(re.sub(r"[\s/]", "", row["collective"].lower()).removesuffix("perf"))
-    if not kind:
-        raise UserError(f"collective: {shown(row['collective'])} is none of {either(KINDS)}")
-    return kind

@@ -40,21 +40,13 @@ from .report import Own, Predicted
 
 UNIT = "us"
 READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache")
-NEEDS = ("gpu", "op", "dtype")
+NEEDS, SOURCE = ("gpu", "op", "dtype"), ("gpu", "op")
+measured = time_us
 
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """Variants of a linear layer that PyTorch ran, by itself or within a model."""
 FUSED = ("adam", "cast")
 """Operators that are one kernel in PyTorch, in eager runs too."""
-
-
-measured = time_us
-"""Microseconds."""
-
-
-def source_key(row: Row) -> str:
-    """The GPU and the operator of a row."""
-    return f"{row['gpu']}+{row['op']}"
 
 
 def own_gpu(own: Own) -> Gpu:
@@ -67,14 +59,26 @@ def own_gpu(own: Own) -> Gpu:
 
 def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserError]:
     """The prediction of each row from the fits of the catalog, and from those of one's own GPU; or why there is none."""
-    found = cache(lambda written: _gpu(written, own))
     own_fits = {own.name: shipped_fits.fits_for(own)} if own else {}
     shipped = shipped_fits.shipped()
     libraries = [name for fits in (shipped, *own_fits.values()) for name in fits.libraries(ATTENTION.name)]
 
     @cache
+    def gpu_of(written: str) -> Gpu:
+        """The GPU of a row. A name that the catalog lacks means one's own."""
+        if own and catalog.plain(written) == catalog.plain(own.name):
+            return own
+        try:
+            name = named(written)
+        except UserError:
+            if own:
+                return own
+            raise
+        return own if own and name == own.name else shipped_fits.gpu(name)
+
+    @cache
     def estimator(gpu: str, dtype: str, library: str) -> Estimator:
-        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), found(gpu)
+        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), gpu_of(gpu)
         made = Estimator(on, dtype, own_fits.get(on.name, shipped), options)
         made.gpu.peak(made.peak_dtype)
         return made
@@ -82,7 +86,7 @@ def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserEr
     def predict(row: Row) -> Predicted | UserError:
         try:
             probe = probe_of(row)
-            kernels, on = kernels_in(probe), found(row["gpu"])
+            kernels, on = kernels_in(probe), gpu_of(row["gpu"])
             owned = own_fits[on.name].own_libraries("attention") if on.name in own_fits else ()
             is_attention = isinstance(kernels[0], Attention)
             library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
@@ -95,19 +99,6 @@ def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserEr
         return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
 
     return list(map(predict, rows))
-
-
-def _gpu(written: str, mine: Gpu | None) -> Gpu:
-    """The GPU of a row. A name that the catalog lacks means one's own."""
-    if mine and catalog.plain(written) == catalog.plain(mine.name):
-        return mine
-    try:
-        name = named(written)
-    except UserError:
-        if mine:
-            return mine
-        raise
-    return mine if mine and mine.name == name else shipped_fits.gpu(name)
 
 
 def _alone(by: Estimator, kernel: Any, probe: Probe) -> Estimate:

@@ -1,11 +1,11 @@
 """Predicted beside measured: one file per kind of measurement, all through `validate`.
 
-A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `measured(row)`, `source_key(row)` and `predictions(rows, gpu)`;
-its name is that of its file. `READS` are the columns that its predictor may see: those that describe the machine and the work,
-never what was measured. A table must have the columns in `NEEDS`. `predictions` gives for each row a prediction, or the
-`UserError` whose message is the reason why there is none. A kind with `own_gpu(own)` also predicts for the GPU that this gives,
-to which rows belong whose table has no column `gpu`. A row whose measurement is blank or unusable is predicted all the same and
-compared with nothing.
+A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `SOURCE`, `measured(row)` and `predictions(rows, gpu)`; its name
+is that of its file. `READS` are the columns that its predictor may see: those that describe the machine and the work, never what
+was measured. A table must have the columns in `NEEDS`. Rows with the same cells in `SOURCE` are of one source, and scored
+together. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason why there is none. A kind
+with `own_gpu(own)` also predicts for the GPU that this gives, to which rows belong whose table has no column `gpu`. A row whose
+measurement is blank or unusable is predicted all the same and compared with nothing.
 """
 
 from __future__ import annotations
@@ -124,19 +124,18 @@ def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) ->
     rows = with_gpu(rows, gpu.name if gpu else "")
     check_header(kind.NEEDS, rows, name)
     found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu)
-    pairs = enumerate(zip(rows, found, strict=True))
-    return Report(tuple(_judge(kind, row, row.get("id") or i, made) for i, (row, made) in pairs))
+    return Report(tuple(_compared(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True))))
 
 
-def _judge(kind: Any, row: Row, name: str | int, made: Predicted | UserError) -> ComparedRow:
-    key, measured = kind.source_key(row), kind.measured(row)
+def _compared(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:
+    measured = kind.measured(row)
+    known = (row.get("id") or number, "+".join(row.get(column, "") for column in kind.SOURCE), measured)
     if isinstance(made, UserError):
-        return ComparedRow(name, key, measured, None, None, kind.UNIT, None, None, None, made.faults[0].message)
-    spread = math.exp(2 * made.sigma)
-    interval = (made.value / spread, made.value * spread) if made.sigma else None
-    off = None if measured is None else made.value / measured - 1
-    known = (made.provenance, made.extrapolated)
-    return ComparedRow(name, key, measured, made.value, off, kind.UNIT, interval, None, None, None, *known)
+        return ComparedRow(*known, None, None, kind.UNIT, None, None, None, made.faults[0].message)
+    two_sigma = math.exp(2 * made.sigma)
+    interval = (made.value / two_sigma, made.value * two_sigma) if made.sigma else None
+    error, by = None if measured is None else made.value / measured - 1, (made.provenance, made.extrapolated)
+    return ComparedRow(*known, made.value, error, kind.UNIT, interval, None, None, None, *by)
 
 
 def scores(rows: Iterable[ComparedRow]) -> dict[str, Any]:

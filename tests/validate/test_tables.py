@@ -91,9 +91,8 @@ def test_a_kind_of_measurement_is_one_file(tmp_path: Path, monkeypatch: pytest.M
     """Named after the file; modules of the folder that predict nothing are no kinds."""
     (tmp_path / "throughput.py").write_text(
         "from simulator.validate.report import Predicted\n"
-        'UNIT, READS, NEEDS = "tokens/s", ("gpus",), ("gpus",)\n'
+        'UNIT, READS, NEEDS, SOURCE = "tokens/s", ("gpus",), ("gpus",), ("gpus",)\n'
         'measured = lambda row: float(row["tokens"])\n'
-        'source_key = lambda row: row["gpus"]\n'
         'predictions = lambda rows, gpu: [Predicted(100.0 * int(row["gpus"])) for row in rows]\n'
     )
     assert list(report.kinds()) == ["collectives", "kernels"]

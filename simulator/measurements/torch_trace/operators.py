@@ -139,17 +139,13 @@ def _gemm(op: Op, ours: str, place: int) -> Probe | None:
 def _grouped(op: Op, ends: int) -> Probe | None:
     """Products of groups of tokens, each with its own weight, or of pairs of such groups; groups are taken to be alike."""
     first, second, groups = op.dims(0), op.dims(1), math.prod(op.dims(ends))
-    if len(op.dims(ends)) != 1 or not groups or (len(first), len(second)) not in ((2, 3), (2, 2), (3, 2)):
+    split = {(2, 3): "m", (2, 2): "k", (3, 2): "n"}.get((len(first), len(second)))
+    if len(op.dims(ends)) != 1 or not groups or split is None:
         return None
-    m, k, n = first[-2], first[-1], second[-1]
-    variant = ("dgrad" if op.is_backward else "fwd") if len(second) == 3 else "wgrad"
-    if len(second) == 3:
-        m = math.ceil(m / groups)
-    elif len(first) == 2:
-        k = math.ceil(k / groups)
-    else:
-        n = math.ceil(n / groups)
-    return Probe("grouped_gemm", op.dtype(0), m, n, k, groups, variant=variant)
+    sizes = {"m": first[-2], "n": second[-1], "k": first[-1]}
+    sizes[split] = math.ceil(sizes[split] / groups)
+    variant = "wgrad" if split != "m" else "dgrad" if op.is_backward else "fwd"
+    return Probe("grouped_gemm", op.dtype(0), sizes["m"], sizes["n"], sizes["k"], groups, variant=variant)
 
 
 def _attention(op: Op, ours: str, place: int, causal: int, variant: str) -> Probe | None:

@@ -30,9 +30,9 @@ SYMMETRIC = "symm_mem::"
 MOST_TENSORS = 4
 UNMATCHED = "unmatched"
 """The role of rows that are no kernel of a workload: they are not fitted."""
-COLLECTIVE = "collective"
+COLLECTIVE, BYTES_AND_RANKS = "collective", "n = bytes, batch = ranks"
+"""The role and the variant of rows of collectives."""
 UNKNOWN = "unknown"
-MORE_COLUMNS = ("total_us", "name")
 
 
 @dataclass(slots=True)
@@ -49,12 +49,6 @@ class Entry:
     @property
     def total_s(self) -> float:
         return sum(self.times_us) / US_PER_S
-
-    def measured(self, gpu: str, source: str) -> Measured:
-        """The entry as a row."""
-        median_s, low_s, high_s = spread([time / US_PER_S for time in self.times_us])
-        times = (max(median_s, 1 / NS_PER_S), low_s, high_s, len(self.times_us))
-        return Measured(gpu, self.probe, *times, source, self.role, operators=self.operators or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,50 +88,47 @@ def read(path: Path, gpu: str = "") -> Trace:
 
 # Kernels --------------------------------------------------------------------------------------------------------------------
 
-Pair = tuple[tuple[str, Probe, str], float, int, int]
-"""(name, kernel, role) of a row, microseconds, which call of an operator the time belongs to, -1 for a call of its own, and which
-operator within that launched it."""
+Timed = tuple[str, Probe, float, int, int]
+"""Name and kernel of a row, microseconds, the call of an operator that the time belongs to, -1 for a call of its own, and the
+operator within that call that launched it."""
 
 
-def _on_device(events: Events) -> Iterator[Pair]:
+def _on_device(events: Events) -> Iterator[Timed]:
     """Every kernel of the GPU with its row."""
     calls: dict[int, int] = {}
     for event in events.device:
         lasted_us, op = event.end_us - event.start_us, events.launcher(event)
-        whole = known_operator(op) if op else None
+        known = known_operator(op) if op else None
         if COLLECTIVE_KERNEL.search(event.name) or "Collective name" in event.args:
             recorded = next(filter(None, map(_recorded, op.chain if op else [])), {})
-            yield _collective(event.name, {**recorded, **event.args}), lasted_us, -1, 0
-        elif whole is None:
-            yield _stray(event), lasted_us, -1, 0
+            probe = _collective(event.name, {**recorded, **event.args})
+            yield probe.op, probe, lasted_us, -1, 0
+        elif known is None:
+            yield *_without_operator(event), lasted_us, -1, 0
         else:
-            outer, probe = whole
-            yield _row(outer.name, probe), lasted_us, calls.setdefault(id(outer), len(calls)), id(op)
+            outer, probe = known
+            yield outer.name, probe, lasted_us, calls.setdefault(id(outer), len(calls)), id(op)
 
 
-def _on_host(ops: Sequence[Op]) -> Iterator[Pair]:
+def _on_host(ops: Sequence[Op]) -> Iterator[Timed]:
     """Operators of a trace without a GPU: those that are kernels of a table, and of the rest those that call nothing."""
     for op in ops:
         probe, inner = probe_of(op), list(_on_host(op.inner))
-        if probe is not None and (is_composite(op) or all(below.op == UNKNOWN for (_, below, _), *_ in inner)):
-            yield _row(op.name, probe), op.end_us - op.start_us, -1, 0
+        if probe is not None and (is_composite(op) or all(below.op == UNKNOWN for _, below, *_ in inner)):
+            yield op.name, probe, op.end_us - op.start_us, -1, 0
         elif inner:
             yield from inner
         else:
-            yield (op.name, Probe(UNKNOWN, UNKNOWN, variant=op.name), UNMATCHED), op.end_us - op.start_us, -1, 0
+            yield op.name, Probe(UNKNOWN, UNKNOWN, variant=op.name), op.end_us - op.start_us, -1, 0
 
 
-def _row(name: str, probe: Probe) -> tuple[str, Probe, str]:
-    return name, probe, FIT if kernel_of(probe) is not None else UNMATCHED
-
-
-def _stray(event: Event) -> tuple[str, Probe, str]:
-    """The row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
+def _without_operator(event: Event) -> tuple[str, Probe]:
+    """Name and row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
     name, moved = event.name, event.args.get("bytes")
     direction = next((ours for words, ours in COPIES if words in name), "")
     if direction and is_count(moved) and moved >= 2:
-        return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=direction))
-    return name, Probe(operator_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
+        return name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=direction)
+    return name, Probe(operator_of(name) or UNKNOWN, UNKNOWN, variant=name)
 
 
 def _recorded(op: Op) -> Mapping[str, Any]:
@@ -153,7 +144,7 @@ def _recorded(op: Op) -> Mapping[str, Any]:
     return {"Collective name": op.name, "In msg nelems": elements, "dtype": dtype}
 
 
-def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:
+def _collective(name: str, args: Mapping[str, Any]) -> Probe:
     """A collective: its payload in bytes as nccl-tests counts it (`n`), and its ranks (`batch`)."""
     kind = collective_of(str(args.get("Collective name", ""))) or collective_of(name) or UNKNOWN
     elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
@@ -161,15 +152,18 @@ def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:
     dtype, ranks = str(args.get("dtype") or UNKNOWN), args.get("Group size")
     payload_bytes = most * ELEMENT_BYTES.get(dtype, 0)
     size = ranks if is_count(ranks) else 0
-    return kind, Probe(kind, dtype, n=payload_bytes, batch=size, variant="n = bytes, batch = ranks"), COLLECTIVE
+    return Probe(kind, dtype, n=payload_bytes, batch=size, variant=BYTES_AND_RANKS)
 
 
-def _gathered(pairs: Iterable[Pair]) -> list[Entry]:
+def _gathered(timed: Iterable[Timed]) -> list[Entry]:
     """Rows with the times of their calls; the kernels of one call are one time."""
-    entries: dict[tuple[Probe, str], Entry] = {}
+    entries: dict[Probe, Entry] = {}
     calls: dict[tuple[Probe, int], tuple[int, set[int]]] = {}
-    for (name, probe, role), time_us, call, operator in pairs:
-        entry = entries.setdefault((probe, role), Entry(name, probe, role))
+    for name, probe, time_us, call, operator in timed:
+        if probe not in entries:
+            role = FIT if kernel_of(probe) is not None else UNMATCHED
+            entries[probe] = Entry(name, probe, COLLECTIVE if probe.variant == BYTES_AND_RANKS else role)
+        entry = entries[probe]
         if call < 0:
             entry.times_us.append(time_us)
             continue
@@ -185,10 +179,12 @@ def _gathered(pairs: Iterable[Pair]) -> list[Entry]:
 
 def text(trace: Trace, source: str) -> str:
     """The kernels of a trace as a table that `calibrate fit` reads."""
-    lines = [line([*COLUMNS, *MORE_COLUMNS])]
+    lines = [line([*COLUMNS, "total_us", "name"])]
     for entry in (*trace.entries, *trace.collectives):
-        total_us = f"{sum(entry.times_us):.6g}"
-        lines.append(line([*entry.measured(trace.gpu, source).cells(), total_us, entry.name]))
+        median_s, low_s, high_s = spread([time / US_PER_S for time in entry.times_us])
+        times = (max(median_s, 1 / NS_PER_S), low_s, high_s, len(entry.times_us))
+        row = Measured(trace.gpu, entry.probe, *times, source, entry.role, operators=entry.operators or None)
+        lines.append(line([*row.cells(), f"{sum(entry.times_us):.6g}", entry.name]))
     return "".join(lines)
 
 
