@@ -23,8 +23,16 @@ from simulator.costs.kernels.gpu_model import Machine
 from simulator.costs.kernels.gpu_model import machine as machine_of
 from simulator.costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, RowwiseConstants, is_one_by_one, lookup_s, rowwise_s
 from simulator.kernels import Rowwise
-from simulator.measurements.kernel_words import Probe, name_of, rowwise_of
-from simulator.measurements.operator_names import GEMMS_BACKWARD, WIDTH, bytes_per_element, is_backward, table_name
+from simulator.measurements.kernel_words import (
+    GEMMS_BACKWARD,
+    WIDTH,
+    Probe,
+    bytes_per_element,
+    is_backward,
+    name_of,
+    rowwise_of,
+    table_name,
+)
 from simulator.units import US_PER_S
 
 HOPPER: dict[str, Any] = {

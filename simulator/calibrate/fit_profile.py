@@ -22,8 +22,7 @@ from ..costs.kernels.family import Fit
 from ..costs.kernels.gpu_model import Array
 from ..errors import UserError
 from ..hardware.gpu import Gpu
-from ..measurements.impossible_rows import HINT
-from ..measurements.kernel_table import Measured
+from ..measurements.kernel_table import IMPOSSIBLE_HINT, Measured
 from . import operator_ratios
 from .least_squares import fit_constants
 from .row_groups import RATIO, Group, groups, held_out
@@ -88,7 +87,7 @@ def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> GpuProfi
     for group in (group for group in every if group.library == RATIO):
         fits = _with_ratios(fits, group, unused, best_fit_for(gpu, library, group.family.name))
     if rejected and not fits:
-        raise UserError("; ".join(map(_no_constants, rejected)), hint=HINT)
+        raise UserError("; ".join(map(_no_constants, rejected)), hint=IMPOSSIBLE_HINT)
     unused |= {_no_constants(fit): fit.rows for fit in rejected}
     if not fits:
         reasons = "; ".join(f"{count} rows: {reason}" for reason, count in unused.items())

@@ -23,8 +23,7 @@ from ..errors import UserError, did_you_mean
 from ..files import atomic
 from ..hardware.gpu import Gpu
 from ..kernels import Rowwise, Shape
-from ..measurements.impossible_rows import ImpossibleRow, split_possible
-from ..measurements.kernel_table import Measured, line, rows_of
+from ..measurements.kernel_table import ImpossibleRow, Measured, line, rows_of, split_possible
 from ..measurements.kernel_words import Probe, kernel_of, kernels_of
 from ..units import US_PER_S
 from .fit_profile import GpuProfile, profile

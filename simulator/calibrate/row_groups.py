@@ -15,8 +15,7 @@ from ..hardware.gpu import PEAK_OF, Gpu
 from ..kernels import Shape
 from ..measurements.attention_libraries import library_of
 from ..measurements.kernel_table import Measured
-from ..measurements.kernel_words import kernels_of, name_of, turns_of
-from ..measurements.operator_names import WIDTH
+from ..measurements.kernel_words import WIDTH, kernels_of, name_of, turns_of
 
 RATIO = "ratio"
 """Instead of a library: rows of operators that are known by their ratios to the kernels of a fit."""

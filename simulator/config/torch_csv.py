@@ -38,24 +38,21 @@ class Table:
     """A schedule of one shape, as a file holds it: what `program.slot` calls a schedule."""
 
     name: str
+    shape: Shape
+    """The one that the table is for."""
     ranks_of_stages: tuple[int, ...]
-    microbatches: int
     rows: tuple[tuple[Box, ...], ...]
 
     @property
     def CHUNKS(self) -> int:  # noqa: N802
-        return len(self.ranks_of_stages) // len(self.rows)
-
-    @property
-    def shape(self) -> Shape:
-        """The one that the table is for."""
-        return Shape(len(self.rows), self.microbatches, self.CHUNKS)
+        return self.shape.chunks
 
     def refuse(self, shape: Shape) -> None:
-        if (shape.ranks, shape.microbatches) != (len(self.rows), self.microbatches):
+        ranks, microbatches = self.shape.ranks, self.shape.microbatches
+        if (shape.ranks, shape.microbatches) != (ranks, microbatches):
             asked = f"not {shape.ranks} and {shape.microbatches}"
-            reason = f"{self.name} is a table of {len(self.rows)} ranks and {self.microbatches} microbatches, {asked}"
-            raise OutsideDomain(reason, nearest={"ranks": len(self.rows), "microbatches": self.microbatches})
+            reason = f"{self.name} is a table of {ranks} ranks and {microbatches} microbatches, {asked}"
+            raise OutsideDomain(reason, nearest={"ranks": ranks, "microbatches": microbatches})
 
     def placement(self, shape: Shape) -> tuple[int, ...]:
         return self.ranks_of_stages
@@ -65,67 +62,51 @@ class Table:
 
 
 def write(layout: Layout, path: str | Path) -> None:
-    """Writes the orders of a schedule. Raises `UserError` for one that a table of one placement cannot tell."""
-    content = text(layout)
-    with atomic(path) as temporary:
-        temporary.write_text(content, encoding="ascii")
-
-
-def text(layout: Layout) -> str:
-    """The table of a schedule."""
+    """Writes the orders of a schedule. Raises `UserError` for one that a table of one placement cannot hold."""
     if len(layout.placements) > 1:
         both = " and ".join(str(placement[0]) for placement in layout.placements)
         message = f"a schedule of {len(layout.placements)} directions has no such table: {ONE_RANK}"
         raise UserError(message, hint=f"here stage 0 is on ranks {both}: choose a schedule of one direction")
-    return "".join(",".join(map(_cell, order)) + "\n" for order in layout.orders)
+    with atomic(path) as temporary:
+        temporary.write_text("".join(",".join(map(_cell, order)) + "\n" for order in layout.orders), encoding="ascii")
 
 
 def _cell(box: Box) -> str:
     return f"{box}{OVERLAPPED}" if isinstance(box, Pair) else str(box)
 
 
+class Place(NamedTuple):
+    """Where a slot stands in the file: on the line after as many as its rank, in which cells are counted from 1."""
+
+    slot: Slot
+    rank: int
+    cell: int
+
+
 def read(path: str | Path) -> Table:
     """The schedule in a file. Raises `UserError` with every fault, each with its line and cell."""
-    rows = _content(Path(path)).rstrip().split("\n")
-    cells, faults = _parsed(rows)
+    rows, places, faults = _parsed(_content(Path(path)).rstrip().split("\n"))
+    first, home, microbatches = dict[Slot, Place](), dict[int, Place](), dict[int, Place]()
+    for place in places:
+        first.setdefault(place.slot, place)
+        home.setdefault(place.slot.stage, place)
+        microbatches.setdefault(place.slot.microbatch, place)
+    faults = faults or [*_gaps("stage", home), *_gaps("microbatch", microbatches)]
     if not faults:
-        faults = _Check(cells).faults()
+        found = [*_misplaced(places, first, home), *_missing(first, home, len(microbatches)), *_uneven(home, len(rows))]
+        faults = sorted(found, key=lambda fault: int(fault.where))
     if faults:
         raise UserError(faults=[Fault(f.message, f.hint, f"{path}:{f.where}") for f in faults])
-    return _table(str(path), cells)
-
-
-class Cell(NamedTuple):
-    """Where a box stands in the file: both counted from 1."""
-
-    line: int
-    number: int
-    box: Box
-
-    @property
-    def rank(self) -> int:
-        return self.line - 1
-
-
-def _table(name: str, cells: list[Cell]) -> Table:
-    placed = {slot.stage: cell.rank for cell in cells for slot in slots_of(cell.box)}
-    microbatches = 1 + max(slot.microbatch for cell in cells for slot in slots_of(cell.box))
-    rows: list[list[Box]] = [[] for _ in range(cells[-1].line)]
-    for cell in cells:
-        rows[cell.rank].append(cell.box)
-    return Table(name, tuple(placed[stage] for stage in sorted(placed)), microbatches, tuple(map(tuple, rows)))
+    shape = Shape(len(rows), len(microbatches), len(home) // len(rows))
+    return Table(str(path), shape, tuple(home[stage].rank for stage in sorted(home)), tuple(map(tuple, rows)))
 
 
 def _content(path: Path) -> str:
     raw = read_bounded(path, MOST_BYTES, "a schedule", _neighbour)
     check_count(raw, b",;\n\r", MOST_CELLS, path, "a schedule")
-    try:
-        content = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        content, line = "", raw[: error.start].count(b"\n") + 1
-        raise UserError("not a text file", where=f"{path}:{line}", hint=CELL) from None
-    if "\0" in content:
-        raise UserError("not a text file", where=f"{path}:{content[: content.index(chr(0))].count(chr(10)) + 1}", hint=CELL)
+    content = raw.decode("utf-8-sig", errors="replace")
+    if binary := re.search("[\0\ufffd]", content):
+        raise UserError("not a text file", where=f"{path}:{content[: binary.start()].count(chr(10)) + 1}", hint=CELL)
     if not content.strip().strip(","):
         raise UserError("there is no schedule in the file", where=str(path), hint=ROWS)
     return content.replace("\r\n", "\n").replace("\r", "\n")
@@ -141,21 +122,19 @@ def _neighbour(path: Path) -> str:
     return f"did you mean {close!r}?" if close else "name a file that `trainsim schedule ... --csv FILE` or torch has written"
 
 
-def _parsed(rows: list[str]) -> tuple[list[Cell], list[Fault]]:
-    """The boxes in reading order, and the cells that hold none."""
-    cells: list[Cell] = []
+def _parsed(lines: list[str]) -> tuple[list[list[Box]], list[Place], list[Fault]]:
+    """The boxes of every rank, their slots in reading order, and the cells that hold none."""
+    rows: list[list[Box]] = []
+    places: list[Place] = []
     faults: list[Fault] = []
-    for line, row in enumerate(rows, 1):
-        before = len(cells) + len(faults)
-        for number, content in enumerate(_split(row), 1):
-            box = _box(content)
-            if isinstance(box, Fault):
-                faults.append(_at(line, number, box.message, box.hint))
-            elif box is not None:
-                cells.append(Cell(line, number, box))
-        if before == len(cells) + len(faults):
-            faults.append(Fault(f"rank {line - 1} has nothing to do", ROWS, str(line)))
-    return cells, faults
+    for rank, line in enumerate(lines):
+        boxes = [(number, _box(content)) for number, content in enumerate(_split(line), 1) if content]
+        if not boxes:
+            faults.append(Fault(f"rank {rank} has nothing to do", ROWS, str(rank + 1)))
+        faults += [_at(rank, number, box.message, box.hint) for number, box in boxes if isinstance(box, Fault)]
+        rows.append([box for _, box in boxes if not isinstance(box, Fault)])
+        places += [Place(slot, rank, n) for n, box in boxes if not isinstance(box, Fault) for slot in slots_of(box)]
+    return rows, places, faults
 
 
 def _split(row: str) -> list[str]:
@@ -166,92 +145,74 @@ def _split(row: str) -> list[str]:
         return [row]
 
 
-def _at(line: int, number: int, message: str, hint: str = "") -> Fault:
-    return Fault(f"cell {number}: {message}", hint, str(line))
+def _at(rank: int, cell: int, message: str, hint: str) -> Fault:
+    return Fault(f"cell {cell}: {message}", hint, str(rank + 1))
 
 
-def _box(content: str) -> Box | Fault | None:
-    """What a cell says: None if it is empty."""
-    if not content:
-        return None
-    if found := _SLOT.fullmatch(content):
-        return _slot(found)
+def _box(content: str) -> Box | Fault:
+    """What a cell says."""
+    if slot := _slot(content):
+        return slot
     if pair := _PAIR.fullmatch(content):
-        forward, backward = (_SLOT.fullmatch(part.strip()) for part in pair.groups())
-        if forward and backward and forward[2] == FORWARD and backward[2] in (BACKWARD, INPUT_GRADIENT):
-            return Pair(_slot(forward), _slot(backward))
+        forward, backward = map(_slot, pair.groups())
+        if forward and backward and forward.kind == FORWARD and backward.kind in (BACKWARD, INPUT_GRADIENT):
+            return Pair(forward, backward)
         return Fault(f"{shown(content)} is no pair", f"first a forward, then a backward: (0F8;7B0){OVERLAPPED}")
     if _COMMUNICATION.fullmatch(content):
         return Fault(f"{shown(content)} is no computation", COMPUTE_ONLY)
     return Fault(f"{shown(content)} is no slot", CELL)
 
 
-def _slot(found: re.Match[str]) -> Slot:
-    return Slot(found[2], int(found[1]), int(found[3]))
+def _slot(content: str) -> Slot | None:
+    found = _SLOT.fullmatch(content.strip())
+    return Slot(found[2], int(found[1]), int(found[3])) if found else None
 
 
-_BEFORE = {BACKWARD: FORWARD, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: INPUT_GRADIENT}
+# What must hold of all cells together: the same as `program.slot.check`, with places in the file ----------------------------
 
 
-class _Check:
-    """What must hold of all cells together: the same as `program.slot.check`, with the places in the file."""
+def _gaps(what: str, found: dict[int, Place]) -> Iterator[Fault]:
+    """Stages and microbatches are numbered from 0 without a gap."""
+    if found and (last := max(found)) >= len(found):
+        gap = next(number for number in range(last) if number not in found)
+        message, hint = f"{what} {last}, but there is no {what} {gap}", f"{what}s are numbered from 0 without a gap"
+        yield _at(found[last].rank, found[last].cell, message, hint)
 
-    def __init__(self, cells: list[Cell]) -> None:
-        self.cells = cells
-        self.first: dict[Slot, Cell] = {}
-        self.home: dict[int, Cell] = {}
-        for cell in cells:
-            for slot in slots_of(cell.box):
-                self.first.setdefault(slot, cell)
-                self.home.setdefault(slot.stage, cell)
 
-    def faults(self) -> list[Fault]:
-        gaps = list(self._gaps())
-        return gaps or sorted([*self._slots(), *self._missing(), *self._uneven()], key=lambda fault: int(fault.where))
+def _misplaced(places: list[Place], first: dict[Slot, Place], home: dict[int, Place]) -> Iterator[Fault]:
+    """Each slot once, on the rank of its stage, after what it needs of its own stage."""
+    before = {BACKWARD: FORWARD, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: INPUT_GRADIENT}
+    done: set[Slot] = set()
+    strangers: set[tuple[int, int]] = set()
+    for place in places:
+        slot, of_stage = place.slot, home[place.slot.stage]
+        need = slot._replace(kind=before.get(slot.kind, ""))
+        if slot in done:
+            hint = f"line {first[slot].rank + 1}, cell {first[slot].cell} has it already"
+            yield _at(place.rank, place.cell, f"{slot} again", hint)
+        elif of_stage.rank != place.rank and (slot.stage, place.rank) not in strangers:
+            strangers.add((slot.stage, place.rank))
+            message = f"{slot} is on rank {place.rank}, and stage {slot.stage} on rank {of_stage.rank}"
+            yield _at(place.rank, place.cell, message, f"{ONE_RANK}; line {of_stage.rank + 1}, cell {of_stage.cell} came first")
+        elif need in first and need not in done:
+            yield _at(place.rank, place.cell, f"{slot} stands before {need}", f"{need} comes first")
+        done.add(slot)
 
-    def _gaps(self) -> Iterator[Fault]:
-        """Stages and microbatches are numbered from 0 without a gap."""
-        microbatches: dict[int, Cell] = {}
-        for slot, cell in self.first.items():
-            microbatches.setdefault(slot.microbatch, cell)
-        for what, found in (("stage", self.home), ("microbatch", microbatches)):
-            if (last := max(found)) >= len(found):
-                gap = next(number for number in range(last) if number not in found)
-                hint = f"{what}s are numbered from 0 without a gap"
-                yield _at(found[last].line, found[last].number, f"{what} {last}, but there is no {what} {gap}", hint)
 
-    def _slots(self) -> Iterator[Fault]:
-        """Each slot once, on the rank of its stage, after what it needs of its own stage."""
-        done: set[Slot] = set()
-        strangers: set[tuple[int, int]] = set()
-        for cell in self.cells:
-            for slot in slots_of(cell.box):
-                first, home = self.first[slot], self.home[slot.stage]
-                need = slot._replace(kind=_BEFORE.get(slot.kind, ""))
-                if slot in done:
-                    yield _at(cell.line, cell.number, f"{slot} again", f"line {first.line}, cell {first.number} has it already")
-                elif home.rank != cell.rank and (slot.stage, cell.rank) not in strangers:
-                    strangers.add((slot.stage, cell.rank))
-                    message = f"{slot} is on rank {cell.rank}, and stage {slot.stage} on rank {home.rank}"
-                    yield _at(cell.line, cell.number, message, f"{ONE_RANK}; line {home.line}, cell {home.number} came first")
-                elif need in self.first and need not in done:
-                    yield _at(cell.line, cell.number, f"{slot} stands before {need}", f"{need} comes first")
-                done.add(slot)
+def _missing(first: dict[Slot, Place], home: dict[int, Place], microbatches: int) -> Iterator[Fault]:
+    for stage in sorted(home):
+        for microbatch in range(microbatches):
+            has = "".join(kind for kind in "FBIW" if Slot(kind, stage, microbatch) in first)
+            if has not in ("FB", "FIW"):
+                message = f"stage {stage} has {', '.join(has) or 'nothing'} for microbatch {microbatch}"
+                yield Fault(message, "it needs F and B, or F, I and W", str(home[stage].rank + 1))
 
-    def _missing(self) -> Iterator[Fault]:
-        microbatches = 1 + max(slot.microbatch for slot in self.first)
-        for stage in sorted(self.home):
-            for microbatch in range(microbatches):
-                has = "".join(kind for kind in "FBIW" if Slot(kind, stage, microbatch) in self.first)
-                if has not in ("FB", "FIW"):
-                    message = f"stage {stage} has {', '.join(has) or 'nothing'} for microbatch {microbatch}"
-                    yield Fault(message, "it needs F and B, or F, I and W", str(self.home[stage].line))
 
-    def _uneven(self) -> Iterator[Fault]:
-        """Every rank has as many stages as the others."""
-        held = Counter(cell.rank for cell in self.home.values())
-        chunks = Counter(held.values()).most_common(1)[0][0]
-        for rank in range(self.cells[-1].line):
-            if held[rank] != chunks:
-                stages = f"{held[rank]} stage{'s' * (held[rank] != 1)}"
-                yield Fault(f"rank {rank} has {stages}, others have {chunks}", "give every rank as many", str(rank + 1))
+def _uneven(home: dict[int, Place], ranks: int) -> Iterator[Fault]:
+    """Every rank has as many stages as the others."""
+    held = Counter(place.rank for place in home.values())
+    chunks = Counter(held.values()).most_common(1)[0][0]
+    for rank in range(ranks):
+        if held[rank] != chunks:
+            stages = f"{held[rank]} stage{'s' * (held[rank] != 1)}"
+            yield Fault(f"rank {rank} has {stages}, others have {chunks}", "give every rank as many", str(rank + 1))

@@ -26,15 +26,13 @@ def read(path: Path) -> list[dict[str, str]]:
     """The rows of a .csv or .csv.gz file."""
     content = read_unzipped(path, MOST_BYTES, "a table of measurements")
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
-    try:
-        table = csv.DictReader(StringIO(text, newline=None))
+        table = csv.DictReader(StringIO(content.decode("utf-8-sig"), newline=None))
         names = table.fieldnames or ()
         if len(names) > MOST_COLUMNS:
             raise UserError(f"a table of {len(names):,} columns", where=f"{path}:1", hint=f"at most {MOST_COLUMNS}")
         rows = [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in islice(table, MOST_ROWS + 1)]
+    except UnicodeDecodeError:
+        raise UserError("not a text file", where=str(path), hint="a table is CSV in UTF-8, plain or gzipped") from None
     except csv.Error as error:
         raise UserError(f"no table: {error}", where=str(path), hint="a header, then one measurement to a line") from None
     if len(rows) > MOST_ROWS:
@@ -57,6 +55,11 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
         raise UserError(f"not such a table: it begins with {first}", where=f"{name}:1", hint=f"a header with {', '.join(needed)}")
     if missing:
         raise UserError(faults=[Fault(f"no column {column!r}", did_you_mean(column, rows[0]), f"{name}:1") for column in missing])
+
+
+def with_gpu(rows: Sequence[Row], gpu: str) -> list[Row]:
+    """Rows with the column `gpu`, where their table leaves it out and it is known."""
+    return [{**row, "gpu": row.get("gpu", gpu)} for row in rows] if gpu else list(rows)
 
 
 def count(row: Row, column: str) -> int:

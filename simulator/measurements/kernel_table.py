@@ -18,12 +18,14 @@ from statistics import median, quantiles
 from typing import Any
 
 from .. import escape
+from ..costs.kernels.rowwise import LOOKUPS, is_timed
 from ..errors import Fault, UserError, did_you_mean, shown
 from ..files import not_written, read_bounded
-from ..units import US_PER_S
-from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth
-from .kernel_words import EAGER, SIZES, Probe
-from .operator_names import FORMAT_NAMES, WIDTH, table_name
+from ..hardware.gpu import PEAK_OF, Gpu
+from ..kernels import Experts, Kernel, Rowwise
+from ..units import GB, TFLOP, US_PER_S
+from .csv_tables import MOST_BYTES, MOST_COUNT, Row, check_header, number, read, truth, with_gpu
+from .kernel_words import EAGER, FORMAT_NAMES, SIZES, WIDTH, Probe, kernel_of, table_name
 
 COLUMNS = (
     "gpu", "op", "dtype", *SIZES, "causal", "variant", "time_us", "source", "role", "p10_us", "p90_us", "runs", "clock_mhz",
@@ -127,8 +129,6 @@ def content(path: Path) -> bytes:
 
 def mend(path: Path) -> None:
     """Cuts off a last line that has no end: whoever wrote it was killed meanwhile."""
-    if not path.exists() or not path.stat().st_size:
-        return
     held = content(path)
     whole = held.rfind(b"\n") + 1
     if whole < len(held):
@@ -138,7 +138,7 @@ def mend(path: Path) -> None:
 def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     """The rows of a table, plain or gzipped, all of one GPU where that has no column. Raises with file:line for every cell that
     makes no sense."""
-    rows = completed(read(path), gpu)
+    rows = with_gpu(read(path), gpu)
     check_header(NEEDED, rows, str(path))
     faults = [
         Fault(message, hint, f"{path}:{line}") for line, row in enumerate(rows, FIRST_LINE) for message, hint in _wrong(row)
@@ -146,11 +146,6 @@ def rows_of(path: Path, gpu: str = "") -> list[Measured]:
     if faults:
         raise UserError(faults=faults)
     return [_measured(row, line) for line, row in enumerate(rows, FIRST_LINE)]
-
-
-def completed(rows: Sequence[Row], gpu: str) -> list[Row]:
-    """Rows with the column `gpu`, where their table leaves it out and it is known."""
-    return [{**row, "gpu": row.get("gpu", gpu)} for row in rows] if gpu else list(rows)
 
 
 def is_cold(row: Row) -> bool:
@@ -231,3 +226,74 @@ def spread(times: Sequence[float]) -> tuple[float, float, float]:
         return times[0], times[0], times[0]
     tenths = quantiles(times, n=10, method="inclusive")
     return median(times), tenths[0], tenths[-1]
+
+
+# Impossible rows ------------------------------------------------------------------------------------------------------------
+
+ABOVE = 1.05
+"""Ratio to a peak that a row may reach."""
+IN_AND_OUT = 2
+"""Times the cache saves its size: input may be in it already, and output may stay there."""
+UNKNOWN_CACHE_BYTES = 2**27
+"""Size assumed for the last cache of a GPU that does not state it: more than most have."""
+MOST_SHARE = 0.05
+"""Share of impossible rows above which a table is refused."""
+MOST_NAMED = 8
+SLOW, LAUNCH_S = 20, 2.0**-15
+"""A table whose every row takes this many times the peaks plus a slow launch (about 30 us) is in another unit."""
+IMPOSSIBLE_HINT = "is time_us in microseconds, are m, n, k in elements, and is it the right GPU and dtype?"
+
+
+@dataclass(frozen=True, slots=True)
+class ImpossibleRow:
+    """A row that cannot be true, and the reason."""
+
+    row: Measured
+    why: str
+
+
+def split_possible(rows: Sequence[Measured], gpu: Gpu, path: Path) -> tuple[list[Measured], list[ImpossibleRow]]:
+    """The possible rows of a file and the impossible ones: kernels faster than the peak or the memory of their GPU allows. Raises
+    if those are many, or if all rows are far slower than both, since then the table is not what it says it is.
+
+    Both tests hold for every kernel and need no model; a fit alone would follow whatever unit a column is in. Clocks may run
+    slightly above the one that a peak is stated at, and data in the last cache need not come from memory, once in and once out.
+    """
+    possible, wrong, slowdowns = list[Measured](), list[ImpossibleRow](), list[float]()
+    for row in rows:
+        kernel, why = kernel_of(row.probe) if row.may_be_fitted else None, ""
+        if kernel is not None:
+            of_dtype = gpu.peak_flop_per_s.get(PEAK_OF.get(row.probe.dtype, row.probe.dtype), 0.0)
+            peak = 0.0 if isinstance(kernel, Rowwise) else of_dtype
+            bound_s = max(kernel.flop / peak if peak else 0.0, kernel.traffic_bytes / gpu.memory_bytes_per_s)
+            slowdowns.append(row.seconds / (bound_s + LAUNCH_S))
+            why = _why_impossible(row, kernel, peak, gpu)
+        if why:
+            wrong.append(ImpossibleRow(row, why))
+        else:
+            possible.append(row)
+    if len(wrong) > MOST_SHARE * len(rows):
+        faults = [Fault(f"{one.row.probe}: {one.why}", IMPOSSIBLE_HINT, f"{path}:{one.row.line}") for one in wrong[:MOST_NAMED]]
+        more = f"{len(wrong)} of {len(rows)} rows are faster than {gpu.name} can be"
+        raise UserError(faults=[*faults, Fault(more, IMPOSSIBLE_HINT, str(path))])
+    if slowdowns and min(slowdowns) > SLOW:
+        many = f"every row is at least {min(slowdowns):,.0f} times slower than the peaks of {gpu.name} and a launch"
+        raise UserError(many, where=str(path), hint=IMPOSSIBLE_HINT)
+    return possible, wrong
+
+
+def _why_impossible(row: Measured, kernel: Kernel | Experts, peak: float, gpu: Gpu) -> str:
+    """The reason why a row cannot be true; empty if it can. `peak`, in FLOP/s, is 0 where none is known or binds."""
+    reached = kernel.flop / row.seconds
+    if peak and reached > ABOVE * peak:
+        return f"{reached / TFLOP:,.4g} TFLOP/s, and the peak of {gpu.name} is {peak / TFLOP:,.4g}"
+    if not isinstance(kernel, Rowwise):
+        least_bytes = kernel.traffic_bytes * min(1.0, WIDTH[row.probe.dtype])
+    elif kernel.op in LOOKUPS:
+        least_bytes = kernel.traffic_bytes / 2  # the result alone: rows of the table may come again
+    else:
+        least_bytes = kernel.traffic_bytes if is_timed(kernel.op) else 0.0
+    rate = (least_bytes - IN_AND_OUT * (gpu.cache_bytes or UNKNOWN_CACHE_BYTES)) / row.seconds
+    if rate > ABOVE * gpu.memory_bytes_per_s:
+        return f"{rate / GB:,.4g} GB/s, and the memory of {gpu.name} has {gpu.memory_bytes_per_s / GB:,.4g}"
+    return ""

@@ -1,9 +1,12 @@
-"""Measured kernels in the words of a table, and as kernels of the workload: one reading for fits, validation, traces and reports.
+"""Kernels in the words of tables, and as kernels of the workload: one reading for fits, validation, traces and reports.
 
-A row names an operator, a format, sizes, and in `variant` what else tells kernels apart: the part of training that a matrix
-product belongs to (`acc=true` if it is added to an fp32 gradient), the library of attention, the elementwise operator. A row may
-have timed several kernels together. Some rows are no kernels of a workload: launches, and copies to the host. Memory-bound
-operators move the bytes that they move in a run; where eager PyTorch ran them one by one in fp32, the bytes of its kernels.
+A row names an operator, a format, sizes, and in `variant` what else distinguishes kernels: the part of training that a GEMM
+belongs to (`acc=true` if it is added to an fp32 gradient), the library of attention, the elementwise operator. `gemm` is
+(m, k) x (k, n), `batch` times in `bmm` and for each group in `grouped_gemm`. Memory-bound operators have m rows of n columns, and
+move the bytes that they move in a run; where eager PyTorch ran them one by one in fp32, the bytes of its kernels. Tables end the
+name of a backward pass in `_bwd`, workloads in `_backward`; both are read. The backward pass of a GEMM is the two GEMMs that make
+the gradients of both operands, neither added to anything. A row may have timed several kernels together. Some rows are no kernels
+of a workload: launches, and copies to the host.
 """
 
 from __future__ import annotations
@@ -14,23 +17,50 @@ from dataclasses import dataclass
 from ..costs.kernels.rowwise import BACKWARD, autograd, backward_name, is_one_by_one, traced_passes
 from ..errors import UserError, shown
 from ..kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
+from ..lowering.passes.data_parallel import ADAM_BYTES
 from .attention_libraries import BY_PYTORCH, PYTORCH_ATTENTION
-from .operator_names import (
-    ATTENTIONS,
-    EXPERTS,
-    FORWARD_ONLY,
-    GEMMS,
-    GEMMS_BACKWARD,
-    PASSES,
-    TABLE_BACKWARD,
-    WIDTH,
-    attention_of,
-    bytes_per_element,
-    element_bytes,
-    gemms_of,
-    is_backward,
-    workload_name,
-)
+
+WIDTH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5625, "mxfp4": 0.53125}
+"""Bytes of an element of each format. Four-bit formats include the byte that scales 16 or 32 elements."""
+SINGLE = ("fp32", "tf32")
+FORMAT_NAMES = {
+    "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32", "float32": "fp32", "double": "fp64", "e4m3": "fp8",
+    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "float4_e2m1fn_x2": "nvfp4",
+}  # fmt: skip
+"""Formats as PyTorch and other tools name them, in lower case."""
+TABLE_BACKWARD = "_bwd"
+"""How tables end the name of a backward pass."""
+
+GEMMS = {
+    "gemm": Part.FORWARD, "gemm_dgrad": Part.INPUT_GRADIENT, "gemm_wgrad": Part.WEIGHT_GRADIENT, "bmm": Part.FORWARD,
+    "grouped_gemm": Part.FORWARD,
+}  # fmt: skip
+"""Matrix products, and the part of training that each belongs to."""
+GEMMS_BACKWARD = ("gemm_bwd", "bmm_bwd", "grouped_gemm_bwd")
+"""The products of both gradients, timed together."""
+ATTENTIONS = {
+    "attention": (Part.FORWARD,), "attention_fwd": (Part.FORWARD,), "attention_bwd": (Part.INPUT_GRADIENT,),
+    "attention_fwd_bwd": (Part.FORWARD, Part.INPUT_GRADIENT),
+}  # fmt: skip
+"""Attention, and the passes that were timed together."""
+EXPERTS = "moe_ffn"
+PASSES = {
+    "add": (3, 3), "mul": (3, 3), "dropout": (2, 3), "residual": (3, 3), "embedding": (2, 3), "copy": (2, 2), "cast": (2, 2),
+    "gelu": (2, 3), "silu": (2, 3), "relu": (2, 3), "silu_gated": (3, 5), "gelu_gated": (3, 5), "rope": (2, 2),
+    "layernorm": (2, 3), "rmsnorm": (2, 3), "softmax": (2, 3), "cross_entropy": (2, 2), "adam": (7, 7), "quantise": (2, 2),
+}  # fmt: skip
+"""Elements that a memory-bound operator moves per element of its shape, forward and backward, if all have one width. Adam reads
+parameter, gradient and two moments, and writes all but the gradient."""
+NARROWING = ("cast", "quantise")
+"""Operators that read 16 bits and write the format that is asked for, once."""
+FORWARD_ONLY = ("adam", "copy", *NARROWING)
+"""Operators that have no backward pass."""
+OTHER_NAMES = {
+    "elementwise": "add", "swiglu": "silu_gated", "geglu": "gelu_gated", "rms_norm": "rmsnorm", "layer_norm": "layernorm",
+    "quantize": "quantise", "adamw": "adam", "memcpy": "copy",
+}  # fmt: skip
+"""Memory-bound operators under names that workloads do not use."""
+KNOWN = (*GEMMS, *GEMMS_BACKWARD, *ATTENTIONS, EXPERTS, *PASSES, *OTHER_NAMES)
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
 """The columns of sizes; a size of 0 is one that a kernel does not have."""
@@ -46,6 +76,7 @@ VALUE_WIDTH = re.compile(r"v_head_dim=(\d{1,9})")
 VARIANTS = {Part.FORWARD: ("fwd",), Part.INPUT_GRADIENT: ("dgrad",), Part.WEIGHT_GRADIENT: ("wgrad", "wgrad acc=true")}
 """How the products of a part of training are run: a weight gradient into 16 bits, and added to one in fp32."""
 ACCUMULATES = re.compile(r"wgrad.*acc=true|grad_w")
+"""Variants of a GEMM whose result is added to a gradient in fp32."""
 IN_TURN = "tn fwd"
 """How tables of inference libraries call a product."""
 TURNS = 6
@@ -94,6 +125,62 @@ class Probe:
         sizes = [f"{name}={getattr(self, name)}" for name in SIZES if getattr(self, name)]
         causal = [] if self.causal is None else ["causal" if self.causal else "full"]
         return " ".join(filter(None, [self.op, self.variant, self.dtype, *sizes, *causal]))
+
+
+# Operators and formats ----------------------------------------------------------------------------------------------------
+
+
+def table_name(name: str) -> str:
+    """A format or an operator as tables write it: lower case, underscores, and `_bwd` for a backward pass."""
+    plain = name.strip().lower().replace("-", "_")
+    return plain.removesuffix(BACKWARD) + TABLE_BACKWARD if plain.endswith(BACKWARD) else plain
+
+
+def is_backward(op: str) -> bool:
+    """Whether the table's name of an operator means its backward pass alone."""
+    return op.endswith(TABLE_BACKWARD)
+
+
+def workload_name(op: str) -> str:
+    """The name that workloads use for a memory-bound operator, or for the operator whose backward pass it is."""
+    base = op.removesuffix(TABLE_BACKWARD).removesuffix(BACKWARD)
+    return OTHER_NAMES.get(base, base)
+
+
+def element_bytes(dtype: str) -> int:
+    """Whole bytes of an element, at least 1."""
+    return max(1, int(WIDTH[dtype]))
+
+
+def gemms_of(op: str, sizes: tuple[int, int, int], batch: int, width: float) -> tuple[Gemm, ...]:
+    """The matrix products of elements of `width` bytes that an operator of `sizes` m, n and k stands for."""
+    m, n, k = sizes
+    if op in GEMMS_BACKWARD:
+        return Gemm(m, k, n, width, batch=batch), Gemm(k, n, m, width, batch=batch)
+    return (Gemm(m, n, k, width, GEMMS[op], batch),)
+
+
+def attention_of(sizes: tuple[int, int, int, int, int], causal: bool, dtype: str, part: Part) -> Attention:
+    """Attention of `sizes` batch, sequence, heads, key heads and width of a head."""
+    batch, seq, heads, kv_heads, head_dim = sizes
+    if heads % kv_heads:
+        raise UserError(f"{heads} heads cannot share {kv_heads} key heads evenly", hint="--kv-heads divides --heads")
+    return Attention(batch, seq, heads, kv_heads, head_dim, causal, element_bytes(dtype), part)
+
+
+def bytes_per_element(name: str, dtype: str, *, backward: bool = False) -> float:
+    """Bytes that a memory-bound operator moves per element of its shape, as one kernel and as it is in a run.
+
+    Adam keeps its moments in fp32 in every format, and so are the gradients and the weights that it updates. The probabilities
+    of a loss are in fp32 too.
+    """
+    if backward and name in FORWARD_ONLY:
+        raise UserError(f"{name} has no backward pass", hint=f"{name} alone")
+    if name == "adam" and dtype not in SINGLE:
+        return float(ADAM_BYTES + WIDTH["fp32"])
+    if name == "cross_entropy":
+        return float(WIDTH[dtype] + WIDTH["fp32"])
+    return WIDTH["bf16"] + WIDTH[dtype] if name in NARROWING else float(PASSES[name][backward] * WIDTH[dtype])
 
 
 # From a kernel to rows --------------------------------------------------------------------------------------------------------
@@ -155,7 +242,7 @@ def _gemms(probe: Probe) -> tuple[Gemm, ...]:
     _needs(probe, "m", "n", "k")
     m, n, k = probe.m, probe.n, probe.k
     sizes = (m, k, n) if INNER_SECOND.match(probe.variant.lower()) else (m, n, k)
-    op = "gemm_wgrad" if adds_to_gradient(probe) and probe.op in GEMMS else probe.op
+    op = "gemm_wgrad" if probe.op in GEMMS and ACCUMULATES.search(probe.variant.lower()) else probe.op
     return gemms_of(op, sizes, probe.batch or 1, element_bytes(probe.dtype))
 
 
@@ -181,64 +268,36 @@ def _experts(probe: Probe) -> Experts:
 
 def rowwise_of(probe: Probe) -> Rowwise:
     """The memory-bound operator of a row with the bytes that it moved. Raises `UserError` if there is none."""
-    name, elementwise = name_of(probe.op, probe.variant), _base(probe.op) == "elementwise"
-    if name not in PASSES and not elementwise:
+    name, backward = name_of(probe.op, probe.variant), is_backward(probe.op)
+    if name not in PASSES and probe.op.removesuffix(TABLE_BACKWARD) != "elementwise":
         raise UserError(f"op: {shown(probe.op)} is not known")
     if name == "copy" and "".join(probe.variant.lower().split()[:1]) not in WITHIN:
         raise UserError(f"op: {shown(probe.op)} as {shown(probe.variant)} is no kernel of the workload")
     _needs(probe, "m", "n")
-    if is_backward(probe.op) and name in FORWARD_ONLY:
-        raise UserError(f"{name} has no backward pass")
-    known, each = _backward(name, probe) if is_backward(probe.op) else _forward(name, probe)
-    return Rowwise(known, probe.m, probe.n, element_bytes(probe.dtype), each)
+    width, one_by_one = WIDTH[probe.dtype], is_one_by_one(probe.dtype, probe.variant)
+    if name in PASSES:
+        moved = bytes_per_element(name, probe.dtype, backward=backward)
+    else:
+        moved = (BINARY_PASSES if BINARY.fullmatch(name) and not backward else UNARY_PASSES) * width
+    known = f"{name}{BACKWARD}" if backward else WIDE_GELU if name == "gelu" and probe.dtype == "fp32" else name
+    if one_by_one and backward:
+        known, moved = autograd(name, width) or (backward_name(name), moved)
+    elif one_by_one and (passes := traced_passes(name, probe.variant)) is not None:
+        moved = passes * width
+    return Rowwise(known, probe.m, probe.n, element_bytes(probe.dtype), moved)
 
 
 def name_of(op: str, variant: str) -> str:
     """The name that workloads use for the memory-bound operator of a row, or for the one whose backward pass it is."""
-    base = _base(op)
+    base = op.removesuffix(TABLE_BACKWARD)
     words = variant.lower().removeprefix(LABEL).split() if base == "elementwise" else []
     name = workload_name(words[0] if words else base)
     return OTHER_ELEMENTWISE.get(name, name)
 
 
-def _base(op: str) -> str:
-    return op.removesuffix(TABLE_BACKWARD)
-
-
-def _forward(name: str, probe: Probe) -> tuple[str, float]:
-    """The name of a forward pass and the bytes that it moves per element."""
-    width = WIDTH[probe.dtype]
-    known = WIDE_GELU if name == "gelu" and probe.dtype == "fp32" else name
-    traced = traced_passes(name, probe.variant) if is_one_by_one(probe.dtype, probe.variant) else None
-    if traced is not None:
-        return known, traced * width
-    if name in PASSES:
-        return known, bytes_per_element(name, probe.dtype)
-    return known, (BINARY_PASSES if BINARY.fullmatch(name) else UNARY_PASSES) * width
-
-
-def _backward(name: str, probe: Probe) -> tuple[str, float]:
-    """The name of a backward pass and the bytes that it moves per element."""
-    width = WIDTH[probe.dtype]
-    one_by_one = is_one_by_one(probe.dtype, probe.variant)
-    written_out = autograd(name, width) if one_by_one else None
-    if written_out:
-        return written_out
-    each = bytes_per_element(name, probe.dtype, backward=True) if name in PASSES else UNARY_PASSES * width
-    return (backward_name(name) if one_by_one else f"{name}{BACKWARD}"), each
-
-
-# What else the words of a row say ---------------------------------------------------------------------------------------------
-
-
 def turns_of(variant: str) -> int:
-    """How many second operands took turns when a product was timed; 0 if none did, as far as its words tell."""
+    """How many second operands took turns when a GEMM was timed; 0 if none did, as far as its words tell."""
     return TURNS if variant.strip().lower() == IN_TURN else 0
-
-
-def adds_to_gradient(probe: Probe) -> bool:
-    """Whether a product is added to a gradient in fp32."""
-    return ACCUMULATES.search(probe.variant.lower()) is not None or GEMMS.get(probe.op) is Part.WEIGHT_GRADIENT
 
 
 def work(probe: Probe) -> float:

@@ -61,24 +61,28 @@ COLUMNS = (
     "gpu", "gpus", "nodes", "gpus_per_node", "inside", "inside_GBps", "network", "nics_per_node", "nic_gbit", "sharp",
 )  # fmt: skip
 """What describes the machine."""
-SHARP = ("yes", "no")
 
 
 def cluster_of(row: Row) -> tuple[Cluster, int, int]:
     """The cluster of a row, and over how many of its GPUs and nodes it was measured."""
-    inside = word(row, "inside", INSIDE)
-    node, gpus = INSIDE[inside], count(row, "gpus")
-    nodes = _nodes(row, gpus)
-    servers_per_node = 1
+    node, gpus, servers_per_node = INSIDE[word(row, "inside", INSIDE)], count(row, "gpus"), 1
+    if row["gpus_per_node"].strip() and not row["nodes"].strip():
+        nodes = -(-gpus // count(row, "gpus_per_node"))
+    else:
+        nodes = count(row, "nodes")
     if node.gpus == RACK_GPUS:
         domains = -(-gpus // RACK_GPUS)
         servers_per_node, nodes = -(-nodes // domains), domains
     if gpus < 2:
         raise UserError("gpus: 1, which has no other to talk to")
-    known = {"gpu": _gpu(row["gpu"], node.gpu), "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
-    network = _network(row, nodes, node.gpus // servers_per_node, servers_per_node)
-    found = load.cluster({**known, **_inside(row, node, str(known["gpu"])), **network})
-    return replace(found, sharp=word(row, "sharp", SHARP, "no") == "yes"), gpus, nodes
+    try:
+        gpu = gpu_named(row["gpu"])
+    except UserError:
+        gpu = node.gpu
+    network = _network(row, nodes, node.gpus // servers_per_node, servers_per_node) if nodes > 1 else {}
+    sizes = {"gpu": gpu, "gpus_per_node": max(node.gpus, -(-gpus // nodes)), "nodes": nodes}
+    found = load.cluster({**sizes, **_inside(row, node, gpu), **network})
+    return replace(found, sharp=word(row, "sharp", ("yes", "no"), "no") == "yes"), gpus, nodes
 
 
 def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:
@@ -89,20 +93,6 @@ def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:
     if written not in known:
         raise UserError(f"{column}: {shown(row[column])} is not known; {did_you_mean(written, known)}")
     return written
-
-
-def _nodes(row: Row, gpus: int) -> int:
-    """The nodes of a row, or as many as its GPUs fill."""
-    if row["nodes"].strip() or not row["gpus_per_node"].strip():
-        return count(row, "nodes")
-    return -(-gpus // count(row, "gpus_per_node"))
-
-
-def _gpu(words: str, usual: str) -> str:
-    try:
-        return gpu_named(words)
-    except UserError:
-        return usual
 
 
 def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:
@@ -124,15 +114,13 @@ def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:
 
 def _network(row: Row, nodes: int, gpus: int, servers_per_node: int) -> dict[str, object]:
     """The fields of a cluster that say what joins its nodes."""
-    if nodes == 1:
-        return {}
     if not row["network"].strip():
         raise UserError(f"network is blank, and the row is of {nodes} nodes")
-    name = word(row, "network", [name for name in catalog.files("fabrics") if outlined(name).across])
-    across = outlined(name).across
-    usual = (min(across.nics, gpus), across.nic_bytes_per_s * BITS_PER_BYTE / GB) if across else (0.0, 0.0)
-    nics = _rate(row, "nics_per_node", usual[0]) * servers_per_node
-    return {"inter_node": f"{nics:.0f}x{_rate(row, 'nic_gbit', usual[1]):g} Gbit/s", "shape": "rail-optimized", "fabric": name}
+    across_of = {name: across for name in catalog.files("fabrics") if (across := outlined(name).across)}
+    name = word(row, "network", across_of)
+    nics = _rate(row, "nics_per_node", min(across_of[name].nics, gpus)) * servers_per_node
+    gbit = _rate(row, "nic_gbit", across_of[name].nic_bytes_per_s * BITS_PER_BYTE / GB)
+    return {"inter_node": f"{nics:.0f}x{gbit:g} Gbit/s", "shape": "rail-optimized", "fabric": name}
 
 
 def _rate(row: Row, column: str, usual: float) -> float:

@@ -13,11 +13,12 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..costs.collectives.theory import KINDS, Call
-from ..errors import Fault, UserError, did_you_mean, either, shown
+from ..errors import Fault, UserError, did_you_mean, either, in_one_go, shown
 from ..files import check_count, parsed_json, read_bounded
 from ..units import US_PER_S
 
@@ -35,14 +36,13 @@ HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*conc
 RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
 """Number, host and, in most versions, the name of the GPU, in a line whose words stand one space apart."""
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
+NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
 MEASURED = re.compile(r"\s*\d+(\s|$)")
 """How a line of measurements begins: with the size."""
 WRONG = r"0*[1-9]\d*"
 """In the last column of a measurement: how many results were wrong. Older versions give the largest error there, as 5e-07, and
 those that checked nothing N/A."""
-ALL_WRONG, AGAIN = "every result is wrong, as nccl-tests marked them", "mend the machine or its software, and measure again"
 TOLERANCE = 0.02
-HUNDRED = 100
 MOST_BYTES = 2**26
 MOST_LINES = 500_000
 """Of a file, or commas of one in JSON; a table has some 30 lines."""
@@ -70,26 +70,26 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    number: int
+class _Measurement:
+    where: str
     size: float
     seconds: float
-    factor: float
-    """Bus bandwidth over algorithm bandwidth; 0 if the line gives none."""
+    wrong: bool
+    """Whether results were wrong."""
+    factor: float = 0.0
+    """Bus bandwidth over algorithm bandwidth; 0 if neither is given."""
     redop: str = ""
     """`sum` and the like, or `none`; nothing if the table has no such column."""
-    wrong: bool = False
-    """Whether results were wrong."""
 
 
 def read(path: Path, kind: str | None = None) -> list[Table]:
     """The tables of a file; `kind` is the collective of those that do not name their program. Raises with file:line for what
     is malformed.
     """
-    if kind is not None and not _kind_named(kind):
+    if kind is not None and not kind_named(kind):
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
-    named = {_kind_named(match) for match in FILE.findall(path.name)}
-    stated_kind = _kind_named(kind) if kind else named.pop() if len(named) == 1 else ""
+    named = {kind_named(match) for match in FILE.findall(path.name)}
+    stated_kind = kind_named(kind) if kind else named.pop() if len(named) == 1 else ""
     raw = read_bounded(path, MOST_BYTES, "the output of nccl-tests")
     check_count(raw, b"\n\r,", MOST_LINES, path, "the output of nccl-tests")
     try:
@@ -99,31 +99,39 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
         raise UserError("not a text file", where=f"{path}:{line}") from None
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
         return _of_json(text, str(path))
-    return _of_text(PREFIX.sub("", text), str(path), stated_kind)
+    runs = list(_runs(PREFIX.sub("", text).splitlines()))
+    if not runs:
+        raise UserError("no line of measurements", where=f"{path}:1", hint="the output of all_reduce_perf and its kin")
+    return in_one_go(*(partial(_text_run, first, lines, str(path), stated_kind) for first, lines in runs))
 
 
-def _kind_named(name: str) -> str:
+def kind_named(name: str) -> str:
     """The collective that a name is a spelling of; empty if it is none."""
     plain = re.sub("[_-]", "", name.lower())
     return next((kind for kind in KINDS if kind.replace("_", "") == plain), "")
 
 
+def _right(found: Sequence[_Measurement], where: str) -> list[_Measurement]:
+    """The measurements of a run that count."""
+    right = [one for one in found if one.size and not one.wrong]
+    if not right and any(one.wrong for one in found):
+        hint = "mend the machine or its software, and measure again"
+        raise UserError("every result is wrong, as nccl-tests marked them", where=where, hint=hint)
+    if not right:
+        raise UserError("results hold no measurement", where=where)
+    return right
+
+
+def _filled(table: Table, found: Sequence[_Measurement], where: str) -> Table:
+    """The table of a run with its measurements."""
+    if table.ranks % table.nodes:
+        message = f"{table.ranks} ranks do not sit evenly on {table.nodes} nodes"
+        raise UserError(message, where=where, hint="run as many on each")
+    times = dict(sorted({one.size: one.seconds for one in _right(found, where)}.items()))
+    return replace(table, times=times, wrong=tuple(one.where for one in found if one.wrong))
+
+
 # The table of text ----------------------------------------------------------------------------------------------------------
-
-
-def _of_text(text: str, name: str, stated_kind: str) -> list[Table]:
-    tables: list[Table] = []
-    faults: list[Fault] = []
-    for first, lines in _runs(text.splitlines()):
-        try:
-            tables.append(_table(first, lines, name, stated_kind))
-        except UserError as error:
-            faults += error.faults
-    if not tables and not faults:
-        raise UserError("no line of measurements", where=f"{name}:1", hint="the output of all_reduce_perf and its kin")
-    if faults:
-        raise UserError(faults=faults)
-    return tables
 
 
 def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -139,57 +147,47 @@ def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         yield start + 1, list(lines[start:])
 
 
-def _table(first: int, lines: Sequence[str], name: str, stated_kind: str) -> Table:
-    hosts, kind, version, found, faults = dict[int, str](), "", "", list[_Line](), list[Fault]()
-    gpus: dict[str, None] = {}
+def _text_run(first: int, lines: Sequence[str], name: str, stated_kind: str) -> Table:
+    hosts, gpus, kind, version = dict[int, str](), dict[str, None](), "", ""
+    measured: list[partial[_Measurement]] = []
     for number, line in enumerate(lines, first):
         rank, program, library = RANK.search(" ".join(line.split())), PROGRAM.search(line), VERSION.search(line)
         if program and HEADER.search(line):
-            kind = _kind_named(program[1])
+            kind = kind_named(program[1])
         version = version or (_version(library[1] or library[2]) if library else "")
         if rank:
             hosts[int(rank[1])] = rank[2]
             gpus |= {rank[3].strip(): None} if rank[3].strip() else {}
         elif MEASURED.match(line):
-            try:
-                found.append(_line(number, line.split()))
-            except ValueError as error:
-                faults.append(Fault(str(error), "size count type redop root time algbw busbw #wrong ...", f"{name}:{number}"))
-    if faults:
-        raise UserError(faults=faults)
-    where = f"{name}:{found[0].number}"
-    wrong = tuple(f"{name}:{line.number}" for line in found if line.wrong)
-    found = [line for line in found if not line.wrong]
-    if not found:
-        raise UserError(ALL_WRONG, where=where, hint=AGAIN)
+            measured.append(partial(_line, f"{name}:{number}", line.split()))
+    found: list[_Measurement] = in_one_go(*measured)
+    where, largest = found[0].where, _right(found, found[0].where)[-1]
     if len(hosts) < 2:
-        raise UserError(
-            "the run names fewer than two ranks", where=where, hint='lines like "#  Rank  0 ... on host device  0 ..."'
-        )
-    kind = kind or _kind(found[-1], len(hosts), stated_kind, where)
-    times = {line.size: line.seconds for line in found if line.size}
-    return _checked(Table(kind, len(hosts), len(set(hosts.values())), times, version, tuple(gpus), wrong), where)
+        hint = 'lines like "#  Rank  0 ... on host device  0 ..."'
+        raise UserError("the run names fewer than two ranks", where=where, hint=hint)
+    kind = kind or _kind(largest, len(hosts), stated_kind, where)
+    return _filled(Table(kind, len(hosts), len(set(hosts.values())), {}, version, tuple(gpus)), found, where)
 
 
-def _line(number: int, words: Sequence[str]) -> _Line:
+def _line(where: str, words: Sequence[str]) -> _Measurement:
     least, most = OPERANDS
     skipped = min(max(len(words) - 2 * TIMES, least), most)
+    numbers = [*words[:2], *words[skipped : skipped + 3]]
     if len(words) < least + TIMES or (len(words) < least + 2 * TIMES and len(words) not in (least + TIMES, most + TIMES)):
-        raise ValueError(f"{len(words)} columns: a line of the table has {most + 2 * TIMES}")
-    size, _ = (_positive(word, allow_zero=True) for word in words[:2])
-    time_us, algorithm, bus = (_positive(word, allow_zero=i > 0 or not size) for i, word in enumerate(words[skipped:][:3]))
-    redop = words[least] if skipped > least else ""
-    wrong = re.fullmatch(WRONG, words[skipped + TIMES - 1]) is not None
-    return _Line(number, size, time_us / US_PER_S, bus / algorithm if algorithm else 0.0, redop, wrong)
+        wrong = f"{len(words)} columns: a line of the table has {most + 2 * TIMES}"
+    elif bad := [word for word in numbers if not NUMBER.fullmatch(word)]:
+        wrong = f"{shown(bad[0])} is no positive number"
+    elif float(words[0]) and not float(words[skipped]):
+        wrong = f"{shown(words[skipped])} is no positive number"
+    else:
+        size, _, time_us, algorithm, bus = map(float, numbers)
+        is_wrong = re.fullmatch(WRONG, words[skipped + TIMES - 1]) is not None
+        redop = words[least] if skipped > least else ""
+        return _Measurement(where, size, time_us / US_PER_S, is_wrong, bus / algorithm if algorithm else 0.0, redop)
+    raise UserError(wrong, where=where, hint="size count type redop root time algbw busbw #wrong ...")
 
 
-def _positive(word: str, *, allow_zero: bool = False) -> float:
-    if not re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", word) or (not allow_zero and float(word) == 0):
-        raise ValueError(f"{shown(word)} is no positive number")
-    return float(word)
-
-
-def _kind(last: _Line, ranks: int, stated: str, where: str) -> str:
+def _kind(last: _Measurement, ranks: int, stated: str, where: str) -> str:
     """The collective that a file is named after, unless its bandwidths are those of another; else the one whose bandwidths are in
     the ratio of the largest size: that of a gather is that of an all-to-all too, and of a scatter unless something is added up.
     """
@@ -208,84 +206,62 @@ def _kind(last: _Line, ranks: int, stated: str, where: str) -> str:
     raise UserError("the run does not say which collective it is", where=where, hint=hint)
 
 
-def _checked(table: Table, where: str) -> Table:
-    if table.ranks % table.nodes:
-        message = f"{table.ranks} ranks do not sit evenly on {table.nodes} nodes"
-        raise UserError(message, where=where, hint="run as many on each")
-    return replace(table, times=dict(sorted(table.times.items())))
-
-
 # JSON -----------------------------------------------------------------------------------------------------------------------
 
 
 def _of_json(text: str, name: str) -> list[Table]:
     data = parsed_json(text, name)
-    runs = data if isinstance(data, list) else [data]
-    faults: list[Fault] = []
-    tables = []
-    for i, run in enumerate(runs):
-        try:
-            tables.append(_json_run(run, f"{name}: [{i}]" if isinstance(data, list) else name))
-        except UserError as error:
-            faults += error.faults
-    if faults or not tables:
-        raise UserError("no run", where=name, faults=faults)
-    return tables
+    runs = {f"{name}: [{i}]": run for i, run in enumerate(data)} if isinstance(data, list) else {name: data}
+    if not runs:
+        raise UserError("no run", where=name)
+    return in_one_go(*(partial(_json_run, _mapping(run), where) for where, run in runs.items()))
 
 
-def _json_run(run: Any, where: str) -> Table:
+def _json_run(run: Mapping[str, Any], where: str) -> Table:
     """One report of nccl-tests -J: `args`, `config` with `devices` (one per process), `results`."""
-    run = _mapping(run)
+    results = enumerate(_list(run.get("results")))
+    measured = (partial(_json_result, f"{where}: results[{i}]", _mapping(result)) for i, result in results)
+    table, *found = in_one_go(partial(_json_config, run, where), *measured)
+    return _filled(table, found, where)
+
+
+def _json_config(run: Mapping[str, Any], where: str) -> Table:
+    """The table of a report, without its measurements."""
     config = _mapping(run.get("config"))
     program = PROGRAM.search(" ".join(map(str, _list(run.get("args")))))
     devices = [d for d in _list(config.get("devices")) if isinstance(d, Mapping)]
-    each = [config.get("nthreads", 1), config.get("ngpus", 1)]
+    threads, gpus = config.get("nthreads", 1), config.get("ngpus", 1)
     faults = []
     if not program:
         faults.append(Fault(f"args name no program that measures {either(sorted(KINDS))}", where=where))
-    if not all(isinstance(n, int) and n >= 1 for n in each):
+    if not all(isinstance(n, int) and n >= 1 for n in (threads, gpus)):
         faults.append(Fault("config: nthreads and ngpus should be counts", where=where))
-    elif len(devices) * each[0] * each[1] < 2:
+    elif len(devices) * threads * gpus < 2:
         faults.append(Fault("config: fewer than two GPUs", "devices lists one for each process", where))
-    times: dict[float, float] = {}
-    wrong = []
-    for i, result in enumerate(_list(run.get("results"))):
-        try:
-            size, seconds, spoiled = _json_result(result)
-        except ValueError as error:
-            faults.append(Fault(str(error), where=f"{where}: results[{i}]"))
-            continue
-        wrong += [f"{where}: results[{i}]"] if spoiled else []
-        times |= {size: seconds} if size and not spoiled else {}
-    if not times and not faults:
-        faults.append(Fault(ALL_WRONG, AGAIN, where) if wrong else Fault("results hold no measurement", where=where))
     if faults or not program:
         raise UserError(faults=faults)
     hosts = {str(device.get("hostname", "")) for device in devices}
-    version, ranks = _version(str(run.get("nccl_version", ""))), len(devices) * each[0] * each[1]
-    return _checked(Table(_kind_named(program[1]), ranks, len(hosts), times, version, wrong=tuple(wrong)), where)
+    version = _version(str(run.get("nccl_version", "")))
+    return Table(kind_named(program[1]), len(devices) * threads * gpus, len(hosts), {}, version)
 
 
-def _json_result(result: Any) -> tuple[float, float, bool]:
-    """Bytes, seconds, and whether results were wrong."""
-    held = _mapping(result)
-    inner = _mapping(held.get("out_of_place") or held.get("in_place"))
-    size, time_us = held.get("size"), inner.get("time", inner.get("cpu_time"))
+def _json_result(where: str, result: Mapping[str, Any]) -> _Measurement:
+    inner = _mapping(result.get("out_of_place") or result.get("in_place"))
+    size, time_us, wrong = result.get("size"), inner.get("time", inner.get("cpu_time")), inner.get("nwrong")
     for field, value in (("size", size), ("time", time_us)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
-            raise ValueError(f"{field} should be a number, not {shown(value)}")
+            raise UserError(f"{field} should be a number, not {shown(value)}", where=where)
     if size and not time_us:
-        raise ValueError("time is zero")
-    wrong = inner.get("nwrong")
-    return float(size or 0), float(time_us or 0) / US_PER_S, isinstance(wrong, (int, float)) and wrong > 0
+        raise UserError("time is zero", where=where)
+    is_wrong = isinstance(wrong, (int, float)) and wrong > 0
+    return _Measurement(where, float(size or 0), float(time_us or 0) / US_PER_S, is_wrong)
 
 
 def _version(text: str) -> str:
     """2.27.3, also from 22703."""
     if not re.fullmatch(r"\d{4,6}", text):
         return text
-    code = int(text)
-    return f"{code // (HUNDRED * HUNDRED)}.{code // HUNDRED % HUNDRED}.{code % HUNDRED}"
+    return ".".join(str(int(part or 0)) for part in (text[:-4], text[-4:-2], text[-2:]))
 
 
 def _list(value: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from ..costs.kernels.family import Estimate, families
 from ..errors import UserError, did_you_mean, in_one_go
 from ..escape import Summarised
 from ..kernels import Experts, Rowwise, Shape
-from ..measurements.operator_names import (
+from ..measurements.kernel_words import (
     ATTENTIONS,
     EXPERTS,
     GEMMS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ..binding.collective_policy import AUTO
 from ..config import catalog
@@ -17,32 +18,19 @@ from ..errors import UserError, either, shown
 from ..fabrics.policy import LIBRARIES, NCCL
 from ..measurements.csv_tables import Row, number, time_us
 from ..measurements.measured_cluster import COLUMNS, cluster_of, word
+from ..measurements.nccl_tests import kind_named
 from ..study.collective import MEASURED, Timed, spread, time_collective
 from ..units import US_PER_S
-from .report import Own, Predicted
+from .report import Predicted
 
 UNIT = "us"
-NEEDS = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes")
+NEEDS, SOURCE = ("gpu", "gpus", "nodes", "inside", "network", "collective", "bytes"), ("system", "collective")
 READS = (*COLUMNS, "library", "asked", "collective", "bytes")
+measured = time_us
 MOST_BYTES = 2**60
 
 
-def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
-    """The rows as they are: no column can be filled in."""
-    return rows
-
-
-def source_key(row: Row) -> str:
-    """Rows are judged by system and collective."""
-    return f"{row.get('system', '')}+{row['collective']}"
-
-
-def measured(row: Row) -> float | None:
-    """Microseconds."""
-    return time_us(row)
-
-
-def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
+def predictions(rows: Sequence[Row], gpu: None) -> list[Predicted | UserError]:
     """The prediction of each row, or why there is none. Rows that differ in their sizes alone are timed together."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(rows):
@@ -55,48 +43,33 @@ def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserEr
 
 def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
     """The predictions of rows that differ in their sizes alone."""
+    row = rows[0]
     try:
-        timed = _timing(rows[0])
+        cluster, gpus, nodes = cluster_of(row)
+        kind = kind_named(re.sub(r"[\s/]", "", row["collective"].lower()).removesuffix("perf"))
+        if not kind:
+            raise UserError(f"collective: {shown(row['collective'])} is none of {either(KINDS)}")
+        library = word(row, "library", LIBRARIES, NCCL)
+        algorithm = word(row, "asked", [AUTO, *map(catalog.plain, catalog.files("collectives"))], AUTO)
+        algorithm = "nvls-tree" if algorithm == "nvls" and nodes > 1 else algorithm
+        members = spread(cluster, gpus, nodes)
     except UserError as error:
         return [error] * len(rows)
-    sizes = [_size(row) for row in rows]
-    found = timed(sorted({size for size in sizes if isinstance(size, int)}))
-    return [found[size] if isinstance(size, int) else size for size in sizes]
+    timed = partial(time_collective, kind, cluster, gpus=members, algorithm=algorithm, library=library)
+    sizes = {row["bytes"]: math.ceil(size) for row in rows if 0 < (size := number(row["bytes"])) <= MOST_BYTES}
+    found = _predicted(timed, sorted(set(sizes.values())))
+    cells = [row["bytes"] for row in rows]
+    return [found[sizes[cell]] if cell in sizes else UserError(f"bytes: {shown(cell)} is no number of bytes") for cell in cells]
 
 
-def _size(row: Row) -> int | UserError:
-    size = number(row["bytes"])
-    return math.ceil(size) if 0 < size <= MOST_BYTES else UserError(f"bytes: {shown(row['bytes'])} is no number of bytes")
-
-
-def _timing(row: Row) -> Callable[[Sequence[int]], dict[int, Predicted | UserError]]:
-    """What times the collective of a row for given sizes. Raises `UserError` for a row that describes none."""
-    cluster, gpus, nodes = cluster_of(row)
-    kind, library = _kind(row), word(row, "library", LIBRARIES, NCCL)
-    algorithm = word(row, "asked", [AUTO, *map(catalog.plain, catalog.files("collectives"))], AUTO)
-    algorithm = "nvls-tree" if algorithm == "nvls" and nodes > 1 else algorithm
-    members = spread(cluster, gpus, nodes)
-
-    def timed(sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
-        try:
-            times = time_collective(kind, cluster, sizes, gpus=members, algorithm=algorithm, library=library)
-        except UserError as error:
-            if len(sizes) < 2:
-                return dict.fromkeys(sizes, error)
-            return {size: found for one in sizes for size, found in timed([one]).items()}
-        return {time.size_bytes: _predicted(time) for time in times}
-
-    return timed
-
-
-def _predicted(time: Timed) -> Predicted:
-    us, extrapolated = time.time_s * US_PER_S, time.provenance != MEASURED
-    return Predicted(us, time.uncertainty, provenance=time.provenance, extrapolated=extrapolated)
-
-
-def _kind(row: Row) -> str:
-    words = re.sub(r"[\s/_-]", "", row["collective"].lower()).removesuffix("perf")
-    kind = next((kind for kind in KINDS if kind.replace("_", "") == words), None)
-    if kind is None:
-        raise UserError(f"collective: {shown(row['collective'])} is none of {either(KINDS)}")
-    return kind
+def _predicted(timed: Callable[[Sequence[int]], list[Timed]], sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
+    """The predictions for some sizes, made at once; one by one if any of them is refused."""
+    try:
+        return {
+            time.size_bytes: Predicted(time.time_s * US_PER_S, time.uncertainty, time.provenance, time.provenance != MEASURED)
+            for time in timed(sizes)
+        }
+    except UserError as error:
+        if len(sizes) < 2:
+            return dict.fromkeys(sizes, error)
+        return {size: found for one in sizes for size, found in _predicted(timed, [one]).items()}

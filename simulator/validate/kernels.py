@@ -30,19 +30,17 @@ from ..costs.kernels.rowwise import HANDED_ON_US, OPERATOR_US, is_one_by_one
 from ..errors import UserError, shown
 from ..hardware.gpu import Gpu
 from ..kernels import Attention, Gemm, Rowwise
-from ..measurements import kernel_table
 from ..measurements.attention_libraries import TURNS_QUERIES, cached_s, fitted_library, is_of_frameworks
 from ..measurements.csv_tables import Row, time_us
 from ..measurements.kernel_table import is_cold, probe_of
-from ..measurements.kernel_words import EAGER, SIZES, Probe, kernels_in, turns_of
-from ..measurements.operator_names import WIDTH
+from ..measurements.kernel_words import EAGER, SIZES, WIDTH, Probe, kernels_in, turns_of
 from ..units import US_PER_S
 from .report import Own, Predicted
 
 UNIT = "us"
-OWN_GPU = True
 READS = ("gpu", "op", "dtype", *SIZES, "causal", "variant", "cache")
-NEEDS = ("gpu", "op", "dtype")
+NEEDS, SOURCE = ("gpu", "op", "dtype"), ("gpu", "op")
+measured = time_us
 
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
 """Variants of a linear layer that PyTorch ran, by itself or within a model."""
@@ -50,65 +48,7 @@ FUSED = ("adam", "cast")
 """Operators that are one kernel in PyTorch, in eager runs too."""
 
 
-def completed(rows: Sequence[Row], own: Own | None) -> Sequence[Row]:
-    """The rows with the columns `gpu` and `cache` that a table may leave out."""
-    return kernel_table.completed(rows, _mine(own).name if own else "")
-
-
-def source_key(row: Row) -> str:
-    """The GPU and the operator of a row."""
-    return f"{row['gpu']}+{row['op']}"
-
-
-def measured(row: Row) -> float | None:
-    """Microseconds."""
-    return time_us(row)
-
-
-def predictions(rows: Sequence[Row], own: Own | None) -> list[Predicted | UserError]:
-    """The prediction of each row, or why there is none."""
-    predict = predictor(own)
-
-    def outcome(row: Row) -> Predicted | UserError:
-        try:
-            return predict(row)
-        except UserError as error:
-            return error
-
-    return [outcome(row) for row in rows]
-
-
-def predictor(own: Own | None = None) -> Callable[[Row], Predicted]:
-    """Predicts a row from the fits of the catalog, and from those of one's own GPU."""
-    mine = _mine(own) if own else None
-    found = cache(lambda written: _gpu(written, mine))
-    fit_libraries = {mine.name: shipped_fits.fits_for(mine)} if mine else {}
-    fit_library = shipped_fits.shipped()
-    libraries = [name for each in (fit_library, *fit_libraries.values()) for name in each.libraries(ATTENTION.name)]
-
-    @cache
-    def estimator(gpu: str, dtype: str, library: str) -> Estimator:
-        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), found(gpu)
-        made = Estimator(on, dtype, fit_libraries.get(on.name, fit_library), options)
-        made.gpu.peak(made.peak_dtype)
-        return made
-
-    def predict(row: Row) -> Predicted:
-        probe = probe_of(row)
-        kernels, on = kernels_in(probe), found(row["gpu"])
-        owned = libraries_of(fit_libraries[on.name].profile, ATTENTION.name) if on.name in fit_libraries else ()
-        is_attention = isinstance(kernels[0], Attention)
-        library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
-        by = estimator(row["gpu"], probe.dtype, library)
-        by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
-        made = [TIMED.get(kernel.family, _alone)(by, kernel, probe) for kernel in kernels]
-        whole, sigma = together("", made), max(e.sigma for e in made)
-        return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
-
-    return predict
-
-
-def _mine(own: Own) -> Gpu:
+def own_gpu(own: Own) -> Gpu:
     """One's own GPU; without a name, that of the profile."""
     name = own.gpu or fit_files.load(Path(own.profile))[0]
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
@@ -116,17 +56,48 @@ def _mine(own: Own) -> Gpu:
     return shipped_fits.gpu(name, own.profile)
 
 
-def _gpu(written: str, mine: Gpu | None) -> Gpu:
-    """The GPU of a row. A name that the catalog lacks means one's own."""
-    if mine and catalog.plain(written) == catalog.plain(mine.name):
-        return mine
-    try:
-        name = gpu_named(written)
-    except UserError:
-        if mine:
-            return mine
-        raise
-    return mine if mine and mine.name == name else shipped_fits.gpu(name)
+def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserError]:
+    """The prediction of each row from the fits of the catalog, and from those of one's own GPU; or why there is none."""
+    own_fits = {own.name: shipped_fits.fits_for(own)} if own else {}
+    shipped = shipped_fits.shipped()
+    libraries = [name for fits in (shipped, *own_fits.values()) for name in fits.libraries(ATTENTION.name)]
+
+    @cache
+    def gpu_of(written: str) -> Gpu:
+        """The GPU of a row. A name that the catalog lacks means one's own."""
+        if own and catalog.plain(written) == catalog.plain(own.name):
+            return own
+        try:
+            name = gpu_named(written)
+        except UserError:
+            if own:
+                return own
+            raise
+        return own if own and name == own.name else shipped_fits.gpu(name)
+
+    @cache
+    def estimator(gpu: str, dtype: str, library: str) -> Estimator:
+        options, on = Options(library, eager=True, tensor_cores=dtype != "fp32"), gpu_of(gpu)
+        made = Estimator(on, dtype, own_fits.get(on.name, shipped), options)
+        made.gpu.peak(made.peak_dtype)
+        return made
+
+    def predict(row: Row) -> Predicted | UserError:
+        try:
+            probe = probe_of(row)
+            kernels, on = kernels_in(probe), gpu_of(row["gpu"])
+            owned = libraries_of(own_fits[on.name].profile, ATTENTION.name) if on.name in own_fits else ()
+            is_attention = isinstance(kernels[0], Attention)
+            library = fitted_library(probe.variant, libraries, owned, architecture(on).kernels) if is_attention else ""
+            by = estimator(row["gpu"], probe.dtype, library)
+            by = by.with_nothing_cached() if isinstance(kernels[0], Rowwise) and is_cold(row) else by
+            made = [TIMED.get(kernel.family, _alone)(by, kernel, probe) for kernel in kernels]
+        except UserError as error:
+            return error
+        whole, sigma = together("", made), max(e.sigma for e in made)
+        return Predicted(whole.seconds * US_PER_S, sigma, provenance=whole.provenance, extrapolated=whole.extrapolated)
+
+    return list(map(predict, rows))
 
 
 def _alone(by: Estimator, kernel: Any, probe: Probe) -> Estimate:

@@ -1,26 +1,27 @@
 """Predicted beside measured: one file per kind of measurement, all through `validate`.
 
-A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `completed(rows, own)`, `measured(row)`, `source_key(row)` and
-`predictions(rows, own)`; its name is that of its file. `READS` are the columns that its predictor may see: those that describe
-the machine and the work, never what was measured. A table must have the columns in `NEEDS`; `completed` adds others that it
-leaves out. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason why there is none. A
-kind with `OWN_GPU` also predicts by a profile of one's own. A row whose measurement is blank or unusable is predicted all the
-same and compared with nothing.
+A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `SOURCE`, `measured(row)` and `predictions(rows, gpu)`; its name
+is that of its file. `READS` are the columns that its predictor may see: those that describe the machine and the work, never what
+was measured. A table must have the columns in `NEEDS`. Rows with the same cells in `SOURCE` are of one source, and scored
+together. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason why there is none. A kind
+with `own_gpu(own)` also predicts for the GPU that this gives, to which rows belong whose table has no column `gpu`. A row whose
+measurement is blank or unusable is predicted all the same and compared with nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from ..config import catalog
 from ..errors import UserError, did_you_mean
 from ..escape import Summarised
-from ..measurements.csv_tables import Row, check_header, read
+from ..measurements.csv_tables import Row, check_header, read, with_gpu
+from ..measurements.kernel_table import spread
 from ..simulation import estimated_effort
 
 
@@ -80,14 +81,13 @@ class Report(Summarised):
     @property
     def summary(self) -> list[tuple[str, str]]:
         """How well each source is predicted, and all together."""
-        return [(name, _in_words(of)) for name, of in [*self.sources.items(), ("all", scores(self.rows))]]
-
-
-def _in_words(of: Mapping[str, Any]) -> str:
-    if of["median"] is None:
-        return f"{of['n']} rows compared, {of['skipped']} skipped"
-    errors = f"median |error| {of['median']:.1%}, 90% below {of['p90']:.1%}, bias {of['bias']:+.1%}"
-    return f"{of['n']} rows compared, {of['skipped']} skipped: {errors}"
+        found = []
+        for name, of in [*self.sources.items(), ("all", scores(self.rows))]:
+            words = f"{of['n']} rows compared, {of['skipped']} skipped"
+            if of["n"]:
+                words += f": median |error| {of['median']:.1%}, 90% below {of['p90']:.1%}, bias {of['bias']:+.1%}"
+            found.append((name, words))
+        return found
 
 
 def kinds() -> dict[str, Any]:
@@ -109,7 +109,7 @@ def validate(
         raise UserError(f"no kind {kind!r}", hint=did_you_mean(kind, known))
     if path is None:
         raise UserError(f"no measured {kind} ship with the simulator", hint=f"name a table: trainsim validate --kind {kind} FILE")
-    if own and not hasattr(known[kind], "OWN_GPU"):
+    if own and not hasattr(known[kind], "own_gpu"):
         raise UserError(f"--gpu, --profile: say nothing about {kind}", hint="leave them out")
     rows = read(Path(path))
     takes = len(rows) * estimated_effort.PREDICTION
@@ -119,22 +119,22 @@ def validate(
 
 def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
     """The rows of a table with their predictions by a kind."""
-    rows = kind.completed(rows, own)
+    gpu = kind.own_gpu(own) if own else None
+    rows = with_gpu(rows, gpu.name if gpu else "")
     check_header(kind.NEEDS, rows, name)
-    found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], own)
-    pairs = enumerate(zip(rows, found, strict=True))
-    return Report(tuple(_judge(kind, row, row.get("id") or i, made) for i, (row, made) in pairs))
+    found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu)
+    return Report(tuple(_compared(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True))))
 
 
-def _judge(kind: Any, row: Row, name: str | int, made: Predicted | UserError) -> ComparedRow:
-    key, measured = kind.source_key(row), kind.measured(row)
+def _compared(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:
+    measured = kind.measured(row)
+    known = (row.get("id") or number, "+".join(row.get(column, "") for column in kind.SOURCE), measured)
     if isinstance(made, UserError):
-        return ComparedRow(name, key, measured, None, None, kind.UNIT, None, None, None, made.faults[0].message)
-    spread = math.exp(2 * made.sigma)
-    interval = (made.value / spread, made.value * spread) if made.sigma else None
-    off = None if measured is None else made.value / measured - 1
-    known = (made.provenance, made.extrapolated)
-    return ComparedRow(name, key, measured, made.value, off, kind.UNIT, interval, None, None, None, *known)
+        return ComparedRow(*known, None, None, kind.UNIT, None, None, None, made.faults[0].message)
+    two_sigma = math.exp(2 * made.sigma)
+    interval = (made.value / two_sigma, made.value * two_sigma) if made.sigma else None
+    error, by = None if measured is None else made.value / measured - 1, (made.provenance, made.extrapolated)
+    return ComparedRow(*known, made.value, error, kind.UNIT, interval, None, None, None, *by)
 
 
 def scores(rows: Iterable[ComparedRow]) -> dict[str, Any]:
@@ -142,11 +142,6 @@ def scores(rows: Iterable[ComparedRow]) -> dict[str, Any]:
     number of skipped rows."""
     rows = list(rows)
     errors = [row.error for row in rows if row.error is not None]
-    sizes = sorted(map(abs, errors))
-    return {
-        "n": len(errors),
-        "skipped": sum(row.skipped is not None for row in rows),
-        "median": median(sizes) if sizes else None,
-        "p90": (quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]) if sizes else None,
-        "bias": median(errors) if errors else None,
-    }
+    middle, _, p90 = spread([abs(error) for error in errors]) if errors else (None, None, None)
+    skipped, bias = sum(row.skipped is not None for row in rows), median(errors) if errors else None
+    return {"n": len(errors), "skipped": skipped, "median": middle, "p90": p90, "bias": bias}

@@ -32,7 +32,7 @@ from simulator.costs.kernels.rowwise import (
 from simulator.errors import UserError
 from simulator.kernels import Rowwise
 from simulator.measurements import csv_tables
-from simulator.measurements.operator_names import WIDTH
+from simulator.measurements.kernel_words import WIDTH
 from simulator.validate import kernels, report
 
 from ..commandline import trainsim

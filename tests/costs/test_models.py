@@ -26,7 +26,7 @@ from simulator.costs.kernels.rowwise import RATIOS, TRIP_CYCLES, RowwiseConstant
 from simulator.errors import UserError
 from simulator.hardware.gpu import PEAK_OF
 from simulator.kernels import Attention, Experts, Gemm, Kernel, Part, Rowwise
-from simulator.measurements.operator_names import WIDTH
+from simulator.measurements.kernel_words import WIDTH
 from simulator.units import GB, NS_PER_S, TFLOP, US_PER_S, ns
 
 SHELF = shipped_fits.shipped()

@@ -276,6 +276,12 @@ def test_a_run_whose_results_are_all_wrong_is_refused(tmp_path: Path) -> None:
     assert "every result is wrong" in said.err
 
 
+def test_a_run_of_empty_messages_is_refused(tmp_path: Path) -> None:
+    text = re.sub(r"^ +\d+", "  0", run("all_reduce", 8, 1, 200), flags=re.MULTILINE)
+    said = trainsim("calibrate", "links", written(tmp_path / "runs.txt", text))
+    assert (said.code, "results hold no measurement" in said.err) == (2, True)
+
+
 def test_gpus_that_are_not_known_or_not_named_may_be_joined_by_anything(tmp_path: Path) -> None:
     text = run("all_reduce", 8, 1, 200)
     known = calibrated([written(tmp_path / "a.txt", text)], "own").inside

@@ -11,7 +11,7 @@ import simulator as sim
 from simulator.config import fit_files, shipped_fits
 from simulator.kernels import Rowwise
 from simulator.measurements.kernel_table import rows_of
-from simulator.measurements.operator_names import FORWARD_ONLY, PASSES, bytes_per_element, workload_name
+from simulator.measurements.kernel_words import FORWARD_ONLY, PASSES, bytes_per_element, workload_name
 from simulator.program.program import Compute
 from simulator.validate import kernels, report
 

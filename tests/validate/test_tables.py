@@ -10,7 +10,7 @@ import pytest
 
 from simulator.config.catalog import gpu_named
 from simulator.measurements.torch_trace import events, operators
-from simulator.validate import collectives, kernels, report
+from simulator.validate import kernels, report
 
 from ..commandline import trainsim
 
@@ -58,11 +58,6 @@ def test_a_table_without_gpus_is_of_the_one_that_is_named(tmp_path: Path) -> Non
     assert "cache" not in said.err, "no column of the table is named that it does not have"
 
 
-def test_a_table_of_collectives_is_taken_as_it_is() -> None:
-    rows = [{"system": "mine"}]
-    assert collectives.completed(rows, None) == rows
-
-
 @pytest.mark.parametrize("word, here", [("bfloat16", "bf16"), ("float16", "fp16"), ("E4M3", "fp8"), ("float", "fp32")])
 def test_a_dtype_in_the_words_of_others_is_skipped_with_what_it_is_called_here(word: str, here: str) -> None:
     assert judged(dtype=word).skipped == f"dtype: {word!r} is not known, here it is {here}"
@@ -96,11 +91,9 @@ def test_a_kind_of_measurement_is_one_file(tmp_path: Path, monkeypatch: pytest.M
     """Named after the file; modules of the folder that predict nothing are no kinds."""
     (tmp_path / "throughput.py").write_text(
         "from simulator.validate.report import Predicted\n"
-        'UNIT, READS, NEEDS = "tokens/s", ("gpus",), ("gpus",)\n'
-        "completed = lambda rows, own: rows\n"
+        'UNIT, READS, NEEDS, SOURCE = "tokens/s", ("gpus",), ("gpus",), ("gpus",)\n'
         'measured = lambda row: float(row["tokens"])\n'
-        'source_key = lambda row: row["gpus"]\n'
-        'predictions = lambda rows, own: [Predicted(100.0 * int(row["gpus"])) for row in rows]\n'
+        'predictions = lambda rows, gpu: [Predicted(100.0 * int(row["gpus"])) for row in rows]\n'
     )
     assert list(report.kinds()) == ["collectives", "kernels"]
     package = import_module("simulator.validate")

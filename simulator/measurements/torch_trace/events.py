@@ -8,11 +8,11 @@ as the trace has them; some writers quote them.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ from typing import Any, TypeGuard, TypeVar
 from ...errors import Fault, UserError, shown
 from ...files import check_count, parsed_json, read_unzipped
 from ...units import US_PER_S
-from ..operator_names import FORMAT_NAMES
+from ..kernel_words import FORMAT_NAMES
 
 MOST_VALUES, MOST_HOLDERS = 15_000_000, 8_000_000
 """Values of a trace, by their commas, and its lists and objects, of which an empty one takes 70 bytes."""
@@ -41,7 +41,6 @@ LATEST_US = 2.0**62
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
 MOST_DIMENSIONS, MOST_SIZE = 64, 2**62
 """Dimensions of a tensor, and the size of a dimension or a stride."""
-DECIMAL = re.compile(r"\d{1,18}")
 TRUTH = {"True": True, "False": False}
 FIRST = -1
 """Place of a truth value that is the first one among the arguments: versions of flash-attn differ."""
@@ -95,19 +94,8 @@ class Op(Event):
 
     def flag(self, place: int) -> bool | None:
         """A truth value among the arguments; None if it is not recorded."""
-        if place == FIRST:
-            return next((TRUTH[value] for value in self.values if value in TRUTH), None)
-        return TRUTH.get(self.values[place]) if place < len(self.values) else None
-
-    @property
-    def first_count(self) -> int | None:
-        """The first whole number among the arguments; None if none is recorded."""
-        return next((int(value) for value in self.values if DECIMAL.fullmatch(value)), None)
-
-    def transposed(self, place: int) -> bool | None:
-        """Whether a matrix is read across its rows; None if that is not recorded."""
-        strides = self.argument("Input Strides", place)
-        return strides[-1] != 1 if is_shape(strides) and len(strides) > 1 else None
+        values = self.values if place == FIRST else self.values[place : place + 1]
+        return next((TRUTH[value] for value in values if value in TRUTH), None)
 
     @property
     def chain(self) -> list[Op]:
@@ -141,25 +129,19 @@ class Events:
     gpu: str = ""
     ops: dict[tuple[Any, Any], list[Op]] = field(default_factory=dict)
     """Operators by thread, in the order of their starts."""
+    ops_by_id: ByProcess[Op] = field(default_factory=dict)
     device: list[Event] = field(default_factory=list)
     runtime: list[Event] = field(default_factory=list)
-
-    @cached_property
-    def _ops_by_id(self) -> ByProcess[Op]:
-        return _by_number("External id", (op for line in self.ops.values() for op in line))
-
-    @cached_property
-    def _calls_by_id(self) -> ByProcess[Event]:
-        return _by_number("correlation", self.runtime)
+    calls_by_id: ByProcess[Event] = field(default_factory=dict)
 
     def launcher(self, kernel: Event) -> Op | None:
         """The innermost operator that launched a kernel."""
         # the process of a kernel is sometimes its device instead
         own = None if kernel.process == kernel.args.get("device", "") else kernel.process
-        call = _last(self._calls_by_id.get(str(kernel.args.get("correlation")), {}), own, kernel.start_us)
+        call = _last(self.calls_by_id.get(str(kernel.args.get("correlation")), {}), own, kernel.start_us)
         process = own if call is None else call.process
         for args in (kernel.args, call.args if call else {}):
-            known = self._ops_by_id.get(str(args.get("External id")), {})
+            known = self.ops_by_id.get(str(args.get("External id")), {})
             if (process in known or call is None) and (found := _last(known, process, kernel.start_us)) is not None:
                 return found
         if call is None:
@@ -204,13 +186,13 @@ def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
     found = Events(gpu)
     faults: list[Fault] = []
     for i, event in enumerate(events):
-        if not isinstance(event, dict) or event.get("ph") != "X" or not _are_times(event.get("ts"), event.get("dur", 0)):
+        if not isinstance(event, dict) or event.get("ph") != "X":
             continue
-        kind, args = word(event.get("cat")).lower(), event.get("args")
-        if kind not in KINDS:
+        kind, start_us, lasted_us = _text(event.get("cat")).lower(), _number(event.get("ts")), _number(event.get("dur", 0))
+        if kind not in KINDS or not (abs(start_us) <= LATEST_US and 0 <= lasted_us <= LATEST_US):
             continue
-        process, thread, start_us = event.get("pid"), event.get("tid"), float(event["ts"])
-        whole = (word(event.get("name")), start_us, start_us + float(event.get("dur", 0)), args if isinstance(args, dict) else {})
+        process, thread, args = event.get("pid"), event.get("tid"), event.get("args")
+        whole = (_text(event.get("name")), start_us, start_us + lasted_us, args if isinstance(args, dict) else {})
         if wrong := [key for key in ("pid", "tid") if isinstance(event.get(key), (list, dict))]:
             faults += [Fault(f"traceEvents[{i}].{key} is {shown(event[key])}", "a number or a word", name) for key in wrong]
         elif kind in HOST:
@@ -221,23 +203,22 @@ def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
         raise UserError(faults=faults)
     for ops in found.ops.values():
         _nest(ops, name)
+    found.ops_by_id = _by_number("External id", (op for ops in found.ops.values() for op in ops))
+    found.calls_by_id = _by_number("correlation", found.runtime)
     return found
 
 
-def word(value: Any) -> str:
+def _text(value: Any) -> str:
     """A text of an event; another value as messages show it."""
     return value if isinstance(value, str) else shown(value)
 
 
-def _are_times(start: Any, lasts: Any) -> bool:
-    """Whether values are a time and a duration in microseconds, or words for such."""
+def _number(value: Any) -> float:
+    """A number, or words for one; not a number for anything else."""
     try:
-        return (
-            not isinstance(start, bool) and not isinstance(lasts, bool)
-            and abs(float(start)) <= LATEST_US and 0 <= float(lasts) <= LATEST_US
-        )  # fmt: skip
+        return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
-        return False
+        return math.nan
 
 
 def _nest(ops: list[Op], name: str) -> None:
@@ -282,15 +263,13 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
 
 def launches(runtime: Iterable[Event]) -> Launches:
     """How often the host launched kernels, and how long that took it."""
-    threads: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
-    for event in runtime:
-        if LAUNCH.search(event.name):
-            threads.setdefault((event.process, event.thread), []).append((event.start_us, event.end_us))
-    spans = [span for line in threads.values() for span in line]
-    ends = [sorted(end for _, end in line) for line in threads.values()]
-    apart = [late - early for line in ends for early, late in pairwise(line)]
+    ends: dict[tuple[Any, Any], list[float]] = {}
+    calls = [event for event in runtime if LAUNCH.search(event.name)]
+    for call in calls:
+        ends.setdefault((call.process, call.thread), []).append(call.end_us)
+    apart = [late - early for of_thread in ends.values() for early, late in pairwise(sorted(of_thread))]
     if not apart:
-        return Launches(len(spans), None, None, None)
-    whole_us = max(end for _, end in spans) - min(start for start, _ in spans)
-    calls = median(end - start for start, end in spans)
-    return Launches(len(spans), len(spans) / whole_us * US_PER_S if whole_us else None, calls, median(apart))
+        return Launches(len(calls), None, None, None)
+    whole_us = max(call.end_us for call in calls) - min(call.start_us for call in calls)
+    per_s = len(calls) / whole_us * US_PER_S if whole_us else None
+    return Launches(len(calls), per_s, median(call.end_us - call.start_us for call in calls), median(apart))

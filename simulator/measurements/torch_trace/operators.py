@@ -30,6 +30,7 @@ KERNEL_ALONE = "fwd kernel"
 """Variant of a product forward in fp32. Where tables say `fwd` alone, an eager framework was timed with it."""
 TRACE_GROUPED_GEMMS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4}
 """Place of the ends of the groups; the operands come first."""
+DECIMAL = re.compile(r"\d{1,18}")
 SCALES = 2
 """Place of the scales of the first operand, in scaled products."""
 _SDPA, _FA2, _FA3 = "aten::_scaled_dot_product_", "flash_attn::_flash_attn_", "flash_attn_3::"
@@ -92,7 +93,7 @@ def is_composite(op: Op) -> bool:
     return op.name in TRACE_ATTENTIONS or op.name in TRACE_ROWWISE or op.name in ADAMS or op.name == "aten::embedding"
 
 
-def found(op: Op) -> tuple[Op, Probe] | None:
+def known_operator(op: Op) -> tuple[Op, Probe] | None:
     """The operator that a kernel was launched for, as a row of a table: the outermost composite one, else the innermost known."""
     known = [(outer, probe) for outer in op.chain if (probe := probe_of(outer)) is not None]
     composite = [pair for pair in known if is_composite(pair[0])]
@@ -108,10 +109,9 @@ def probe_of(op: Op) -> Probe | None:
     if op.name in TRACE_ATTENTIONS:
         return _attention(op, *TRACE_ATTENTIONS[op.name])
     if op.name in TRACE_ROWWISE:
-        ours, place, variant = TRACE_ROWWISE[op.name]
-        return _rows(op, ours, place, variant)
-    if op.name in POINTWISE:
-        return _rows(op, "elementwise", 0, POINTWISE[op.name]) if op.dims(0) == op.dims(1) else None
+        return _rows(op, *TRACE_ROWWISE[op.name])
+    if op.name in POINTWISE and op.dims(0) == op.dims(1):
+        return _rows(op, "elementwise", 0, POINTWISE[op.name])
     if op.name == "aten::embedding" and len(op.dims(0)) == 2:
         vocabulary, width = op.dims(0)
         return Probe("embedding", op.dtype(0), math.prod(op.dims(1)), width, vocabulary)
@@ -125,8 +125,10 @@ def _gemm(op: Op, ours: str, place: int) -> Probe | None:
     batch, dtype, k = first[0] if ours == "bmm" else 0, op.dtype(place), first[-1]
     variant = KERNEL_ALONE if dtype == "fp32" else "fwd"
     if op.is_backward:
-        turned = op.transposed(place)
-        variant = {True: "wgrad", False: "dgrad", None: "bwd"}[turned]
+        strides = op.argument("Input Strides", place)
+        is_known = is_shape(strides) and len(strides) > 1
+        # the gradient of a weight reads its first operand across the rows
+        variant = "bwd" if not is_known else "dgrad" if strides[-1] == 1 else "wgrad"
     if dtype == "nvfp4":
         k *= 2  # two elements share a byte, and those are counted
     if SHARED in op.dtype(SCALES):
@@ -137,41 +139,34 @@ def _gemm(op: Op, ours: str, place: int) -> Probe | None:
 def _grouped(op: Op, ends: int) -> Probe | None:
     """Products of groups of tokens, each with its own weight, or of pairs of such groups; groups are taken to be alike."""
     first, second, groups = op.dims(0), op.dims(1), math.prod(op.dims(ends))
-    if len(op.dims(ends)) != 1 or not groups or (len(first), len(second)) not in ((2, 3), (2, 2), (3, 2)):
+    split = {(2, 3): "m", (2, 2): "k", (3, 2): "n"}.get((len(first), len(second)))
+    if len(op.dims(ends)) != 1 or not groups or split is None:
         return None
-    m, k, n = first[-2], first[-1], second[-1]
-    variant = ("dgrad" if op.is_backward else "fwd") if len(second) == 3 else "wgrad"
-    if len(second) == 3:
-        m = math.ceil(m / groups)
-    elif len(first) == 2:
-        k = math.ceil(k / groups)
-    else:
-        n = math.ceil(n / groups)
-    return Probe("grouped_gemm", op.dtype(0), m, n, k, groups, variant=variant)
+    sizes = {"m": first[-2], "n": second[-1], "k": first[-1]}
+    sizes[split] = math.ceil(sizes[split] / groups)
+    variant = "wgrad" if split != "m" else "dgrad" if op.is_backward else "fwd"
+    return Probe("grouped_gemm", op.dtype(0), sizes["m"], sizes["n"], sizes["k"], groups, variant=variant)
 
 
 def _attention(op: Op, ours: str, place: int, causal: int, variant: str) -> Probe | None:
-    queries, keys = op.dims(place), op.dims(place + 1)
-    if op.name.startswith(TOKENS_FIRST):
-        queries, keys = _unpacked(op, queries), _unpacked(op, keys)
-        queries, keys = ([shape[0], shape[2], shape[1], shape[3]] if len(shape) == 4 else [] for shape in (queries, keys))
-    if len(queries) != 4 or len(keys) != 4:
+    queries, keys = (_heads_first(op, op.dims(at)) for at in (place, place + 1))
+    if len(queries) != 4 or len(keys) != 4 or keys[2] != queries[2]:
         return None
     batch, heads, seq, width = queries
-    if keys[2] != seq:
-        return None
     return Probe(ours, op.dtype(place), 0, 0, 0, batch, seq, heads, keys[1], width, op.flag(causal), f"{variant} {BY_PYTORCH}")
 
 
-def _unpacked(op: Op, shape: list[int]) -> list[int]:
-    """The shape of packed sequences as that of a batch, if all are as long as the longest; the starts of those stand first among
-    the tensors of one dimension, and their longest first among the numbers."""
-    if len(shape) != 3:
+def _heads_first(op: Op, shape: list[int]) -> list[int]:
+    """The shape of a tensor as batch x heads x sequence x width. Packed sequences are a batch if all are as long as the longest;
+    their starts stand first among the tensors of one dimension, and the length of the longest first among the numbers."""
+    if not op.name.startswith(TOKENS_FIRST):
         return shape
-    starts = next((found for i in range(len(op.args.get("Input Dims", ()))) if len(found := op.dims(i)) == 1), [1])
-    batch = starts[0] - 1
-    alike = batch > 0 and shape[0] % batch == 0 and (batch == 1 or op.first_count == shape[0] // batch)
-    return [batch, shape[0] // batch, *shape[1:]] if alike else []
+    if len(shape) == 3:
+        starts = next((found for i in range(len(op.args.get("Input Dims", ()))) if len(found := op.dims(i)) == 1), [1])
+        batch, longest = starts[0] - 1, next((int(value) for value in op.values if DECIMAL.fullmatch(value)), None)
+        alike = batch > 0 and shape[0] % batch == 0 and (batch == 1 or longest == shape[0] // batch)
+        shape = [batch, shape[0] // batch, *shape[1:]] if alike else []
+    return [shape[0], shape[2], shape[1], shape[3]] if len(shape) == 4 else []
 
 
 def _rows(op: Op, ours: str, place: int, variant: str) -> Probe | None:

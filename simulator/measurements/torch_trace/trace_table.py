@@ -8,7 +8,7 @@ kernels. Kernels that match no operator of a table are listed by their names.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..kernel_table import COLUMNS, FIT, Measured, line, spread
 from ..kernel_words import Probe, kernel_of
 from . import events as trace_events
 from .events import Event, Events, Launches, Op, is_count, launches, union
-from .operators import COLLECTIVE_KERNEL, collective_of, found, is_composite, operator_of, probe_of
+from .operators import COLLECTIVE_KERNEL, collective_of, is_composite, known_operator, operator_of, probe_of
 
 COPIES = (("DtoD", "d2d"), ("HtoD", "h2d"), ("DtoH", "d2h"))
 ELEMENT_BYTES = {
@@ -30,9 +30,9 @@ SYMMETRIC = "symm_mem::"
 MOST_TENSORS = 4
 UNMATCHED = "unmatched"
 """The role of rows that are no kernel of a workload: they are not fitted."""
-COLLECTIVE = "collective"
+COLLECTIVE, BYTES_AND_RANKS = "collective", "n = bytes, batch = ranks"
+"""The role and the variant of rows of collectives."""
 UNKNOWN = "unknown"
-MORE_COLUMNS = ("total_us", "name")
 
 
 @dataclass(slots=True)
@@ -49,12 +49,6 @@ class Entry:
     @property
     def total_s(self) -> float:
         return sum(self.times_us) / US_PER_S
-
-    def measured(self, gpu: str, source: str) -> Measured:
-        """The entry as a row."""
-        median_s, low_s, high_s = spread([time / US_PER_S for time in self.times_us])
-        times = (max(median_s, 1 / NS_PER_S), low_s, high_s, len(self.times_us))
-        return Measured(gpu, self.probe, *times, source, self.role, operators=self.operators or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +71,8 @@ def read(path: Path, gpu: str = "") -> Trace:
     """A trace, plain or gzipped."""
     events = trace_events.read(path)
     on_gpu = bool(events.device)
-    pairs = list(_on_device(events) if on_gpu else _on_host(events))
-    gathered = sorted(_gathered(pairs), key=lambda entry: -entry.total_s)
-    roots = [op for line in events.ops.values() for op in line if op.parent is None]
+    roots = [op for ops in events.ops.values() for op in ops if op.parent is None]
+    gathered = sorted(_gathered(_on_device(events) if on_gpu else _on_host(roots)), key=lambda entry: -entry.total_s)
     spans = [(event.start_us, event.end_us) for event in events.device or roots]
     first, last = min(start for start, _ in spans), max(end for _, end in spans)
     return Trace(
@@ -95,60 +88,47 @@ def read(path: Path, gpu: str = "") -> Trace:
 
 # Kernels --------------------------------------------------------------------------------------------------------------------
 
-Pair = tuple[tuple[str, Probe, str], float, int, int]
-"""(name, kernel, role) of a row, microseconds, which call of an operator the time belongs to, -1 for a call of its own, and which
-operator within that launched it."""
+Timed = tuple[str, Probe, float, int, int]
+"""Name and kernel of a row, microseconds, the call of an operator that the time belongs to, -1 for a call of its own, and the
+operator within that call that launched it."""
 
 
-def _on_device(events: Events) -> Iterator[Pair]:
+def _on_device(events: Events) -> Iterator[Timed]:
     """Every kernel of the GPU with its row."""
     calls: dict[int, int] = {}
     for event in events.device:
         lasted_us, op = event.end_us - event.start_us, events.launcher(event)
-        whole = found(op) if op else None
+        known = known_operator(op) if op else None
         if COLLECTIVE_KERNEL.search(event.name) or "Collective name" in event.args:
             recorded = next(filter(None, map(_recorded, op.chain if op else [])), {})
-            yield _collective(event.name, {**recorded, **event.args}), lasted_us, -1, 0
-        elif whole is None:
-            yield _stray(event), lasted_us, -1, 0
+            probe = _collective(event.name, {**recorded, **event.args})
+            yield probe.op, probe, lasted_us, -1, 0
+        elif known is None:
+            yield *_without_operator(event), lasted_us, -1, 0
         else:
-            outer, probe = whole
-            yield _row(outer.name, probe), lasted_us, calls.setdefault(id(outer), len(calls)), id(op)
+            outer, probe = known
+            yield outer.name, probe, lasted_us, calls.setdefault(id(outer), len(calls)), id(op)
 
 
-def _on_host(events: Events) -> Iterator[Pair]:
+def _on_host(ops: Sequence[Op]) -> Iterator[Timed]:
     """Operators of a trace without a GPU: those that are kernels of a table, and of the rest those that call nothing."""
-    for ops in events.ops.values():
-        waiting = [op for op in reversed(ops) if op.parent is None]
-        while waiting:
-            op = waiting.pop()
-            probe = probe_of(op)
-            within = any(probe_of(inner) for inner in _below(op))
-            if probe is not None and (is_composite(op) or not within):
-                yield _row(op.name, probe), op.end_us - op.start_us, -1, 0
-            elif op.inner:
-                waiting += reversed(op.inner)
-            else:
-                yield (op.name, Probe(UNKNOWN, UNKNOWN, variant=op.name), UNMATCHED), op.end_us - op.start_us, -1, 0
+    for op in ops:
+        probe, inner = probe_of(op), list(_on_host(op.inner))
+        if probe is not None and (is_composite(op) or all(below.op == UNKNOWN for _, below, *_ in inner)):
+            yield op.name, probe, op.end_us - op.start_us, -1, 0
+        elif inner:
+            yield from inner
+        else:
+            yield op.name, Probe(UNKNOWN, UNKNOWN, variant=op.name), op.end_us - op.start_us, -1, 0
 
 
-def _below(op: Op) -> Iterator[Op]:
-    for inner in op.inner:
-        yield inner
-        yield from _below(inner)
-
-
-def _row(name: str, probe: Probe) -> tuple[str, Probe, str]:
-    return name, probe, FIT if kernel_of(probe) is not None else UNMATCHED
-
-
-def _stray(event: Event) -> tuple[str, Probe, str]:
-    """The row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
+def _without_operator(event: Event) -> tuple[str, Probe]:
+    """Name and row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
     name, moved = event.name, event.args.get("bytes")
-    way = next((ours for words, ours in COPIES if words in name), "")
-    if way and is_count(moved) and moved >= 2:
-        return _row(name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=way))
-    return name, Probe(operator_of(name) or UNKNOWN, UNKNOWN, variant=name), UNMATCHED
+    direction = next((ours for words, ours in COPIES if words in name), "")
+    if direction and is_count(moved) and moved >= 2:
+        return name.partition(" (")[0], Probe("copy", "bf16", 1, moved // 2, variant=direction)
+    return name, Probe(operator_of(name) or UNKNOWN, UNKNOWN, variant=name)
 
 
 def _recorded(op: Op) -> Mapping[str, Any]:
@@ -164,7 +144,7 @@ def _recorded(op: Op) -> Mapping[str, Any]:
     return {"Collective name": op.name, "In msg nelems": elements, "dtype": dtype}
 
 
-def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:
+def _collective(name: str, args: Mapping[str, Any]) -> Probe:
     """A collective: its payload in bytes as nccl-tests counts it (`n`), and its ranks (`batch`)."""
     kind = collective_of(str(args.get("Collective name", ""))) or collective_of(name) or UNKNOWN
     elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
@@ -172,33 +152,39 @@ def _collective(name: str, args: Mapping[str, Any]) -> tuple[str, Probe, str]:
     dtype, ranks = str(args.get("dtype") or UNKNOWN), args.get("Group size")
     payload_bytes = most * ELEMENT_BYTES.get(dtype, 0)
     size = ranks if is_count(ranks) else 0
-    return kind, Probe(kind, dtype, n=payload_bytes, batch=size, variant="n = bytes, batch = ranks"), COLLECTIVE
+    return Probe(kind, dtype, n=payload_bytes, batch=size, variant=BYTES_AND_RANKS)
 
 
-def _gathered(pairs: Sequence[Pair]) -> list[Entry]:
+def _gathered(timed: Iterable[Timed]) -> list[Entry]:
     """Rows with the times of their calls; the kernels of one call are one time."""
-    entries: dict[tuple[Probe, str], Entry] = {}
-    calls: dict[tuple[Probe, int], int] = {}
-    parts: dict[tuple[Probe, int], set[int]] = {}
-    for (name, probe, role), time_us, call, part in pairs:
-        entry = entries.setdefault((probe, role), Entry(name, probe, role))
-        if call >= 0:
-            parts.setdefault((probe, call), set()).add(part)
-            entry.operators = max(entry.operators, len(parts[probe, call]))
-        if call >= 0 and (probe, call) in calls:
-            entry.times_us[calls[probe, call]] += time_us
+    entries: dict[Probe, Entry] = {}
+    calls: dict[tuple[Probe, int], tuple[int, set[int]]] = {}
+    for name, probe, time_us, call, operator in timed:
+        if probe not in entries:
+            role = FIT if kernel_of(probe) is not None else UNMATCHED
+            entries[probe] = Entry(name, probe, COLLECTIVE if probe.variant == BYTES_AND_RANKS else role)
+        entry = entries[probe]
+        if call < 0:
+            entry.times_us.append(time_us)
             continue
-        calls[probe, call] = len(entry.times_us)
-        entry.times_us.append(time_us)
+        if (probe, call) not in calls:
+            calls[probe, call] = len(entry.times_us), set()
+            entry.times_us.append(0.0)
+        at, operators = calls[probe, call]
+        entry.times_us[at] += time_us
+        operators.add(operator)
+        entry.operators = max(entry.operators, len(operators))
     return list(entries.values())
 
 
 def text(trace: Trace, source: str) -> str:
     """The kernels of a trace as a table that `calibrate fit` reads."""
-    lines = [line([*COLUMNS, *MORE_COLUMNS])]
+    lines = [line([*COLUMNS, "total_us", "name"])]
     for entry in (*trace.entries, *trace.collectives):
-        total_us = f"{sum(entry.times_us):.6g}"
-        lines.append(line([*entry.measured(trace.gpu, source).cells(), total_us, entry.name]))
+        median_s, low_s, high_s = spread([time / US_PER_S for time in entry.times_us])
+        times = (max(median_s, 1 / NS_PER_S), low_s, high_s, len(entry.times_us))
+        row = Measured(trace.gpu, entry.probe, *times, source, entry.role, operators=entry.operators or None)
+        lines.append(line([*row.cells(), f"{sum(entry.times_us):.6g}", entry.name]))
     return "".join(lines)
 
 
@@ -207,21 +193,19 @@ def record(trace: Trace) -> dict[str, Any]:
     total_s = sum(entry.total_s for entry in (*trace.entries, *trace.collectives))
     strange_s = sum(entry.total_s for entry in trace.entries if entry.role == UNMATCHED)
 
-    def times(entry: Entry) -> dict[str, float]:
-        median_us, low_us, high_us = spread(entry.times_us)
-        found = {"median_us": median_us, "p10_us": low_us, "p90_us": high_us, "total_us": sum(entry.times_us)}
-        return {"calls": len(entry.times_us), **found}
+    def described(e: Entry) -> dict[str, Any]:
+        if e.role == COLLECTIVE:
+            words = {"kind": e.probe.op, "dtype": e.probe.dtype, "bytes": e.probe.n, "ranks": e.probe.batch}
+        else:
+            words = {"name": e.name, "kernel": str(e.probe), "op": e.probe.op, "role": e.role}
+        spread_us = dict(zip(("median_us", "p10_us", "p90_us"), spread(e.times_us), strict=True))
+        return {**words, "calls": len(e.times_us), **spread_us, "total_us": sum(e.times_us)}
 
-    kernels = [{"name": e.name, "kernel": str(e.probe), "op": e.probe.op, "role": e.role, **times(e)} for e in trace.entries]
-    collectives = [
-        {"kind": e.probe.op, "dtype": e.probe.dtype, "bytes": e.probe.n, "ranks": e.probe.batch, **times(e)}
-        for e in trace.collectives
-    ]
     return {
         "gpu": trace.gpu,
         "device": trace.device,
-        "kernels": kernels,
-        "collectives": collectives,
+        "kernels": list(map(described, trace.entries)),
+        "collectives": list(map(described, trace.collectives)),
         "span_s": trace.span_s,
         "busy_s": trace.busy_s,
         "busy_fraction": trace.busy_s / trace.span_s if trace.span_s else 0.0,
