@@ -17,7 +17,7 @@ from ..errors import UserError, either, shown
 from ..fabrics.policy import LIBRARIES, NCCL
 from ..measurements.csv_tables import Row, number, time_us
 from ..measurements.measured_cluster import COLUMNS, cluster_of, word
-from ..study.collective import MEASURED, Timed, spread, time_collective
+from ..study.collective import MEASURED, Timed, collective, spread
 from ..units import US_PER_S
 from .report import Own, Predicted
 
@@ -79,7 +79,7 @@ def _timing(row: Row) -> Callable[[Sequence[int]], dict[int, Predicted | UserErr
 
     def timed(sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
         try:
-            times = time_collective(kind, cluster, sizes, gpus=members, algorithm=algorithm, library=library)
+            times = collective(kind, cluster, sizes, gpus=members, algorithm=algorithm, library=library).rows
         except UserError as error:
             if len(sizes) < 2:
                 return dict.fromkeys(sizes, error)
