@@ -18,7 +18,8 @@ SCENARIO = "llama3-70b-64xh100"
 @json_option
 def command(out: str, as_json: bool) -> None:
     """Simulate Llama-3 70B on 64 H100s, draw its timeline and write its trace."""
-    from ..figures.gantt import gantt, save
+    from ..figures.drawing import save
+    from ..figures.gantt import gantt
     from ..figures.trace import trace
     from ..simulation.runnable import load_one
 

@@ -82,7 +82,7 @@ def command(
         series = None if link is None else (network.link(link), *network.series(link, bins))
     print_notes(run.notes)
     if plot:
-        from ..figures.gantt import save
+        from ..figures.drawing import save
         from ..figures.topology_plot import draw
 
         save(draw(network.cluster, network.utilisation, marked=_longest(network)), plot)

@@ -127,7 +127,8 @@ def _write(run: Run, gantt_file: str | None, trace_file: str | None) -> list[tup
     """Writes the figures that were asked for; returns what was written, and where."""
     written = []
     if gantt_file:
-        from ..figures.gantt import gantt, save
+        from ..figures.drawing import save
+        from ..figures.gantt import gantt
 
         save(gantt(run), gantt_file)
         written.append(("timeline", gantt_file))

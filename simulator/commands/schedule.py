@@ -118,7 +118,8 @@ def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_fil
     if csv_file:
         torch_csv.write(result.layout, csv_file)
     if plot_file:
-        from ..figures.gantt import gantt, save
+        from ..figures.drawing import save
+        from ..figures.gantt import gantt
 
         shape = result.layout.shape
         title = f"{catalog.called(name)}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
@@ -150,7 +151,8 @@ def _compare(names: list[str], options: dict[str, Any], plot_file: str | None, *
         found = compare_schedules(names, **options)
     plot_file = plot_file if found.entries else None
     if plot_file:
-        from ..figures.gantt import gantts, save
+        from ..figures.drawing import save
+        from ..figures.gantt import gantts
 
         drawn = {entry.name: entry.results[-1] for entry in found.entries}
         save(gantts({escape.figure(f"{catalog.called(name)}: {brief(one)}"): one for name, one in drawn.items()}), plot_file)

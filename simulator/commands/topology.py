@@ -32,7 +32,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     found = find(cluster, trust=trust, **({"nodes": nodes} if nodes else {}))
     shown = topology(found, listed=as_json, long=long)
     if plot is not None:
-        from ..figures.gantt import save
+        from ..figures.drawing import save
         from ..figures.topology_plot import draw
 
         save(draw(found), plot)

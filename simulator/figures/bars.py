@@ -13,14 +13,26 @@ from ..config import catalog
 from ..engine.timeline import Times
 from ..errors import UserError, must_be
 from ..program.labels import Labels
-from ..program.op import Compute
+from ..program.slot import KINDS as SLOT_KINDS
 from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
 from ..units import seconds
 
-SLOTS = ("F", "B", "I", "W")
 MOST_ROWS = 64
+NAMES = {
+    "F": "forward",
+    "B": "backward",
+    "I": "input gradients",
+    "W": "weight gradients",
+    "optimizer": "optimizer",
+    "tp": "tensor parallel",
+    "pp": "pipeline transfers",
+    "dp": "data parallel",
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "host": "launch overhead",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +106,14 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
     bars: list[Bar] = []
     first, last = step_spans_ns(labels, times, labels.is_compute | (labels.axis == "tp"))
-    for i, step in enumerate(labels.steps):
-        if step.phase in SLOTS and last[i] > first[i]:
-            chunk = run.program.stages[step.stage].chunk
+    for step, start, end in zip(labels.steps, first.tolist(), last.tolist(), strict=True):
+        if step.phase in SLOT_KINDS and end > start:
             half = "" if step.pair < 0 else "upper" if step.phase == "F" else "lower"
-            bars.append(Bar(int(first[i]), int(last[i]), step.phase, str(step.microbatch), chunk, half))
+            bars.append(Bar(start, end, step.phase, str(step.microbatch), run.program.stages[step.stage].chunk, half))
         elif step.phase == "optimizer":
-            bars.append(Bar(int(first[i]), int(last[i]), "optimizer"))
-    for op, row in zip(labels.op.tolist(), range(len(labels.op)), strict=True):
-        if not isinstance(labels.ops[op], Compute) and times.end_ns[row] > times.start_ns[row]:
-            bars.append(Bar(int(times.start_ns[row]), int(times.end_ns[row]), labels.axes[op]))
+            bars.append(Bar(start, end, "optimizer"))
+    communication = np.flatnonzero(~labels.is_compute & (times.end_ns > times.start_ns)).tolist()
+    bars += [Bar(int(times.start_ns[row]), int(times.end_ns[row]), labels.axes[labels.op[row]]) for row in communication]
     from_ns, until_ns = run.observation.from_ns, run.observation.until_ns
     bars = [
         replace(bar, start=seconds(max(bar.start, from_ns) - from_ns), end=seconds(min(bar.end, until_ns) - from_ns))

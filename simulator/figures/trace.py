@@ -20,10 +20,9 @@ from ..files import atomic
 from ..program.op import COMPUTE, Transfer
 from ..simulation.run import Run
 from ..units import NS_PER_US, US_PER_S
-from .bars import step_spans_ns
+from .bars import NAMES, step_spans_ns
 
 MOST_EVENTS = 1_000_000
-SLOT_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
 def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> int:
@@ -110,14 +109,8 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
             args["arrival_us"] = (int(times.arrival_ns[row]) - from_ns) / NS_PER_US
         yield _slice(blocks[row], str(kinds[row]), (rank, lane), (start, end), args)
         if isinstance(op, Transfer) and int(tasks[row]) in arrows:
-            arrow = {
-                "name": "transfer",
-                "cat": "transfer",
-                "id": int(tasks[row]),
-                "pid": rank,
-                "tid": lane,
-                "ts": start / NS_PER_US,
-            }
+            where = {"pid": rank, "tid": lane, "ts": start / NS_PER_US}
+            arrow = {"name": "transfer", "cat": "transfer", "id": int(tasks[row]), **where}
             yield {"ph": "s", **arrow} if op.sends else {"ph": "f", "bp": "e", **arrow}
     seconds, held = run.memory_over_time(coordinate)
     for at, value in zip(seconds.tolist(), held.tolist(), strict=True):
@@ -130,7 +123,7 @@ def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
     first, last = step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)
     for i, step in enumerate(labels.steps):
         if last[i] > first[i] and step.iteration in run.observation.window.iterations:
-            name = f"{SLOT_NAMES.get(step.phase, step.phase)} {step.microbatch}" if step.microbatch >= 0 else step.phase
+            name = f"{NAMES.get(step.phase, step.phase)} {step.microbatch}" if step.microbatch >= 0 else step.phase
             args = {"stage": step.stage, "microbatch": step.microbatch}
             yield _slice(name, "slot", (rank, 0), (int(first[i] - from_ns), int(last[i] - from_ns)), args)
 

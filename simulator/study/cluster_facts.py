@@ -127,12 +127,12 @@ def _reach(found: Sequence[Way]) -> str:
     """Bandwidth and latency from GPU 0 over some ways."""
     if not found:
         return "no other GPU"
-    rate = tuple(f(value for way in found for value in way.bytes_per_s) for f in (min, max))
-    latency = tuple(f(value for way in found for value in way.latency_s) for f in (min, max))
+    rate = sorted(value for way in found for value in way.bytes_per_s)
+    latency = sorted(value for way in found for value in way.latency_s)
     return f"{span(show_rate, rate)}, {span(show_s, latency)} from GPU to GPU"
 
 
-def span(show: Callable[[Any], str], values: tuple[Any, ...]) -> str:
+def span(show: Callable[[Any], str], values: Sequence[Any]) -> str:
     """The first and the last of some values, as one if they look alike."""
     least, most = show(values[0]), show(values[-1])
     return least if least == most else f"{least} to {most}"

@@ -17,12 +17,12 @@ from matplotlib.colors import same_color
 import simulator as sim
 from simulator.config import catalog
 from simulator.errors import UserError
-from simulator.figures.bars import chart_of_evaluation, chart_of_run, merged
-from simulator.figures.gantt import COLOURS, NAMES, gantt, save
-from simulator.figures.heat import Heat
-from simulator.figures.palette import MARK, UNLOADED
-from simulator.figures.places import plural
+from simulator.figures.bars import NAMES, chart_of_evaluation, chart_of_run, merged
+from simulator.figures.drawing import save
+from simulator.figures.gantt import COLOURS, gantt
+from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
 from simulator.figures.topology_plot import draw
+from simulator.figures.vertex_positions import plural
 from simulator.hardware.measure import WORDS, switches
 from simulator.program.slot import Durations, Shape, lay_out
 from simulator.simulation.run import Run
@@ -172,10 +172,10 @@ def test_arrows_join_both_ends_of_a_transfer_and_memory_is_counted(run: Run, tmp
     ("fullest", "top"), [(0.0, 1.0), (0.0267, 0.03), (0.0829, 0.1), (0.1554, 0.2), (0.255, 0.3), (0.83, 1.0), (1.0000004, 1.0)]
 )
 def test_the_colours_of_a_heat_map_end_at_the_fullest_link(fullest: float, top: float) -> None:
-    heat = Heat(np.array([0.0, fullest / 2, fullest, np.nan]))
-    assert heat.top == pytest.approx(top)
+    heat = HeatMap(np.array([0.0, fullest / 2, fullest, np.nan]))
+    assert heat.ticks[-1] == pytest.approx(top)
     assert heat.ticks[0] == 0
-    assert fullest == 0 or 0.65 < heat.part(heat.load)[2] <= 1
+    assert fullest == 0 or 0.65 < heat.scaled(heat.load)[2] <= 1
     idle, _, hottest, unknown = heat.colours(heat.load)
     assert unknown == UNLOADED
     assert (idle != hottest) == (fullest > 0)
@@ -215,7 +215,7 @@ def test_a_slow_link_is_seen_among_thousands() -> None:
     said = [text.get_text() for text in figure.axes[0].texts if "% used" in text.get_text()]
     assert [text.split("us, ")[-1] for text in said if " nic," in text] == ["2% used, at most 90%"]
     assert all(text.endswith(", 2% used") for text in said if " nic," not in text)
-    assert sum(same_color(line.get_color(), Heat(load).colours(np.array([0.9]))[0]) for line in figure.axes[0].lines) == 1
+    assert sum(same_color(line.get_color(), HeatMap(load).colours(np.array([0.9]))[0]) for line in figure.axes[0].lines) == 1
 
 
 @pytest.mark.parametrize(("shape", "nodes"), [("leaf-spine", 64), ("fat-tree", 64), ("fat-tree", 8)])

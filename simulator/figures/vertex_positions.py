@@ -7,7 +7,7 @@ everything that is no node with a fabric above it stands in layers by its distan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,7 +47,7 @@ class Box:
 
 
 @dataclass
-class Places:
+class Positions:
     """Centre, width and height of every vertex; frames of nodes; the layers' names and heights."""
 
     centre: Array
@@ -64,30 +64,28 @@ class Places:
         return float(min(left)), float(min(bottom)), float(max(right)), float(max(top))
 
 
-def places(cluster: Cluster) -> Places:
-    """Places of all vertices of a cluster."""
-    wiring = cluster.wiring
-    assembly = cluster.memo.get("assembly")
+def positions(cluster: Cluster) -> Positions:
+    """The positions of all vertices of a cluster."""
+    wiring, assembly = cluster.wiring, cluster.memo.get("assembly")
     total = sum(run.count for run in wiring.vertices)
-    found = Places(np.zeros((total, 2)), np.full((total, 2), SQUARE))
+    found = Positions(np.zeros((total, 2)), np.full((total, 2), SQUARE))
     if isinstance(assembly, Assembly):
-        inside, size, width, height = inside_places(cluster)
-        nodes = np.arange(cluster.nodes)
-        at = _node_places(cluster, width, height)
-        numbers = assembly.vertex.of(nodes, np.arange(assembly.vertex.locals)).reshape(len(nodes), -1)
-        found.centre[numbers] = at[:, None, :] + inside[None, :, :]
+        inside, size, width, height = _inside(cluster)
+        corner = _corners(cluster, width, height)
+        numbers = assembly.vertex.of(np.arange(cluster.nodes), np.arange(assembly.vertex.locals)).reshape(cluster.nodes, -1)
+        found.centre[numbers] = corner[:, None, :] + inside[None, :, :]
         found.size[numbers] = size
-        found.boxes = [Box(x - 0.2, y - 0.2, width + 0.4, height + 0.4, f"node {i}") for i, (x, y) in enumerate(at.tolist())]
+        found.boxes = [Box(x - 0.2, y - 0.2, width + 0.4, height + 0.4, f"node {i}") for i, (x, y) in enumerate(corner.tolist())]
         placed = assembly.vertex.end
     else:
         placed = cluster.gpus
         found.centre[:placed, 0] = np.arange(placed)
     if on_grid(cluster):
-        corner = np.array([(box.left + box.width, box.low + box.height) for box in found.boxes])
-        found.centre[placed:] = corner + np.array([GAP - 0.2, 0.5])
+        upper_right = np.array([(box.left + box.width, box.low + box.height) for box in found.boxes])
+        found.centre[placed:] = upper_right + np.array([GAP - 0.2, 0.5])
         found.size[placed:] = (SQUARE * 1.5, SQUARE * 0.8)
     else:
-        _stack(found, wiring, placed, switches(cluster))
+        _stack(found, cluster, placed)
     return found
 
 
@@ -96,7 +94,7 @@ def on_grid(cluster: Cluster) -> bool:
     return cluster.shape_name == "torus" and cluster.nodes > 1
 
 
-def _node_places(cluster: Cluster, width: float, height: float) -> Array:
+def _corners(cluster: Cluster, width: float, height: float) -> Array:
     """The lower left corner of every node: in a row, or on the grid of a torus, its planes beside each other."""
     node = np.arange(cluster.nodes)
     if not on_grid(cluster):
@@ -107,17 +105,16 @@ def _node_places(cluster: Cluster, width: float, height: float) -> Array:
     return np.stack([x * (width + 2 * GAP) + plane * across, y * (height + LAYER)], axis=1).astype(float)
 
 
-def inside_places(cluster: Cluster) -> tuple[Array, Array, float, float]:
+def _inside(cluster: Cluster) -> tuple[Array, Array, float, float]:
     """Centres and sizes of one node's vertices, by local number, and the node's width and height."""
-    gpus, kinds = _gpu_places(cluster), [part.kind for part in cluster.node.parts]
+    gpus = _gpus(cluster)
     pitch = gpus[:, 0].max(initial=0) + 1
     rails = cluster.rails if cluster.nodes > 1 else 0
-    centre, size = [gpus], [np.full((len(gpus), 2), SQUARE)]
-    level = 0.0
-    for kind, part in reversed([*zip(kinds, cluster.node.parts, strict=True)]):
+    centre, size, level = [gpus], [np.full((len(gpus), 2), SQUARE)], 0.0
+    for part in reversed(cluster.node.parts):
         x = (np.arange(part.count) + 0.5) * pitch / part.count - 0.5
         centre.insert(1, np.stack([x, np.full(part.count, level)], axis=1))
-        wide = pitch / part.count - 0.28 if kind in ("nvswitch", "cpu", "pcie") else SQUARE
+        wide = pitch / part.count - 0.28 if part.kind in ("nvswitch", "cpu", "pcie") else SQUARE
         size.insert(1, np.tile([wide, BAR], (part.count, 1)))
         level += 1.1
     gpus[:, 1] += level
@@ -128,7 +125,7 @@ def inside_places(cluster: Cluster) -> tuple[Array, Array, float, float]:
     return together, np.concatenate(size), float(pitch), float(together[:, 1].max() + 0.5)
 
 
-def _gpu_places(cluster: Cluster) -> Array:
+def _gpus(cluster: Cluster) -> Array:
     """The GPUs of a node: in rows above what joins them, or so that the links between them can be distinguished."""
     n, kind = cluster.gpus_per_node, cluster.inside_name
     number = np.arange(n)
@@ -147,8 +144,9 @@ def _gpu_places(cluster: Cluster) -> Array:
     return np.stack([number % columns + 0.36 * (row % 2), row * 1.0], axis=1).astype(float)
 
 
-def _stack(found: Places, wiring: Wiring, placed: int, bought: Mapping[str, int]) -> None:
+def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
     """Layers of what stands above: kind by kind by distance from below, each vertex above the middle of what it joins."""
+    wiring, bought = cluster.wiring, switches(cluster)
     distance = _distances(wiring, placed)
     runs: dict[str, list[int]] = {}
     for run in wiring.vertices:
@@ -160,7 +158,10 @@ def _stack(found: Places, wiring: Wiring, placed: int, bought: Mapping[str, int]
     for kind in kinds:
         members, span = np.array(runs[kind]), right - left
         top += rise
-        middle = _middles(found, wiring, members, below)
+        down = np.isin(wiring.source, below) & np.isin(wiring.target, members)
+        member, x = np.searchsorted(members, wiring.target[down]), found.centre[wiring.source[down], 0]
+        joined = np.maximum(np.bincount(member, minlength=len(members)), 1)
+        middle = np.round(np.bincount(member, weights=x, minlength=len(members)) / joined, 6)
         order, apart = np.argsort(middle, kind="stable"), max(0.9, min(MOST_APART, span / len(members)))
         found.centre[members[order]] = np.stack([_spread(middle[order], apart), np.full(len(members), top)], axis=1)
         found.size[members] = (0.7 * span if len(members) == 1 else 0.8 * apart, SQUARE)
@@ -207,16 +208,3 @@ def _distances(wiring: Wiring, placed: int) -> NDArray[np.int64]:
             break
         distance = shorter
     return distance
-
-
-def _middles(found: Places, wiring: Wiring, members: NDArray[np.int64], below: Sequence[int] | NDArray[np.int64]) -> Array:
-    """The mean place of what each member is joined with below."""
-    position = np.full(len(found.centre), -1)
-    position[members] = np.arange(len(members))
-    known = np.zeros(len(found.centre), dtype=bool)
-    known[below] = True
-    down = known[wiring.source] & (position[wiring.target] >= 0)
-    at, x = position[wiring.target[down]], found.centre[wiring.source[down], 0]
-    count = np.bincount(at, minlength=len(members))
-    middle: Array = np.bincount(at, weights=x, minlength=len(members)) / np.maximum(count, 1)
-    return np.round(middle, 6)
