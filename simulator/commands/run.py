@@ -28,6 +28,7 @@ from ._show import (
 )
 
 if TYPE_CHECKING:
+    from ..simulation.jobs import SharedRun
     from ..simulation.run import Run
 
 COLUMNS = 120
@@ -69,21 +70,20 @@ def command(
         if isinstance(found, RunnableJobs):
             _refuse_extras({**options, "gantt": gantt, "trace": trace})
             patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
-            shared = found.simulate(**patience)
-            record, summary, wall_s, notes = shared.as_dict(), shared.summary, shared.wall_s, [*shared.notes]
+            result: Run | SharedRun = found.simulate(**patience)
             listed = [(t.name, simulate_scenario(t.scenario, **patience)) for t in found.tenants if costs]
         else:
-            run = found.simulate(**options, expect=expect)
-            record, summary, wall_s, notes = run.as_dict(), run.summary, run.wall_s, run.notes
+            result = run = found.simulate(**options, expect=expect)
             listed = [("", run)] if costs else []
+    written = []
     if not isinstance(found, RunnableJobs):
         with progress("drawing"):
-            summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
-    print_notes(notes)
+            written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace)]
+    print_notes(result.notes)
     if as_json:
-        print_json(_with_costs(record, listed))
+        print_json(_with_costs(result.as_dict(), listed))
         return
-    print_pairs(summary)
+    print_pairs([*result.summary, *written])
     for name, one in listed:
         _list_costs(one, name)
 

@@ -27,6 +27,8 @@ from ._show import (
 if TYPE_CHECKING:
     from ..study.schedule_verbs import Comparison
 
+MEMORY_COUNT_HELP = "How a search counts activations: all held from F to W (fw), or half of them freed at I (half)."
+
 
 class Durations(click.types.FloatParamType):
     """A duration, or one for each stage."""
@@ -41,40 +43,28 @@ class Durations(click.types.FloatParamType):
         return numbers if len(numbers) > 1 else numbers[0]
 
 
-@click.command("schedule", short_help="Evaluate pipeline schedules: order, bubble, memory.")
+@click.command(
+    "schedule", short_help="Evaluate pipeline schedules: order, bubble, memory.", context_settings={"show_default": True}
+)
 @click.argument("name", required=False)
 @click.option("--compare", metavar="A,B,...", help="Compare these schedules at equal work (see above).")
 @click.option("--ranks", type=Count(1, 4096), help="Number of pipeline ranks, P.  [required unless NAME is a CSV file]")
 @click.option("--microbatches", type=Count(1, 1_000_000), help="Number of microbatches, M.  [required unless NAME is a CSV file]")
-@click.option("--chunks", type=Count(1, 1024), default=1, show_default=True, help="Stages per rank, V.")
+@click.option("--chunks", type=Count(1, 1024), default=1, help="Stages per rank, V.")
 @click.option("--group", type=Count(1), help="Microbatches per group of an interleaved schedule, as in Megatron-LM.")
-@click.option("--splits", type=Count(1, 1024), default=2, show_default=True, help="Parts of each sequence, if it is split.")
-@click.option("--memory-limit", type=Positive(), default=1.0, show_default=True, help="Limit of activations, in multiples of P.")
-@click.option("--F", "forward", type=Durations(), default=1.0, show_default=True, help="Duration of a forward slot.")
+@click.option("--splits", type=Count(1, 1024), default=2, help="Parts of each sequence, if it is split.")
+@click.option("--memory-limit", type=Positive(), default=1.0, help="Limit of activations, in multiples of P.")
+@click.option("--F", "forward", type=Durations(), default=1.0, help="Duration of a forward slot.")
 @click.option("--B", "backward", type=Durations(), help="Duration of a backward slot.  [default: I + W]")
-@click.option(
-    "--I", "input_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of an input-gradient slot."
-)
-@click.option(
-    "--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of a weight-gradient slot."
-)
+@click.option("--I", "input_gradient", type=Durations(), default=1.0, help="Duration of an input-gradient slot.")
+@click.option("--W", "weight_gradient", type=Durations(), default=1.0, help="Duration of a weight-gradient slot.")
 @click.option("--FB", "pair", type=Duration(), help="Duration of an overlapped pair of slots.  [default: F + B]")
-@click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Latency of a transfer between ranks.")
+@click.option("--comm", type=Duration(), default=0.0, help="Latency of a transfer between ranks.")
 @click.option(
-    "--objective",
-    type=click.Choice(["makespan", "span"]),
-    default="makespan",
-    show_default=True,
-    help="The time that a search minimises.",
+    "--objective", type=click.Choice(["makespan", "span"]), default="makespan", help="The time that a search minimises."
 )
-@click.option(
-    "--memory-count",
-    type=click.Choice(["fw", "half"]),
-    default="fw",
-    show_default=True,
-    help="How a search counts activations: all held from F to W (fw), or half of them freed at I (half).",
-)
-@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Seconds for a search.")
+@click.option("--memory-count", type=click.Choice(["fw", "half"]), default="fw", help=MEMORY_COUNT_HELP)
+@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, help="Seconds for a search.")
 @click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table for PyTorch.")
 @click.option("--plot", "plot_file", metavar="FILE", callback=picture_path, help="Draw the schedule as PNG, SVG or PDF.")
 @long_option

@@ -44,7 +44,11 @@ def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: st
 
 def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if with_rows or len(report.rows) <= FEW_ROWS:
-        cells = [[str(row.id), row.source_key, *_compared(row), _provenance(row)] for row in report.rows if not row.skipped]
+        cells = []
+        for row in report.rows:
+            if not row.skipped:
+                times = ("" if value is None else f"{value:,.2f}" for value in (row.measured, row.predicted))
+                cells.append([str(row.id), row.source_key, *times, _percent(row.error), _provenance(row)])
         unit = report.rows[0].unit
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "provenance"]
         print_table(headers, cells, right=(2, 3, 4))
@@ -52,13 +56,11 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) ->
     lines = [*record["sources"].items(), ("all", record["overall"])]
     cells = [[name, f"{s['n']:,}", *map(_percent, (s["median"], s["p90"], s["bias"]))] for name, s in lines]
     print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
-    known = Counter(row.provenance for row in report.rows if row.provenance)
-    if known:
+    if known := Counter(row.provenance for row in report.rows if row.provenance):
         beyond = sum(BEYOND in _provenance(row) for row in report.rows)
         counts = [f"{count:,} {how}" for how, count in known.most_common()]
         say(f"provenance: {', '.join(counts)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
-    unmeasured = [i for i, row in enumerate(report.rows) if row.measured is None]
-    if unmeasured:
+    if unmeasured := [i for i, row in enumerate(report.rows) if row.measured is None]:
         say(f"compared with nothing {len(unmeasured):,}: no time was measured, {_lines(unmeasured)}")
     for reason in dict.fromkeys(row.skipped for row in report.rows if row.skipped):
         skipped = [i for i, row in enumerate(report.rows) if row.skipped == reason]
@@ -69,12 +71,6 @@ def _provenance(row: ComparedRow) -> str:
     """The provenance of a prediction; that of a collective already implies whether it lies beyond what was measured."""
     provenance = row.provenance or ""
     return f"{provenance}, {BEYOND}" if row.extrapolated and provenance not in ("extrapolated", "theoretical") else provenance
-
-
-def _compared(row: ComparedRow) -> tuple[str, str, str]:
-    """Measured, predicted and error of a row; nothing for what there is not."""
-    measured, predicted = ("" if value is None else f"{value:,.2f}" for value in (row.measured, row.predicted))
-    return measured, predicted, _percent(row.error)
 
 
 def _lines(rows: Sequence[int]) -> str:

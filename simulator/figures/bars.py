@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,24 +21,38 @@ from ..study.schedule import Evaluation
 from ..units import seconds
 
 MOST_ROWS = 64
-NAMES = {
-    "F": "forward",
-    "B": "backward",
-    "I": "input gradients",
-    "W": "weight gradients",
-    "optimizer": "optimizer",
-    "tp": "tensor parallel",
-    "pp": "pipeline transfers",
-    "dp": "data parallel",
-    "cp": "context parallel",
-    "ep": "expert parallel",
-    "host": "launch overhead",
+
+
+class Kind(NamedTuple):
+    """How a kind of bar is drawn."""
+
+    name: str
+    colours: tuple[str, ...]
+    """Of the first chunk of a rank, and of later ones."""
+    height: float = 0.0
+    """As a part of its row's room for slots; 0 for communication, which lies below that room."""
+    hatch: tuple[str, str] | None = None
+    """The pattern of the hatch, and its colour."""
+
+
+KINDS = {
+    "F": Kind("forward", ("#a8c8f0", "#6fa0dd", "#4a7fc4", "#355f99"), 1.0),
+    "B": Kind("backward", ("#d9622b", "#b54a1b", "#8f3813", "#6b290d"), 1.0),
+    "I": Kind("input gradients", ("#e58a56", "#c96a36", "#a95423", "#854017"), 1.0),
+    "W": Kind("weight gradients", ("#8fb573", "#6f9a52", "#557c3c", "#3f5f2b"), 0.66, ("////", "#d3e3c6")),
+    "optimizer": Kind("optimizer", ("#4d4d4d",), 1.0, ("xx", "white")),
+    "tp": Kind("tensor parallel", ("#7b3fa0",)),
+    "pp": Kind("pipeline transfers", ("#00897b",)),
+    "dp": Kind("data parallel", ("#c2185b",)),
+    "cp": Kind("context parallel", ("#8d6e00",)),
+    "ep": Kind("expert parallel", ("#3949ab",)),
+    "host": Kind("launch overhead", ("#9e9e9e",)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A box of a row: `kind` is F, B, I, W, `optimizer`, `host`, or the axis of a communication."""
+    """A box of a row, of one of the `KINDS`."""
 
     start: float
     end: float

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import UserError, must_be
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
-from .bars import NAMES, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
+from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
 from .drawing import Axes, Drawing, Figure, Patch
 
 WIDTH_IN = 14.0
@@ -24,29 +24,12 @@ RASTER_ABOVE = 5_000
 PIXEL = 1 / 1600
 """Fraction of the width below which gaps in communication are not drawn."""
 
-COLOURS = {
-    "F": ("#a8c8f0", "#6fa0dd", "#4a7fc4", "#355f99"),
-    "B": ("#d9622b", "#b54a1b", "#8f3813", "#6b290d"),
-    "I": ("#e58a56", "#c96a36", "#a95423", "#854017"),
-    "W": ("#8fb573", "#6f9a52", "#557c3c", "#3f5f2b"),
-    "optimizer": ("#4d4d4d",),
-    "tp": ("#7b3fa0",),
-    "pp": ("#00897b",),
-    "dp": ("#c2185b",),
-    "cp": ("#8d6e00",),
-    "ep": ("#3949ab",),
-    "host": ("#9e9e9e",),
-}
-HEIGHT = {"F": 1.0, "B": 1.0, "I": 1.0, "W": 0.66, "optimizer": 1.0}
-"""Of a kind of slot, as a part of its row's room for slots; communication lies below that room."""
 DARK = 130
 """Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
 """Font sizes of microbatch numbers, in points; a kind of slot in which the smallest does not fit has no numbers."""
 DIGIT, MARGIN = 0.62, 2.0
 """Width of a digit as a part of its size, and points that stay free beside a number."""
-HATCHED = {"W": ("////", "#d3e3c6"), "optimizer": ("xx", "white")}
-"""Hatch and its colour, of the kinds that have one."""
 PANEL_IN = 0.62
 """Height of the panel of memory."""
 
@@ -89,7 +72,7 @@ class _Panel:
     def __init__(self, axes: Axes, chart: Chart, row_in: float, end: float) -> None:
         self.axes, self.chart, self.end = axes, chart, end
         bars = [bar for row in chart.rows for bar in row.bars]
-        self.lines = sorted({bar.kind for bar in bars} - set(HEIGHT))
+        self.lines = sorted({bar.kind for bar in bars if not KINDS[bar.kind].height})
         self.low, self.room = (0.18, 0.78) if self.lines else (0.1, 0.8)
         self.rasterized = len(bars) > RASTER_ABOVE
         self.points_per_time = (WIDTH_IN - 1.2) * 72 / end
@@ -104,8 +87,8 @@ class _Panel:
         """Points of the numbers of every kind: about equal, as many as its usual bar has room for, or none."""
         sizes = {}
         for (kind, half), width in self.width.items():
-            if digits and kind in HEIGHT:
-                height = row * self.room * (0.5 if half else HEIGHT[kind])
+            if digits and KINDS[kind].height:
+                height = row * self.room * (0.5 if half else KINDS[kind].height)
                 sizes[kind, half] = min(LARGEST, 0.55 * height, (width - MARGIN) / digits / DIGIT)
         shown = [size for size in sizes.values() if size >= SMALLEST]
         return {kind: min(size, 1.35 * min(shown)) for kind, size in sizes.items() if size >= SMALLEST}
@@ -127,7 +110,7 @@ class _Panel:
         if kind in self.lines:
             step = 0.14 / len(self.lines)
             return y + 0.85 + step * self.lines.index(kind), step * 0.86
-        height = self.room * (0.5 if half else HEIGHT[kind])
+        height = self.room * (0.5 if half else KINDS[kind].height)
         return y + 1 - self.low - (self.room if half == "upper" else height), height
 
     def _draw_bars(self, y: int, bars: tuple[Bar, ...]) -> None:
@@ -141,9 +124,8 @@ class _Panel:
             if not is_line:
                 edge = {"edgecolors": "white", "linewidth": min(0.5, 0.12 * self.width[kind, half])}
             styles: list[dict[str, Any]] = [{"facecolors": _colour(kind, shade), **edge, "zorder": 2}]
-            if kind in HATCHED:
-                hatch, colour = HATCHED[kind]
-                styles.append({"facecolors": "none", "edgecolors": colour, "linewidth": 0.0, "hatch": hatch, "zorder": 2.5})
+            if hatch := KINDS[kind].hatch:
+                styles.append({"facecolors": "none", "edgecolors": hatch[1], "linewidth": 0.0, "hatch": hatch[0], "zorder": 2.5})
             for style in styles:
                 widths, place = [(start, end - start) for start, end in shown], self._place(y, kind, half)
                 self.axes.broken_barh(widths, place, rasterized=self.rasterized, **style)
@@ -161,7 +143,7 @@ class _Panel:
 
 
 def _colour(kind: str, shade: int) -> str:
-    return COLOURS[kind][min(shade, len(COLOURS[kind]) - 1)]
+    return KINDS[kind].colours[: shade + 1][-1]
 
 
 def _luminance(colour: str) -> float:
@@ -185,10 +167,10 @@ def _draw_held(axes: Axes, held: Held, end: float) -> None:
 def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
     kinds = {bar.kind for chart in charts for row in chart.rows for bar in row.bars}
     patches = []
-    for kind in (name for name in NAMES if name in kinds):
-        hatch, stroke = HATCHED.get(kind, (None, "white"))
-        label = NAMES[kind] if kind in HEIGHT else f"{NAMES[kind]} (line)"
-        patches.append(Patch(facecolor=COLOURS[kind][0], edgecolor=stroke, hatch=hatch, label=label))
+    for kind in (kind for name, kind in KINDS.items() if name in kinds):
+        hatch, stroke = kind.hatch or (None, "white")
+        label = kind.name if kind.height else f"{kind.name} (line)"
+        patches.append(Patch(facecolor=kind.colours[0], edgecolor=stroke, hatch=hatch, label=label))
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
     if any(chart.shades > 1 for chart in charts):
         patches.append(Patch(alpha=0, label="(darker: later chunks)"))

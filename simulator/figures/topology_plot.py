@@ -62,7 +62,7 @@ def draw(
     axes.set_xlim(left - margin - slack, right + 0.8 + slack)
     axes.set_ylim(low - 0.8, high + arch + 0.4)
     points = 72 * inch
-    _draw_boxes(axes, at, points)
+    _draw_nodes(axes, at, points)
     if heat is None:
         _draw_links(axes, cluster, _segments(cluster, at, arched, 0.0))
     else:
@@ -81,13 +81,15 @@ def _title(cluster: Cluster) -> str:
     return escape.figure(f"{cluster.name}: {nodes} of {cluster.gpus_per_node} {cluster.gpu.name}, {shape}")
 
 
-def _draw_boxes(axes: Axes, at: Positions, points: float) -> None:
-    size = min([9.0, *(0.75 * box.width * points / len(box.label) / 0.6 for box in at.boxes)])
+def _draw_nodes(axes: Axes, at: Positions, points: float) -> None:
+    """The frame around the vertices of each node, and its number below it."""
+    labels = [f"node {i}" for i in range(len(at.nodes))]
+    frames = at.nodes.tolist()
+    size = min([9.0, *(0.75 * frame[2] * points / len(label) / 0.6 for frame, label in zip(frames, labels, strict=True))])
     style = {"facecolor": "#f6f7f9", "edgecolor": "#c9ced8", "linewidth": 0.8, "zorder": 0}
-    for box in at.boxes:
-        axes.add_patch(rounded_box((box.left, box.low), box.width, box.height, 0.25, **style))
-        x, label = box.left + box.width / 2, escape.figure(box.label)
-        axes.text(x, box.low - 0.12, label, ha="center", va="top", fontsize=size, color="#555555")
+    for (left, low, width, height), label in zip(frames, labels, strict=True):
+        axes.add_patch(rounded_box((left, low), width, height, 0.25, **style))
+        axes.text(left + width / 2, low - 0.12, label, ha="center", va="top", fontsize=size, color="#555555")
 
 
 def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -> None:
@@ -114,7 +116,9 @@ def _is_arched(cluster: Cluster, at: Positions) -> Array:
     level = np.abs(step[:, 1]) < 0.01
     upright = np.abs(step[:, 0]) < 0.01
     kinds = np.searchsorted([run.first for run in wiring.vertices], [wiring.source, wiring.target], side="right")
-    above = np.array([run.kind not in ("nic", "cpu", "gpu") or (run.kind == "gpu" and not at.boxes) for run in wiring.vertices])
+    above = np.array(
+        [run.kind not in ("nic", "cpu", "gpu") or (run.kind == "gpu" and not len(at.nodes)) for run in wiring.vertices]
+    )
     arched: Array = (kinds[0] == kinds[1]) & (level | upright) & above[kinds[0] - 1]
     arched &= np.abs(step).max(axis=1) > _spacing(cluster, at)
     return arched
@@ -122,10 +126,10 @@ def _is_arched(cluster: Cluster, at: Positions) -> Array:
 
 def _spacing(cluster: Cluster, at: Positions) -> float:
     """Up to this length a link of one layer joins neighbours, and is straight."""
+    left, low, width = at.nodes[:, 0], at.nodes[:, 1], at.nodes[:, 2]
     if on_grid(cluster):
-        corner = np.array([(box.left, box.low) for box in at.boxes])
-        return 1.05 * float(max(at.boxes[0].width + 1.8, np.diff(np.unique(corner[:, 1])).min(initial=0.0)))
-    return 1.05 * float(min((b.left - a.left for a, b in zip(at.boxes, at.boxes[1:], strict=False)), default=1.0))
+        return 1.05 * float(max(width[0] + 1.8, np.diff(np.unique(low)).min(initial=0.0)))
+    return 1.05 * float(np.diff(left).min() if len(left) > 1 else 1.0)
 
 
 def _arch(cluster: Cluster, at: Positions, arched: Array) -> float:

@@ -35,33 +35,22 @@ CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), 
 """The GPUs of a cube mesh, a quad behind the other."""
 
 
-@dataclass(frozen=True)
-class Box:
-    """A frame around the vertices of a node."""
-
-    left: float
-    low: float
-    width: float
-    height: float
-    label: str
-
-
 @dataclass
 class Positions:
     """Centre, width and height of every vertex; frames of nodes; the layers' names and heights."""
 
     centre: Array
     size: Array
-    boxes: list[Box] = field(default_factory=list)
+    nodes: Array = field(default_factory=lambda: np.zeros((0, 4)))
+    """Left and lower edge, width and height of the frame around the vertices of each node."""
     layers: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
         """Left, lower, right and upper edge of the picture."""
-        low, high = (self.centre - self.size / 2).min(axis=0), (self.centre + self.size / 2).max(axis=0)
-        corners = [(b.left, b.low, b.left + b.width, b.low + b.height) for b in self.boxes]
-        left, bottom, right, top = zip((*low, *high), *corners, strict=True)
-        return float(min(left)), float(min(bottom)), float(max(right)), float(max(top))
+        low = np.concatenate([self.centre - self.size / 2, self.nodes[:, :2]]).min(axis=0)
+        high = np.concatenate([self.centre + self.size / 2, self.nodes[:, :2] + self.nodes[:, 2:]]).max(axis=0)
+        return float(low[0]), float(low[1]), float(high[0]), float(high[1])
 
 
 def positions(cluster: Cluster) -> Positions:
@@ -75,14 +64,14 @@ def positions(cluster: Cluster) -> Positions:
         numbers = assembly.vertex.of(np.arange(cluster.nodes), np.arange(assembly.vertex.locals)).reshape(cluster.nodes, -1)
         found.centre[numbers] = corner[:, None, :] + inside[None, :, :]
         found.size[numbers] = size
-        found.boxes = [Box(x - 0.2, y - 0.2, width + 0.4, height + 0.4, f"node {i}") for i, (x, y) in enumerate(corner.tolist())]
+        frame = np.broadcast_to([width + 0.4, height + 0.4], corner.shape)
+        found.nodes = np.concatenate([corner - 0.2, frame], axis=1)
         placed = assembly.vertex.end
     else:
         placed = cluster.gpus
         found.centre[:placed, 0] = np.arange(placed)
     if on_grid(cluster):
-        upper_right = np.array([(box.left + box.width, box.low + box.height) for box in found.boxes])
-        found.centre[placed:] = upper_right + np.array([GAP - 0.2, 0.5])
+        found.centre[placed:] = found.nodes[:, :2] + found.nodes[:, 2:] + np.array([GAP - 0.2, 0.5])
         found.size[placed:] = (SQUARE * 1.5, SQUARE * 0.8)
     else:
         _stack(found, cluster, placed)

@@ -52,6 +52,8 @@ class Topology(Summarised):
         if wiring.links > MOST_LINKS:
             raise UserError(f"{wiring.links:,} links are too many to print", hint="show fewer nodes: --nodes 64")
         cut, across = bisection(cluster), diameter(cluster)
+        ends = ([wiring.vertex_name(vertex) for vertex in column.tolist()] for column in (wiring.source, wiring.target))
+        columns = (wiring.link_class, wiring.capacity_bytes_per_s, wiring.latency_s)
         return {
             "name": cluster.name,
             "shape": cluster.shape_name,
@@ -70,32 +72,29 @@ class Topology(Summarised):
                 {"name": c.name, "count": c.count, "capacity_bytes_per_s": c.bytes_per_s, "latency_s": c.latency_s}
                 for c in link_classes(wiring)
             ],
-            "ways": [self._way(way) for way in ways(cluster)],
-            "links": [self._link(link) for link in range(wiring.links)],
-        }
-
-    def _way(self, way: Way) -> dict[str, Any]:
-        wiring = self.cluster.wiring
-        return {
-            "inside_node": way.inside,
-            "classes": list(way.classes),
-            "gpus": way.gpus,
-            "example": [wiring.vertex_name(0), wiring.vertex_name(way.example)],
-            "links": list(way.hops),
-            "latency_s": list(way.latency_s),
-            "bytes_per_s": list(way.bytes_per_s),
-        }
-
-    def _link(self, link: int) -> dict[str, Any]:
-        wiring = self.cluster.wiring
-        source, target = wiring.vertex_name(int(wiring.source[link])), wiring.vertex_name(int(wiring.target[link]))
-        return {
-            "name": f"{source}>{target}",
-            "source": source,
-            "target": target,
-            "class": wiring.link_classes[int(wiring.link_class[link])],
-            "capacity_bytes_per_s": float(wiring.capacity_bytes_per_s[link]),
-            "latency_s": float(wiring.latency_s[link]),
+            "ways": [
+                {
+                    "inside_node": way.inside,
+                    "classes": list(way.classes),
+                    "gpus": way.gpus,
+                    "example": [wiring.vertex_name(0), wiring.vertex_name(way.example)],
+                    "links": list(way.hops),
+                    "latency_s": list(way.latency_s),
+                    "bytes_per_s": list(way.bytes_per_s),
+                }
+                for way in ways(cluster)
+            ],
+            "links": [
+                {
+                    "name": f"{source}>{target}",
+                    "source": source,
+                    "target": target,
+                    "class": wiring.link_classes[number],
+                    "capacity_bytes_per_s": bytes_per_s,
+                    "latency_s": latency_s,
+                }
+                for source, target, number, bytes_per_s, latency_s in zip(*ends, *(c.tolist() for c in columns), strict=True)
+            ],
         }
 
 

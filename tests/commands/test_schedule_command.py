@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from simulator.config import catalog
 from simulator.errors import OutsideDomain, UserError
-from simulator.figures.bars import MOST_ROWS, chart_of_evaluation
-from simulator.figures.gantt import COLOURS, DARK, MOST_ROWS_IN_ALL, _luminance, gantts
+from simulator.figures.bars import KINDS, MOST_ROWS, chart_of_evaluation
+from simulator.figures.gantt import DARK, MOST_ROWS_IN_ALL, _luminance, gantts
 from simulator.program.slot import Durations, Goal, Layout, Pair, Shape, lay_out, slots_of
 from simulator.study.schedule import MOST_BOXES_WITH_MEMORY, Evaluation, crossings, evaluate
 from simulator.study.schedule_verbs import compare_schedules, share_of
@@ -371,7 +371,7 @@ def test_pictures_of_too_many_rows_are_refused(tmp_path: Path) -> None:
 
 def test_numbers_can_be_read_on_every_colour() -> None:
     """White on dark and black on light, with a distance that the eye sees."""
-    for colours in COLOURS.values():
-        for colour in colours:
+    for kind in KINDS.values():
+        for colour in kind.colours:
             ink = 255 if _luminance(colour) < DARK else _luminance("#202020")
             assert abs(_luminance(colour) - ink) > 90

@@ -17,9 +17,9 @@ from matplotlib.colors import same_color
 import simulator as sim
 from simulator.config import catalog
 from simulator.errors import UserError
-from simulator.figures.bars import NAMES, chart_of_evaluation, chart_of_run, merged
+from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, merged
 from simulator.figures.drawing import save
-from simulator.figures.gantt import COLOURS, gantt
+from simulator.figures.gantt import gantt
 from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
 from simulator.figures.topology_plot import draw
 from simulator.figures.vertex_positions import plural
@@ -56,7 +56,7 @@ def test_a_row_per_pipeline_rank_and_a_bar_per_slot(run: Run) -> None:
 
 def test_every_kind_of_bar_has_a_colour_and_a_name(run: Run) -> None:
     kinds = {bar.kind for row in chart_of_run(run).rows for bar in row.bars}
-    assert kinds <= set(COLOURS) & set(NAMES)
+    assert kinds <= set(KINDS)
     assert {"F", "B", "tp", "pp", "dp", "optimizer"} <= kinds
 
 
@@ -65,7 +65,7 @@ def test_forward_is_lighter_than_backward_for_every_chunk() -> None:
         r, g, b = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
-    for forward, backward in zip(COLOURS["F"], COLOURS["B"], strict=True):
+    for forward, backward in zip(KINDS["F"].colours, KINDS["B"].colours, strict=True):
         assert luminance(forward) > luminance(backward) + 20
 
 
@@ -88,7 +88,7 @@ def test_a_picture_is_neither_blank_nor_one_colour(run: Run, tmp_path: Path) -> 
     assert pixels.shape[1] > 1500
     colours = {tuple(c) for c in np.unique((pixels.reshape(-1, 3) * 255).astype(int), axis=0).tolist()}
     for kind in ("F", "B"):
-        colour = COLOURS[kind][0]
+        colour = KINDS[kind].colours[0]
         assert tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) in colours
 
 
