@@ -109,7 +109,8 @@ def run(args: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _say(_Stopped("interrupted", INTERRUPTED), as_json)
     except click.ClickException as error:
-        return _say(UserError(cut(error.format_message()), hint=_usage_hint(error, args)), as_json)
+        command = getattr(getattr(error, "ctx", None), "command_path", " ".join(["trainsim", *args[:1]]))
+        return _say(UserError(cut(error.format_message()), hint=f"`{command} --help` shows what it takes"), as_json)
     except SimulatorError as error:
         return _say(error, as_json)
     except Exception as error:
@@ -139,11 +140,6 @@ def _discard_stdout() -> None:
     """Discards what is still to be written to stdout, which has no reader."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _usage_hint(error: click.ClickException, args: list[str]) -> str:
-    context = getattr(error, "ctx", None)
-    return f"`{context.command_path if context else ' '.join(['trainsim', *args[:1]])} --help` shows what it takes"
 
 
 def _say(error: SimulatorError, as_json: bool) -> int:

@@ -7,7 +7,6 @@ everything that is no node with a fabric above it stands in layers by its distan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -154,14 +153,10 @@ def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
         order, apart = np.argsort(middle, kind="stable"), max(0.9, min(MOST_APART, span / len(members)))
         found.centre[members[order]] = np.stack([_spread(middle[order], apart), np.full(len(members), top)], axis=1)
         found.size[members] = (0.7 * span if len(members) == 1 else 0.8 * apart, SQUARE)
-        found.layers.append((top, layer_name(kind, len(members), bought)))
+        count = bought.get(WORDS.get(kind, kind), len(members))  # more than in the graph, where spraying pools equal ones
+        pooled = f"{count:,} {plural(kind, count)},\nas {len(members):,}"
+        found.layers.append((top, plural(kind, count) if count == len(members) else pooled))
         below = np.concatenate([below, members])
-
-
-def layer_name(kind: str, drawn: int, bought: Mapping[str, int]) -> str:
-    """`leaves`; where spraying takes some that one buys for one, how many those are: `8 spines, as 1`."""
-    count = bought.get(WORDS.get(kind, kind), drawn)
-    return plural(kind, drawn) if count == drawn else f"{count:,} {plural(kind, count)},\nas {drawn:,}"
 
 
 def plural(kind: str, count: int) -> str:

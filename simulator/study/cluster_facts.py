@@ -14,6 +14,7 @@ from ..simulation import estimated_effort
 from ..units import show_bytes, show_rate, show_s
 
 MOST_LINKS = 2_000_000
+IN_NODES = ("gpu", "nic", "cpu", "pcie", "nvswitch")
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,7 +34,9 @@ class Topology(Summarised):
         cluster, gpu, vertices = self.cluster, self.cluster.gpu, self.vertices
         size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
         cut, across, found, bought = bisection(cluster), diameter(cluster), ways(cluster), switches(cluster)
-        pooled = " (equal switches count as one where traffic is spread evenly)" if _is_pooled(bought, vertices) else ""
+        in_graph = sorted(count for kind, count in vertices.items() if kind not in IN_NODES)
+        is_pooled = bought and sorted(bought.values()) != in_graph
+        pooled = " (equal switches count as one where traffic is spread evenly)" if is_pooled else ""
         return [
             ("cluster", f"{cluster.name}: {size}"),
             ("shape", _shape(cluster)),
@@ -107,12 +110,6 @@ def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> To
 
 def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-
-
-def _is_pooled(bought: Mapping[str, int], vertices: Mapping[str, int]) -> bool:
-    """Whether the graph has other counts of switches than one buys."""
-    in_nodes = ("gpu", "nic", "cpu", "pcie", "nvswitch")
-    return bool(bought) and sorted(bought.values()) != sorted(n for kind, n in vertices.items() if kind not in in_nodes)
 
 
 def _shape(cluster: Cluster) -> str:

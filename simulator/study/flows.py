@@ -71,18 +71,6 @@ class Case:
             return self.begin_s(flow)
         return self.begin_s(flow) + Fraction(flow.size_bytes) / Fraction(min(self.capacity_bytes_per_s[i] for i in flow.route))
 
-    @property
-    def ticks_per_s(self) -> Fraction:
-        """How finely time is counted; a power of two, so that floats are counted as they are."""
-        shortest = min((end for end in map(self.uncontended_end_s, self.flows) if end), default=Fraction(1))
-        return _power_of_two(len(self.flows) / shortest)
-
-    @property
-    def quanta_per_byte(self) -> Fraction:
-        """How finely bytes are counted: work counts these quanta, a rate counts them per tick."""
-        slowest = Fraction(min(self.capacity_bytes_per_s, default=1))
-        return _power_of_two(len(self.flows) * self.ticks_per_s / slowest)
-
 
 def most_at_once(case: Case) -> int:
     """No more flows than these are ever under way together.
@@ -110,7 +98,10 @@ def end_times_s(case: Case) -> list[float]:
     """When the last byte of each flow leaves: it starts to move at its start plus the latencies of its links."""
     if not case.flows:
         return []
-    n, ticks_per_s, quanta_per_byte = len(case.flows), case.ticks_per_s, case.quanta_per_byte
+    n, slowest = len(case.flows), Fraction(min(case.capacity_bytes_per_s, default=1))
+    shortest = min((end for end in map(case.uncontended_end_s, case.flows) if end), default=Fraction(1))
+    ticks_per_s = _power_of_two(n / shortest)  # a power of two, so that floats are counted as they are
+    quanta_per_byte = _power_of_two(n * ticks_per_s / slowest)  # work counts these quanta, a rate counts them per tick
     solo = [round(case.begin_s(flow) * ticks_per_s) for flow in case.flows]
     work = [round(Fraction(flow.size_bytes) * quanta_per_byte) if flow.route else 0 for flow in case.flows]
     capacity = [round(Fraction(c) * quanta_per_byte / ticks_per_s) for c in case.capacity_bytes_per_s]

@@ -113,13 +113,13 @@ class Evaluation(Summarised):
         """The numbers that people ask for first, with names."""
         shape, busy, spans = self.layout.shape, self.busy, self.span_per_rank
         sizes = f"{shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"
-        overhead = self.makespan / max(busy) - 1
+        longest, overhead = max(spans), self.makespan / max(busy) - 1
         return [
             ("schedule", f"{catalog.called(self.name)}, {sizes}" if self.name else sizes),
             ("makespan", f"{self.makespan:.6g} from the first start to the last end"),
             (
                 "longest span",
-                f"{max(spans):.6g} on one rank, from its first start to its last end, {max(spans) - max(busy):.6g} of it idle",
+                f"{longest:.6g} on one rank, from its first start to its last end, {longest - max(busy):.6g} of it idle",
             ),
             ("bubble ratio", f"{self.bubble_ratio:.4%} of the makespan idle, mean over ranks"),
             ("bubble overhead", f"{overhead:.4%} longer than the work of the busiest rank"),

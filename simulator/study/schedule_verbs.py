@@ -73,11 +73,10 @@ class Entry:
 
     def as_dict(self, places: Sequence[int]) -> dict[str, Any]:
         """The row of the table; `places` are the schedule's ranks among the others, at each latency."""
-        records = [result.as_dict() for result in self.results]
-        at = [
-            {"comm": result.durations.comm, "place": place, **{key: record[key] for key in ("makespan", "span", "bubble_ratio")}}
-            for result, record, place in zip(self.results, records, places, strict=True)
-        ]
+        at = []
+        for result, place in zip(self.results, places, strict=True):
+            times = {"makespan": result.makespan, "span": max(result.span_per_rank), "bubble_ratio": result.bubble_ratio}
+            at.append({"comm": result.durations.comm, "place": place, **times})
         transfers = crossings(self.results[-1].layout)
         sizes = {"chunks": self.chunks, "splits": self.splits, "copies": self.copies}
         return {"schedule": self.name, **sizes, "at": at, "peak_microbatches": self.peak_microbatches, "transfers": transfers}
@@ -107,7 +106,7 @@ class Comparison(Summarised):
         """Everything that `trainsim schedule --compare --json` prints."""
         rows = [entry.as_dict(place) for entry, place in zip(self.entries, self.places, strict=True)]
         sizes = {"ranks": self.shape.ranks, "microbatches": self.shape.microbatches}
-        refused = [{"schedule": name, "refused": no.reason, "nearest": no.nearest} for name, no in self.refused.items()]
+        refused = [{"schedule": name, "refused": error.reason, "nearest": error.nearest} for name, error in self.refused.items()]
         return {"shape": sizes, "schedules": rows, "refused": refused}
 
 
