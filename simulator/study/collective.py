@@ -165,7 +165,7 @@ def collective(
         known = policy.uncontended_time(kind, name, on_nodes, size) if name else None
         provenance = known.provenance if known and fidelity != "stepwise" else "theoretical"
         rows.append(Timed(size, seconds(ns), len(gpus), kind, name, provenance, known.uncertainty if known else 0.0))
-    return CollectiveTable(kind, cluster.name, len(gpus), len(np.unique(on_nodes)), fidelity, tuple(rows), exchange)
+    return CollectiveTable(kind, cluster.name, len(gpus), len(set(on_nodes.tolist())), fidelity, tuple(rows), exchange)
 
 
 def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) -> Array:
@@ -206,7 +206,7 @@ def _algorithms_taken(
     if policy.algorithm != AUTO:
         if not serving({policy.algorithm: policy.algorithms[policy.algorithm]}, kind, nodes):
             raise _cannot_serve(policy.algorithm, kind, nodes)
-        _check_switches(policy.algorithm, cluster, len(nodes), len(np.unique(nodes)))
+        _check_switches(policy.algorithm, cluster, len(nodes), len(set(nodes.tolist())))
     able = policy.candidates(kind, nodes)
     chosen = {policy.automatic_choice(kind, nodes, size) for size in sizes_bytes} if len(able) > 1 else {None}
     taken = list(able) if None in chosen else [name for name in able if name in chosen]
