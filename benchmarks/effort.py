@@ -15,7 +15,7 @@ import simulator as sim
 from simulator.config import catalog
 from simulator.program.slot import Shape, as_taken, lay_out
 from simulator.simulation import estimated_effort
-from simulator.study.collective import spread, time_collective
+from simulator.study.collective import collective, spread
 from simulator.study.flows import Case, Flow, effort_of, end_times_s
 from simulator.study.schedule import evaluate
 
@@ -54,7 +54,7 @@ def collectives() -> Iterator[Timed]:
         def work(
             kind: str = kind, algorithm: str = algorithm, cluster: Any = cluster, chosen: Any = chosen, told: Any = told
         ) -> Any:
-            return time_collective(kind, cluster, [2**20], gpus=chosen, algorithm=algorithm, long=True, expect=told.append)
+            return collective(kind, cluster, [2**20], gpus=chosen, algorithm=algorithm, long=True, expect=told.append)
 
         work()
         yield f"{kind} of {gpus} GPUs, {algorithm}", told[0], work
@@ -81,7 +81,7 @@ def flows() -> Iterator[Timed]:
         routes = [tuple(rng.sample(range(links), hops)) for _ in range(count)]
         drawn = tuple(Flow(0.0, float(rng.randint(2**20, 2**30)), route) for route in routes)
         case = Case("drawn", tuple(float(rng.choice((2**30, 2**31, 2**32))) for _ in range(links)), (0.0,) * links, drawn)
-        yield f"{count} flows of {hops} links over {links}", effort_of([case]), lambda case=case: end_times_s(case)
+        yield f"{count} flows of {hops} links over {links}", effort_of(case), lambda case=case: end_times_s(case)
 
 
 def main() -> None:

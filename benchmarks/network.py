@@ -25,7 +25,7 @@ import simulator as sim
 from simulator.engine.compiled import event_loop
 from simulator.engine.rates import Route, SharedLinkRates
 from simulator.engine.task import RATE_BITS, UNCAPPED, WEIGHT_BITS, Csr, Profile, TaskGraph
-from simulator.study.collective import time_collective
+from simulator.study.collective import collective
 
 GIB = 2**30
 GPUS = 1024
@@ -62,7 +62,7 @@ def collectives() -> None:
 def alone_s(kind: str, algorithm: str) -> float:
     """Seconds that the collective takes, from the name of its cluster on."""
     cluster = sim.cluster("dgx-h100", nodes=GPUS // 8)
-    return time_collective(kind, cluster, [GIB], algorithm=algorithm)[0].time_s
+    return collective(kind, cluster, [GIB], algorithm=algorithm).rows[0].time_s
 
 
 def as_command(kind: str, algorithm: str) -> tuple[float, float]:

@@ -22,6 +22,7 @@ import click
 from . import __version__, escape
 from .errors import Infeasible, InvariantBroken, OutputFailed, OutsideDomain, SimulatorError, UserError, cut, did_you_mean, shown
 from .files import OUT_OF_ROOM, nowhere
+from .units import GIB
 
 INTERRUPTED, TERMINATED = 130, 143
 COMMANDS = Path(__file__).parent / "commands"
@@ -36,16 +37,11 @@ class Commands(click.Group):
         return sorted(path.stem for path in COMMANDS.glob("[a-z]*.py"))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self.list_commands(ctx):
-            return None
-        command: click.Command = import_module(f"simulator.commands.{name}").command
+        known = self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):  # of which click says that it is no option
+            raise UserError(f"no command {shown(name)}", hint=did_you_mean(name, known))
+        command: click.Command | None = import_module(f"simulator.commands.{name}").command if name in known else None
         return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        name = args[0]
-        if not name.startswith("-") and name not in self.list_commands(ctx):
-            raise UserError(f"no command {shown(name)}", hint=did_you_mean(name, self.list_commands(ctx)))
-        return super().resolve_command(ctx, args)
 
 
 @click.command(
@@ -113,7 +109,8 @@ def run(args: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _say(_Stopped("interrupted", INTERRUPTED), as_json)
     except click.ClickException as error:
-        return _say(UserError(cut(error.format_message()), hint=_usage_hint(error, args)), as_json)
+        command = getattr(getattr(error, "ctx", None), "command_path", " ".join(["trainsim", *args[:1]]))
+        return _say(UserError(cut(error.format_message()), hint=f"`{command} --help` shows what it takes"), as_json)
     except SimulatorError as error:
         return _say(error, as_json)
     except Exception as error:
@@ -145,11 +142,6 @@ def _discard_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _usage_hint(error: click.ClickException, args: list[str]) -> str:
-    context = getattr(error, "ctx", None)
-    return f"`{context.command_path if context else ' '.join(['trainsim', *args[:1]])} --help` shows what it takes"
-
-
 def _say(error: SimulatorError, as_json: bool) -> int:
     """Prints an error: JSON on stdout; on stderr a panel on a terminal, else plain lines. Returns the exit code."""
     if as_json:
@@ -179,8 +171,6 @@ def _record(error: SimulatorError) -> dict[str, Any]:
     if isinstance(error, OutsideDomain):
         return {"refused": error.reason, "nearest": error.nearest}
     if isinstance(error, Infeasible):
-        from .units import GIB
-
         return {"infeasible": str(error), "over_gib": error.over_bytes / GIB, "hint": error.hint}
     faults = [{"where": f.where, "message": f.message, "hint": f.hint} for f in getattr(error, "faults", ())]
     return {"error": str(error), "faults": faults}

@@ -61,9 +61,7 @@ def _different(schedule: Any, shapes: Iterable[Shape]) -> Iterable[Shape]:
 
 
 def _check_in_flight(schedule: Any, layout: Layout, peaks: list[float]) -> None:
-    if not hasattr(schedule, "in_flight"):
-        return
-    for rank, peak in enumerate(peaks):
+    for rank, peak in enumerate(peaks if hasattr(schedule, "in_flight") else ()):
         bound = schedule.in_flight(rank, layout.shape)
         if peak > bound:
             raise UserError(f"{layout.shape}: rank {rank} holds {peak} chunks, and in_flight declares {bound}")

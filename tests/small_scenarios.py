@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from simulator.engine.skeleton import Expansion, Skeleton
 from simulator.engine.timeline import Times
 from simulator.simulation.runnable import RunnableScenario
 from simulator.simulation.simulate import bound_of, program_of
+from simulator.study.collective import Timed, collective
 
 
 def small_model(layers: int = 8, **changes: Any) -> Any:
@@ -80,3 +82,8 @@ def both(whole: Skeleton, folded: Skeleton) -> Both:
     """Two bindings of a scenario. The whole is simulated as it is; the folded with lone flows closed, as `simulate` does it."""
     each, alike = unfolded(whole), fold(folded)
     return Both(each, alike, des.simulate(each.graph), des.simulate(with_fixed_durations(alike.graph)))
+
+
+def time_collective(kind: str, cluster: Any, sizes_bytes: Sequence[int] = (), **options: Any) -> list[Timed]:
+    """The rows of the table of a collective by itself, for every size."""
+    return list(collective(kind, cluster, sizes_bytes, **options).rows)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from simulator import files
 from simulator.errors import OutputFailed, UserError
-from simulator.figures.gantt import save
+from simulator.figures.drawing import save
 from simulator.files import atomic, read_bounded, read_unzipped
 from simulator.measurements import csv_tables, kernel_table, nccl_tests
 from simulator.measurements.kernel_table import Measured, append, rows_of

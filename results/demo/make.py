@@ -3,6 +3,6 @@
 from pathlib import Path
 
 import simulator as sim
-from simulator.figures.gantt import save
+from simulator.figures.drawing import save
 
 save(sim.gantt(sim.load("llama3-70b-64xh100").simulate()), Path(__file__).with_name("timeline.png"))

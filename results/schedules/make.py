@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulator.config import catalog
-from simulator.figures.gantt import gantts, save
+from simulator.figures.drawing import save
+from simulator.figures.gantt import gantts
 from simulator.files import atomic
 from simulator.program.slot import Durations, Shape, as_taken, lay_out
 from simulator.study.schedule import evaluate

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
     from ..simulation.estimated_effort import Effort, Expect
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object or array, and nothing else.")
-set_option = click.option(
-    "--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as plan.tp=4. May be repeated."
-)
 trust_option = click.option(
     "--trust", is_flag=True, help="Allow files to import and run code that they name (module:name, file.py:name)."
 )
@@ -36,6 +35,13 @@ PATIENCE_S = 1.0
 """Work that takes longer shows a progress bar."""
 
 
+def scenario_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """The argument SCENARIO of a command, with the options that say how it is read."""
+    set_help = "Override a field, such as plan.tp=4. May be repeated."
+    set_option = click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help=set_help)
+    return click.argument("scenario")(set_option(trust_option(command)))
+
+
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Prints text on stdout or stderr, without anything that a terminal would act on."""
     _echo(escape.terminal(text, lines=True), err=err, nl=nl)
@@ -47,15 +53,8 @@ def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def print_json(record: Any) -> None:
-    """One JSON value on stdout."""
-    _echo(escape.json(json.dumps(record, allow_nan=False, default=_plain)))
-
-
-def _plain(value: Any) -> Any:
-    """numpy numbers and arrays as JSON has them."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    """One JSON value on stdout, numbers and arrays of numpy as JSON has them."""
+    _echo(escape.json(json.dumps(record, allow_nan=False, default=methodcaller("tolist"))))
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -84,9 +83,10 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
         return
     if title:
         say(title)
-    widths = [max(len(row[i]) for row in [list(headers), *rows]) for i in range(len(headers))]
-    for row in [list(headers), *rows]:
-        cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+    lines = [headers, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
         _echo("  ".join(cells).rstrip())
 
 
@@ -138,8 +138,7 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = int(click.INT.convert(value, param, ctx))
-        least = int(max(number, self.min or 0))
-        legal = least if self.max is None else int(min(least, self.max))
+        legal = int(min(max(number, self.min or 0), math.inf if self.max is None else self.max))
         if legal != number:
             option, name = (param.opts[0], str(param.name)) if param else ("the number", "number")
             hint = f"nearest legal: {option} {legal}"
@@ -178,10 +177,11 @@ def checked_path(suffixes: tuple[str, ...]) -> Callable[[click.Context, click.Pa
     """A callback that refuses, before any work is done, a file whose ending or folder is not one that can be written."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value is not None and not value.lower().endswith(suffixes):
+        if value is None:
+            return None
+        if not value.lower().endswith(suffixes):
             raise click.BadParameter(f"{value!r} should end in {', '.join(suffixes)}", ctx=ctx, param=param)
-        if value is not None:
-            check_folder(value)
+        check_folder(value)
         return value
 
     return check

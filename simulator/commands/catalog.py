@@ -7,6 +7,11 @@ from typing import Any
 
 import click
 
+from ..config import catalog
+from ..errors import UserError, did_you_mean, shown
+from ..fields import Declared, keys
+from ..plan.plan import Fidelity, Plan
+from ..units import GB, TFLOP, show_bytes, show_s
 from ._show import json_option, print_json, print_pairs, print_table
 
 AUTOMATIC = {
@@ -43,9 +48,6 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
     `trainsim catalog defaults` lists the fields that a scenario may omit, with their default values: those of the plan, the job,
     the fidelity, the framework and an inline cluster. A named framework or cluster sets most of its fields itself.
     """
-    from ..config import catalog
-    from ..errors import UserError, did_you_mean
-
     kinds = [*catalog.DATA, *catalog.CODE]
     if schema:
         from ..config.scenario import json_schema
@@ -67,8 +69,7 @@ def command(kind: str | None, schema: bool, as_json: bool) -> None:
 
 def _print_gpus(as_json: bool) -> None:
     """Every GPU with what it is sold with: its memory, the dense peak of its 16-bit products, the power that it may draw."""
-    from ..config import catalog, shipped_fits
-    from ..units import GB, TFLOP, show_bytes
+    from ..config import shipped_fits
 
     about = {name: catalog.headline(path) for name, path in catalog.files("gpus").items()}
     gpus = [shipped_fits.gpu(name) for name in about]
@@ -77,50 +78,34 @@ def _print_gpus(as_json: bool) -> None:
         own = ({name: getattr(gpu, name) for name in facts} | {"peak_flop_per_s": dict(gpu.peak_flop_per_s)} for gpu in gpus)
         print_json([{"name": gpu.name, "about": about[gpu.name], **known} for gpu, known in zip(gpus, own, strict=True)])
         return
-    rows = [
-        (
-            gpu.name,
-            show_bytes(gpu.memory_bytes),
-            f"{gpu.memory_bytes_per_s / GB:,.0f}",
-            f"{gpu.matmul_peak('fp16') / TFLOP:,.0f}",
-            f"{gpu.tdp_w:,.0f}",
-            about[gpu.name],
-        )
-        for gpu in gpus
-    ]
+    rows = []
+    for gpu in gpus:
+        numbers = (gpu.memory_bytes_per_s / GB, gpu.matmul_peak("fp16") / TFLOP, gpu.tdp_w)
+        rows.append([gpu.name, show_bytes(gpu.memory_bytes), *(f"{number:,.0f}" for number in numbers), about[gpu.name]])
     print_table(["name", "memory", "GB/s", "fp16 TFLOP/s", "W", "about"], rows, right=(1, 2, 3, 4))
 
 
 def _about(kind: str) -> dict[str, str]:
     """The names of a kind, and what each is."""
-    from ..config import catalog
-
     found = {name: catalog.headline(path) for name, path in catalog.files(kind).items()}
     return dict(sorted({**found, **NO_FILE.get(kind, {})}.items()))
 
 
 def _print_defaults(as_json: bool) -> None:
     from ..config.cluster_file import ClusterFile
-    from ..fields import keys
-    from ..plan.plan import Fidelity, Plan
     from ..workload.framework import Framework
     from ..workload.job import Job
 
-    sections = {"plan": Plan(), "job": Job(), "fidelity": Fidelity(), "framework": Framework()}
     usual = {key: spec.default for key, spec in keys(ClusterFile).items() if not spec.required}
     cluster = {key: _plain(value) for key, value in usual.items() if key not in ("name", *OF_THEIR_SHAPES)}
-    values = {name: _plain(section) for name, section in sections.items()} | {"cluster": cluster}
-    if as_json:
-        print_json(values)
-    else:
-        print_pairs((name, AUTOMATIC.get(name) or _written(value)) for name, value in _flat(values))
+    sections = {"plan": Plan(), "job": Job(), "fidelity": Fidelity(), "framework": Framework()}
+    values = {**{name: _plain(section) for name, section in sections.items()}, "cluster": cluster}
+    pairs = ((name, AUTOMATIC.get(name) or _written(value)) for name, value in _flat(values))
+    print_json(values) if as_json else print_pairs(pairs)
 
 
 def _plain(value: Any) -> Any:
     """A value as a file has it, times and sizes with their units."""
-    from ..fields import Declared, keys
-    from ..units import show_bytes, show_s
-
     if not isinstance(value, Declared):
         return value
     show = {"seconds": show_s, "bytes": show_bytes}
@@ -130,8 +115,6 @@ def _plain(value: Any) -> Any:
 
 def _written(value: Any) -> str:
     """A value as it stands in a file."""
-    from ..errors import shown
-
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     return value if isinstance(value, str) else shown(value)

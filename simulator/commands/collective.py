@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
+from click.core import ParameterSource
 
+from ..errors import OutsideDomain, UserError, in_one_go
 from ..plan.plan import Collectives
 from ._show import Count, json_option, long_option, print_json, print_pairs, print_table, progress, say, trust_option
 
 if TYPE_CHECKING:
     from ..config.named_parts import Trust
-    from ..fabrics.uneven_alltoall import Exchange
+    from ..engine.task import Array
     from ..hardware.cluster import Cluster
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -56,8 +58,8 @@ class Size(click.types.IntParamType):
 @long_option
 @json_option
 def command(
-    kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, algorithm: str,
-    library: str, fidelity: str, pieces: int | None, matrix: Path | None, trust: bool, long: bool, as_json: bool,
+    kind: str, cluster: str, gpus: int | None, nodes: int | None, first: int, last: int, factor: int, library: str,
+    fidelity: str, matrix: Path | None, trust: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Time collective KIND (all_reduce, reduce_scatter, all_gather, alltoall, broadcast or sendrecv) without contention, by size.
 
@@ -76,14 +78,13 @@ def command(
     from ..study.collective import collective
 
     kind = kind.replace("-", "_").lower()
-    exchange = _exchange(matrix, kind, gpus) if matrix else None
+    held = _matrix(matrix, kind, gpus) if matrix else None
     with progress("simulating") as expect:
-        gpus = exchange.ranks if exchange else gpus
+        gpus = gpus if held is None else len(held)
         found = _large_enough(cluster, gpus, nodes, Trust(trust))
-        sizes = [] if exchange else _sizes(first, last, factor)
-        how: dict[str, Any] = {"algorithm": algorithm, "library": library.lower(), "fidelity": fidelity, "pieces": pieces}
-        how |= {"long": long, "expect": expect}
-        table = collective(kind, found, sizes, gpus=gpus, nodes=nodes, matrix=exchange.held if exchange else None, **how)
+        sizes = [] if matrix else _sizes(first, last, factor)
+        options |= {"library": library.lower(), "fidelity": fidelity, "matrix": held, "expect": expect}
+        table = collective(kind, found, sizes, gpus=gpus, nodes=nodes, **options)
     rows = table.rows
     if fidelity == "stepwise" and found.fabric != "ideal":
         say(FACE_VALUE, err=True)
@@ -100,27 +101,25 @@ def command(
     print_table(["size (B)", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm", "provenance"], cells, right=range(4))
 
 
-def _exchange(file: Path, kind: str, gpus: int | None) -> Exchange:
-    """The exchange of a matrix in a file, if no other option contradicts it."""
-    from click.core import ParameterSource
-
-    from ..errors import Fault, UserError, in_one_go
-    from ..fabrics.uneven_alltoall import KIND, Exchange, read
+def _matrix(file: Path, kind: str, gpus: int | None) -> Array:
+    """The matrix of bytes in a file, if no other option contradicts it."""
+    from ..fabrics.uneven_alltoall import KIND, read
 
     context = click.get_current_context()
     given = [option for name, option in SIZES.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    faults = [Fault(f"--matrix: {kind} takes no matrix of bytes", f"only {KIND} does")] if kind != KIND else []
-    if given:
-        faults.append(Fault(f"{', '.join(given)}: no sizes beside --matrix", "the matrix says how large the exchange is"))
 
-    def contradicted() -> None:
-        if faults:
-            raise UserError(faults=faults)
+    def check_kind() -> None:
+        if kind != KIND:
+            raise UserError(f"--matrix: {kind} takes no matrix of bytes", hint=f"only {KIND} does")
 
-    _, held = in_one_go(contradicted, lambda: read(file))
+    def check_sizes() -> None:
+        if given:
+            raise UserError(f"{', '.join(given)}: no sizes beside --matrix", hint="the matrix says how large the exchange is")
+
+    held: Array = in_one_go(check_kind, check_sizes, lambda: read(file))[-1]
     if gpus not in (None, len(held)):
         raise UserError(f"{len(held)} rows, and --gpus {gpus}", where=str(file), hint="leave --gpus out, or give every GPU a row")
-    return Exchange.of(held)
+    return held
 
 
 def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) -> Cluster:
@@ -128,7 +127,6 @@ def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) 
     with the nodes that were asked for.
     """
     from ..config.load import cluster as find
-    from ..errors import UserError
 
     try:
         found = find(name, trust=trust)
@@ -141,8 +139,6 @@ def _large_enough(name: str, gpus: int | None, nodes: int | None, trust: Trust) 
 
 
 def _sizes(first: int, last: int, factor: int) -> list[int]:
-    from ..errors import OutsideDomain
-
     if last < first:
         raise OutsideDomain(f"the largest size, {last}, is below the smallest, {first}", nearest={"e": first})
     sizes = [first]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from ..files import make_folder
+from ..units import show_s
 from ._show import json_option, print_json, print_pairs, progress
 
 SCENARIO = "llama3-70b-64xh100"
@@ -16,11 +18,10 @@ SCENARIO = "llama3-70b-64xh100"
 @json_option
 def command(out: str, as_json: bool) -> None:
     """Simulate Llama-3 70B on 64 H100s, draw its timeline and write its trace."""
-    from ..figures.gantt import gantt, save
+    from ..figures.drawing import save
+    from ..figures.gantt import gantt
     from ..figures.trace import trace
-    from ..files import make_folder
     from ..simulation.runnable import load_one
-    from ..units import show_s
 
     folder = make_folder(out)
     picture, trace_file = folder / "timeline.png", folder / "trace.json.gz"

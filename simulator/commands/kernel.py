@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ._show import Count, Positive, json_option, print_json, print_pairs
@@ -28,11 +30,7 @@ MOST_SIZE, MOST_SCALAR = 2**31, 1000
 @click.option("--profile", default="", help="What `trainsim calibrate fit` wrote for this GPU.")
 @click.option("--site-scalar", type=Positive(MOST_SCALAR), help="How much longer every kernel takes on this machine.")
 @json_option
-def command(
-    op: str, gpu: str, dtype: str, m: int | None, n: int | None, k: int | None, batch: int, seq: int | None,
-    heads: int | None, kv_heads: int | None, head_dim: int | None, causal: bool | None, top_k: int | None,
-    library: str, eager: bool, profile: str, site_scalar: float | None, as_json: bool,
-) -> None:  # fmt: skip
+def command(op: str, gpu: str, dtype: str, as_json: bool, **options: Any) -> None:
     """Time kernel OP: gemm, gemm_wgrad, attention, attention_backward, or a memory-bound operator such as rmsnorm or add.
     Names as tables of measurements write them, such as gemm_bwd and elementwise, are understood too.
 
@@ -44,11 +42,5 @@ def command(
     """
     from ..study.kernel_time import kernel
 
-    found = kernel(
-        op, gpu, dtype, m=m, n=n, k=k, batch=batch, seq=seq, heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
-        top_k=top_k, library=library, eager=eager, profile=profile, site_scalar=site_scalar,
-    )  # fmt: skip
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        print_pairs(found.summary)
+    found = kernel(op, gpu, dtype, **options)
+    print_json(found.as_dict()) if as_json else print_pairs(found.summary)

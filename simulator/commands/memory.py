@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._show import json_option, long_option, print_json, print_notes, print_table, progress, set_option, trust_option
+from ..errors import Infeasible
+from ..units import show_bytes, show_s
+from ._show import json_option, long_option, print_json, print_notes, print_table, progress, scenario_argument
 
 if TYPE_CHECKING:
     from ..study.step_views import MemoryReport
 
 
 @click.command("memory", short_help="Show the memory of every pipeline rank.")
-@click.argument("scenario")
-@set_option
-@trust_option
+@scenario_argument
 @long_option
 @json_option
 def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, as_json: bool) -> None:
     """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit."""
-    from ..errors import Infeasible
     from ..simulation.memory_check import remedies
     from ..simulation.runnable import load_one
     from ..study.step_views import memory
@@ -36,14 +35,11 @@ def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, a
 
 
 def _print_table(report: MemoryReport) -> None:
-    from ..units import show_bytes, show_s
-
     rows = []
-    for rank, (times, held) in zip(report.ranks, report.curves, strict=True):
+    for rank, (times, held) in zip(report.run.memory, report.curves, strict=True):
         tensors = (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes, rank.activations_bytes)
         classes = (*tensors, rank.context_bytes, rank.nccl_bytes, rank.fragmentation_bytes, rank.total_bytes)
         rows.append([str(rank.rank), *map(show_bytes, classes), show_s(float(times[int(held.argmax())]))])
     headers = ["rank", "parameters", "gradients", "optimizer", "activations", "context", "NCCL", "fragmentation", "peak", "at"]
-    have = show_bytes(report.capacity_bytes)
-    title = f"{report.run.scenario.model.name}, one GPU of each pipeline rank, of {have}"
+    title = f"{report.run.scenario.model.name}, one GPU of each pipeline rank, of {show_bytes(report.capacity_bytes)}"
     print_table(headers, rows, right=range(len(headers)), title=title)

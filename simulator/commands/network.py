@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import UserError
+from ..units import show_bytes, show_rate, show_s
 from ._show import (
     Count,
     json_option,
@@ -17,8 +20,7 @@ from ._show import (
     print_table,
     progress,
     say,
-    set_option,
-    trust_option,
+    scenario_argument,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from ..simulation.network.waits import WaitedLink
     from ..simulation.runnable import RunnableJobs
 
+    Series = tuple[LinkUse, Array, Array]
+    """One link, the edges of intervals in seconds, and its mean bytes/s in each."""
+
 MOST_WAITS = 3
 """The limiting links that are listed one by one; the rest is summed."""
 MARKED_LINKS = 3
@@ -34,9 +39,7 @@ MARKED_LINKS = 3
 
 
 @click.command("network", short_help="Show the links that limit a training step.")
-@click.argument("scenario")
-@set_option
-@trust_option
+@scenario_argument
 @click.option("--top", type=Count(1, 100_000), default=10, show_default=True, help="Limiting links, and busiest links, to list.")
 @click.option("--link", "name", metavar="SOURCE>TARGET", help="Show the mean rate of this link over time.")
 @click.option("--bins", type=Count(1, 100_000), default=50, show_default=True, help="Intervals of the step for --link.")
@@ -75,28 +78,24 @@ def command(
         link = found.cluster.link_named(name) if name else None
         run = found.simulate(**patience, expect=expect)
         network = run.network
-        shown = network.waited_links(top), network.busiest(top)
+        waited, busiest = network.waited_links(top), network.busiest(top)
+        series = None if link is None else (network.link(link), *network.series(link, bins))
     print_notes(run.notes)
     if plot:
-        from ..figures.gantt import save
+        from ..figures.drawing import save
         from ..figures.topology_plot import draw
 
         save(draw(network.cluster, network.utilisation, marked=_longest(network)), plot)
     if as_json:
-        print_json(_record(network, *shown, link, bins))
+        print_json(_record(network, waited, busiest, series))
     else:
-        _print_tables(network, *shown, link, bins, plot)
+        _print_tables(network, waited, busiest, series, plot)
 
 
 def _print_jobs(
     jobs: RunnableJobs, top: int, refused: dict[str, str | None], patience: dict[str, bool], *, as_json: bool
 ) -> None:
     """The links that several jobs share; raises `UserError` for options that only one job takes."""
-    from dataclasses import asdict
-
-    from ..errors import UserError
-    from ..units import show_bytes
-
     for option, value in refused.items():
         if value is not None:
             raise UserError(f"{option} shows the step of one job, and these are {len(jobs.tenants)}", hint="leave it out")
@@ -114,27 +113,23 @@ def _print_jobs(
     print_table(["link of several jobs", "utilisation", "traffic per step"], rows, right=(1,))
 
 
-def _record(network: Network, waited: list[WaitedLink], busiest: list[LinkUse], link: int | None, bins: int) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    record = {
+def _record(network: Network, waited: list[WaitedLink], busiest: list[LinkUse], series: Series | None) -> dict[str, Any]:
+    record: dict[str, Any] = {
         "step_time_s": network.step_s,
         "waits": [asdict(wait) for wait in network.waits],
         "classes": network.classes,
         "waited_links": [asdict(one) for one in waited],
         "busiest": [asdict(use) for use in busiest],
     }
-    if link is not None:
-        edges_s, bytes_per_s = network.series(link, bins)
-        record["link"] = {**asdict(network.link(link)), "edges_s": edges_s, "bytes_per_s": bytes_per_s}
+    if series:
+        use, edges_s, bytes_per_s = series
+        record["link"] = {**asdict(use), "edges_s": edges_s, "bytes_per_s": bytes_per_s}
     return record
 
 
 def _print_tables(
-    network: Network, waited: list[WaitedLink], busiest: list[LinkUse], link: int | None, bins: int, plot: str | None
+    network: Network, waited: list[WaitedLink], busiest: list[LinkUse], series: Series | None, plot: str | None
 ) -> None:
-    from ..units import show_bytes, show_rate, show_s
-
     print_pairs([("step time", show_s(network.step_s)), *([("picture", plot)] if plot else [])])
     headers = ["communication waits for", "axes", "mean wait", "of the step", "at full links"]
     print_table(headers, _wait_rows(network), right=(2, 3, 4))
@@ -152,10 +147,10 @@ def _print_tables(
         print_table(["limiting link", "links alike", "capacity", "mean wait", "at full links"], rows, right=range(1, 5))
     rows = [[u.name, show_bytes(u.bytes), f"{u.utilisation:.2%}", show_s(u.busy_s)] for u in busiest]
     print_table(["busiest link", "traffic", "utilisation", "busy"], rows, right=range(1, 4))
-    if link is not None:
-        edges_s, bytes_per_s = network.series(link, bins)
+    if series:
+        use, edges_s, bytes_per_s = series
         rows = [[show_s(a), show_rate(rate)] for a, rate in zip(edges_s[:-1], bytes_per_s, strict=True)]
-        print_table([f"{network.link(link).name} from", "mean rate"], rows, right=(0, 1))
+        print_table([f"{use.name} from", "mean rate"], rows, right=(0, 1))
 
 
 def _wait_rows(network: Network) -> list[list[str]]:
@@ -179,19 +174,14 @@ def _limit(kinds: tuple[str, ...]) -> str:
 
 
 def _or_none(waited_s: float) -> str:
-    from ..units import show_s
-
     return show_s(waited_s) if waited_s else "-"
 
 
 def _longest(network: Network) -> dict[str, Array]:
     """The links that are waited for at least half as long as any, by their caption."""
-    from ..units import show_s
-
-    found = network.waited_links(MARKED_LINKS)
-    longest = [one for one in found if 2 * one.waited_s >= found[0].waited_s]
-    links = {}
-    for one in longest:
-        alike = f" and {one.alike - 1:,} alike" if one.alike > 1 else ""
-        links[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.like(network.cluster.link_named(one.name))
+    found, links = network.waited_links(MARKED_LINKS), {}
+    for one in found:
+        if 2 * one.waited_s >= found[0].waited_s:
+            alike = f" and {one.alike - 1:,} alike" if one.alike > 1 else ""
+            links[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.like(network.cluster.link_named(one.name))
     return links

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import UserError
 from ..simulation.estimated_effort import ENGINES, MOST_STEPS
+from ..units import US_PER_S, show_s
 from ._show import (
     Count,
     checked_path,
@@ -21,11 +24,11 @@ from ._show import (
     print_table,
     progress,
     say,
-    set_option,
-    trust_option,
+    scenario_argument,
 )
 
 if TYPE_CHECKING:
+    from ..simulation.jobs import SharedRun
     from ..simulation.run import Run
 
 COLUMNS = 120
@@ -38,9 +41,7 @@ STEPS_HELP = "Simulate this number of steps from time zero and report their mean
 
 
 @click.command("run", short_help="Simulate a training step.")
-@click.argument("scenario")
-@set_option
-@trust_option
+@scenario_argument
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=ENGINE_HELP)
 @click.option("--no-fold", "folding", is_flag=True, flag_value=False, default=True, help="Simulate ranks that behave alike too.")
 @click.option("--steps", type=Count(1, MOST_STEPS), help=STEPS_HELP)
@@ -63,28 +64,26 @@ def command(
     """
     from ..simulation.runnable import RunnableJobs, load
     from ..simulation.simulate import simulate_scenario
-    from ..units import show_s
 
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
         if isinstance(found, RunnableJobs):
             _refuse_extras({**options, "gantt": gantt, "trace": trace})
             patience = {"allow_oom": options["allow_oom"], "long": options["long"]}
-            shared = found.simulate(**patience)
-            record, summary, wall_s, notes = shared.as_dict(), shared.summary, shared.wall_s, [*shared.notes]
+            result: Run | SharedRun = found.simulate(**patience)
             listed = [(t.name, simulate_scenario(t.scenario, **patience)) for t in found.tenants if costs]
         else:
-            run = found.simulate(**options, expect=expect)
-            record, summary, wall_s, notes = run.as_dict(), run.summary, run.wall_s, run.notes
+            result = run = found.simulate(**options, expect=expect)
             listed = [("", run)] if costs else []
+    written = []
     if not isinstance(found, RunnableJobs):
         with progress("drawing"):
-            summary = [*summary, ("took", show_s(wall_s)), *_write(run, gantt, trace)]
-    print_notes(notes)
+            written = [("took", show_s(run.wall_s)), *_write(run, gantt, trace)]
+    print_notes(result.notes)
     if as_json:
-        print_json(_with_costs(record, listed))
+        print_json(_with_costs(result.as_dict(), listed))
         return
-    print_pairs(summary)
+    print_pairs([*result.summary, *written])
     for name, one in listed:
         _list_costs(one, name)
 
@@ -101,10 +100,6 @@ def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> di
 
 def _list_costs(run: Run, title: str) -> None:
     """A table of all kernels and collectives; their models are numbered in it and named below it, as a name may be long."""
-    from textwrap import fill
-
-    from ..units import US_PER_S
-
     costs = (*run.kernel_costs, *run.collective_costs)
     number = {model: i for i, model in enumerate(dict.fromkeys(c.model for c in costs), 1)}
     rows = [
@@ -121,8 +116,6 @@ def _list_costs(run: Run, title: str) -> None:
 
 def _refuse_extras(options: dict[str, Any]) -> None:
     """Several jobs on one cluster take none of these options."""
-    from ..errors import UserError
-
     usual = {"engine": "auto", "folding": True}
     extra = [name for name, value in options.items() if name not in ("allow_oom", "long") and value != usual.get(name)]
     if extra:
@@ -134,7 +127,8 @@ def _write(run: Run, gantt_file: str | None, trace_file: str | None) -> list[tup
     """Writes the figures that were asked for; returns what was written, and where."""
     written = []
     if gantt_file:
-        from ..figures.gantt import gantt, save
+        from ..figures.drawing import save
+        from ..figures.gantt import gantt
 
         save(gantt(run), gantt_file)
         written.append(("timeline", gantt_file))

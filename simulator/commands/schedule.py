@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .. import escape
+from ..config import catalog, torch_csv
 from ..errors import UserError
 from ._show import (
     Count,
@@ -26,8 +25,9 @@ from ._show import (
 )
 
 if TYPE_CHECKING:
-    from ..study.schedule import Evaluation
-    from ..study.schedule_verbs import Comparison, Entry
+    from ..study.schedule_verbs import Comparison
+
+MEMORY_COUNT_HELP = "How a search counts activations: all held from F to W (fw), or half of them freed at I (half)."
 
 
 class Durations(click.types.FloatParamType):
@@ -43,40 +43,28 @@ class Durations(click.types.FloatParamType):
         return numbers if len(numbers) > 1 else numbers[0]
 
 
-@click.command("schedule", short_help="Evaluate pipeline schedules: order, bubble, memory.")
+@click.command(
+    "schedule", short_help="Evaluate pipeline schedules: order, bubble, memory.", context_settings={"show_default": True}
+)
 @click.argument("name", required=False)
 @click.option("--compare", metavar="A,B,...", help="Compare these schedules at equal work (see above).")
 @click.option("--ranks", type=Count(1, 4096), help="Number of pipeline ranks, P.  [required unless NAME is a CSV file]")
 @click.option("--microbatches", type=Count(1, 1_000_000), help="Number of microbatches, M.  [required unless NAME is a CSV file]")
-@click.option("--chunks", type=Count(1, 1024), default=1, show_default=True, help="Stages per rank, V.")
+@click.option("--chunks", type=Count(1, 1024), default=1, help="Stages per rank, V.")
 @click.option("--group", type=Count(1), help="Microbatches per group of an interleaved schedule, as in Megatron-LM.")
-@click.option("--splits", type=Count(1, 1024), default=2, show_default=True, help="Parts of each sequence, if it is split.")
-@click.option("--memory-limit", type=Positive(), default=1.0, show_default=True, help="Limit of activations, in multiples of P.")
-@click.option("--F", "forward", type=Durations(), default=1.0, show_default=True, help="Duration of a forward slot.")
+@click.option("--splits", type=Count(1, 1024), default=2, help="Parts of each sequence, if it is split.")
+@click.option("--memory-limit", type=Positive(), default=1.0, help="Limit of activations, in multiples of P.")
+@click.option("--F", "forward", type=Durations(), default=1.0, help="Duration of a forward slot.")
 @click.option("--B", "backward", type=Durations(), help="Duration of a backward slot.  [default: I + W]")
-@click.option(
-    "--I", "input_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of an input-gradient slot."
-)
-@click.option(
-    "--W", "weight_gradient", type=Durations(), default=1.0, show_default=True, help="Duration of a weight-gradient slot."
-)
+@click.option("--I", "input_gradient", type=Durations(), default=1.0, help="Duration of an input-gradient slot.")
+@click.option("--W", "weight_gradient", type=Durations(), default=1.0, help="Duration of a weight-gradient slot.")
 @click.option("--FB", "pair", type=Duration(), help="Duration of an overlapped pair of slots.  [default: F + B]")
-@click.option("--comm", type=Duration(), default=0.0, show_default=True, help="Latency of a transfer between ranks.")
+@click.option("--comm", type=Duration(), default=0.0, help="Latency of a transfer between ranks.")
 @click.option(
-    "--objective",
-    type=click.Choice(["makespan", "span"]),
-    default="makespan",
-    show_default=True,
-    help="The time that a search minimises.",
+    "--objective", type=click.Choice(["makespan", "span"]), default="makespan", help="The time that a search minimises."
 )
-@click.option(
-    "--memory-count",
-    type=click.Choice(["fw", "half"]),
-    default="fw",
-    show_default=True,
-    help="How a search counts activations: all held from F to W (fw), or half of them freed at I (half).",
-)
-@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, show_default=True, help="Seconds for a search.")
+@click.option("--memory-count", type=click.Choice(["fw", "half"]), default="fw", help=MEMORY_COUNT_HELP)
+@click.option("--time-limit", "time_limit_s", type=Positive(), default=60.0, help="Seconds for a search.")
 @click.option("--csv", "csv_file", metavar="FILE", callback=checked_path((".csv",)), help="Write the table for PyTorch.")
 @click.option("--plot", "plot_file", metavar="FILE", callback=picture_path, help="Draw the schedule as PNG, SVG or PDF.")
 @long_option
@@ -103,107 +91,86 @@ def command(
     number of microbatches whose activations one rank holds; `copies` of the model are kept by schedules of two directions.
     """
     names = [*([name] if name else []), *(part.strip() for part in (compare or "").split(",") if part.strip())]
-    if not names:
-        raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
-    if compare is None:
-        _one(names, {**options, "long": long}, (csv_file, plot_file, as_json))
-    elif csv_file:
+    if name and compare is None:
+        _evaluate(name, {**options, "long": long}, csv_file, plot_file, as_json=as_json)
+    elif names and csv_file:
         raise UserError("--csv writes one schedule, not several", hint="leave out --compare, or --csv")
     else:
-        _several(names, {**options, "long": long}, plot_file, as_json)
+        _compare(names, {**options, "long": long}, plot_file, as_json=as_json)
 
 
-def _one(names: list[str], options: dict[str, Any], outputs: tuple[str | None, str | None, bool]) -> None:
+def _evaluate(name: str, options: dict[str, Any], csv_file: str | None, plot_file: str | None, *, as_json: bool) -> None:
     """Evaluates one schedule; prints, writes and draws the result."""
-    from ..config import catalog, torch_csv
     from ..study.schedule_verbs import brief, schedule
 
-    csv_file, plot_file, as_json = outputs
-    with progress(f"evaluating {catalog.called(names[0])}"):
-        result = schedule(names[0], **options)
+    with progress(f"evaluating {catalog.called(name)}"):
+        result = schedule(name, **options)
     if csv_file:
         torch_csv.write(result.layout, csv_file)
     if plot_file:
-        from ..figures.gantt import gantt, save
+        from ..figures.drawing import save
+        from ..figures.gantt import gantt
 
         shape = result.layout.shape
-        title = f"{catalog.called(names[0])}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
+        title = f"{catalog.called(name)}, P={shape.ranks} V={shape.chunks} M={shape.microbatches}: {brief(result)}"
         save(gantt(result, title=escape.figure(title)), plot_file)
     if as_json:
         print_json(result.as_dict())
-    else:
-        _print_result(result, [("table", csv_file), ("picture", plot_file)])
-
-
-def _print_result(result: Evaluation, written: list[tuple[str, str | None]]) -> None:
-    proof = [("lower bound", _proof(asdict(result.certificate)))] if result.certificate is not None else []
-    print_pairs([*result.summary, *proof, *((what, file) for what, file in written if file)])
+        return
+    written = [(what, file) for what, file in (("table", csv_file), ("picture", plot_file)) if file]
+    print_pairs([*result.summary, *_proof(result.certificate), *written])
     columns = zip(result.busy, result.span_per_rank, result.peaks["peak"], strict=True)
     rows = [[str(rank), f"{busy:.6g}", f"{span:.6g}", str(peak)] for rank, (busy, span, peak) in enumerate(columns)]
     print_table(["rank", "busy", "span", "peak chunks"], rows, right=range(4))
 
 
-def _proof(certificate: Mapping[str, Any]) -> str:
-    """The proven distance of a schedule from the best one."""
-    bound = f"{certificate['lower_bound']:.6g}, and the {certificate['objective']} found is {certificate['value']:.6g}"
-    gap = "" if certificate["proven"] else f"not proven, gap {certificate['gap']:.2%}; "
-    return f"{bound}: {gap}{certificate['status']}"
+def _proof(certificate: Any) -> list[tuple[str, str]]:
+    """The proven distance of a schedule that was searched for from the best one."""
+    if certificate is None:
+        return []
+    bound = f"{certificate.lower_bound:.6g}, and the {certificate.objective} found is {certificate.value:.6g}"
+    gap = "" if certificate.proven else f"not proven, gap {certificate.gap:.2%}; "
+    return [("lower bound", f"{bound}: {gap}{certificate.status}")]
 
 
-def _several(names: list[str], options: dict[str, Any], plot_file: str | None, as_json: bool) -> None:
+def _compare(names: list[str], options: dict[str, Any], plot_file: str | None, *, as_json: bool) -> None:
     """Compares several schedules."""
-    from ..config import catalog
     from ..study.schedule_verbs import brief, compare_schedules
 
     with progress(f"evaluating {len(names)} schedules"):
         found = compare_schedules(names, **options)
-    if plot_file and found.entries:
-        from ..figures.gantt import gantts, save
+    plot_file = plot_file if found.entries else None
+    if plot_file:
+        from ..figures.drawing import save
+        from ..figures.gantt import gantts
 
         drawn = {entry.name: entry.results[-1] for entry in found.entries}
         save(gantts({escape.figure(f"{catalog.called(name)}: {brief(one)}"): one for name, one in drawn.items()}), plot_file)
     if as_json:
         print_json(found.as_dict())
-    else:
-        _print_comparison(found)
-        if plot_file and found.entries:
-            print_pairs([("picture", plot_file)])
+        return
+    _print_comparison(found)
+    if plot_file:
+        print_pairs([("picture", plot_file)])
 
 
 def _print_comparison(found: Comparison) -> None:
-    from ..config import catalog
     from ..study.schedule import crossings
 
-    entries = found.entries
-    latencies = [result.durations.comm for result in entries[0].results] if entries else []
-    headers = ["schedule", "V"]
-    for comm in latencies:
-        headers += [f"c = {comm:g}: #", "makespan", "bubble ratio"]
-    rows = []
-    for entry, mine in zip(entries, found.places, strict=True):
-        cells = [_called(entry), str(entry.chunks)]
-        for i, result in enumerate(entry.results):
-            cells += [_place(mine, i), f"{result.makespan:.6g}", f"{result.bubble_ratio:.2%}"]
-        cells += [f"{entry.peak_microbatches:g}", f"{crossings(entry.results[0].layout):,}"]
-        rows.append(cells)
+    headers, rows = ["schedule", "V"], []
+    for result in found.entries[0].results if found.entries else ():
+        headers += [f"c = {result.durations.comm:g}: #", "makespan", "bubble ratio"]
+    for entry, mine in zip(found.entries, found.places, strict=True):
+        copies = f" ({entry.copies} copies)" if entry.copies > 1 else ""
+        cells = [catalog.called(entry.name) + (f" ({entry.splits} splits)" if entry.splits > 1 else copies), str(entry.chunks)]
+        for place, result in zip(mine, entry.results, strict=True):
+            shift = mine[0] - place  # by how many places the latency shifts it
+            cells.append(f"{place} ({'↑' if shift > 0 else '↓'}{abs(shift)})" if shift else str(place))
+            cells += [f"{result.makespan:.6g}", f"{result.bubble_ratio:.2%}"]
+        rows.append([*cells, f"{entry.peak_microbatches:g}", f"{crossings(entry.results[0].layout):,}"])
     if rows:
-        places = range(2, len(headers), 3)
-        right = [column for column in range(1, len(headers) + 2) if column not in places]
+        right = [column for column in range(1, len(headers) + 2) if column not in range(2, len(headers), 3)]
         print_table([*headers, "activations", "transfers"], rows, right=right)
-    for item in found.refused:
-        nearest = ", ".join(f"{name} {value}" for name, value in item.nearest.items())
-        say(f"{catalog.called(item.name)} does not apply: {item.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))
-
-
-def _called(entry: Entry) -> str:
-    """The name of a schedule, with its splits or copies of the model."""
-    from ..config import catalog
-
-    copies = f" ({entry.copies} copies)" if entry.copies > 1 else ""
-    return f"{catalog.called(entry.name)}{f' ({entry.splits} splits)' if entry.splits > 1 else copies}"
-
-
-def _place(mine: list[int], i: int) -> str:
-    """The place among the schedules, and by how many places the latency shifts it."""
-    shift = mine[0] - mine[i]
-    return f"{mine[i]} ({'↑' if shift > 0 else '↓'}{abs(shift)})" if shift else str(mine[i])
+    for name, refusal in found.refused.items():
+        nearest = ", ".join(f"{size} {value}" for size, value in refusal.nearest.items())
+        say(f"{catalog.called(name)} does not apply: {refusal.reason}" + (f" (nearest legal: {nearest})" if nearest else ""))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..units import show_rate, show_s
 from ._show import Count, json_option, long_option, picture_path, print_json, print_pairs, print_table, trust_option
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
     found = find(cluster, trust=trust, **({"nodes": nodes} if nodes else {}))
     shown = topology(found, listed=as_json, long=long)
     if plot is not None:
-        from ..figures.gantt import save
+        from ..figures.drawing import save
         from ..figures.topology_plot import draw
 
         save(draw(found), plot)
@@ -41,7 +42,6 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
 def _print_tables(shown: Topology, plot: str | None) -> None:
     from ..hardware.measure import link_classes, ways
     from ..study.cluster_facts import span
-    from ..units import show_rate, show_s
 
     print_pairs([*shown.summary, *([("picture", plot)] if plot else [])])
     if found := ways(shown.cluster):

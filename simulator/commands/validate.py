@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,11 @@ def command(file: Path | None, kind: str, with_rows: bool, gpu: str, profile: st
 
 def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) -> None:
     if with_rows or len(report.rows) <= FEW_ROWS:
-        cells = [[str(row.id), row.source_key, *_compared(row), _provenance(row)] for row in report.rows if not row.skipped]
+        cells = []
+        for row in report.rows:
+            if not row.skipped:
+                times = ("" if value is None else f"{value:,.2f}" for value in (row.measured, row.predicted))
+                cells.append([str(row.id), row.source_key, *times, _percent(row.error), _provenance(row)])
         unit = report.rows[0].unit
         headers = ["id", "source", f"measured ({unit})", f"predicted ({unit})", "error", "provenance"]
         print_table(headers, cells, right=(2, 3, 4))
@@ -52,13 +57,11 @@ def _print_report(report: Report, record: dict[str, Any], *, with_rows: bool) ->
     lines = [*record["sources"].items(), ("all", record["overall"])]
     cells = [[name, f"{s['n']:,}", *map(_percent, (s["median"], s["p90"], s["bias"]))] for name, s in lines]
     print_table(["source", "rows", "median", "p90", "bias"], cells, right=(1, 2, 3, 4))
-    known = Counter(row.provenance for row in report.rows if row.provenance)
-    if known:
+    if known := Counter(row.provenance for row in report.rows if row.provenance):
         beyond = sum(BEYOND in _provenance(row) for row in report.rows)
         counts = [f"{count:,} {how}" for how, count in known.most_common()]
         say(f"provenance: {', '.join(counts)}" + (f"; {beyond:,} {BEYOND}" if beyond else ""))
-    unmeasured = [i for i, row in enumerate(report.rows) if row.measured is None]
-    if unmeasured:
+    if unmeasured := [i for i, row in enumerate(report.rows) if row.measured is None]:
         say(f"compared with nothing {len(unmeasured):,}: no time was measured, {_lines(unmeasured)}")
     for reason in dict.fromkeys(row.skipped for row in report.rows if row.skipped):
         skipped = [i for i, row in enumerate(report.rows) if row.skipped == reason]
@@ -71,20 +74,9 @@ def _provenance(row: ComparedRow) -> str:
     return f"{provenance}, {BEYOND}" if row.extrapolated and provenance not in ("extrapolated", "theoretical") else provenance
 
 
-def _compared(row: ComparedRow) -> tuple[str, str, str]:
-    """Measured, predicted and error of a row; nothing for what there is not."""
-    measured, predicted = ("" if value is None else f"{value:,.2f}" for value in (row.measured, row.predicted))
-    return measured, predicted, _percent(row.error)
-
-
 def _lines(rows: Sequence[int]) -> str:
     """The lines of a table that hold these rows, neighbours together; the header is line 1."""
-    runs: list[list[int]] = []
-    for line in (row + 2 for row in rows):
-        if runs and line == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], line]
-        else:
-            runs.append([line])
+    runs = [[row + 2 for _, row in run] for _, run in groupby(enumerate(rows), lambda pair: pair[1] - pair[0])]
     shown = [f"{run[0]:,}-{run[-1]:,}" if len(run) > 1 else f"{run[0]:,}" for run in runs]
     more = f" and {len(shown) - MOST_RUNS:,} more" if len(shown) > MOST_RUNS else ""
     return f"line{'s' * (len(rows) > 1)} {', '.join(shown[:MOST_RUNS])}{more}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +14,45 @@ from ..config import catalog
 from ..engine.timeline import Times
 from ..errors import UserError, must_be
 from ..program.labels import Labels
-from ..program.program import Compute
+from ..program.slot import KINDS as SLOT_KINDS
 from ..program.slot import Pair, slots_of
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
 from ..units import seconds
 
-SLOTS = ("F", "B", "I", "W")
 MOST_ROWS = 64
+
+
+class Kind(NamedTuple):
+    """How a kind of bar is drawn."""
+
+    name: str
+    colours: tuple[str, ...]
+    """Of the first chunk of a rank, and of later ones."""
+    height: float = 0.0
+    """As a part of its row's room for slots; 0 for communication, which lies below that room."""
+    hatch: tuple[str, str] | None = None
+    """The pattern of the hatch, and its colour."""
+
+
+KINDS = {
+    "F": Kind("forward", ("#a8c8f0", "#6fa0dd", "#4a7fc4", "#355f99"), 1.0),
+    "B": Kind("backward", ("#d9622b", "#b54a1b", "#8f3813", "#6b290d"), 1.0),
+    "I": Kind("input gradients", ("#e58a56", "#c96a36", "#a95423", "#854017"), 1.0),
+    "W": Kind("weight gradients", ("#8fb573", "#6f9a52", "#557c3c", "#3f5f2b"), 0.66, ("////", "#d3e3c6")),
+    "optimizer": Kind("optimizer", ("#4d4d4d",), 1.0, ("xx", "white")),
+    "tp": Kind("tensor parallel", ("#7b3fa0",)),
+    "pp": Kind("pipeline transfers", ("#00897b",)),
+    "dp": Kind("data parallel", ("#c2185b",)),
+    "cp": Kind("context parallel", ("#8d6e00",)),
+    "ep": Kind("expert parallel", ("#3949ab",)),
+    "host": Kind("launch overhead", ("#9e9e9e",)),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A box of a row: `kind` is F, B, I, W, `optimizer`, `host`, or the axis of a communication."""
+    """A box of a row, of one of the `KINDS`."""
 
     start: float
     end: float
@@ -94,16 +121,14 @@ def _row_of_rank(run: Run, rank: int) -> Row:
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
     bars: list[Bar] = []
     first, last = step_spans_ns(labels, times, labels.is_compute | (labels.axis == "tp"))
-    for i, step in enumerate(labels.steps):
-        if step.phase in SLOTS and last[i] > first[i]:
-            chunk = run.program.stages[step.stage].chunk
+    for step, start, end in zip(labels.steps, first.tolist(), last.tolist(), strict=True):
+        if step.phase in SLOT_KINDS and end > start:
             half = "" if step.pair < 0 else "upper" if step.phase == "F" else "lower"
-            bars.append(Bar(int(first[i]), int(last[i]), step.phase, str(step.microbatch), chunk, half))
+            bars.append(Bar(start, end, step.phase, str(step.microbatch), run.program.stages[step.stage].chunk, half))
         elif step.phase == "optimizer":
-            bars.append(Bar(int(first[i]), int(last[i]), "optimizer"))
-    for op, row in zip(labels.op.tolist(), range(len(labels.op)), strict=True):
-        if not isinstance(labels.ops[op], Compute) and times.end_ns[row] > times.start_ns[row]:
-            bars.append(Bar(int(times.start_ns[row]), int(times.end_ns[row]), labels.axes[op]))
+            bars.append(Bar(start, end, "optimizer"))
+    communication = np.flatnonzero(~labels.is_compute & (times.end_ns > times.start_ns)).tolist()
+    bars += [Bar(int(times.start_ns[row]), int(times.end_ns[row]), labels.axes[labels.op[row]]) for row in communication]
     from_ns, until_ns = run.observation.from_ns, run.observation.until_ns
     bars = [
         replace(bar, start=seconds(max(bar.start, from_ns) - from_ns), end=seconds(min(bar.end, until_ns) - from_ns))

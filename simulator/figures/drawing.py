@@ -1,7 +1,7 @@
-"""A matplotlib figure that shows itself in a notebook, without pyplot and without a magic word.
+"""What all figures are drawn with: matplotlib, a figure that shows itself in a notebook, and the file that it is written to.
 
 matplotlib keeps an index of fonts in a folder of its user. Where it may not write there, as in a container, it takes a temporary
-one and logs two long lines about it at every use; with no temporary folder either it cannot be imported.
+one and logs two long lines about it at every use; with no temporary folder either it cannot be imported. So it is imported here.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
+from ..files import atomic
 
 
 @contextmanager
@@ -29,7 +32,21 @@ def _wherever_fonts_are_indexed() -> Iterator[None]:
 
 
 with _wherever_fonts_are_indexed():
-    from matplotlib.figure import Figure
+    from matplotlib import colormaps as colormaps
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.cm import ScalarMappable as ScalarMappable
+    from matplotlib.collections import LineCollection as LineCollection
+    from matplotlib.collections import PatchCollection as PatchCollection
+    from matplotlib.colors import LinearSegmentedColormap as LinearSegmentedColormap
+    from matplotlib.colors import Normalize as Normalize
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.lines import Line2D as Line2D
+    from matplotlib.patches import FancyBboxPatch
+    from matplotlib.patches import Patch as Patch
+    from matplotlib.ticker import MaxNLocator as MaxNLocator
+
+FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
+"""Endings, and the metadata with dates and versions that are left out, so that equal figures are equal files."""
 
 
 class Drawing(Figure):
@@ -39,3 +56,19 @@ class Drawing(Figure):
         data = BytesIO()
         self.savefig(data, format="png", metadata={"Software": None})
         return data.getvalue()
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Writes a figure as PNG, SVG or PDF, by the name's ending."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
+    with atomic(path) as temporary:
+        data = BytesIO()  # a PDF whose file refuses its bytes is ended once more by matplotlib, and fails in zlib
+        figure.savefig(data, format=suffix[1:], metadata=dict.fromkeys(FORMATS[suffix]))
+        temporary.write_bytes(data.getbuffer())
+
+
+def rounded_box(corner: tuple[float, float], width: float, height: float, radius: float, **style: Any) -> FancyBboxPatch:
+    """A box with rounded corners, by its lower left corner."""
+    return FancyBboxPatch(corner, width, height, boxstyle=f"round,pad=0,rounding_size={radius}", **style)

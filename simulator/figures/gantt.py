@@ -9,66 +9,27 @@ what its ranks hold; several share one time axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from io import BytesIO
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..errors import UserError, must_be
-from ..files import atomic
 from ..simulation.run import Run
 from ..study.schedule import Evaluation
-from .bars import Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
-from .drawing import Drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .bars import KINDS, Bar, Chart, Held, chart_of_evaluation, chart_of_run, merged
+from .drawing import Axes, Drawing, Figure, Patch
 
 WIDTH_IN = 14.0
-FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
-"""Endings, and the metadata with dates and versions that are left out, so that equal figures are equal files."""
 MOST_ROWS_IN_ALL = 256
 RASTER_ABOVE = 5_000
 """Bars beyond which a vector file would be slow to open: they are drawn as pixels in it."""
 PIXEL = 1 / 1600
 """Fraction of the width below which gaps in communication are not drawn."""
 
-COLOURS = {
-    "F": ("#a8c8f0", "#6fa0dd", "#4a7fc4", "#355f99"),
-    "B": ("#d9622b", "#b54a1b", "#8f3813", "#6b290d"),
-    "I": ("#e58a56", "#c96a36", "#a95423", "#854017"),
-    "W": ("#8fb573", "#6f9a52", "#557c3c", "#3f5f2b"),
-    "optimizer": ("#4d4d4d",),
-    "tp": ("#7b3fa0",),
-    "pp": ("#00897b",),
-    "dp": ("#c2185b",),
-    "cp": ("#8d6e00",),
-    "ep": ("#3949ab",),
-    "host": ("#9e9e9e",),
-}
-NAMES = {
-    "F": "forward",
-    "B": "backward",
-    "I": "input gradients",
-    "W": "weight gradients",
-    "optimizer": "optimizer",
-    "tp": "tensor parallel",
-    "pp": "pipeline transfers",
-    "dp": "data parallel",
-    "cp": "context parallel",
-    "ep": "expert parallel",
-    "host": "launch overhead",
-}
-HEIGHT = {"F": 1.0, "B": 1.0, "I": 1.0, "W": 0.66, "optimizer": 1.0}
-"""Of a kind of slot, as a part of its row's room for slots; communication lies below that room."""
 DARK = 130
 """Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
 """Font sizes of microbatch numbers, in points; a kind of slot in which the smallest does not fit has no numbers."""
 DIGIT, MARGIN = 0.62, 2.0
 """Width of a digit as a part of its size, and points that stay free beside a number."""
-HATCHED = {"W": ("////", "#d3e3c6"), "optimizer": ("xx", "white")}
-"""Hatch and its colour, of the kinds that have one."""
 PANEL_IN = 0.62
 """Height of the panel of memory."""
 
@@ -86,7 +47,6 @@ def gantts(results: Mapping[str, Evaluation]) -> Figure:
 
 def draw(*charts: Chart) -> Figure:
     """Paints charts under one another, on one time axis."""
-
     rows, end = sum(len(chart.rows) for chart in charts), max(chart.end for chart in charts)
     if rows > MOST_ROWS_IN_ALL:
         raise UserError(f"{rows} rows are more than a picture can show", hint=f"at most {MOST_ROWS_IN_ALL} in all its charts")
@@ -97,12 +57,12 @@ def draw(*charts: Chart) -> Figure:
     figure = Drawing(figsize=(WIDTH_IN, 1.1 + sum(heights)), layout="constrained", dpi=140)
     panels = iter(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
     for chart in charts:
-        _Panel(axes := next(panels), chart, row_in, end).paint()
+        _Panel(axes := next(panels), chart, row_in, end).draw()
         if chart.held:
-            _paint_held(axes := next(panels), chart.held, chart.end)
+            _draw_held(axes := next(panels), chart.held, chart.end)
     axes.set_xlim(0, end * 1.001)
     axes.set_xlabel("time" + f" ({charts[0].unit})" * bool(charts[0].unit) + f": {charts[0].since}" * bool(charts[0].since))
-    _legend(figure, charts)
+    _draw_legend(figure, charts)
     return figure
 
 
@@ -112,40 +72,36 @@ class _Panel:
     def __init__(self, axes: Axes, chart: Chart, row_in: float, end: float) -> None:
         self.axes, self.chart, self.end = axes, chart, end
         bars = [bar for row in chart.rows for bar in row.bars]
-        self.lines = sorted({bar.kind for bar in bars} - set(HEIGHT))
+        self.lines = sorted({bar.kind for bar in bars if not KINDS[bar.kind].height})
         self.low, self.room = (0.18, 0.78) if self.lines else (0.1, 0.8)
         self.rasterized = len(bars) > RASTER_ABOVE
         self.points_per_time = (WIDTH_IN - 1.2) * 72 / end
-        self.width = self._usual_widths(bars)
-        self.font = self._fonts(max((len(bar.text) for bar in bars), default=0), row_in * 72)
-
-    def _usual_widths(self, bars: list[Bar]) -> dict[tuple[str, str], float]:
-        """Points of the median bar of every kind."""
-        found: dict[tuple[str, str], list[float]] = {}
+        lengths: dict[tuple[str, str], list[float]] = {}
         for bar in bars:
-            found.setdefault((bar.kind, bar.half), []).append(bar.end - bar.start)
-        return {kind: sorted(widths)[len(widths) // 2] * self.points_per_time for kind, widths in found.items()}
+            lengths.setdefault((bar.kind, bar.half), []).append(bar.end - bar.start)
+        self.width = {kind: sorted(found)[len(found) // 2] * self.points_per_time for kind, found in lengths.items()}
+        """Points of the median bar of every kind."""
+        self.font = self._fonts(max((len(bar.text) for bar in bars), default=0), row_in * 72)
 
     def _fonts(self, digits: int, row: float) -> dict[tuple[str, str], float]:
         """Points of the numbers of every kind: about equal, as many as its usual bar has room for, or none."""
         sizes = {}
         for (kind, half), width in self.width.items():
-            if digits and kind in HEIGHT:
-                height = row * self.room * (0.5 if half else HEIGHT[kind])
+            if digits and KINDS[kind].height:
+                height = row * self.room * (0.5 if half else KINDS[kind].height)
                 sizes[kind, half] = min(LARGEST, 0.55 * height, (width - MARGIN) / digits / DIGIT)
         shown = [size for size in sizes.values() if size >= SMALLEST]
         return {kind: min(size, 1.35 * min(shown)) for kind, size in sizes.items() if size >= SMALLEST}
 
-    def paint(self) -> None:
+    def draw(self) -> None:
         axes, rows = self.axes, len(self.chart.rows)
         for y, row in enumerate(self.chart.rows):
-            self._bars(y, row.bars)
-            self._numbers(y, row.bars)
+            self._draw_bars(y, row.bars)
+            self._draw_numbers(y, row.bars)
         axes.set_ylim(rows, 0)
         axes.set_yticks([y + 0.5 for y in range(rows)], [r.label for r in self.chart.rows], fontsize=8 if rows <= 32 else 6)
         axes.set_title(self.chart.title, fontsize=11, loc="left")
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
         axes.hlines(range(1, rows), 0, self.end, colors="#dddddd", linewidths=0.5, zorder=0)
 
@@ -154,59 +110,40 @@ class _Panel:
         if kind in self.lines:
             step = 0.14 / len(self.lines)
             return y + 0.85 + step * self.lines.index(kind), step * 0.86
-        height = self.room * (0.5 if half else HEIGHT[kind])
+        height = self.room * (0.5 if half else KINDS[kind].height)
         return y + 1 - self.low - (self.room if half == "upper" else height), height
 
-    def _bars(self, y: int, bars: tuple[Bar, ...]) -> None:
+    def _draw_bars(self, y: int, bars: tuple[Bar, ...]) -> None:
         groups: dict[tuple[str, int, str], list[tuple[float, float]]] = {}
         for bar in bars:
             groups.setdefault((bar.kind, bar.shade, bar.half), []).append((bar.start, bar.end))
         for (kind, shade, half), spans in groups.items():
             is_line = kind in self.lines
             shown = merged(spans, self.end * PIXEL) if is_line else spans
-            self.axes.broken_barh(
-                [(start, end - start) for start, end in shown],
-                self._place(y, kind, half),
-                facecolors=_colour(kind, shade),
-                edgecolors="none" if is_line else "white",
-                linewidth=0.0 if is_line else min(0.5, 0.12 * self.width[kind, half]),
-                rasterized=self.rasterized,
-                zorder=2,
-            )
-            if kind in HATCHED:
-                self.axes.broken_barh(
-                    [(start, end - start) for start, end in shown],
-                    self._place(y, kind, half),
-                    facecolors="none",
-                    edgecolors=HATCHED[kind][1],
-                    linewidth=0.0,
-                    hatch=HATCHED[kind][0],
-                    rasterized=self.rasterized,
-                    zorder=2.5,
-                )
+            edge = {"edgecolors": "none", "linewidth": 0.0}
+            if not is_line:
+                edge = {"edgecolors": "white", "linewidth": min(0.5, 0.12 * self.width[kind, half])}
+            styles: list[dict[str, Any]] = [{"facecolors": _colour(kind, shade), **edge, "zorder": 2}]
+            if hatch := KINDS[kind].hatch:
+                styles.append({"facecolors": "none", "edgecolors": hatch[1], "linewidth": 0.0, "hatch": hatch[0], "zorder": 2.5})
+            for style in styles:
+                widths, place = [(start, end - start) for start, end in shown], self._place(y, kind, half)
+                self.axes.broken_barh(widths, place, rasterized=self.rasterized, **style)
 
-    def _numbers(self, y: int, bars: tuple[Bar, ...]) -> None:
+    def _draw_numbers(self, y: int, bars: tuple[Bar, ...]) -> None:
         """Microbatch numbers where they fit."""
         for bar in bars:
             size = self.font.get((bar.kind, bar.half), 0.0) if bar.text else 0.0
             if not size or (bar.end - bar.start) * self.points_per_time < size * DIGIT * len(bar.text) + MARGIN / 2:
                 continue
             top, height = self._place(y, bar.kind, bar.half)
-            self.axes.text(
-                (bar.start + bar.end) / 2,
-                top + height / 2,
-                bar.text,
-                fontsize=size,
-                ha="center",
-                va="center_baseline",
-                color="white" if _luminance(_colour(bar.kind, bar.shade)) < DARK else "#202020",
-                zorder=3,
-                clip_on=True,
-            )
+            colour = "white" if _luminance(_colour(bar.kind, bar.shade)) < DARK else "#202020"
+            style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center_baseline", "color": colour}
+            self.axes.text((bar.start + bar.end) / 2, top + height / 2, bar.text, zorder=3, clip_on=True, **style)
 
 
 def _colour(kind: str, shade: int) -> str:
-    return COLOURS[kind][min(shade, len(COLOURS[kind]) - 1)]
+    return KINDS[kind].colours[: shade + 1][-1]
 
 
 def _luminance(colour: str) -> float:
@@ -214,7 +151,7 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _paint_held(axes: Axes, held: Held, end: float) -> None:
+def _draw_held(axes: Axes, held: Held, end: float) -> None:
     """What ranks hold: the most of a rank, and under it the fewest, which every rank holds."""
     times = [*held.times, max(end, held.times[-1])]
     for values, colour in ((held.most, "#dfe2e9"), (held.fewest, "#a9b1c2")):
@@ -224,40 +161,18 @@ def _paint_held(axes: Axes, held: Held, end: float) -> None:
     axes.set_ylim(0, top * 1.12)
     axes.set_yticks([0, top], ["0", f"{top} chunk{'s' * (top > 1)}"], fontsize=8)
     axes.set_title("activations held: the most of any rank (line), the fewest (dark)", fontsize=8, loc="left", pad=3)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Figure, charts: Sequence[Chart]) -> None:
-    from matplotlib.patches import Patch
-
+def _draw_legend(figure: Figure, charts: Sequence[Chart]) -> None:
     kinds = {bar.kind for chart in charts for row in chart.rows for bar in row.bars}
     patches = []
-    for kind in (name for name in NAMES if name in kinds):
-        hatch, stroke = HATCHED.get(kind, (None, "white"))
-        label = NAMES[kind] if kind in HEIGHT else f"{NAMES[kind]} (line)"
-        patches.append(Patch(facecolor=COLOURS[kind][0], edgecolor=stroke, hatch=hatch, label=label))
+    for kind in (kind for name, kind in KINDS.items() if name in kinds):
+        hatch, stroke = kind.hatch or (None, "white")
+        label = kind.name if kind.height else f"{kind.name} (line)"
+        patches.append(Patch(facecolor=kind.colours[0], edgecolor=stroke, hatch=hatch, label=label))
     patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="idle"))
     if any(chart.shades > 1 for chart in charts):
         patches.append(Patch(alpha=0, label="(darker: later chunks)"))
-    figure.legend(
-        handles=patches,
-        loc="outside lower right",
-        ncols=len(patches),
-        frameon=False,
-        fontsize=8,
-        handlelength=1.2,
-        columnspacing=1.2,
-        borderaxespad=0.1,
-    )
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Writes a figure as PNG, SVG or PDF, by the name's ending."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
-    with atomic(path) as temporary:
-        data = BytesIO()  # a PDF whose file refuses its bytes is ended once more by matplotlib, and fails in zlib
-        figure.savefig(data, format=suffix[1:], metadata=dict.fromkeys(FORMATS[suffix]))
-        temporary.write_bytes(data.getbuffer())
+    spacing = {"handlelength": 1.2, "columnspacing": 1.2, "borderaxespad": 0.1}
+    figure.legend(handles=patches, loc="outside lower right", ncols=len(patches), frameon=False, fontsize=8, **spacing)

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import escape
 from ..hardware.cluster import Cluster
-from .heat import HALO_POINTS, Heat, Load, heat_of
-from .outline import Outline
-from .palette import CLASSES, KINDS, MARK, canvas, colour_of, families
-from .places import SQUARE, Places, on_grid, places
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..hardware.measure import link_classes
+from ..study.cluster_facts import span
+from ..units import show_rate
+from .drawing import Axes, Figure, Line2D, LineCollection, PatchCollection, rounded_box
+from .topology_colours import CLASSES, HALO_POINTS, KINDS, MARK, HeatMap, Load, canvas, colour_of, without_direction
+from .topology_summary import Summary
+from .vertex_positions import SQUARE, Positions, on_grid, positions
 
 Array = NDArray[Any]
 
@@ -46,13 +45,15 @@ def draw(
 
     `marked` are numbers of links that stand out in it, by what to say of them.
     """
-    heat = heat_of(cluster, link_load, marked)
+    title = title or _title(cluster)
+    heat = None if link_load is None else HeatMap.of(cluster, link_load, marked)
     vertices = sum(run.count for run in cluster.wiring.vertices)
     if cluster.nodes > MOST_NODES or vertices > MOST_VERTICES:
-        return Outline(cluster, heat).figure(title or _title(cluster))
-    at = places(cluster)
+        return Summary(cluster, heat).figure(title)
+    at = positions(cluster)
     left, low, right, high = at.extent
-    arch = _arch(cluster, at)
+    arched = _is_arched(cluster, at)
+    arch = _arch(cluster, at, arched)
     margin = 3.2 if at.layers else 0.8
     width, height = right - left + margin + 0.8, high - low + arch + 1.2
     inch = min(PITCH_IN, WIDEST_IN / width, TALLEST_IN / height)
@@ -61,13 +62,16 @@ def draw(
     axes.set_xlim(left - margin - slack, right + 0.8 + slack)
     axes.set_ylim(low - 0.8, high + arch + 0.4)
     points = 72 * inch
-    _paint_boxes(axes, at, points)
-    _paint_links(axes, cluster, at, heat, points)
-    _paint_vertices(axes, cluster, at, points)
+    _draw_nodes(axes, at, points)
+    if heat is None:
+        _draw_links(axes, cluster, _segments(cluster, at, arched, 0.0))
+    else:
+        _draw_heat(axes, cluster, _segments(cluster, at, arched, min(0.1, 1.6 / points)), heat)
+    _draw_vertices(axes, cluster, at, points)
     for y, name in at.layers:
         axes.text(left - 0.5, y, escape.figure(name), ha="right", va="center", fontsize=9, color="#444444")
-    axes.set_title(title or _title(cluster), fontsize=11, loc="left")
-    _legend(figure, axes, cluster, heat)
+    axes.set_title(title, fontsize=11, loc="left")
+    heat.explain(figure, axes) if heat else _draw_legend(figure, cluster)
     return figure
 
 
@@ -77,74 +81,62 @@ def _title(cluster: Cluster) -> str:
     return escape.figure(f"{cluster.name}: {nodes} of {cluster.gpus_per_node} {cluster.gpu.name}, {shape}")
 
 
-def _paint_boxes(axes: Axes, at: Places, points: float) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    size = min([9.0, *(0.75 * box.width * points / len(box.label) / 0.6 for box in at.boxes)])
-    for box in at.boxes:
-        style = "round,pad=0,rounding_size=0.25"
-        corner = (box.left, box.low)
-        axes.add_patch(
-            FancyBboxPatch(
-                corner, box.width, box.height, boxstyle=style, facecolor="#f6f7f9", edgecolor="#c9ced8", linewidth=0.8, zorder=0
-            )
-        )
-        x, label = box.left + box.width / 2, escape.figure(box.label)
-        axes.text(x, box.low - 0.12, label, ha="center", va="top", fontsize=size, color="#555555")
+def _draw_nodes(axes: Axes, at: Positions, points: float) -> None:
+    """The frame around the vertices of each node, and its number below it."""
+    labels = [f"node {i}" for i in range(len(at.nodes))]
+    frames = at.nodes.tolist()
+    size = min([9.0, *(0.75 * frame[2] * points / len(label) / 0.6 for frame, label in zip(frames, labels, strict=True))])
+    style = {"facecolor": "#f6f7f9", "edgecolor": "#c9ced8", "linewidth": 0.8, "zorder": 0}
+    for (left, low, width, height), label in zip(frames, labels, strict=True):
+        axes.add_patch(rounded_box((left, low), width, height, 0.25, **style))
+        axes.text(left + width / 2, low - 0.12, label, ha="center", va="top", fontsize=size, color="#555555")
 
 
-def _paint_vertices(axes: Axes, cluster: Cluster, at: Places, points: float) -> None:
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import FancyBboxPatch
-
+def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -> None:
+    """Every vertex, and on it, if it fits, what it is called: GPUs and NICs by their index, others by their name."""
     for i, run in enumerate(cluster.wiring.vertices):
-        colour = colour_of(run.kind, KINDS, i)
         patches = []
         for number in range(run.first, run.first + run.count):
             (x, y), (w, h) = at.centre[number], at.size[number]
-            patches.append(FancyBboxPatch((x - w / 2, y - h / 2), w, h, boxstyle="round,pad=0,rounding_size=0.12"))
-            _name(axes, run.kind, run.name(number - run.first), (x, y, w, h), points)
+            patches.append(rounded_box((x - w / 2, y - h / 2), w, h, 0.12))
+            last = run.name(number - run.first).split("/")[-1]
+            text = (last.removeprefix(run.kind) if run.kind in ("gpu", "nic") else "") or last
+            size = min(8.5, 0.62 * h * points, 0.92 * w * points / len(text) / 0.6)
+            if size >= 4.5:
+                style = {"ha": "center", "va": "center_baseline", "fontsize": size, "color": "white", "zorder": 4}
+                axes.text(x, y, escape.figure(text), **style)
+        colour = colour_of(run.kind, KINDS, i)
         axes.add_collection(PatchCollection(patches, facecolor=colour, edgecolor="white", linewidth=0.5, zorder=3))
 
 
-def _name(axes: Axes, kind: str, name: str, at: tuple[float, float, float, float], points: float) -> None:
-    """What stands on a vertex, if it fits: GPUs and NICs by their index, others by their name."""
-    x, y, w, h = at
-    last = name.split("/")[-1]
-    text = last.removeprefix(kind) if kind in ("gpu", "nic") and last.removeprefix(kind) else last
-    size = min(8.5, 0.62 * h * points, 0.92 * w * points / len(text) / 0.6)
-    if size >= 4.5:
-        axes.text(x, y, escape.figure(text), ha="center", va="center_baseline", fontsize=size, color="white", zorder=4)
-
-
-def _is_arched(cluster: Cluster, at: Places) -> Array:
+def _is_arched(cluster: Cluster, at: Positions) -> Array:
     """Links between vertices of one layer of switches, which would run through those in between."""
     wiring = cluster.wiring
     step = at.centre[wiring.target] - at.centre[wiring.source]
     level = np.abs(step[:, 1]) < 0.01
     upright = np.abs(step[:, 0]) < 0.01
     kinds = np.searchsorted([run.first for run in wiring.vertices], [wiring.source, wiring.target], side="right")
-    above = np.array([run.kind not in ("nic", "cpu", "gpu") or (run.kind == "gpu" and not at.boxes) for run in wiring.vertices])
+    above = np.array(
+        [run.kind not in ("nic", "cpu", "gpu") or (run.kind == "gpu" and not len(at.nodes)) for run in wiring.vertices]
+    )
     arched: Array = (kinds[0] == kinds[1]) & (level | upright) & above[kinds[0] - 1]
     arched &= np.abs(step).max(axis=1) > _spacing(cluster, at)
     return arched
 
 
-def _spacing(cluster: Cluster, at: Places) -> float:
+def _spacing(cluster: Cluster, at: Positions) -> float:
     """Up to this length a link of one layer joins neighbours, and is straight."""
+    left, low, width = at.nodes[:, 0], at.nodes[:, 1], at.nodes[:, 2]
     if on_grid(cluster):
-        corner = np.array([(box.left, box.low) for box in at.boxes])
-        return 1.05 * float(max(at.boxes[0].width + 1.8, np.diff(np.unique(corner[:, 1])).min(initial=0.0)))
-    return 1.05 * float(min((b.left - a.left for a, b in zip(at.boxes, at.boxes[1:], strict=False)), default=1.0))
+        return 1.05 * float(max(width[0] + 1.8, np.diff(np.unique(low)).min(initial=0.0)))
+    return 1.05 * float(np.diff(left).min() if len(left) > 1 else 1.0)
 
 
-def _arch(cluster: Cluster, at: Places) -> float:
+def _arch(cluster: Cluster, at: Positions, arched: Array) -> float:
     """Room that arches need above the topmost layer."""
-    arched = _is_arched(cluster, at)
     if not arched.any():
         return 0.0
-    wiring = cluster.wiring
-    step = np.abs(at.centre[wiring.target[arched]] - at.centre[wiring.source[arched]]).max(axis=1)
+    step = np.abs(at.centre[cluster.wiring.target[arched]] - at.centre[cluster.wiring.source[arched]]).max(axis=1)
     return 0.55 * _rise(cluster, float(step.max()))
 
 
@@ -153,9 +145,8 @@ def _rise(cluster: Cluster, length: float) -> float:
     return 1.5 if on_grid(cluster) else min(0.5 * length, 1.4 * math.sqrt(length) + 0.6)
 
 
-def _segments(cluster: Cluster, at: Places, shift: float) -> list[Array]:
+def _segments(cluster: Cluster, at: Positions, arched: Array, shift: float) -> list[Array]:
     """The line of every link; with a shift the two directions run beside each other."""
-    wiring, arched = cluster.wiring, _is_arched(cluster, at)
     start, end = _ends(cluster, at)
     along = end - start
     length = np.maximum(np.hypot(*along.T), TOLERANCE)[:, None]
@@ -163,7 +154,7 @@ def _segments(cluster: Cluster, at: Places, shift: float) -> list[Array]:
     start, end = start + beside, end + beside
     t = np.linspace(0, 1, 17)[:, None]
     segments = []
-    for link in range(wiring.links):
+    for link in range(cluster.wiring.links):
         if not arched[link]:
             segments.append(np.stack([start[link], end[link]]))
             continue
@@ -173,7 +164,7 @@ def _segments(cluster: Cluster, at: Places, shift: float) -> list[Array]:
     return segments
 
 
-def _ends(cluster: Cluster, at: Places) -> tuple[Array, Array]:
+def _ends(cluster: Cluster, at: Positions) -> tuple[Array, Array]:
     """Where links begin and end: at the middle of a vertex, and on a wide one as near to the other end as it reaches."""
     wiring = cluster.wiring
     source, target = at.centre[wiring.source].copy(), at.centre[wiring.target].copy()
@@ -185,46 +176,47 @@ def _ends(cluster: Cluster, at: Places) -> tuple[Array, Array]:
     return source, target
 
 
-def _paint_links(axes: Axes, cluster: Cluster, at: Places, heat: Heat | None, points: float) -> None:
-    from matplotlib.collections import LineCollection
+def _widths(cluster: Cluster) -> Array:
+    """Points of the line of every link, by its capacity."""
+    capacity = cluster.wiring.capacity_bytes_per_s
+    crowd = max(0.35, min(1.3, 26 / math.sqrt(cluster.wiring.links + 1)))
+    widths: Array = crowd * np.clip(np.sqrt(capacity / float(np.median(capacity))), 0.7, 2.6)
+    return widths
 
+
+def _draw_links(axes: Axes, cluster: Cluster, segments: list[Array]) -> None:
+    """Links by class; of the two directions one."""
     wiring = cluster.wiring
-    crowd = max(0.35, min(1.3, 26 / math.sqrt(wiring.links + 1)))
-    usual = float(np.median(wiring.capacity_bytes_per_s))
-    width = crowd * np.clip(np.sqrt(wiring.capacity_bytes_per_s / usual), 0.7, 2.6)
-    segments = _segments(cluster, at, 0.0 if heat is None else min(0.1, 1.6 / points))
-    if heat is None:
-        named = [colour_of(name, CLASSES, i) for i, name in enumerate(wiring.link_classes)]
-        count = sum(run.count for run in wiring.vertices)
-        has_twin = np.isin(wiring.source * count + wiring.target, wiring.target * count + wiring.source)
-        once = np.flatnonzero((wiring.source < wiring.target) | ~has_twin)
-        colours = [named[int(wiring.link_class[link])] for link in once]
-        axes.add_collection(
-            LineCollection(
-                [segments[i] for i in once], colors=colours, linewidths=width[once], alpha=0.85, zorder=1, capstyle="round"
-            )
-        )
-        return
+    named = [colour_of(name, CLASSES, i) for i, name in enumerate(wiring.link_classes)]
+    count = sum(run.count for run in wiring.vertices)
+    has_twin = np.isin(wiring.source * count + wiring.target, wiring.target * count + wiring.source)
+    once = np.flatnonzero((wiring.source < wiring.target) | ~has_twin)
+    colours = [named[int(wiring.link_class[link])] for link in once]
+    style: dict[str, Any] = {"linewidths": _widths(cluster)[once], "alpha": 0.85, "zorder": 1, "capstyle": "round"}
+    axes.add_collection(LineCollection([segments[i] for i in once], colors=colours, **style))
+
+
+def _draw_heat(axes: Axes, cluster: Cluster, segments: list[Array], heat: HeatMap) -> None:
+    """Links by utilisation, the busiest on top, and above them those that are marked."""
     idle = np.isnan(heat.load)
     order = np.argsort(np.where(idle, -1.0, heat.load), kind="stable")
-    wide = np.where(idle, 0.6, 1.0 + 0.8 * heat.part(heat.load)) * width * 1.3
-
-    def paint(links: Array, colours: Any, more: float, zorder: float) -> None:
-        lines = [segments[i] for i in links]
-        axes.add_collection(LineCollection(lines, colors=colours, linewidths=wide[links] + more, zorder=zorder))
-
-    marked = heat.is_marked[order]
-    paint(order[~marked], heat.colours(heat.load[order[~marked]]), 0.0, 1.0)
-    paint(order[marked], MARK, HALO_POINTS, 1.1)
-    paint(order[marked], heat.colours(heat.load[order[marked]]), 0.0, 1.2)
+    wide = np.where(idle, 0.6, 1.0 + 0.8 * heat.scaled(heat.load)) * _widths(cluster) * 1.3
+    rest, marked = order[~heat.is_marked[order]], order[heat.is_marked[order]]
+    for links, mark, halo, zorder in ((rest, None, 0.0, 1.0), (marked, MARK, HALO_POINTS, 1.1), (marked, None, 0.0, 1.2)):
+        colours, lines = mark or heat.colours(heat.load[links]), [segments[i] for i in links]
+        axes.add_collection(LineCollection(lines, colors=colours, linewidths=wide[links] + halo, zorder=zorder))
 
 
-def _legend(figure: Figure, axes: Axes, cluster: Cluster, heat: Heat | None) -> None:
-    from matplotlib.lines import Line2D
-
-    if heat is not None:
-        heat.explain(figure, axes)
-        return
-    handles = [Line2D([], [], color=colour, linewidth=2.2, label=escape.figure(label)) for label, colour in families(cluster)]
+def _draw_legend(figure: Figure, cluster: Cluster) -> None:
+    """The colour of each class of links, without its direction, and their rates."""
+    number = {name: i for i, name in enumerate(cluster.wiring.link_classes)}
+    rates: dict[str, list[float]] = {}
+    colours: dict[str, str] = {}
+    for of in link_classes(cluster.wiring):
+        name = without_direction(of.name)
+        rates.setdefault(name, []).append(of.bytes_per_s)
+        colours.setdefault(name, colour_of(of.name, CLASSES, number[of.name]))
+    labels = {name: escape.figure(f"{name}, {span(show_rate, sorted(values))}") for name, values in rates.items()}
+    handles = [Line2D([], [], color=colours[name], linewidth=2.2, label=label) for name, label in labels.items()]
     columns = min(len(handles), max(1, int(figure.get_figwidth() / 2.6)))
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, handlelength=1.6)

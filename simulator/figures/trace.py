@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from ..files import atomic
 from ..program.program import COMPUTE, Transfer
 from ..simulation.run import Run
 from ..units import NS_PER_US, US_PER_S
-from .bars import step_spans_ns
+from .bars import KINDS, step_spans_ns
 
 MOST_EVENTS = 1_000_000
-SLOT_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
 def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> int:
@@ -32,37 +32,28 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
     must_be(path, (str, Path), "path", "the path of a file", 'trace(run, "trace.json.gz")')
     chosen = run.existing(ranks) if ranks is not None else _representatives(run)
     arrows = _arrows(run, chosen)
-    events = 0
+    events = chain.from_iterable(events_of(run, rank, arrows[rank]) for rank in chosen)
+    count = 0
     with atomic(path) as temporary:
         zipped = str(path).endswith(".gz")
         with gzip.open(temporary, "wt", 5, "utf-8") if zipped else open(temporary, "w", encoding="utf-8") as out:
             about = {"scenario": run.scenario.as_dict(), "measured": run.observation.window.text}
             out.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
-            separator = ""
-            for rank in chosen:
-                for event in events_of(run, rank, arrows[rank]):
-                    out.write(separator + json.dumps(event, separators=(",", ":")))
-                    separator = ",\n"
-                    events += 1
-                    if events > MOST_EVENTS:
-                        hint = "choose fewer ranks: trace(run, path, ranks=[0])"
-                        raise UserError("the trace has over a million events", hint=hint)
+            for count, event in enumerate(events, 1):
+                if count > MOST_EVENTS:
+                    raise UserError("the trace has over a million events", hint="choose fewer ranks: trace(run, path, ranks=[0])")
+                out.write(",\n" * (count > 1) + json.dumps(event, separators=(",", ":")))
             out.write("\n]}\n")
-    return events
+    return count
 
 
 def _representatives(run: Run) -> list[int]:
     """The first rank of each class, or of as many classes as a viewer bears."""
     timeline = run.engine_timeline
     classes, first = np.unique(timeline.class_of, return_index=True)
-    kept: list[int] = []
-    events = 0
-    for which, rank in zip(classes.tolist(), first.tolist(), strict=True):
-        events += 2 * len(timeline.expansion.tasks_of(which))
-        if kept and events > MOST_EVENTS:
-            break
-        kept.append(rank)
-    return sorted(kept)
+    events = np.cumsum([2 * len(timeline.expansion.tasks_of(which)) for which in classes.tolist()])
+    bearable = int(np.searchsorted(events, MOST_EVENTS, side="right"))
+    return sorted(first[: max(1, bearable)].tolist())
 
 
 def _arrows(run: Run, ranks: Iterable[int]) -> dict[int, set[int]]:
@@ -90,11 +81,13 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
     timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times, tasks = run.labels[coordinate], timeline.rank_times(rank), timeline.tasks_of(rank)
     lanes = {name: i for i, name in enumerate(dict.fromkeys([COMPUTE, *sorted(set(labels.stream))]))}
-    yield _meta("process_name", rank, 0, name=f"rank {rank} (stage {coordinate})")
-    yield _meta("process_sort_index", rank, 0, sort_index=rank)
+    named: list[tuple[str, int, dict[str, Any]]] = [
+        ("process_name", 0, {"name": f"rank {rank} (stage {coordinate})"}),
+        ("process_sort_index", 0, {"sort_index": rank}),
+    ]
     for name, lane in lanes.items():
-        yield _meta("thread_name", rank, lane, name=name)
-        yield _meta("thread_sort_index", rank, lane, sort_index=lane)
+        named += [("thread_name", lane, {"name": name}), ("thread_sort_index", lane, {"sort_index": lane})]
+    yield from ({"ph": "M", "name": kind, "pid": rank, "tid": lane, "args": args} for kind, lane, args in named)
     yield from _slots(run, rank, coordinate)
     kinds, blocks = labels.kind, labels.blocks
     from_ns = run.observation.from_ns
@@ -110,14 +103,8 @@ def events_of(run: Run, rank: int, arrows: set[int]) -> Iterator[dict[str, Any]]
             args["arrival_us"] = (int(times.arrival_ns[row]) - from_ns) / NS_PER_US
         yield _slice(blocks[row], str(kinds[row]), (rank, lane), (start, end), args)
         if isinstance(op, Transfer) and int(tasks[row]) in arrows:
-            arrow = {
-                "name": "transfer",
-                "cat": "transfer",
-                "id": int(tasks[row]),
-                "pid": rank,
-                "tid": lane,
-                "ts": start / NS_PER_US,
-            }
+            where = {"pid": rank, "tid": lane, "ts": start / NS_PER_US}
+            arrow = {"name": "transfer", "cat": "transfer", "id": int(tasks[row]), **where}
             yield {"ph": "s", **arrow} if op.sends else {"ph": "f", "bp": "e", **arrow}
     seconds, held = run.memory_over_time(coordinate)
     for at, value in zip(seconds.tolist(), held.tolist(), strict=True):
@@ -130,7 +117,8 @@ def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
     first, last = step_spans_ns(labels, run.engine_timeline.rank_times(rank), labels.is_compute)
     for i, step in enumerate(labels.steps):
         if last[i] > first[i] and step.iteration in run.observation.window.iterations:
-            name = f"{SLOT_NAMES.get(step.phase, step.phase)} {step.microbatch}" if step.microbatch >= 0 else step.phase
+            kind = KINDS.get(step.phase)
+            name = f"{kind.name} {step.microbatch}" if kind and step.microbatch >= 0 else step.phase
             args = {"stage": step.stage, "microbatch": step.microbatch}
             yield _slice(name, "slot", (rank, 0), (int(first[i] - from_ns), int(last[i] - from_ns)), args)
 
@@ -140,7 +128,3 @@ def _slice(name: str, kind: str, thread: tuple[int, int], span_ns: tuple[int, in
     (pid, tid), (start, end) = thread, span_ns
     at = {"pid": pid, "tid": tid, "ts": start / NS_PER_US, "dur": (end - start) / NS_PER_US}
     return {"ph": "X", "name": name, "cat": kind, **at, "args": args}
-
-
-def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

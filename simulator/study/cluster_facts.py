@@ -14,6 +14,7 @@ from ..simulation import estimated_effort
 from ..units import show_bytes, show_rate, show_s
 
 MOST_LINKS = 2_000_000
+IN_NODES = ("gpu", "nic", "cpu", "pcie", "nvswitch")
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,7 +34,9 @@ class Topology(Summarised):
         cluster, gpu, vertices = self.cluster, self.cluster.gpu, self.vertices
         size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
         cut, across, found, bought = bisection(cluster), diameter(cluster), ways(cluster), switches(cluster)
-        pooled = " (equal switches count as one where traffic is spread evenly)" if _is_pooled(bought, vertices) else ""
+        in_graph = sorted(count for kind, count in vertices.items() if kind not in IN_NODES)
+        is_pooled = bought and sorted(bought.values()) != in_graph
+        pooled = " (equal switches count as one where traffic is spread evenly)" if is_pooled else ""
         return [
             ("cluster", f"{cluster.name}: {size}"),
             ("shape", _shape(cluster)),
@@ -52,6 +55,8 @@ class Topology(Summarised):
         if wiring.links > MOST_LINKS:
             raise UserError(f"{wiring.links:,} links are too many to print", hint="show fewer nodes: --nodes 64")
         cut, across = bisection(cluster), diameter(cluster)
+        ends = ([wiring.vertex_name(vertex) for vertex in column.tolist()] for column in (wiring.source, wiring.target))
+        columns = (wiring.link_class, wiring.capacity_bytes_per_s, wiring.latency_s)
         return {
             "name": cluster.name,
             "shape": cluster.shape_name,
@@ -70,32 +75,29 @@ class Topology(Summarised):
                 {"name": c.name, "count": c.count, "capacity_bytes_per_s": c.bytes_per_s, "latency_s": c.latency_s}
                 for c in link_classes(wiring)
             ],
-            "ways": [self._way(way) for way in ways(cluster)],
-            "links": [self._link(link) for link in range(wiring.links)],
-        }
-
-    def _way(self, way: Way) -> dict[str, Any]:
-        wiring = self.cluster.wiring
-        return {
-            "inside_node": way.inside,
-            "classes": list(way.classes),
-            "gpus": way.gpus,
-            "example": [wiring.vertex_name(0), wiring.vertex_name(way.example)],
-            "links": list(way.hops),
-            "latency_s": list(way.latency_s),
-            "bytes_per_s": list(way.bytes_per_s),
-        }
-
-    def _link(self, link: int) -> dict[str, Any]:
-        wiring = self.cluster.wiring
-        source, target = wiring.vertex_name(int(wiring.source[link])), wiring.vertex_name(int(wiring.target[link]))
-        return {
-            "name": f"{source}>{target}",
-            "source": source,
-            "target": target,
-            "class": wiring.link_classes[int(wiring.link_class[link])],
-            "capacity_bytes_per_s": float(wiring.capacity_bytes_per_s[link]),
-            "latency_s": float(wiring.latency_s[link]),
+            "ways": [
+                {
+                    "inside_node": way.inside,
+                    "classes": list(way.classes),
+                    "gpus": way.gpus,
+                    "example": [wiring.vertex_name(0), wiring.vertex_name(way.example)],
+                    "links": list(way.hops),
+                    "latency_s": list(way.latency_s),
+                    "bytes_per_s": list(way.bytes_per_s),
+                }
+                for way in ways(cluster)
+            ],
+            "links": [
+                {
+                    "name": f"{source}>{target}",
+                    "source": source,
+                    "target": target,
+                    "class": wiring.link_classes[number],
+                    "capacity_bytes_per_s": bytes_per_s,
+                    "latency_s": latency_s,
+                }
+                for source, target, number, bytes_per_s, latency_s in zip(*ends, *(c.tolist() for c in columns), strict=True)
+            ],
         }
 
 
@@ -110,12 +112,6 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
 
 
-def _is_pooled(bought: Mapping[str, int], vertices: Mapping[str, int]) -> bool:
-    """Whether the graph has other counts of switches than one buys."""
-    in_nodes = ("gpu", "nic", "cpu", "pcie", "nvswitch")
-    return bool(bought) and sorted(bought.values()) != sorted(n for kind, n in vertices.items() if kind not in in_nodes)
-
-
 def _shape(cluster: Cluster) -> str:
     narrow = f", {cluster.oversubscription:g}:1 oversubscribed" if cluster.oversubscription > 1 else ""
     hashed = f", flows hashed (seed {cluster.options.routing.seed})" if cluster.options.routing.hashed else ""
@@ -127,12 +123,12 @@ def _reach(found: Sequence[Way]) -> str:
     """Bandwidth and latency from GPU 0 over some ways."""
     if not found:
         return "no other GPU"
-    rate = tuple(f(value for way in found for value in way.bytes_per_s) for f in (min, max))
-    latency = tuple(f(value for way in found for value in way.latency_s) for f in (min, max))
+    rate = sorted(value for way in found for value in way.bytes_per_s)
+    latency = sorted(value for way in found for value in way.latency_s)
     return f"{span(show_rate, rate)}, {span(show_s, latency)} from GPU to GPU"
 
 
-def span(show: Callable[[Any], str], values: tuple[Any, ...]) -> str:
+def span(show: Callable[[Any], str], values: Sequence[Any]) -> str:
     """The first and the last of some values, as one if they look alike."""
     least, most = show(values[0]), show(values[-1])
     return least if least == most else f"{least} to {most}"

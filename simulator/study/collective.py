@@ -28,7 +28,6 @@ from ..escape import Summarised
 from ..fabrics.policy import IDEAL, IN_SWITCHES, MEASURED_AS, NCCL, can_reduce, policy_on
 from ..fabrics.uneven_alltoall import KIND, Exchange, uneven_policy
 from ..hardware.cluster import Cluster
-from ..kernels import Kernel
 from ..plan.mesh import Mesh
 from ..program.program import Body, Collective, Communicator, Program, Step
 from ..simulation import choose_engine, estimated_effort
@@ -129,21 +128,42 @@ class CollectiveTable(Summarised):
 
 
 def collective(
-    kind: str, cluster: Cluster, sizes_bytes: Sequence[int] = (), *, gpus: int | None = None, nodes: int | None = None,
+    kind: str, cluster: Cluster, sizes_bytes: Sequence[int] = (), *, gpus: int | Array | None = None, nodes: int | None = None,
     algorithm: str = AUTO, fidelity: str = "fluid", pieces: int | None = None, library: str = NCCL,
     matrix: ArrayLike | None = None, long: bool = False, expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> CollectiveTable:  # fmt: skip
-    """Times a collective by itself, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
+    """Times a collective without contention, for every size, on so many GPUs of a cluster, spread evenly over so many nodes.
 
-    An alltoall takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes.
+    `gpus` may also be the GPUs themselves, in the order of the ranks. `auto` takes the algorithm that the library would.
+    Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An alltoall takes a `matrix` in place of sizes:
+    entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose size is what a rank holds on average.
+    What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
     """
-    exchange = None if matrix is None else Exchange.of(matrix)
-    used = spread(cluster, exchange.ranks if exchange else gpus, nodes)
-    how: dict[str, Any] = {"algorithm": algorithm, "fidelity": fidelity, "pieces": pieces, "library": library}
-    how |= {"long": long, "expect": expect}
-    rows = time_collective(kind, cluster, sizes_bytes, gpus=used, matrix=exchange.held if exchange else None, **how)
-    on_nodes = len(set((used // cluster.gpus_per_node).tolist()))
-    return CollectiveTable(kind, cluster.name, len(used), on_nodes, fidelity, tuple(rows), exchange)
+    if kind not in KINDS:
+        raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
+    exchange = None if matrix is None else _exchange(kind, sizes_bytes, matrix, cluster, gpus)
+    if not isinstance(gpus, np.ndarray):
+        gpus = spread(cluster, exchange.ranks if exchange else gpus, nodes)
+    policy = even = policy_on(cluster, algorithm, pieces, library)
+    if exchange:
+        sizes_bytes, policy = [exchange.payload_bytes], uneven_policy(exchange, policy, cluster, gpus)
+    on_nodes, bound_as = gpus // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
+    limits, needed = estimated_effort.Limits(long=long, expect=expect), estimated_effort.Effort()
+    if len(gpus) > 1:
+        names = _algorithms_taken(policy, cluster, bound_as, on_nodes, sizes_bytes)
+        needed = _effort([even.algorithms[name] for name in names], cluster, bound_as, len(gpus))
+    limits.check(needed, f"{kind} over {len(gpus):,} GPUs", "fewer GPUs, or another algorithm")
+    site = Site(cluster, lambda kernel: 0, policy)  # there are no kernels
+    bound = _bound(bound_as, site, sizes_bytes, gpus)
+    timeline = _run(bound, site, fidelity, limits.must_send).rank_times(0)
+    columns = bound.labels[0].payload_bytes, bound.skeleton.templates[0].charge, timeline.arrival_ns - timeline.start_ns
+    rows = []
+    for size, charge, ns in zip(*(column.tolist() for column in columns), strict=True):
+        name = bound.algorithms.get((GROUP.name, charge), "")
+        known = policy.uncontended_time(kind, name, on_nodes, size) if name else None
+        provenance = known.provenance if known and fidelity != "stepwise" else "theoretical"
+        rows.append(Timed(size, seconds(ns), len(gpus), kind, name, provenance, known.uncertainty if known else 0.0))
+    return CollectiveTable(kind, cluster.name, len(gpus), len(set(on_nodes.tolist())), fidelity, tuple(rows), exchange)
 
 
 def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) -> Array:
@@ -161,130 +181,68 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
     return chosen
 
 
-def time_collective(
-    kind: str,
-    cluster: Cluster,
-    sizes_bytes: Sequence[int] = (),
-    *,
-    gpus: Array | None = None,
-    algorithm: str = AUTO,
-    fidelity: str = "fluid",
-    pieces: int | None = None,
-    library: str = NCCL,
-    matrix: ArrayLike | None = None,
-    long: bool = False,
-    expect: estimated_effort.Expect = estimated_effort.no_progress,
-) -> list[Timed]:
-    """How long a collective of a cluster's GPUs (of those given, if any) takes without contention, for each size.
-
-    `auto` takes what the library would. Pipelined algorithms cut the payload into so many pieces, or infinitely fine. An
-    alltoall takes a `matrix` in place of sizes: entry (i, j) is what rank i has for rank j, in bytes. It is a single row, whose
-    size is what a rank holds on average.
-    What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
-    """
-    if kind not in KINDS:
-        raise UserError(f"no collective {kind!r}", hint=did_you_mean(kind, KINDS))
-    policy = even = policy_on(cluster, algorithm, pieces, library)
-    members = np.arange(cluster.gpus) if gpus is None else gpus
-    if matrix is not None:
-        exchange, members = _uneven(kind, sizes_bytes, matrix, cluster, gpus)
-        sizes_bytes = [exchange.payload_bytes]
-        policy = uneven_policy(exchange, policy, cluster, members)
-    site = Site(cluster, no_kernels, policy)
-    nodes, bound_as = members // cluster.gpus_per_node, EXCHANGE if kind == "sendrecv" else kind
-    _must_serve(site.policy, cluster, bound_as, nodes)
-    _must_cut(site.policy, bound_as, nodes, sizes_bytes)
-    limits, needed = estimated_effort.Limits(long=long, expect=expect), effort_of(even, cluster, bound_as, nodes, sizes_bytes)
-    limits.check(needed, f"{kind} over {len(members):,} GPUs", "fewer GPUs, or another algorithm")
-    bound = bound_collective(bound_as, site, sizes_bytes, members)
-    timeline = _run(bound, site, fidelity, limits.must_send).rank_times(0)
-    labels, charges = bound.labels[0], bound.skeleton.templates[0].charge
-    rows = []
-    for op, charge, ns in zip(
-        labels.op.tolist(), charges.tolist(), (timeline.arrival_ns - timeline.start_ns).tolist(), strict=True
-    ):
-        size, name = labels.ops[op].payload_bytes, bound.algorithms.get((GROUP.name, charge), "")
-        known = policy.uncontended_time(kind, name, nodes, size) if name else None
-        provenance = known.provenance if known and fidelity != "stepwise" else "theoretical"
-        rows.append(Timed(size, seconds(ns), len(members), kind, name, provenance, known.uncertainty if known else 0.0))
-    return rows
+def _exchange(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike, cluster: Cluster, gpus: int | Array | None) -> Exchange:
+    """The exchange of a matrix, for whose ranks there are GPUs: exactly those given, or some of the cluster."""
+    if kind != KIND:
+        raise UserError(f"{kind} takes no matrix of bytes", hint=f"only {KIND} does")
+    if len(sizes_bytes):
+        raise UserError("a matrix says by itself how large an exchange is", hint="leave the sizes out")
+    exchange = Exchange.of(matrix)
+    given = len(gpus) if isinstance(gpus, np.ndarray) else gpus
+    if exchange.ranks > cluster.gpus or given not in (None, exchange.ranks):
+        reason = f"a matrix of {exchange.ranks} ranks for {given or cluster.gpus} GPUs of {cluster.name}"
+        raise UserError(reason, hint="row i holds what rank i has for every rank")
+    return exchange
 
 
-def effort_of(
+def _algorithms_taken(
     policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]
-) -> estimated_effort.Effort:
-    """What a collective will take: the messages of the algorithms that serve it, on links that lie by rule or were drawn."""
-    if len(nodes) < 2:
-        return estimated_effort.Effort()
-    taken = {policy.algorithm if policy.algorithm != AUTO else policy.automatic_choice(kind, nodes, size) for size in sizes_bytes}
-    named = sorted(name for name in taken if name) if None not in taken else list(policy.candidates(kind, nodes))
-    needed = estimated_effort.of_routes(cluster, len(nodes))
-    for name in named:
-        plan = _messages(policy.algorithms[name], kind)
-        needed += (
-            estimated_effort.of_exchange(len(nodes), in_rounds=plan > 1) if plan else estimated_effort.of_collective(len(nodes))
-        )
-    return needed
+) -> list[str]:
+    """The algorithms that serve these sizes, or may, where the fastest by its messages is taken. Raises `UserError` if one was
+    asked for that cannot serve, or pieces that none of them cuts.
+    """
+    if policy.algorithm != AUTO:
+        if not serving({policy.algorithm: policy.algorithms[policy.algorithm]}, kind, nodes):
+            raise _cannot_serve(policy.algorithm, kind, nodes)
+        _check_switches(policy.algorithm, cluster, len(nodes), len(set(nodes.tolist())))
+    able = policy.candidates(kind, nodes)
+    chosen = {policy.automatic_choice(kind, nodes, size) for size in sizes_bytes} if len(able) > 1 else {None}
+    taken = list(able) if None in chosen else [name for name in able if name in chosen]
+    if policy.pieces is not None and not any(is_pipelined(able[name]) for name in taken):
+        cutting = [name for name, module in serving(_every_algorithm(), kind, nodes).items() if is_pipelined(module)]
+        hint = f"leave them out, or take {either(cutting)}" if cutting else "leave them out"
+        raise UserError(f"pieces: {policy.pieces} of them, and {', '.join(taken)} cuts no payload into pieces", hint=hint)
+    return taken
 
 
-def _messages(algorithm: ModuleType, kind: str) -> int:
-    """Rounds in which an algorithm sends from every rank to every other, counted in a small group; 0 if it does not."""
-    nodes = np.arange(SAMPLE_RANKS)
-    if kind not in algorithm.KINDS or not takes(algorithm, kind, nodes):
-        return 0
-    rounds = algorithm.rounds(kind, nodes)
-    return len(rounds) if sum(len(r.edges.source) for r in rounds) >= SAMPLE_RANKS * (SAMPLE_RANKS - 1) else 0
+def _every_algorithm() -> dict[str, ModuleType]:
+    return {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
 
 
-def _must_serve(policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array) -> None:
-    """Raises `OutsideDomain` if an algorithm was asked for that cannot do a kind for a group over these nodes."""
-    name = policy.algorithm
-    if name == AUTO or len(nodes) < 2:
-        return
-    if serving({name: policy.algorithms[name]}, kind, nodes):
-        _must_add_up(name, cluster, len(nodes), len(set(nodes.tolist())))
-        return
-    every = {other: catalog.module("collectives", other) for other in catalog.files("collectives")}
-    able = serving(every, kind, nodes)
+def _cannot_serve(name: str, kind: str, nodes: Array) -> OutsideDomain:
+    """The refusal of an algorithm that cannot do a kind for a group over these nodes."""
+    every = _every_algorithm()
     has_kind = kind in every[name].KINDS
     counts = [n for n in range(2, 2 * len(nodes)) if has_kind and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
     near = min(counts, key=lambda n: abs(n - len(nodes)), default=0)
     reason = f"{name} does no {MEASURED_AS.get(kind, kind)}" + (f" over {len(nodes)} ranks" if has_kind else "")
-    hint = f"these do: {', '.join(sorted(able))}" + (f"; {name} does with --gpus {near}" if near else "")
-    raise OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
+    hint = f"these do: {', '.join(sorted(serving(every, kind, nodes)))}" + (f"; {name} does with --gpus {near}" if near else "")
+    return OutsideDomain(reason, nearest={"gpus": near} if near else None, hint=hint)
 
 
-def _must_cut(policy: CollectivePolicy, kind: str, nodes: Array, sizes_bytes: Sequence[int]) -> None:
-    """Raises if payloads are to be cut into pieces, and no algorithm that may be taken cuts any."""
-    if policy.pieces is None or len(nodes) < 2:
-        return
-    able = policy.candidates(kind, nodes)
-    taken = {policy.automatic_choice(kind, nodes, size) for size in sizes_bytes} if len(able) > 1 else {None}
-    used = [name for name in able if name in taken] if None not in taken else list(able)
-    if any(is_pipelined(able[name]) for name in used):
-        return
-    every = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
-    cutting = [name for name, module in serving(every, kind, nodes).items() if is_pipelined(module)]
-    hint = f"leave them out, or take {either(cutting)}" if cutting else "leave them out"
-    raise UserError(f"pieces: {policy.pieces} of them, and {', '.join(used)} cuts no payload into pieces", hint=hint)
-
-
-def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
-    """Raises `OutsideDomain` if an algorithm needs switches that add up, and a cluster is not known to have them, or not for so
+def _check_switches(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
+    """Raises `OutsideDomain` if an algorithm needs switches that reduce, and a cluster is not known to have them, or not for so
     few GPUs.
     """
-    needs = [ability for ability, names in IN_SWITCHES.items() if name in names]
-    if not needs or can_reduce(cluster, needs[0], ranks, nodes):
+    needed = next((network for network, names in IN_SWITCHES.items() if name in names), None)
+    if needed is None or can_reduce(cluster, needed, ranks, nodes):
         return
     most = cluster.gpus_per_node * nodes
-    if can_reduce(cluster, needs[0], most, nodes):
+    if can_reduce(cluster, needed, most, nodes):
         least, who = FEWEST_AT_A_SWITCH * nodes, "within one node sharp is nvls, which" if name == "sharp" else name
-        raise OutsideDomain(
-            f"{who} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up",
-            nearest={"gpus": least},
-            hint=f"--gpus {least}, or take ring or tree",
-        )
-    needed, over = needs[0] if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
+        reason = f"{who} needs {FEWEST_AT_A_SWITCH} GPUs of a node at least: with fewer a library does not let the switch add up"
+        raise OutsideDomain(reason, nearest={"gpus": least}, hint=f"--gpus {least}, or take ring or tree")
+    needed, over = needed if nodes > 1 else "nvls", f"{nodes} node{'s' * (nodes > 1)}"
     grown = [replace(found, nodes=max(nodes, found.nodes)) for found in map(load.cluster, catalog.files("clusters"))]
     able = ", ".join(found.name for found in grown if can_reduce(found, needed, found.gpus_per_node * nodes, nodes))
     bare = ", or take fabric: ideal" if can_reduce(replace(cluster, fabric=IDEAL), needed, most, nodes) else ""
@@ -294,34 +252,19 @@ def _must_add_up(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
     )
 
 
-def _uneven(
-    kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike, cluster: Cluster, gpus: Array | None
-) -> tuple[Exchange, Array]:
-    """The exchange of a matrix, and the GPU of every rank: those given, or the first of as few nodes as hold them."""
-    if kind != KIND:
-        raise UserError(f"{kind} takes no matrix of bytes", hint=f"only {KIND} does")
-    if len(sizes_bytes):
-        raise UserError("a matrix says by itself how large an exchange is", hint="leave the sizes out")
-    exchange = Exchange.of(matrix)
-    there = cluster.gpus if gpus is None else len(gpus)
-    if exchange.ranks > there or (gpus is not None and exchange.ranks < there):
-        reason = f"a matrix of {exchange.ranks} ranks for {there} GPUs of {cluster.name}"
-        raise UserError(reason, hint="row i holds what rank i has for every rank")
-    return exchange, spread(cluster, exchange.ranks) if gpus is None else gpus
+def _effort(algorithms: Sequence[ModuleType], cluster: Cluster, kind: str, ranks: int) -> estimated_effort.Effort:
+    """What a collective will take: the messages of the algorithms that serve it, on links that lie by rule or were drawn."""
+    needed, nodes = estimated_effort.of_routes(cluster, ranks), np.arange(SAMPLE_RANKS)
+    for algorithm in algorithms:
+        rounds = algorithm.rounds(kind, nodes) if serving({"it": algorithm}, kind, nodes) else ()
+        everywhere = sum(len(each.edges.source) for each in rounds) >= SAMPLE_RANKS * (SAMPLE_RANKS - 1)
+        exchanged = estimated_effort.of_exchange(ranks, in_rounds=len(rounds) > 1)
+        needed += exchanged if everywhere else estimated_effort.of_collective(ranks)
+    return needed
 
 
-def _run(bound: Bound, site: Site, fidelity: str, check_counts: Callable[[Counts], None]) -> Timeline:
-    """The times of a program on its cluster; `check_counts` is called with what stepwise comes to, and may refuse it."""
-    stepped = fidelity == "stepwise"
-    folded = (unfolded if stepped else fold)(bound.skeleton)
-    messages = stepwise(bound, site, folded, check_counts) if stepped else None
-    graph = with_fixed_durations(messages.graph if messages else folded.graph, every=fidelity == "closed")
-    times, _, _ = choose_engine.run(graph)
-    return Timeline(messages.times(times) if messages else times, folded)
-
-
-def bound_collective(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bound:
-    """A program that does nothing but one collective after the other, on the ground."""
+def _bound(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bound:
+    """A program that does nothing but one collective after the other, on its cluster."""
     ops = [
         Collective(name=f"{i}", streams=(GROUP.name,), communicator=GROUP.name, kind=kind, payload_bytes=size)
         for i, size in enumerate(sizes_bytes)
@@ -330,6 +273,10 @@ def bound_collective(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Ar
     return bind(program, Mesh.of({"tp": len(gpus)}, "tp"), site, gpus=gpus)
 
 
-def no_kernels(kernel: Kernel) -> int:
-    """The cost of kernels where there are none."""
-    return 0
+def _run(bound: Bound, site: Site, fidelity: str, check_counts: Callable[[Counts], None]) -> Timeline:
+    """The times of a program on its cluster; `check_counts` is called with the numbers of stepwise messages, and may refuse."""
+    folded = (unfolded if fidelity == "stepwise" else fold)(bound.skeleton)
+    messages = stepwise(bound, site, folded, check_counts) if fidelity == "stepwise" else None
+    graph = with_fixed_durations(messages.graph if messages else folded.graph, every=fidelity == "closed")
+    times, _, _ = choose_engine.run(graph)
+    return Timeline(messages.times(times) if messages else times, folded)

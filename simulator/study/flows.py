@@ -8,9 +8,10 @@ moves 2^64 quanta in it, and both are finer still by the number of flows, each o
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +70,6 @@ class Case:
             return self.begin_s(flow)
         return self.begin_s(flow) + Fraction(flow.size_bytes) / Fraction(min(self.capacity_bytes_per_s[i] for i in flow.route))
 
-    @property
-    def ticks_per_s(self) -> Fraction:
-        """How finely time is counted; a power of two, so that floats are counted as they are."""
-        shortest = min((end for end in map(self.uncontended_end_s, self.flows) if end), default=Fraction(1))
-        return _power_of_two(len(self.flows) / shortest)
-
-    @property
-    def quanta_per_byte(self) -> Fraction:
-        """How finely bytes are counted: work counts these quanta, a rate counts them per tick."""
-        slowest = Fraction(min(self.capacity_bytes_per_s, default=1))
-        return _power_of_two(len(self.flows) * self.ticks_per_s / slowest)
-
 
 def most_at_once(case: Case) -> int:
     """No more flows than these are ever under way together.
@@ -99,24 +88,21 @@ def most_at_once(case: Case) -> int:
     return most
 
 
-def effort_of(cases: Sequence[Case]) -> Effort:
-    """What cases will take, as many flows of each under way as ever could be."""
-    each = (
-        of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s), most_at_once(case))
-        for case in cases
-    )
-    return sum(each, Effort())
+def effort_of(case: Case) -> Effort:
+    """What a case will take, as many flows under way as ever could be."""
+    return of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s), most_at_once(case))
 
 
 def end_times_s(case: Case) -> list[float]:
     """When the last byte of each flow leaves: it starts to move at its start plus the latencies of its links."""
     if not case.flows:
         return []
-    n, ticks_per_s, quanta_per_byte = len(case.flows), case.ticks_per_s, case.quanta_per_byte
-    columns = {name: np.empty(n, dtype=object) for name in ("solo", "work")}
-    for i, flow in enumerate(case.flows):
-        columns["solo"][i] = round(case.begin_s(flow) * ticks_per_s)
-        columns["work"][i] = round(Fraction(flow.size_bytes) * quanta_per_byte) if flow.route else 0
+    n, slowest = len(case.flows), Fraction(min(case.capacity_bytes_per_s, default=1))
+    shortest = min((end for end in map(case.uncontended_end_s, case.flows) if end), default=Fraction(1))
+    ticks_per_s = _power_of_two(n / shortest)  # a power of two, so that floats are counted as they are
+    quanta_per_byte = _power_of_two(n * ticks_per_s / slowest)  # work counts these quanta, a rate counts them per tick
+    solo = [round(case.begin_s(flow) * ticks_per_s) for flow in case.flows]
+    work = [round(Fraction(flow.size_bytes) * quanta_per_byte) if flow.route else 0 for flow in case.flows]
     capacity = [round(Fraction(c) * quanta_per_byte / ticks_per_s) for c in case.capacity_bytes_per_s]
     footprints = [sorted(set(flow.route)) for flow in case.flows]
     weights = [
@@ -126,11 +112,11 @@ def end_times_s(case: Case) -> list[float]:
     ]
     none = np.full(n, -1)
     graph = TaskGraph(
-        solo_ns=columns["solo"],
+        solo_ns=np.array(solo, dtype=object),
         tail_ns=np.zeros(n, dtype=np.int64),
         speed=none,
         footprint=np.arange(n),
-        work=columns["work"],
+        work=np.array(work, dtype=object),
         cap=np.full(n, FREE >> 1, dtype=object),
         streams=Csr.from_lists([[i] for i in range(n)]),
         preds=Csr.from_lists([[] for _ in range(n)]),
@@ -164,8 +150,8 @@ class Ends:
 def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
     """Solves bare flows over bare graphs, of cases or of a file that holds some: when each ends, sharing links max-min fairly."""
     known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
-    limits, flows = Limits(long=long, expect=expect), sum(len(case.flows) for case in known)
-    limits.check(effort_of(known), f"{flows:,} flows", "fewer flows")
+    effort, flows = sum(map(effort_of, known), Effort()), sum(len(case.flows) for case in known)
+    Limits(long=long, expect=expect).check(effort, f"{flows:,} flows", "fewer flows")
     return [Ends(case.name, tuple(end_times_s(case))) for case in known]
 
 
@@ -178,51 +164,47 @@ def read_cases(path: Path) -> list[Case]:
     if not isinstance(cases, list):
         raise UserError("no list of cases", where=str(path), hint='{"cases": [{"name": .., "links": [..], "flows": [..]}]}')
     faults: list[Fault] = []
-    _known(data, ("model", "units", "cases"), str(path), faults)
-    read = []
-    for i, case in enumerate(cases):
-        read.append(_case(case, f"{path}: cases[{i}]", faults))
-        if len(faults) >= MOST_FAULTS:
-            break
+    _check_keys(data, ("model", "units", "cases"), str(path), faults)
+    numbered = takewhile(lambda _: len(faults) < MOST_FAULTS, enumerate(cases))
+    read = [_case(case, f"{path}: cases[{i}]", faults) for i, case in numbered]
     if faults:
-        raise UserError("", faults=faults)
+        raise UserError(faults=faults)
     return read
 
 
 def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     case = case if isinstance(case, Mapping) else {}
     where += f" ({shown(str(case['name']))})" if "name" in case else ""
-    links, flows = _rows(case, "links", where, faults), _rows(case, "flows", where, faults)
-    _known(case, CASE_KEYS, where, faults)
-    for rows, keys, name in ((links, LINK_KEYS, "links"), (flows, FLOW_KEYS, "flows")):
-        for i, row in enumerate(rows):
-            if len(faults) < MOST_FAULTS:
-                _known(row, keys, f"{where}.{name}[{i}]", faults)
-    capacity = tuple(
-        _number(link, "capacity_Bps", f"{where}.links[{i}]", faults, positive=True)
-        for i, link in enumerate(links)
-        if len(faults) < MOST_FAULTS
-    )
-    latency = tuple(
-        _number(link, "latency_s", f"{where}.links[{i}]", faults, default=0.0)
-        for i, link in enumerate(links)
-        if len(faults) < MOST_FAULTS
-    )
-    built = tuple(
+    rows = {name: _rows(case, name, where, faults) for name in ("links", "flows")}
+
+    def each(name: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+        """Links or flows, each with its place in the file, until too many faults are found."""
+        for i, row in enumerate(rows[name]):
+            if len(faults) >= MOST_FAULTS:
+                return
+            yield row, f"{where}.{name}[{i}]"
+
+    _check_keys(case, CASE_KEYS, where, faults)
+    for name, keys in (("links", LINK_KEYS), ("flows", FLOW_KEYS)):
+        for row, at in each(name):
+            _check_keys(row, keys, at, faults)
+    capacity = tuple(_number(link, "capacity_Bps", at, faults, positive=True) for link, at in each("links"))
+    latency = tuple(_number(link, "latency_s", at, faults, default=0.0) for link, at in each("links"))
+    flows = tuple(
         Flow(
             _number(flow, "start_s", at, faults, default=0.0),
             _number(flow, "size_B", at, faults),
-            _route(flow, len(links), at, faults),
+            _route(flow, len(rows["links"]), at, faults),
         )
-        for flow, at in ((flow, f"{where}.flows[{i}]") for i, flow in enumerate(flows) if len(faults) < MOST_FAULTS)
+        for flow, at in each("flows")
     )
     if capacity and Fraction(max(capacity)) > MOST_APART * Fraction(min(capacity)):
         message = f"capacity_Bps: {max(capacity)!r} is more than 2^96 times as much as {min(capacity)!r}"
         faults.append(Fault(message, "the rates of links may not lie further apart", where))
-    return Case(str(case.get("name", "")), capacity, latency, built)
+    return Case(str(case.get("name", "")), capacity, latency, flows)
 
 
-def _known(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
+def _check_keys(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
     """Notes keys that are not in the format; one that stands for a missing number is reported with that number."""
     hinted = len(faults) < MOST_LISTED
     for key in [key for key in row if key not in known]:
@@ -260,13 +242,11 @@ def _number(
 
 def _route(flow: Mapping[str, Any], n_links: int, where: str, faults: list[Fault]) -> tuple[int, ...]:
     route = flow.get("route")
-    if isinstance(route, list) and all(isinstance(link, int) and 0 <= link < n_links for link in route):
+    wrong = [link for link in route if not isinstance(link, int) or not 0 <= link < n_links] if isinstance(route, list) else []
+    if isinstance(route, list) and not wrong:
         return tuple(route)
-    if isinstance(route, list):
-        wrong = next(link for link in route if not isinstance(link, int) or not 0 <= link < n_links)
-        message = f"route: {shown(wrong)} is no link of the {n_links} of this case"
-    else:
-        message = f"route is {shown(route)}, no list of links"
+    no_link = f"route: {shown(wrong[0])} is no link of the {n_links} of this case" if wrong else ""
     hint = f"links are counted from 0 to {n_links - 1}" if n_links else "give the case links first"
+    message = no_link or f"route is {shown(route)}, no list of links"
     faults.append(Fault(message, f"{hint}: a route such as [0, {max(0, n_links - 1)}]", where))
     return ()

@@ -107,30 +107,19 @@ class _Request:
     """A kernel as it was asked for."""
 
     op: str
+    name: str
+    """The operator as tables of measurements call it."""
     gpu: str
     options: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The operator as tables of measurements call it."""
-        return table_name(self.op)
 
     def sizes(self, *needed: str) -> list[int]:
         """The sizes that a kernel needs; all that are missing are named at once."""
         values = {name: self.options.get(name) for name in needed}
-        missing = [FLAGS[name] for name, value in values.items() if value is None]
-        if missing:
+        if missing := [FLAGS[name] for name, value in values.items() if value is None]:
             example = " ".join(f"{FLAGS[name]} {EXAMPLE[name] if value is None else value}" for name, value in values.items())
             message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
             raise UserError(message, hint=f"trainsim kernel {self.op} --gpu {self.gpu} {example}")
         return [value for value in values.values() if value is not None]
-
-    def refuse_all_but(self, useful: Sequence[str]) -> None:
-        """Raises `UserError` for options that say nothing about the kernel."""
-        given = {**self.options, "library": self.options["library"] or None, "eager": self.options["eager"] or None}
-        wrong = [flag for name, flag in FLAGS.items() if given.get(name) is not None and name not in useful]
-        if wrong:
-            raise UserError(f"{', '.join(wrong)}: says nothing about {self.op}", hint="leave it out")
 
 
 def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -> KernelTime:
@@ -138,12 +127,21 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
 
     `library` names whose kernels, `eager` splits operators as an eager framework does, `profile` is the file of a calibration.
     """
-    asked = _Request(op, gpu, {"batch": 1, "library": "", "eager": False, "profile": "", **options})
+    asked = _Request(op, table_name(op), gpu, {"batch": 1, "library": "", "eager": False, "profile": "", **options})
     dtype, library, site_scalar = table_name(dtype), asked.options["library"], asked.options.get("site_scalar")
+
+    def check_dtype() -> None:
+        if dtype not in WIDTH:
+            raise UserError(f"no kernels in {dtype}", hint=did_you_mean(dtype, WIDTH))
+
+    def check_op() -> None:
+        if asked.name not in KNOWN and workload_name(asked.name) not in PASSES:
+            raise UserError(f"no kernel {op!r}", hint=did_you_mean(asked.name, KNOWN))
+
     on, *_ = in_one_go(
         lambda: shipped_fits.gpu(gpu, asked.options["profile"]),
-        lambda: _check_dtype(dtype),
-        lambda: _check_op(asked),
+        check_dtype,
+        check_op,
         lambda: known_library(library, shipped_fits.shipped()),
     )
     on = replace(on, site_scalar=site_scalar) if site_scalar else on
@@ -151,7 +149,11 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
     software = Software(known_library(library, fits), asked.options["eager"], tensor_cores=dtype != "fp32")
     estimator = Estimator(on, dtype, fits, software)
     on.peak(estimator.peak_dtype)
-    made, flop, moved = _estimate(asked, estimator)
+    kernels = _kernels(asked, estimator)
+    _check_options(asked, kernels[0], estimator)
+    parts = [_launched(asked, one, estimator) for one in kernels]
+    made = parts[0] if len(parts) == 1 else together(parts[0].model, parts)
+    flop, moved = sum(one.flop for one in kernels), sum(one.traffic_bytes for one in kernels)
     return KernelTime(
         op=op,
         gpu=on.name,
@@ -167,26 +169,6 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
     )
 
 
-def _check_dtype(dtype: str) -> None:
-    if dtype not in WIDTH:
-        raise UserError(f"no kernels in {dtype}", hint=did_you_mean(dtype, WIDTH))
-
-
-def _check_op(asked: _Request) -> None:
-    if asked.name not in KNOWN and workload_name(asked.name) not in PASSES:
-        raise UserError(f"no kernel {asked.op!r}", hint=did_you_mean(asked.name, KNOWN))
-
-
-def _estimate(asked: _Request, by: Estimator) -> tuple[Estimate, float, float]:
-    """The time of what was asked, its flop and the bytes that it moves."""
-    as_autograd = by.options.eager and not rowwise.FAMILY.owns(by, f"{workload_name(asked.name)}{rowwise.BACKWARD}")
-    kernels = _kernels(asked, by.dtype, as_autograd)
-    _check_options(asked, kernels[0], by)
-    parts = [_launched(asked, one, by) for one in kernels]
-    moved = sum(one.traffic_bytes for one in kernels)
-    return parts[0] if len(parts) == 1 else together(parts[0].model, parts), sum(one.flop for one in kernels), moved
-
-
 def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:
     """The time of a kernel, none if a framework has none to launch: the gradient of a sum is handed on as it is."""
     made = by.estimate(kernel)
@@ -197,18 +179,21 @@ def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:
 
 
 def _check_options(asked: _Request, kernel: Shape, by: Estimator) -> None:
-    """Refuses options that say nothing about a kernel, and libraries that have no such one."""
+    """Raises `UserError` for options that say nothing about a kernel, and for libraries that have no such one."""
     library, family = by.options.library, kernel.family
     unfused = (UNFUSED,) if family == "attention" else ()
-    asked.refuse_all_but((*OPTIONS_OF[family], *(("eager",) if library in unfused else ())))
+    useful = (*OPTIONS_OF[family], *(("eager",) if library in unfused else ()))
+    given = {**asked.options, "library": library or None, "eager": asked.options["eager"] or None}
+    if wrong := [flag for name, flag in FLAGS.items() if given.get(name) is not None and name not in useful]:
+        raise UserError(f"{', '.join(wrong)}: says nothing about {asked.op}", hint="leave it out")
     known = (*by.fits.libraries(family), *families()[family].slower_libraries, *unfused)
     if library and library not in known:
         raise UserError(f"{library} has no {asked.op} that was measured", hint=did_you_mean(library, known))
 
 
-def _kernels(asked: _Request, dtype: str, eager: bool) -> Sequence[Shape]:
+def _kernels(asked: _Request, by: Estimator) -> Sequence[Shape]:
     """The kernels that were asked for: two of the backward pass of a GEMM. Backward, eager PyTorch moves other bytes."""
-    op, batch = asked.name, asked.options["batch"]
+    op, batch, dtype = asked.name, asked.options["batch"], by.dtype
     if op in GEMMS or op in GEMMS_BACKWARD:
         m, n, k = asked.sizes("m", "n", "k")
         return gemms_of(op, (m, n, k), batch, WIDTH[dtype])
@@ -221,10 +206,9 @@ def _kernels(asked: _Request, dtype: str, eager: bool) -> Sequence[Shape]:
         seq, heads = asked.sizes("seq", "heads")
         sizes = (batch, seq, heads, asked.options.get("kv_heads") or heads, asked.options.get("head_dim") or HEAD_DIM)
         return [attention_of(sizes, asked.options.get("causal") is not False, dtype, part) for part in ATTENTIONS[op]]
-    _check_op(asked)
     name, back = workload_name(op), is_backward(op)
-    each = bytes_per_element(name, dtype, backward=back)
     m, n = asked.sizes("m", "n")
-    written_out = rowwise.autograd(name, WIDTH[dtype]) if eager and back else None
-    op, each = written_out or (name + rowwise.BACKWARD * back, each)
+    as_autograd = back and by.options.eager and not rowwise.FAMILY.owns(by, f"{name}{rowwise.BACKWARD}")
+    written_out = rowwise.autograd(name, WIDTH[dtype]) if as_autograd else None
+    op, each = written_out or (name + rowwise.BACKWARD * back, bytes_per_element(name, dtype, backward=back))
     return [Rowwise(op, m * batch, n, 1, each)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..config import catalog
 from ..engine import des
-from ..engine.task import UNCAPPED, Array, Csr, TaskGraph
+from ..engine.task import UNCAPPED, Csr, TaskGraph
 from ..engine.timeline import grid
 from ..errors import Deadlock, UserError
 from ..escape import Summarised
@@ -26,7 +26,7 @@ from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 SCALE_BITS, TOTAL_BITS = 40, 62
 """The longest duration is at most 2^40 ticks, and all boxes one after the other, each with a crossing, at most 2^62."""
 MOST_BOXES_WITH_MEMORY = 20_000
-"""Boxes up to which the record of an evaluation holds the memory over time."""
+"""Boxes up to which the record of an evaluation holds the memory over time; it is longer than anybody reads beyond them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,8 +87,10 @@ class Evaluation(Summarised):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim schedule --json` prints."""
-        busy, span, shape = self.busy, max(self.span_per_rank), self.layout.shape
+        busy, span, shape, orders = self.busy, max(self.span_per_rank), self.layout.shape, self.layout.orders
         sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
+        is_short = sum(map(len, orders)) <= MOST_BOXES_WITH_MEMORY
+        curves = (self.memory_curve(rank) for rank in range(len(orders)))
         return {
             **({"schedule": self.name, "shape": sizes} if self.name else {}),
             "makespan": self.makespan,
@@ -99,10 +101,10 @@ class Evaluation(Summarised):
             "bubble_overhead": self.makespan / max(busy) - 1,
             "busy_per_rank": busy,
             **self.peaks,
-            "memory": self._memory(),
+            "memory": [[[time, held] for time, held in zip(*curve, strict=True)] for curve in curves] if is_short else None,
             "transfers": crossings(self.layout),
             "placement": list(self.layout.placement),
-            "ranks": [[_plain(box) for box in boxes] for boxes in self.layout.orders],
+            "ranks": [[["FB", *map(list, box)] if isinstance(box, Pair) else list(box) for box in boxes] for boxes in orders],
             **({} if self.certificate is None else {"certificate": asdict(self.certificate)}),
         }
 
@@ -111,29 +113,18 @@ class Evaluation(Summarised):
         """The numbers that people ask for first, with names."""
         shape, busy, spans = self.layout.shape, self.busy, self.span_per_rank
         sizes = f"{shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"
-        overhead = self.makespan / max(busy) - 1
+        longest, overhead = max(spans), self.makespan / max(busy) - 1
         return [
             ("schedule", f"{catalog.called(self.name)}, {sizes}" if self.name else sizes),
             ("makespan", f"{self.makespan:.6g} from the first start to the last end"),
             (
                 "longest span",
-                f"{max(spans):.6g} on one rank, from its first start to its last end, {max(spans) - max(busy):.6g} of it idle",
+                f"{longest:.6g} on one rank, from its first start to its last end, {longest - max(busy):.6g} of it idle",
             ),
             ("bubble ratio", f"{self.bubble_ratio:.4%} of the makespan idle, mean over ranks"),
             ("bubble overhead", f"{overhead:.4%} longer than the work of the busiest rank"),
             ("transfers", f"{crossings(self.layout):,} between ranks"),
         ]
-
-    def _memory(self) -> list[list[list[float]]] | None:
-        """[time, chunks held from then on] of each rank; None where that would be longer than anybody reads."""
-        if sum(map(len, self.layout.orders)) > MOST_BOXES_WITH_MEMORY:
-            return None
-        curves = [self.memory_curve(rank) for rank in range(len(self.layout.orders))]
-        return [[[time, held] for time, held in zip(*curve, strict=True)] for curve in curves]
-
-
-def _plain(box: Box) -> list[Any]:
-    return ["FB", list(box.forward), list(box.backward)] if isinstance(box, Pair) else list(box)
 
 
 def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluation:
@@ -147,7 +138,11 @@ def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluat
         times = des.simulate(graph)
     except Deadlock as deadlock:
         raise _explained(deadlock, boxes, graph) from None
-    starts, ends = (_by_rank(layout, column, per_unit) for column in (times.start_ns, times.end_ns))
+    cuts = np.cumsum([len(order) for order in layout.orders])
+    starts, ends = (
+        tuple(tuple(of_rank.tolist()) for of_rank in np.split(column / float(per_unit), cuts)[:-1])
+        for column in (times.start_ns, times.end_ns)
+    )
     return Evaluation(layout, starts, ends, peaks(layout), name, certificate)
 
 
@@ -170,24 +165,14 @@ def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
     return min(Fraction(common), most)
 
 
-def _by_rank(layout: Layout, column: Array, per_unit: Fraction) -> tuple[tuple[float, ...], ...]:
-    """A column of ticks as times of every rank's boxes."""
-    cuts = np.cumsum([0] + [len(order) for order in layout.orders])
-    return tuple(tuple((column[a:b] / float(per_unit)).tolist()) for a, b in pairwise(cuts))
-
-
 def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], comm: int) -> TaskGraph:
     """A task per box on its rank's stream, and one per crossing."""
-    task_of: dict[Slot, int] = {slot: i for i, (_, box) in enumerate(boxes) for slot in slots_of(box)}
-    durations = list(lengths)
-    preds: list[list[int]] = [[] for _ in boxes]
-    streams: list[list[int]] = [[] for _ in layout.orders]
+    task_of = {slot: i for i, (_, box) in enumerate(boxes) for slot in slots_of(box)}
+    durations, preds = list(lengths), [list[int]() for _ in boxes]
+    streams = [list[int]() for _ in layout.orders]
     for task, (rank, box) in enumerate(boxes):
         streams[rank].append(task)
-        for slot in slots_of(box):
-            source = _needs(slot, layout, task_of)
-            if source is None:
-                continue
+        for source in filter(None, (_needs(slot, layout, task_of) for slot in slots_of(box))):
             before = task_of[source]
             if boxes[before][0] != rank and comm:
                 durations.append(comm)

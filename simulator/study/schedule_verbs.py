@@ -8,11 +8,12 @@ parts runs k times as many units, each a k-th. A crossing between ranks costs it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, Unpack, cast
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal, TypedDict, Unpack
 
 from ..config import catalog
-from ..errors import Deadlock, Fault, OutsideDomain, UserError
+from ..errors import Deadlock, Fault, OutsideDomain, UserError, in_one_go
 from ..escape import Summarised
 from ..program.slot import Durations, Goal, PerStage, Shape, as_taken, lay_out
 from ..simulation import estimated_effort
@@ -21,8 +22,8 @@ from .schedule import Evaluation, crossings, evaluate
 TOLERANCE = 1e-9
 MOST_SLOTS = 4_000_000
 LETTERS = {"forward": "F", "backward": "B", "input_gradient": "I", "weight_gradient": "W"}
-DEFAULTS: Mapping[str, Any] = {"chunks": 1, "group": None, "splits": 2, "memory_limit": 1.0}
-GOALS = ("objective", "memory_count", "time_limit_s")
+SPLITS = 2
+"""Parts that sequences are cut into by schedules that do so, unless another number is asked for."""
 
 
 class Options(TypedDict, total=False):
@@ -72,49 +73,40 @@ class Entry:
 
     def as_dict(self, places: Sequence[int]) -> dict[str, Any]:
         """The row of the table; `places` are the schedule's ranks among the others, at each latency."""
-        records = [result.as_dict() for result in self.results]
-        at = [
-            {"comm": result.durations.comm, "place": place, **{key: record[key] for key in ("makespan", "span", "bubble_ratio")}}
-            for result, record, place in zip(self.results, records, places, strict=True)
-        ]
+        at = []
+        for result, place in zip(self.results, places, strict=True):
+            times = {"makespan": result.makespan, "span": max(result.span_per_rank), "bubble_ratio": result.bubble_ratio}
+            at.append({"comm": result.durations.comm, "place": place, **times})
         transfers = crossings(self.results[-1].layout)
         sizes = {"chunks": self.chunks, "splits": self.splits, "copies": self.copies}
         return {"schedule": self.name, **sizes, "at": at, "peak_microbatches": self.peak_microbatches, "transfers": transfers}
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A schedule that does not take the shape, and why."""
-
-    name: str
-    reason: str
-    nearest: Mapping[str, int]
-
-
 @dataclass(frozen=True, repr=False)
 class Comparison(Summarised):
-    """Schedules beside one another, the fastest first, and those that do not take the shape."""
+    """Schedules beside one another, the fastest first, and the refusals of those that do not take the shape, by name."""
 
     shape: Shape
     entries: tuple[Entry, ...]
-    refused: tuple[Refused, ...]
+    refused: Mapping[str, OutsideDomain]
 
     @property
     def places(self) -> list[list[int]]:
-        """The place of every entry at each latency, from 1."""
-        return places(self.entries)
+        """The place of every entry at each latency, from 1; those that are equally fast share one."""
+        spans = [[result.makespan for result in entry.results] for entry in self.entries]
+        return [[1 + sum(other[i] < own * (1 - TOLERANCE) for other in spans) for i, own in enumerate(mine)] for mine in spans]
 
     @property
     def summary(self) -> list[tuple[str, str]]:
         """A line for each schedule."""
         found = [(catalog.called(entry.name), brief(entry.results[-1])) for entry in self.entries]
-        return [*found, *((catalog.called(item.name), f"refused: {item.reason}") for item in self.refused)]
+        return [*found, *((catalog.called(name), f"refused: {refusal.reason}") for name, refusal in self.refused.items())]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that `trainsim schedule --compare --json` prints."""
         rows = [entry.as_dict(place) for entry, place in zip(self.entries, self.places, strict=True)]
         sizes = {"ranks": self.shape.ranks, "microbatches": self.shape.microbatches}
-        refused = [{"schedule": item.name, "refused": item.reason, "nearest": dict(item.nearest)} for item in self.refused]
+        refused = [{"schedule": name, "refused": error.reason, "nearest": error.nearest} for name, error in self.refused.items()]
         return {"shape": sizes, "schedules": rows, "refused": refused}
 
 
@@ -127,14 +119,12 @@ def schedule(
     order. Durations (`forward`, `backward`, `input_gradient`, `weight_gradient`: one number, or one for each stage) are those
     of one chunk; `comm` is the latency of a crossing between ranks.
     """
-    schedules = _found([name])
+    schedules, shape = _asked([name], ranks, microbatches, options, long=long)
     ((label, found),) = schedules.items()
-    shape = _shape(schedules, ranks, microbatches, options)
-    _must_be_short(schedules, shape, long=long)
     shape = as_taken(found, shape)
     _check_durations(shape, shape.stages, "stages")
-    certificate = found.certificate if hasattr(found, "certificate") else None
-    return evaluate(lay_out(found, shape), label, certificate(shape) if certificate else None)
+    certificate = found.certificate(shape) if hasattr(found, "certificate") else None
+    return evaluate(lay_out(found, shape), label, certificate)
 
 
 def compare_schedules(
@@ -145,14 +135,23 @@ def compare_schedules(
 
     Durations are those of a rank's whole share of a microbatch, or of each of P equal parts of the model.
     """
-    found = _found(names)
-    shape = _shape(found, ranks, microbatches, options)
-    _must_be_short(found, shape, long=long)
+    schedules, shape = _asked(names, ranks, microbatches, options, long=long)
     _check_durations(shape, shape.ranks, "ranks")
-    for each in found.values():
-        _must_be_small(cut(each, shape))
-    entries, refused = compare(found, shape)
-    return Comparison(shape, tuple(entries), tuple(refused))
+    shares = {name: share_of(found, shape) for name, found in schedules.items()}
+    for share in shares.values():
+        _check_slots(share)
+    entries: list[Entry] = []
+    refused: dict[str, OutsideDomain] = {}
+    for name, share in shares.items():
+        latencies = dict.fromkeys((0.0, shape.durations.comm))
+        shapes = [replace(share, durations=replace(share.durations, comm=comm)) for comm in latencies]
+        try:
+            entries.append(Entry(name, tuple(evaluate(lay_out(schedules[name], each)) for each in shapes)))
+        except OutsideDomain as refusal:
+            refused[name] = refusal
+        except Deadlock as deadlock:
+            refused[name] = OutsideDomain(f"deadlock: {str(deadlock).splitlines()[0]}")
+    return Comparison(shape, tuple(sorted(entries, key=lambda entry: entry.results[-1].makespan)), refused)
 
 
 def brief(result: Evaluation) -> str:
@@ -161,62 +160,58 @@ def brief(result: Evaluation) -> str:
     return f"makespan {result.makespan:.6g}, bubble ratio {result.bubble_ratio:.2%}{latency}"
 
 
-def _found(names: Sequence[Any]) -> dict[str, Any]:
-    """The schedules of names; all faults at once."""
+def _asked(
+    names: Sequence[Any], ranks: int | None, microbatches: int | None, options: Options, *, long: bool
+) -> tuple[dict[str, Any], Shape]:
+    """The schedules of names, and the shape that was asked for; what is left open is that of the first file.
+
+    Raises `UserError` with all unknown names, for missing sizes, and for what takes longer than goes without saying.
+    """
     if not names:
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
-    found: dict[str, Any] = {}
-    faults: list[Fault] = []
-    for name in names:
-        try:
-            found[name if isinstance(name, str) else catalog.called(name)] = catalog.typed("schedules", name)
-        except UserError as error:
-            faults += error.faults
-    if faults:
-        raise UserError(faults=faults)
-    return found
+    found = in_one_go(*(partial(catalog.typed, "schedules", name) for name in names))
+    schedules = {name if isinstance(name, str) else catalog.called(name): one for name, one in zip(names, found, strict=True)}
+    shape = _shape(schedules, {"ranks": ranks, "microbatches": microbatches}, options)
+    needed = estimated_effort.Effort()
+    for one in schedules.values():
+        taken = as_taken(one, shape)
+        _check_slots(taken)
+        slot = estimated_effort.SEARCHED_SLOT if hasattr(one, "certificate") else estimated_effort.SLOT
+        needed += taken.stages * taken.microbatches * slot
+    what, limits = f"{', '.join(schedules)} of {shape.ranks:,} ranks", estimated_effort.Limits(long=long)
+    limits.check(needed, what, "fewer ranks or microbatches")
+    return schedules, shape
 
 
-def _shape(schedules: Mapping[str, Any], ranks: int | None, microbatches: int | None, options: Options) -> Shape:
-    """The shape that was asked for; the sizes that are left open are those of the first file."""
+def _shape(schedules: Mapping[str, Any], asked: Mapping[str, int | None], options: Options) -> Shape:
+    """The shape of the sizes and options that were asked for; sizes that are left open are those of the first file."""
     table = next((schedule.shape for schedule in schedules.values() if hasattr(schedule, "shape")), None)
-    asked = {"ranks": ranks, "microbatches": microbatches}
-    sizes: dict[str, Any] = {size: value or getattr(table, size, None) for size, value in asked.items()}
+    sizes = {size: value or getattr(table, size, None) for size, value in asked.items()}
     if missing := [f"--{size}" for size, value in sizes.items() if value is None]:
         message = f"{', '.join(schedules)}: {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing"
         raise UserError(message, hint="for example --ranks 4 --microbatches 8; only a FILE.csv has its own")
-    given = cast("dict[str, Any]", options)
-    fields = {field: given.get(field, default) for field, default in DEFAULTS.items()}
-    goal = Goal(**{field: given[field] for field in GOALS if field in given})
-    durations = {field: given[field] for field in (*LETTERS, "pair", "comm") if field in given}
-    durations = {field: tuple(value) if isinstance(value, list) else value for field, value in durations.items()}
-    return Shape(**sizes, **fields, durations=Durations(**durations), goal=goal)
+    given: dict[str, Any] = {
+        "splits": SPLITS,
+        **sizes,
+        **{name: tuple(v) if isinstance(v, list) else v for name, v in options.items()},
+    }
+    own, durations, goal = (
+        {field.name: given[field.name] for field in fields(kind) if field.name in given} for kind in (Shape, Durations, Goal)
+    )
+    return Shape(**own, durations=Durations(**durations), goal=Goal(**goal))
 
 
 def _check_durations(shape: Shape, count: int, what: str) -> None:
     """Raises `UserError` if there are several durations and not as many as stages or ranks."""
-    faults = []
-    for field, letter in LETTERS.items():
-        value = getattr(shape.durations, field)
-        if isinstance(value, tuple) and len(value) != count:
-            faults.append(Fault(f"--{letter} has {len(value)} durations for {count} {what}", "give one, or one for each"))
-    if faults:
+    given = {letter: getattr(shape.durations, field) for field, letter in LETTERS.items()}
+    wrong = {letter: value for letter, value in given.items() if isinstance(value, tuple) and len(value) != count}
+    if wrong:
+        hint = "give one, or one for each"
+        faults = [Fault(f"--{letter} has {len(value)} durations for {count} {what}", hint) for letter, value in wrong.items()]
         raise UserError(faults=faults)
 
 
-def _must_be_short(schedules: Mapping[str, Any], shape: Shape, *, long: bool) -> None:
-    """Raises `UserError` if the schedules together would take longer than goes without saying."""
-    takes = estimated_effort.Effort()
-    for found in schedules.values():
-        taken = as_taken(found, shape)
-        _must_be_small(taken)
-        slot = estimated_effort.SEARCHED_SLOT if hasattr(found, "certificate") else estimated_effort.SLOT
-        takes += taken.stages * taken.microbatches * slot
-    what, limits = f"{', '.join(schedules)} of {shape.ranks:,} ranks", estimated_effort.Limits(long=long)
-    limits.check(takes, what, "fewer ranks or microbatches")
-
-
-def _must_be_small(shape: Shape) -> None:
+def _check_slots(shape: Shape) -> None:
     """Raises `OutsideDomain` if the shape is too large to evaluate."""
     slots = shape.stages * shape.microbatches
     if slots > MOST_SLOTS:
@@ -225,52 +220,17 @@ def _must_be_small(shape: Shape) -> None:
         raise OutsideDomain(reason, nearest=nearest if shape.stages <= MOST_SLOTS else {"chunks": MOST_SLOTS // shape.ranks})
 
 
-def compare(schedules: Mapping[str, Any], shape: Shape) -> tuple[list[Entry], list[Refused]]:
-    """Evaluates schedules by name, without latency and with that of the shape; the fastest first.
-
-    The shape's durations are those of a rank's share: one number, or one for each of P equal parts of the model in forward
-    order.
+def share_of(schedule: Any, shape: Shape) -> Shape:
+    """The shape that a schedule makes of ranks, whole microbatches, and the durations of a rank's share: those durations cut
+    into those of one chunk of one part of a sequence.
     """
-    entries: list[Entry] = []
-    refused: list[Refused] = []
-    for name, schedule in schedules.items():
-        try:
-            entries.append(Entry(name, _evaluated(schedule, shape)))
-        except OutsideDomain as refusal:
-            refused.append(Refused(name, refusal.reason, refusal.nearest))
-        except Deadlock as deadlock:
-            refused.append(Refused(name, f"deadlock: {str(deadlock).splitlines()[0]}", {}))
-    return sorted(entries, key=lambda entry: entry.results[-1].makespan), refused
-
-
-def cut(schedule: Any, shape: Shape) -> Shape:
-    """The shape that a schedule makes of ranks, whole microbatches, and the durations of a rank's share."""
-    splits = shape.splits if "splits" in getattr(schedule, "OPTIONS", ()) else 1
-    taken = as_taken(schedule, shape)
-    durations = of_a_stage(shape.durations, taken.chunks, splits)
-    return replace(taken, splits=splits, microbatches=shape.microbatches * splits, durations=durations)
-
-
-def _evaluated(schedule: Any, shape: Shape) -> tuple[Evaluation, ...]:
-    of_stages = cut(schedule, shape)
-    latencies = dict.fromkeys((0.0, shape.durations.comm))
-    shapes = (replace(of_stages, durations=replace(of_stages.durations, comm=comm)) for comm in latencies)
-    return tuple(evaluate(lay_out(schedule, each)) for each in shapes)
-
-
-def of_a_stage(durations: Durations, chunks: int, splits: int) -> Durations:
-    """Durations of a rank's share cut into those of one chunk of one part of a sequence."""
-    parts = chunks * splits
+    taken, splits = as_taken(schedule, shape), shape.splits if "splits" in getattr(schedule, "OPTIONS", ()) else 1
+    parts = taken.chunks * splits
 
     def part(duration: Any) -> Any:
         if isinstance(duration, tuple):
-            return tuple(value / parts for value in duration for _ in range(chunks))
+            return tuple(value / parts for value in duration for _ in range(taken.chunks))
         return None if duration is None else duration / parts
 
-    return replace(durations, **{name: part(getattr(durations, name)) for name in (*LETTERS, "pair")})
-
-
-def places(entries: Sequence[Entry]) -> list[list[int]]:
-    """Of every entry its place at each latency, from 1; those that are equally fast share one."""
-    spans = [[result.makespan for result in entry.results] for entry in entries]
-    return [[1 + sum(other[i] < own * (1 - TOLERANCE) for other in spans) for i, own in enumerate(mine)] for mine in spans]
+    durations = replace(shape.durations, **{name: part(getattr(shape.durations, name)) for name in (*LETTERS, "pair")})
+    return replace(taken, splits=splits, microbatches=shape.microbatches * splits, durations=durations)

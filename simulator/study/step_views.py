@@ -10,7 +10,6 @@ from typing import Any
 from ..config.scenario import Scenario
 from ..engine.task import Array
 from ..escape import Summarised
-from ..memory.account import RankMemory
 from ..simulation import estimated_effort
 from ..simulation.network.link_use import Network
 from ..simulation.run import Run, memory_record
@@ -26,10 +25,6 @@ class MemoryReport(Summarised):
     run: Run
 
     @property
-    def ranks(self) -> tuple[RankMemory, ...]:
-        return self.run.memory
-
-    @property
     def capacity_bytes(self) -> float:
         return self.run.scenario.cluster.gpu.memory_bytes
 
@@ -41,25 +36,25 @@ class MemoryReport(Summarised):
     @cached_property
     def curves(self) -> tuple[tuple[Array, Array], ...]:
         """Of every pipeline rank: seconds, and the bytes held from then on."""
-        return tuple(self.run.memory_over_time(rank.rank) for rank in self.ranks)
+        return tuple(self.run.memory_over_time(rank.rank) for rank in self.run.memory)
 
     @property
     def summary(self) -> list[tuple[str, str]]:
         peaks = [
             (f"rank {rank.rank}", f"{show_bytes(rank.total_bytes)}, {show_bytes(rank.activations_bytes)} of it activations")
-            for rank in self.ranks
+            for rank in self.run.memory
         ]
         return [*peaks, ("capacity", show_bytes(self.capacity_bytes))]
 
     def as_dict(self) -> dict[str, Any]:
         """What `trainsim memory --json` prints."""
-        curves = zip(self.ranks, self.curves, strict=True)
+        curves = zip(self.run.memory, self.curves, strict=True)
         return {
             "peak_memory_bytes": self.run.peak_memory_bytes,
             "capacity_bytes": self.capacity_bytes,
             "fits": self.run.fits,
             "over_gib": self.over_gib,
-            "memory_by_stage": [memory_record(rank) for rank in self.ranks],
+            "memory_by_stage": [memory_record(rank) for rank in self.run.memory],
             "over_time": [{"rank": rank.rank, "time_s": times, "bytes": held} for rank, (times, held) in curves],
         }
 

@@ -19,7 +19,7 @@ from ..fabrics.policy import LIBRARIES, NCCL
 from ..measurements.csv_tables import Row, number, time_us
 from ..measurements.measured_cluster import COLUMNS, cluster_of, word
 from ..measurements.nccl_tests import kind_named
-from ..study.collective import MEASURED, Timed, spread, time_collective
+from ..study.collective import MEASURED, CollectiveTable, collective, spread
 from ..units import US_PER_S
 from .report import Predicted
 
@@ -55,19 +55,19 @@ def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
         members = spread(cluster, gpus, nodes)
     except UserError as error:
         return [error] * len(rows)
-    timed = partial(time_collective, kind, cluster, gpus=members, algorithm=algorithm, library=library)
+    timed = partial(collective, kind, cluster, gpus=members, algorithm=algorithm, library=library)
     sizes = {row["bytes"]: math.ceil(size) for row in rows if 0 < (size := number(row["bytes"])) <= MOST_BYTES}
     found = _predicted(timed, sorted(set(sizes.values())))
     cells = [row["bytes"] for row in rows]
     return [found[sizes[cell]] if cell in sizes else UserError(f"bytes: {shown(cell)} is no number of bytes") for cell in cells]
 
 
-def _predicted(timed: Callable[[Sequence[int]], list[Timed]], sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
+def _predicted(timed: Callable[[Sequence[int]], CollectiveTable], sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
     """The predictions for some sizes, made at once; one by one if any of them is refused."""
     try:
         return {
             time.size_bytes: Predicted(time.time_s * US_PER_S, time.uncertainty, time.provenance, time.provenance != MEASURED)
-            for time in timed(sizes)
+            for time in timed(sizes).rows
         }
     except UserError as error:
         if len(sizes) < 2:

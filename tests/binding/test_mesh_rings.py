@@ -13,7 +13,8 @@ import simulator as sim
 from simulator.binding.mesh_rings import Bundle, Plans, cycles
 from simulator.collectives import hierarchical, joined, ring
 from simulator.hardware.cluster import Cluster
-from simulator.study.collective import time_collective
+
+from ..small_scenarios import time_collective
 
 S = 2**30
 CUBE_MESH = {"gpu": "v100-32gb", "gpus_per_node": 8, "intra_node": "cube-mesh 6x25 GB/s", "fabric": "ideal"}

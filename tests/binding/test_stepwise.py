@@ -15,11 +15,12 @@ from simulator.collectives import windows, wire_fraction
 from simulator.errors import UserError
 from simulator.hardware.cluster import Cluster
 from simulator.simulation import estimated_effort
-from simulator.study.collective import Timed, time_collective
+from simulator.study.collective import Timed
 
 from ..collectives.test_algorithms import FORMS, MODULES, NIC_LATENCY, SIZES, S, grid, taken
 from ..commandline import trainsim
 from ..fabrics.uncontended import BANDWIDTH, LATENCY, many_nodes, one_node, steps
+from ..small_scenarios import time_collective
 
 ASKED_AS = {"exchange": "sendrecv"}
 ALGORITHMS = [(name, kind) for name, kind in FORMS if (name, kind) != ("point_to_point", "sendrecv")]

@@ -16,10 +16,11 @@ from simulator.collectives import Edges, Round, joined
 from simulator.config import catalog
 from simulator.errors import OutsideDomain, UserError
 from simulator.hardware.cluster import Cluster
-from simulator.study.collective import spread, time_collective
+from simulator.study.collective import spread
 
 from ..commandline import trainsim
 from ..fabrics.uncontended import BANDWIDTH, LATENCY, makespan_s, many_nodes, one_node, uncontended_s
+from ..small_scenarios import time_collective
 
 MODULES: dict[str, ModuleType] = {name: catalog.module("collectives", name) for name in catalog.files("collectives")}
 S = 2**28

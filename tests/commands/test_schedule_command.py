@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from simulator.config import catalog
 from simulator.errors import OutsideDomain, UserError
-from simulator.figures.bars import MOST_ROWS, chart_of_evaluation
-from simulator.figures.gantt import COLOURS, DARK, MOST_ROWS_IN_ALL, _luminance, gantts
+from simulator.figures.bars import KINDS, MOST_ROWS, chart_of_evaluation
+from simulator.figures.gantt import DARK, MOST_ROWS_IN_ALL, _luminance, gantts
 from simulator.program.slot import Durations, Goal, Layout, Pair, Shape, lay_out, slots_of
 from simulator.study.schedule import MOST_BOXES_WITH_MEMORY, Evaluation, crossings, evaluate
-from simulator.study.schedule_verbs import compare, cut, of_a_stage, places
+from simulator.study.schedule_verbs import compare_schedules, share_of
 
 from ..commandline import Said, trainsim
 
@@ -239,7 +239,8 @@ def test_unknown_ones_are_named_together() -> None:
 @given(st.integers(1, 4), st.integers(1, 3), st.floats(0.1, 5), st.one_of(st.none(), st.floats(0.1, 5)))
 def test_a_share_is_cut_into_equal_parts(chunks: int, splits: int, forward: float, pair: float | None) -> None:
     whole = Durations(forward, (1.0, 2.0, 3.0), 0.5, None, pair, 0.2)
-    parts = of_a_stage(whole, chunks, splits)
+    split = SimpleNamespace(OPTIONS=("splits",))
+    parts = share_of(split, Shape(3, 4, chunks, splits=splits, durations=whole)).durations
     assert isinstance(parts.forward, float)
     assert isinstance(parts.input_gradient, tuple)
     assert parts.forward * chunks * splits == EXACT(forward)
@@ -250,20 +251,19 @@ def test_a_share_is_cut_into_equal_parts(chunks: int, splits: int, forward: floa
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_does_the_same_work(name: str) -> None:
-    module = catalog.module("schedules", name)
     shape = Shape(4, 8, 2, splits=2, durations=Durations((1.0, 1.0, 2.0, 1.5), 0.7, 1.1, comm=0.1))
-    entries, refused = compare({name: module}, shape)
-    assert not refused
-    for result in entries[0].results:
+    options: Any = {field: getattr(shape.durations, field) for field in ("forward", "input_gradient", "weight_gradient", "comm")}
+    found = compare_schedules([name], ranks=4, microbatches=8, chunks=2, splits=2, **options)
+    assert not found.refused
+    for result in found.entries[0].results:
         assert sum(result.busy) == EXACT(8 * (5.5 + 4 * 1.8), rel=1e-9)
-    assert cut(module, shape).stages == result.layout.stages
-    assert places(entries) == [[1, 1]]
+    assert share_of(catalog.module("schedules", name), shape).stages == result.layout.stages
+    assert found.places == [[1, 1]]
 
 
 def test_equals_share_a_place() -> None:
-    gpipe = catalog.module("schedules", "gpipe")
-    entries, _ = compare({"a": gpipe, "b": catalog.module("schedules", "1f1b"), "c": gpipe}, Shape(4, 4))
-    assert places(entries) == [[1], [1], [1]]
+    found = compare_schedules(["gpipe", "1f1b", "interleaved"], ranks=4, microbatches=4)
+    assert found.places == [[1], [1], [1]]
 
 
 # --- memory over time, transfers ------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_pictures_of_too_many_rows_are_refused(tmp_path: Path) -> None:
 
 def test_numbers_can_be_read_on_every_colour() -> None:
     """White on dark and black on light, with a distance that the eye sees."""
-    for colours in COLOURS.values():
-        for colour in colours:
+    for kind in KINDS.values():
+        for colour in kind.colours:
             ink = 255 if _luminance(colour) < DARK else _luminance("#202020")
             assert abs(_luminance(colour) - ink) > 90

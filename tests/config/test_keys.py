@@ -18,9 +18,9 @@ from simulator.config.scenario import ScenarioFile
 from simulator.config.tenancy import KEYS
 from simulator.errors import UserError
 from simulator.simulation.runnable import scenario as from_mapping
-from simulator.study.collective import time_collective
 
 from ..commandline import SMALL, trainsim
+from ..small_scenarios import time_collective
 from . import keys as cases
 from .keys import BASE, CASES, CLUSTER, FABRIC, FABRIC_CASES, GPU, Case, changed
 

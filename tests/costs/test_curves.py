@@ -25,11 +25,12 @@ from simulator.costs.collectives.curves import Curve, read, rising, uncontended_
 from simulator.costs.collectives.link_constants import LAWS, Across, Inside
 from simulator.costs.collectives.theory import ALGORITHMS, KINDS, Call
 from simulator.errors import UserError
-from simulator.study.collective import spread, time_collective
+from simulator.study.collective import spread
 from simulator.units import US_PER_S
 
 from ..commandline import trainsim
 from ..project.source import ROOT, study_script
+from ..small_scenarios import time_collective
 from ..validate.described import links_in, links_on
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"

@@ -21,10 +21,11 @@ from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
 from simulator.fabrics.policy import COMMON_ALGORITHMS, policy_on
 from simulator.hardware.cluster import Cluster
-from simulator.study.collective import BUS_FACTOR, time_collective
+from simulator.study.collective import BUS_FACTOR
 from simulator.units import GB, GIB, KIB, MIB, US_PER_S
 from tests.commandline import trainsim
 
+from ..small_scenarios import time_collective
 from ..validate.described import links_in, links_on
 
 TABLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "collectives.csv.gz"

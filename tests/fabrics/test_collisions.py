@@ -10,9 +10,9 @@ import pytest
 import simulator as sim
 from simulator.costs.collectives.curves import uncontended_time
 from simulator.costs.collectives.theory import Call
-from simulator.study.collective import time_collective
 from simulator.units import GB, GIB
 
+from ..small_scenarios import time_collective
 from ..validate.described import links_in
 
 HALL = {"gpu": "h100", "gpus_per_node": 8, "intra_node": "NVSwitch 450 GB/s", "inter_node": "8x400 Gbit/s", "fabric": "ndr-ib"}

@@ -19,10 +19,10 @@ from simulator.costs.collectives.link_constants import LAWS
 from simulator.costs.collectives.theory import Call
 from simulator.errors import UserError
 from simulator.measurements.nccl_tests import read
-from simulator.study.collective import time_collective
 from simulator.units import GB, US_PER_S
 
 from ..commandline import trainsim
+from ..small_scenarios import time_collective
 from ..validate.described import links_on
 
 FACTORS = {"all_reduce": 2.0, "sendrecv": 0.0, "broadcast": 0.0}

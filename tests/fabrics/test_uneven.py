@@ -19,10 +19,11 @@ from simulator.collectives import Round, joined
 from simulator.errors import UserError
 from simulator.fabrics.uneven_alltoall import Exchange, Uneven, read
 from simulator.hardware.cluster import Cluster
-from simulator.study.collective import Timed, time_collective
+from simulator.study.collective import Timed
 
 from ..collectives.test_algorithms import MODULES, NIC_BANDWIDTH, NIC_LATENCY, grid
 from ..commandline import trainsim
+from ..small_scenarios import time_collective
 from .uncontended import BANDWIDTH, LATENCY, one_node, steps
 
 Matrix = np.ndarray[Any, Any]

@@ -17,12 +17,12 @@ from matplotlib.colors import same_color
 import simulator as sim
 from simulator.config import catalog
 from simulator.errors import UserError
-from simulator.figures.bars import chart_of_evaluation, chart_of_run, merged
-from simulator.figures.gantt import COLOURS, NAMES, gantt, save
-from simulator.figures.heat import Heat
-from simulator.figures.palette import MARK, UNLOADED
-from simulator.figures.places import plural
+from simulator.figures.bars import KINDS, chart_of_evaluation, chart_of_run, merged
+from simulator.figures.drawing import save
+from simulator.figures.gantt import gantt
+from simulator.figures.topology_colours import MARK, UNLOADED, HeatMap
 from simulator.figures.topology_plot import draw
+from simulator.figures.vertex_positions import plural
 from simulator.hardware.measure import WORDS, switches
 from simulator.program.slot import Durations, Shape, lay_out
 from simulator.simulation.run import Run
@@ -56,7 +56,7 @@ def test_a_row_per_pipeline_rank_and_a_bar_per_slot(run: Run) -> None:
 
 def test_every_kind_of_bar_has_a_colour_and_a_name(run: Run) -> None:
     kinds = {bar.kind for row in chart_of_run(run).rows for bar in row.bars}
-    assert kinds <= set(COLOURS) & set(NAMES)
+    assert kinds <= set(KINDS)
     assert {"F", "B", "tp", "pp", "dp", "optimizer"} <= kinds
 
 
@@ -65,7 +65,7 @@ def test_forward_is_lighter_than_backward_for_every_chunk() -> None:
         r, g, b = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
-    for forward, backward in zip(COLOURS["F"], COLOURS["B"], strict=True):
+    for forward, backward in zip(KINDS["F"].colours, KINDS["B"].colours, strict=True):
         assert luminance(forward) > luminance(backward) + 20
 
 
@@ -88,7 +88,7 @@ def test_a_picture_is_neither_blank_nor_one_colour(run: Run, tmp_path: Path) -> 
     assert pixels.shape[1] > 1500
     colours = {tuple(c) for c in np.unique((pixels.reshape(-1, 3) * 255).astype(int), axis=0).tolist()}
     for kind in ("F", "B"):
-        colour = COLOURS[kind][0]
+        colour = KINDS[kind].colours[0]
         assert tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) in colours
 
 
@@ -172,10 +172,10 @@ def test_arrows_join_both_ends_of_a_transfer_and_memory_is_counted(run: Run, tmp
     ("fullest", "top"), [(0.0, 1.0), (0.0267, 0.03), (0.0829, 0.1), (0.1554, 0.2), (0.255, 0.3), (0.83, 1.0), (1.0000004, 1.0)]
 )
 def test_the_colours_of_a_heat_map_end_at_the_fullest_link(fullest: float, top: float) -> None:
-    heat = Heat(np.array([0.0, fullest / 2, fullest, np.nan]))
-    assert heat.top == pytest.approx(top)
+    heat = HeatMap(np.array([0.0, fullest / 2, fullest, np.nan]))
+    assert heat.ticks[-1] == pytest.approx(top)
     assert heat.ticks[0] == 0
-    assert fullest == 0 or 0.65 < heat.part(heat.load)[2] <= 1
+    assert fullest == 0 or 0.65 < heat.scaled(heat.load)[2] <= 1
     idle, _, hottest, unknown = heat.colours(heat.load)
     assert unknown == UNLOADED
     assert (idle != hottest) == (fullest > 0)
@@ -215,7 +215,7 @@ def test_a_slow_link_is_seen_among_thousands() -> None:
     said = [text.get_text() for text in figure.axes[0].texts if "% used" in text.get_text()]
     assert [text.split("us, ")[-1] for text in said if " nic," in text] == ["2% used, at most 90%"]
     assert all(text.endswith(", 2% used") for text in said if " nic," not in text)
-    assert sum(same_color(line.get_color(), Heat(load).colours(np.array([0.9]))[0]) for line in figure.axes[0].lines) == 1
+    assert sum(same_color(line.get_color(), HeatMap(load).colours(np.array([0.9]))[0]) for line in figure.axes[0].lines) == 1
 
 
 @pytest.mark.parametrize(("shape", "nodes"), [("leaf-spine", 64), ("fat-tree", 64), ("fat-tree", 8)])

@@ -16,10 +16,11 @@ from simulator.costs.collectives.curves import uncontended_time
 from simulator.costs.collectives.theory import Call
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.measure import ways
-from simulator.study.collective import time_collective
 from simulator.units import GB, US_PER_S
 from tests.hardware.paths import attributes
 from tests.validate.described import links_in
+
+from ..small_scenarios import time_collective
 
 NIC = 50 * GB
 

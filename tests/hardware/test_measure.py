@@ -172,10 +172,10 @@ def test_pictures(what: str) -> None:
 
 
 def test_vertices_do_not_stand_on_each_other() -> None:
-    from simulator.figures.places import places
+    from simulator.figures.vertex_positions import positions
 
     for shape in ("rail-optimized", "fat-tree", "dragonfly", "torus", "wan", "explicit", "ring"):
-        centre = places(build(shape, PROPORTIONS["many small nodes"])).centre
+        centre = positions(build(shape, PROPORTIONS["many small nodes"])).centre
         apart = np.abs(centre[:, None] - centre[None]).max(axis=2) + 9 * np.eye(len(centre))
         assert apart.min() > 0.3
 

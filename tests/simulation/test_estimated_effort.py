@@ -18,12 +18,11 @@ from simulator.errors import UserError
 from simulator.simulation import estimated_effort
 from simulator.simulation.estimated_effort import Effort
 from simulator.simulation.simulate import bound_of, program_of
-from simulator.study.collective import time_collective
 from simulator.study.flows import Case, Flow, effort_of, end_times_s, most_at_once
 from simulator.units import US_PER_S
 
 from ..commandline import SMALL, trainsim
-from ..small_scenarios import scenario
+from ..small_scenarios import scenario, time_collective
 
 LARGE: dict[str, list[str]] = {
     "every rank of a million": ["run", "million.yaml", "--no-fold"],
@@ -186,8 +185,8 @@ def test_flows_one_after_the_other_are_few_at_once() -> None:
     """3,000 of them take 0.16 s to simulate; as many at once take minutes, and are refused."""
     apart = Case("apart", (1.0,), (0.0,), tuple(Flow(2.0 * i, 1.0, (0,)) for i in range(3000)))
     together = replace(apart, flows=tuple(replace(flow, start_s=0.0) for flow in apart.flows))
-    assert 0.16 / 3 < effort_of([apart]).seconds < 0.16 * 3
-    assert effort_of([together]).seconds > 100 * effort_of([apart]).seconds
+    assert 0.16 / 3 < effort_of(apart).seconds < 0.16 * 3
+    assert effort_of(together).seconds > 100 * effort_of(apart).seconds
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9), st.sets(st.integers(0, 3), min_size=1)), max_size=30))

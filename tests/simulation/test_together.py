@@ -19,12 +19,12 @@ from simulator.fabrics.policy import policy_on
 from simulator.simulation.jobs import SharedRun
 from simulator.simulation.run import Run
 from simulator.simulation.simulate import simulate_scenario
-from simulator.study.collective import spread, time_collective
+from simulator.study.collective import spread
 from simulator.units import show_s
 
 from ..commandline import SMALL, trainsim
 from ..fabrics.uncontended import steps
-from ..small_scenarios import scenario, small_cluster
+from ..small_scenarios import scenario, small_cluster, time_collective
 from ..validate.described import links_on
 
 PLAN = sim.Plan(tp=2, pp=2, dp=4, sharding="zero1")

@@ -17,13 +17,14 @@ from simulator.config import fabric_files
 from simulator.costs.collectives import theory
 from simulator.measurements.csv_tables import read
 from simulator.measurements.measured_cluster import INSIDE, cluster_of
-from simulator.study.collective import spread, time_collective
+from simulator.study.collective import spread
 from simulator.units import US_PER_S
 from simulator.validate import collectives
 from simulator.validate.report import judged, validate
 
 from ..commandline import trainsim
 from ..project.source import ROOT
+from ..small_scenarios import time_collective
 from .described import columns, links_in
 
 TABLE = ROOT.parent / "shared" / "data" / "collectives.csv.gz"

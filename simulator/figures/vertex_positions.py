@@ -7,7 +7,6 @@ everything that is no node with a fabric above it stands in layers by its distan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,59 +33,46 @@ CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), 
 """The GPUs of a cube mesh, a quad behind the other."""
 
 
-@dataclass(frozen=True)
-class Box:
-    """A frame around the vertices of a node."""
-
-    left: float
-    low: float
-    width: float
-    height: float
-    label: str
-
-
 @dataclass
-class Places:
+class Positions:
     """Centre, width and height of every vertex; frames of nodes; the layers' names and heights."""
 
     centre: Array
     size: Array
-    boxes: list[Box] = field(default_factory=list)
+    nodes: Array = field(default_factory=lambda: np.zeros((0, 4)))
+    """Left and lower edge, width and height of the frame around the vertices of each node."""
     layers: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
         """Left, lower, right and upper edge of the picture."""
-        low, high = (self.centre - self.size / 2).min(axis=0), (self.centre + self.size / 2).max(axis=0)
-        corners = [(b.left, b.low, b.left + b.width, b.low + b.height) for b in self.boxes]
-        left, bottom, right, top = zip((*low, *high), *corners, strict=True)
-        return float(min(left)), float(min(bottom)), float(max(right)), float(max(top))
+        low = np.concatenate([self.centre - self.size / 2, self.nodes[:, :2]]).min(axis=0)
+        high = np.concatenate([self.centre + self.size / 2, self.nodes[:, :2] + self.nodes[:, 2:]]).max(axis=0)
+        return float(low[0]), float(low[1]), float(high[0]), float(high[1])
 
 
-def places(cluster: Cluster) -> Places:
-    """Places of all vertices of a cluster."""
-    wiring = cluster.wiring
-    assembly = cluster.assembly
+def positions(cluster: Cluster) -> Positions:
+    """The positions of all vertices of a cluster."""
+    wiring, assembly = cluster.wiring, cluster.assembly
     total = sum(run.count for run in wiring.vertices)
-    found = Places(np.zeros((total, 2)), np.full((total, 2), SQUARE))
+    found = Positions(np.zeros((total, 2)), np.full((total, 2), SQUARE))
     if assembly:
-        inside, size, width, height = inside_places(cluster)
-        nodes = np.arange(cluster.nodes)
-        at = _node_places(cluster, width, height)
-        numbers = assembly.vertex.of(nodes, np.arange(assembly.vertex.locals)).reshape(len(nodes), -1)
-        found.centre[numbers] = at[:, None, :] + inside[None, :, :]
+        inside, size, width, height = _inside(cluster)
+        corner = _corners(cluster, width, height)
+        numbers = assembly.vertex.of(np.arange(cluster.nodes), np.arange(assembly.vertex.locals)).reshape(cluster.nodes, -1)
+        found.centre[numbers] = corner[:, None, :] + inside[None, :, :]
         found.size[numbers] = size
-        found.boxes = [Box(x - 0.2, y - 0.2, width + 0.4, height + 0.4, f"node {i}") for i, (x, y) in enumerate(at.tolist())]
+        frame = np.broadcast_to([width + 0.4, height + 0.4], corner.shape)
+        found.nodes = np.concatenate([corner - 0.2, frame], axis=1)
         placed = assembly.vertex.end
     else:
         placed = cluster.gpus
         found.centre[:placed, 0] = np.arange(placed)
     if on_grid(cluster):
-        corner = np.array([(box.left + box.width, box.low + box.height) for box in found.boxes])
-        found.centre[placed:] = corner + np.array([GAP - 0.2, 0.5])
+        found.centre[placed:] = found.nodes[:, :2] + found.nodes[:, 2:] + np.array([GAP - 0.2, 0.5])
         found.size[placed:] = (SQUARE * 1.5, SQUARE * 0.8)
     else:
-        _stack(found, wiring, placed, switches(cluster))
+        _stack(found, cluster, placed)
     return found
 
 
@@ -95,7 +81,7 @@ def on_grid(cluster: Cluster) -> bool:
     return cluster.shape_name == "torus" and cluster.nodes > 1
 
 
-def _node_places(cluster: Cluster, width: float, height: float) -> Array:
+def _corners(cluster: Cluster, width: float, height: float) -> Array:
     """The lower left corner of every node: in a row, or on the grid of a torus, its planes beside each other."""
     node = np.arange(cluster.nodes)
     if not on_grid(cluster):
@@ -106,17 +92,16 @@ def _node_places(cluster: Cluster, width: float, height: float) -> Array:
     return np.stack([x * (width + 2 * GAP) + plane * across, y * (height + LAYER)], axis=1).astype(float)
 
 
-def inside_places(cluster: Cluster) -> tuple[Array, Array, float, float]:
+def _inside(cluster: Cluster) -> tuple[Array, Array, float, float]:
     """Centres and sizes of one node's vertices, by local number, and the node's width and height."""
-    gpus, kinds = _gpu_places(cluster), [part.kind for part in cluster.node.parts]
+    gpus = _gpus(cluster)
     pitch = gpus[:, 0].max(initial=0) + 1
     rails = cluster.rails if cluster.nodes > 1 else 0
-    centre, size = [gpus], [np.full((len(gpus), 2), SQUARE)]
-    level = 0.0
-    for kind, part in reversed([*zip(kinds, cluster.node.parts, strict=True)]):
+    centre, size, level = [gpus], [np.full((len(gpus), 2), SQUARE)], 0.0
+    for part in reversed(cluster.node.parts):
         x = (np.arange(part.count) + 0.5) * pitch / part.count - 0.5
         centre.insert(1, np.stack([x, np.full(part.count, level)], axis=1))
-        wide = pitch / part.count - 0.28 if kind in ("nvswitch", "cpu", "pcie") else SQUARE
+        wide = pitch / part.count - 0.28 if part.kind in ("nvswitch", "cpu", "pcie") else SQUARE
         size.insert(1, np.tile([wide, BAR], (part.count, 1)))
         level += 1.1
     gpus[:, 1] += level
@@ -127,7 +112,7 @@ def inside_places(cluster: Cluster) -> tuple[Array, Array, float, float]:
     return together, np.concatenate(size), float(pitch), float(together[:, 1].max() + 0.5)
 
 
-def _gpu_places(cluster: Cluster) -> Array:
+def _gpus(cluster: Cluster) -> Array:
     """The GPUs of a node: in rows above what joins them, or so that the links between them can be distinguished."""
     n, kind = cluster.gpus_per_node, cluster.inside_name
     number = np.arange(n)
@@ -146,8 +131,9 @@ def _gpu_places(cluster: Cluster) -> Array:
     return np.stack([number % columns + 0.36 * (row % 2), row * 1.0], axis=1).astype(float)
 
 
-def _stack(found: Places, wiring: Wiring, placed: int, bought: Mapping[str, int]) -> None:
+def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
     """Layers of what stands above: kind by kind by distance from below, each vertex above the middle of what it joins."""
+    wiring, bought = cluster.wiring, switches(cluster)
     distance = _distances(wiring, placed)
     runs: dict[str, list[int]] = {}
     for run in wiring.vertices:
@@ -159,18 +145,17 @@ def _stack(found: Places, wiring: Wiring, placed: int, bought: Mapping[str, int]
     for kind in kinds:
         members, span = np.array(runs[kind]), right - left
         top += rise
-        middle = _middles(found, wiring, members, below)
+        down = np.isin(wiring.source, below) & np.isin(wiring.target, members)
+        member, x = np.searchsorted(members, wiring.target[down]), found.centre[wiring.source[down], 0]
+        joined = np.maximum(np.bincount(member, minlength=len(members)), 1)
+        middle = np.round(np.bincount(member, weights=x, minlength=len(members)) / joined, 6)
         order, apart = np.argsort(middle, kind="stable"), max(0.9, min(MOST_APART, span / len(members)))
         found.centre[members[order]] = np.stack([_spread(middle[order], apart), np.full(len(members), top)], axis=1)
         found.size[members] = (0.7 * span if len(members) == 1 else 0.8 * apart, SQUARE)
-        found.layers.append((top, layer_name(kind, len(members), bought)))
+        count = bought.get(WORDS.get(kind, kind), len(members))  # more than in the graph, where spraying pools equal ones
+        pooled = f"{count:,} {plural(kind, count)},\nas {len(members):,}"
+        found.layers.append((top, plural(kind, count) if count == len(members) else pooled))
         below = np.concatenate([below, members])
-
-
-def layer_name(kind: str, drawn: int, bought: Mapping[str, int]) -> str:
-    """`leaves`; where spraying takes some that one buys for one, how many those are: `8 spines, as 1`."""
-    count = bought.get(WORDS.get(kind, kind), drawn)
-    return plural(kind, drawn) if count == drawn else f"{count:,} {plural(kind, count)},\nas {drawn:,}"
 
 
 def plural(kind: str, count: int) -> str:
@@ -206,16 +191,3 @@ def _distances(wiring: Wiring, placed: int) -> NDArray[np.int64]:
             break
         distance = shorter
     return distance
-
-
-def _middles(found: Places, wiring: Wiring, members: NDArray[np.int64], below: Sequence[int] | NDArray[np.int64]) -> Array:
-    """The mean place of what each member is joined with below."""
-    position = np.full(len(found.centre), -1)
-    position[members] = np.arange(len(members))
-    known = np.zeros(len(found.centre), dtype=bool)
-    known[below] = True
-    down = known[wiring.source] & (position[wiring.target] >= 0)
-    at, x = position[wiring.target[down]], found.centre[wiring.source[down], 0]
-    count = np.bincount(at, minlength=len(members))
-    middle: Array = np.bincount(at, weights=x, minlength=len(members)) / np.maximum(count, 1)
-    return np.round(middle, 6)

@@ -1,0 +1,143 @@
+"""What pictures of clusters say by colour: kinds of vertices and classes of links, or how busy links are.
+
+The colours of a heat map go up to the fullest link; links that are waited for can be marked in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import escape
+from ..hardware.cluster import Cluster
+from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, MaxNLocator, Normalize, ScalarMappable, colormaps
+
+Array = NDArray[Any]
+Load = Mapping[int, float] | Mapping[str, float] | Array
+"""Utilisation, 0 to 1, of links by number or by name `source>target`; or that of all links in the order of the wiring."""
+KINDS = {
+    "gpu": "#76a85a",
+    "nvswitch": "#3f6b35",
+    "pcie": "#a7adba",
+    "cpu": "#6b7385",
+    "nic": "#e3a45c",
+    **dict.fromkeys(("leaf", "edge", "router"), "#6f97cf"),
+    "agg": "#5079b8",
+    **dict.fromkeys(("spine", "hub"), "#3c5f98"),
+    "core": "#2c456f",
+    "gateway": "#a8453f",
+}
+CLASSES = {
+    "nvlink": "#5c9440",
+    **dict.fromkeys(("pcie", "nic pcie"), "#9aa0ac"),
+    "socket": "#6b7385",
+    "nic": "#d98b35",
+    "leaf-spine": "#4a74b4",
+    **dict.fromkeys(("edge-agg", "group"), "#5b86c4"),
+    "agg-core": "#34568c",
+    "global": "#7d57a3",
+    **dict.fromkeys(("ring", "torus", "direct"), "#2f8f88"),
+    "gateway": "#b5766f",
+    "wan": "#a8302b",
+}
+OTHERS = ("#4a74b4", "#d98b35", "#5c9440", "#7d57a3", "#2f8f88", "#a8302b", "#8d6e00", "#6b7385")
+"""Colours for kinds and classes without a chosen colour."""
+HEAT = LinearSegmentedColormap.from_list("heat", colormaps["YlOrRd"](np.linspace(0.12, 1.0, 256)))
+"""The colours of utilisation: yellow to red, without the palest part."""
+UNLOADED, MARK = "#dfe2e8", "#1d4ed8"
+"""Colours of links without a utilisation, and of the mark beside links that stand out."""
+HALO_POINTS = 2.6
+"""Points by which the line under a marked link is wider than the link."""
+TICKS, STEPS = 5, (1, 2, 2.5, 5, 10)
+
+
+def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    figure = Drawing(figsize=(width_in, height_in), layout="constrained", dpi=140)
+    axes = figure.add_subplot()
+    axes.set_aspect("equal", adjustable="box")
+    axes.axis("off")
+    return figure, axes
+
+
+def colour_of(name: str, known: Mapping[str, str], number: int) -> str:
+    """The colour of a kind or a class: its own, or that of the longest known beginning."""
+    beginnings = [beginning for beginning in known if name.startswith(beginning)]
+    return known[max(beginnings, key=len)] if beginnings else OTHERS[number % len(OTHERS)]
+
+
+def without_direction(link_class: str) -> str:
+    """The name of a class of links that is that of the opposite class too."""
+    return " - ".join(sorted(link_class.removesuffix(" up").removesuffix(" down").split(">")))
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The utilisation of every link, and links to mark."""
+
+    load: Array
+    """Utilisation of each link; not a number where none is given."""
+    marked: Mapping[str, Array] = field(default_factory=dict)
+    """Captions of marked links, and the numbers of those links."""
+
+    @classmethod
+    def of(cls, cluster: Cluster, link_load: Load, marked: Mapping[str, Array] | None) -> HeatMap:
+        """The heat map of the utilisations of some links of a cluster, or of all."""
+        if isinstance(link_load, np.ndarray):
+            return cls(link_load.astype(float), marked or {})
+        load = np.full(cluster.wiring.links, np.nan)
+        for link, value in link_load.items():
+            load[cluster.link_named(link) if isinstance(link, str) else link] = value
+        return cls(load, marked or {})
+
+    @cached_property
+    def ticks(self) -> list[float]:
+        """Round utilisations from nothing to the fullest link or little more, at most to 1: the last is the end of the scale."""
+        fullest = float(np.nanmax(self.load, initial=0.0))
+        percent = MaxNLocator(TICKS, steps=STEPS).tick_values(0, 100 * min(1.0, fullest)) if fullest else np.array([0, 100])
+        return [float(at) / 100 for at in percent]
+
+    @cached_property
+    def is_marked(self) -> Array:
+        """For every link, whether it is marked."""
+        return np.isin(np.arange(len(self.load)), np.concatenate([[], *self.marked.values()]))
+
+    @property
+    def room_in(self) -> float:
+        """Height of the explanation below the picture, in inches."""
+        return 0.35 + (0.2 + 0.16 * len(self.marked) if self.marked else 0.0)
+
+    def scaled(self, load: Array) -> Array:
+        """Utilisations as fractions of the scale; 0 where there is none."""
+        fractions: Array = np.clip(np.nan_to_num(load) / self.ticks[-1], 0, 1)
+        return fractions
+
+    def colours(self, load: Array) -> list[Any]:
+        """The colours of some utilisations; pale grey where there is none."""
+        hot = HEAT(self.scaled(load))
+        return [UNLOADED if np.isnan(value) else tuple(colour) for value, colour in zip(load.tolist(), hot, strict=True)]
+
+    def explain(self, figure: Figure, axes: Axes) -> None:
+        """A bar with the colours of the scale, and below it what is marked."""
+        bar = figure.colorbar(
+            ScalarMappable(Normalize(0, 100 * self.ticks[-1]), HEAT),
+            ax=axes,
+            location="bottom",
+            shrink=0.35,
+            aspect=40,
+            pad=0.02,
+            ticks=[100 * at for at in self.ticks],
+            format="{x:g}",
+            label="utilisation of a link (%)" + ("" if self.ticks[-1] == 1 else ", scaled to the fullest"),
+        )
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=8)
+        bar.ax.xaxis.label.set_fontsize(9)
+        if self.marked:
+            handles = [Line2D([], [], color=MARK, linewidth=HALO_POINTS, label=escape.figure(label)) for label in self.marked]
+            title = "waited for longest (mean over ranks)"
+            figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, title=title, title_fontsize=8)

@@ -1,0 +1,162 @@
+"""A cluster too large to draw: a bar for every kind of vertex with a count, and what joins them with counts and rates.
+
+Links stand together in groups, by where they begin; in a heat map each group has the colour of its fullest link, either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import escape
+from ..hardware.cluster import Cluster
+from ..hardware.measure import WORDS, switches
+from ..study.cluster_facts import Topology, span
+from ..units import show_rate, show_s
+from .drawing import Axes, Figure, rounded_box
+from .topology_colours import CLASSES, HALO_POINTS, KINDS, MARK, HeatMap, canvas, colour_of, without_direction
+from .vertex_positions import plural
+
+Array = NDArray[Any]
+MUCH = 1.25
+"""The utilisation of the fullest link is shown if it is more than this multiple of the mean."""
+IN_NODES = {"cpu": "CPU", "pcie": "PCIe switch", "nvswitch": "NVSwitch", "gpu": "GPU", "nic": "NIC"}
+"""Kinds of vertices in nodes, from the bottom up, and what they are called."""
+WIDTH, STEP, TALL = 11.0, 2.1, 0.9
+STRANDS = 24
+"""Lines, or arches, that stand for all links between two kinds."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What joins two kinds of vertices."""
+
+    name: str
+    """The class of the links."""
+    up: Array
+    """Links one way, or all between vertices of one kind."""
+    both: Array
+    """Links both ways, by where they begin among the first kind."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Bars from the bottom up, and what joins them."""
+
+    cluster: Cluster
+    heat: HeatMap | None
+
+    @cached_property
+    def height(self) -> dict[str, float]:
+        """The middle of the bar of each kind of vertex, from the bottom up."""
+        kinds = Topology(self.cluster).vertices
+        order = [*(kind for kind in IN_NODES if kind in kinds), *(kind for kind in kinds if kind not in IN_NODES)]
+        return {kind: level * STEP for level, kind in enumerate(order)}
+
+    def figure(self, title: str) -> Figure:
+        figure, axes = canvas(10.5, 0.58 * STEP * len(self.height) + 0.4 + (self.heat.room_in if self.heat else 0.0))
+        self._draw_bars(axes)
+        self._draw_links(axes)
+        axes.set_xlim(-0.6, WIDTH + 7.0)
+        axes.set_ylim(-0.9, STEP * (len(self.height) - 1) + 0.9)
+        axes.set_title(title, fontsize=11, loc="left")
+        if self.heat:
+            self.heat.explain(figure, axes)
+        return figure
+
+    def _draw_bars(self, axes: Axes) -> None:
+        """The bars; switches between nodes by the number to buy, and that in the graph where spraying pools equal ones."""
+        cluster, count, bought = self.cluster, Topology(self.cluster).vertices, switches(self.cluster)
+        drawn = cluster.shape_name == "explicit"
+        in_node = set() if drawn else {"gpu", *(part.kind for part in cluster.node.parts), "nic"}
+        for i, (kind, y) in enumerate(self.height.items()):
+            if kind in in_node:
+                each = count[kind] // cluster.nodes
+                text = f"{cluster.nodes:,} {plural('node', cluster.nodes)} x {each} {plural(IN_NODES.get(kind, kind), each)}"
+            else:
+                number = bought.get(WORDS.get(kind, kind), count[kind])
+                pooled = "" if number == count[kind] else f" ({count[kind]:,} to sprayed traffic)"
+                text = f"{number:,} {plural(kind, number)}{pooled}"
+            style = {"facecolor": colour_of(kind, KINDS, i), "edgecolor": "none", "zorder": 2}
+            axes.add_patch(rounded_box((0, y - TALL / 2), WIDTH, TALL, 0.2, **style))
+            text = escape.figure(text)
+            axes.text(WIDTH / 2, y, text, ha="center", va="center_baseline", color="white", fontsize=10, zorder=3)
+
+    def _draw_links(self, axes: Axes) -> None:
+        """What joins each pair of kinds, labelled with how many links there are and what each carries."""
+        lanes = 0
+        for (a, b), joint in _joined(self.cluster).items():
+            low, high = sorted((self.height[a], self.height[b]))
+            distance = round((high - low) / STEP)
+            if distance < 2:
+                self._draw_strands(axes, low, joint, across=distance == 1)
+                x, y = WIDTH + 0.4, (low + high) / 2 + (0 if distance else 0.6 * TALL)
+            else:
+                side = WIDTH + 0.12 + 0.12 * lanes
+                lanes += 1
+                _draw_line(axes, [WIDTH, side, side, WIDTH], [low, low, high, high], *self._shades(joint, 1)[0], 2.0)
+                x, y = side + 0.28, low + 0.02
+            axes.text(x, y, escape.figure(self._label(joint)), va="center", fontsize=8.5, color="#333333")
+
+    def _draw_strands(self, axes: Axes, low: float, joint: Joint, *, across: bool) -> None:
+        """A line up to the next bar for each group of links, or an arch over the bar itself where links join its own kind."""
+        top, turn, shades = low + TALL / 2, np.linspace(0, np.pi, 17), self._shades(joint, STRANDS)
+        ends = np.linspace(0.8, WIDTH - 0.8, len(shades) + (not across))
+        for i, (colour, marked) in enumerate(shades):
+            if across:
+                _draw_line(axes, [ends[i]] * 2, [top, low + STEP - TALL / 2], colour, marked, 1.6)
+            else:
+                middle, half = (ends[i] + ends[i + 1]) / 2, (ends[i + 1] - ends[i]) / 2
+                _draw_line(axes, middle - half * np.cos(turn), top + 0.45 * np.sin(turn), colour, marked, 2.0)
+
+    def _shades(self, joint: Joint, most: int) -> list[tuple[Any, bool]]:
+        """The colours of at most so many groups of links, which follow one another by where they begin, and which are marked."""
+        if self.heat is None:
+            return [(colour_of(joint.name, CLASSES, 0), False)] * most
+        groups = np.array_split(joint.both, min(most, len(joint.up)))
+        used = [self.heat.load[group] for group in groups]
+        fullest = np.array([np.nan if np.isnan(of).all() else np.nanmax(of) for of in used])
+        return list(zip(self.heat.colours(fullest), [bool(self.heat.is_marked[g].any()) for g in groups], strict=True))
+
+    def _label(self, joint: Joint) -> str:
+        """Links, their rates and latencies, and the mean use of both ways; that of the fullest where it is much more."""
+        wiring, links = self.cluster.wiring, joint.up
+        rate, latency = (np.sort(column[links]).tolist() for column in (wiring.capacity_bytes_per_s, wiring.latency_s))
+        text = f"{len(links):,} {without_direction(joint.name)}, {span(show_rate, rate)}, {span(show_s, latency)}"
+        if self.heat is None or np.isnan(self.heat.load[joint.both]).all():
+            return text
+        mean, most = (float(f(self.heat.load[joint.both])) for f in (np.nanmean, np.nanmax))
+        differs = most > MUCH * mean and f"{most:.0%}" != f"{mean:.0%}"
+        return f"{text}, {mean:.0%} used" + (f", at most {most:.0%}" if differs else "")
+
+
+def _draw_line(axes: Axes, x: Any, y: Any, colour: Any, marked: bool, width: float) -> None:
+    if marked:
+        axes.plot(x, y, color=MARK, linewidth=width + HALO_POINTS, zorder=0.9)
+    axes.plot(x, y, color=colour, linewidth=width, zorder=1)
+
+
+def _joined(cluster: Cluster) -> dict[tuple[str, str], Joint]:
+    """For each pair of kinds what joins them."""
+    wiring = cluster.wiring
+    first = np.array([run.first for run in wiring.vertices])
+    kinds = [run.kind for run in wiring.vertices]
+    source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
+    found: dict[tuple[str, str], list[Array]] = {}
+    for pair in np.unique(source * len(kinds) + target).tolist():
+        a, b = kinds[pair // len(kinds)], kinds[pair % len(kinds)]
+        found.setdefault((a, b), []).append(np.flatnonzero(source * len(kinds) + target == pair))
+    links = {ends: np.concatenate(parts) for ends, parts in found.items()}
+    joined: dict[tuple[str, str], Joint] = {}
+    for (a, b), up in links.items():
+        if (b, a) in joined:
+            continue
+        down = links.get((b, a), up[:0]) if a != b else up[:0]
+        both, begins = np.concatenate([up, down]), np.concatenate([wiring.source[up], wiring.target[down]])
+        name = wiring.link_classes[int(wiring.link_class[up[0]])]
+        joined[a, b] = Joint(name, up, both[np.argsort(begins, kind="stable")])
+    return joined
