@@ -24,8 +24,8 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
-from ..program.slot import Shape
-from ._list_scheduling import Job, Outcome, Ranks, Ticks, no_worse, ticks
+from ..program.slot import Shape, Slot
+from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, ticks
 
 WAIT = -1
 """What a rank does that finds nothing to run."""
@@ -238,7 +238,7 @@ class Follower:
         """Runs the next slot of a pass, and records its arrival at the rank that continues with the microbatch; its end."""
         rank, count = self.ranks[at], len(self.ranks)
         microbatch, stage = rank.counts[kind], rank.stages[kind]
-        end = self.at_work.run(at, ("F" if kind < 2 else "I", stage, microbatch), now)
+        end = self.at_work.run(at, Slot("F" if kind < 2 else "I", stage, microbatch), now)
         following = rank.counts[kind] = microbatch + 1
         rank.cells[kind], rank.inputs[kind] = rank.row[kind][following], rank.arrivals[kind][following]
         rank.alive += kind < 2
@@ -273,7 +273,7 @@ def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Mann
     return no_worse(repeated(drawn.orders, lengths), (other for other in others if other))
 
 
-def repeated(orders: Sequence[Sequence[Job]], lengths: Ticks) -> Outcome:
+def repeated(orders: Sequence[Sequence[Slot]], lengths: Ticks) -> Outcome:
     """Orders of a V of two chunks carried out as they are, every slot as soon as it can; W in the order of their I."""
     ranks, last, at_work = len(orders), 2 * len(orders) - 1, Ranks(lengths, len(orders))
     arrivals: dict[tuple[str, int, int], int] = {}
@@ -282,15 +282,15 @@ def repeated(orders: Sequence[Sequence[Job]], lengths: Ticks) -> Outcome:
     pending = [next(order, None) for order in left]
     while any(pending):
         for rank in range(ranks):
-            while job := pending[rank]:
-                kind, stage, microbatch = job
+            while slot := pending[rank]:
+                kind, stage, microbatch = slot
                 if kind == "W":
                     at_work.weight(rank)
                 else:
-                    arrival = 0 if job[:2] == ("F", 0) else arrivals.get(job)
+                    arrival = 0 if slot[:2] == ("F", 0) else arrivals.get(slot)
                     if arrival is None:
                         break
-                    end = at_work.run(rank, job, arrival)
+                    end = at_work.run(rank, slot, arrival)
                     to = stage + 1 if kind == "F" else stage - 1
                     if to > last:
                         arrivals["I", last, microbatch] = end

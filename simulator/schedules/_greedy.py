@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-Pass = tuple[str, int, int]
-"""F or B, a stage, and a microbatch numbered by age, the oldest 0."""
+from ..program.slot import Slot
+
 Urgency = tuple[bool, float, bool]
 
 
@@ -50,7 +50,7 @@ class Wave:
     backward_first: bool = False
     """Whether a rank prefers any backward pass to any forward pass."""
 
-    def urgency(self, slot: Pass, problem: Problem) -> Urgency:
+    def urgency(self, slot: Slot, problem: Problem) -> Urgency:
         """The urgency of a slot: lower values start first."""
         kind, stage, microbatch = slot
         block, place = microbatch // self.block, microbatch % self.block // self.abreast
@@ -62,10 +62,10 @@ class Wave:
         return self.backward_first and kind == "F", block * self.period + start, kind == "F"
 
 
-def greedy(problem: Problem, wave: Wave) -> tuple[list[list[Pass]], int]:
-    """The order of every rank, and the makespan."""
+def greedy(problem: Problem, wave: Wave) -> tuple[list[list[Slot]], int]:
+    """The order of every rank, and the makespan. Microbatches are numbered by age, the oldest 0."""
     ranks = [_Rank(rank, problem, wave) for rank in range(problem.ranks)]
-    running: list[tuple[int, int, Pass]] = []
+    running: list[tuple[int, int, Slot]] = []
     now, awake = 0, set(range(problem.ranks))
     while True:
         for number in sorted(awake):
@@ -86,19 +86,19 @@ def greedy(problem: Problem, wave: Wave) -> tuple[list[list[Pass]], int]:
                 awake.add(heir)
 
 
-def greedy_from_the_end(problem: Problem, wave: Wave) -> tuple[list[list[Pass]], int]:
+def greedy_from_the_end(problem: Problem, wave: Wave) -> tuple[list[list[Slot]], int]:
     """The same in mirrored time, where backward passes come first: the end of the schedule is the tightest part."""
     mirrored = Problem(problem.ranks, problem.routes[::-1], problem.most_alive, problem.backward, problem.forward)
     orders, makespan = greedy(mirrored, wave)
     youngest = len(problem.routes) - 1
-    return [[("B" if k == "F" else "F", s, youngest - m) for k, s, m in reversed(order)] for order in orders], makespan
+    return [[Slot("B" if k == "F" else "F", s, youngest - m) for k, s, m in reversed(order)] for order in orders], makespan
 
 
-def _after(kind: str, stage: int, microbatch: int, problem: Problem) -> Pass | None:
+def _after(kind: str, stage: int, microbatch: int, problem: Problem) -> Slot | None:
     """The next pass of a microbatch: forward to the last stage, back to the first."""
     if kind == "F":
-        return ("F", stage + 1, microbatch) if stage + 1 < problem.stages else ("B", stage, microbatch)
-    return ("B", stage - 1, microbatch) if stage else None
+        return Slot("F", stage + 1, microbatch) if stage + 1 < problem.stages else Slot("B", stage, microbatch)
+    return Slot("B", stage - 1, microbatch) if stage else None
 
 
 class _Rank:
@@ -106,9 +106,9 @@ class _Rank:
 
     def __init__(self, rank: int, problem: Problem, wave: Wave) -> None:
         self.problem, self.wave = problem, wave
-        self.order: list[Pass] = []
+        self.order: list[Slot] = []
         self.running = False
-        self.ready: list[tuple[Urgency, Pass]] = []
+        self.ready: list[tuple[Urgency, Slot]] = []
         self.entering = [m for m, route in enumerate(problem.routes) if route[0] == rank][::-1]
         """Microbatches that set out here, the oldest last."""
         self.due = [problem.stages // problem.ranks] * len(problem.routes)
@@ -121,12 +121,12 @@ class _Rank:
 
     def _enter(self) -> None:
         if self.entering:
-            self.offer(("F", 0, self.entering.pop()))
+            self.offer(Slot("F", 0, self.entering.pop()))
 
-    def offer(self, slot: Pass) -> None:
+    def offer(self, slot: Slot) -> None:
         insort(self.ready, (self.wave.urgency(slot, self.problem), slot))
 
-    def start(self) -> Pass | None:
+    def start(self) -> Slot | None:
         """Starts the most urgent slot that memory admits, if the rank is free."""
         for entry in [] if self.running else self.ready:
             kind, stage, microbatch = slot = entry[1]

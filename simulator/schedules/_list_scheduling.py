@@ -9,7 +9,7 @@ as long as it does not idle more than the one that idles most; then it starts th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import cycle
 from math import lcm
@@ -23,9 +23,6 @@ ROUNDED = 1 << 36
 """Ticks of the longest duration otherwise: so few that the last bits of a float, which change with the unit of the durations,
 hardly ever change a tick."""
 TOLERANCE = 1e-13
-
-Job = tuple[str, int, int]
-"""Kind, stage, microbatch: a slot that is not made yet."""
 
 
 class Ticks(NamedTuple):
@@ -80,7 +77,7 @@ class Outcome(NamedTuple):
     makespan: int
     idle: tuple[int, ...]
     """Idle time of each rank between its slots."""
-    orders: Sequence[Sequence[Job]]
+    orders: Sequence[Sequence[Slot]]
     held: int = 0
     """The most memory of a rank, where it was counted."""
 
@@ -97,10 +94,6 @@ def no_worse(first: Outcome, others: Iterable[Outcome]) -> Outcome:
     return first
 
 
-def slots(outcome: Outcome) -> Iterator[Iterator[Slot]]:
-    return ((Slot(*job) for job in order) for order in outcome.orders)
-
-
 class Ranks:
     """All ranks at work: how late it is on each, how long it has idled, what it ran, and the W that wait on it."""
 
@@ -114,26 +107,26 @@ class Ranks:
         """Idle time that each rank may have, even if no rank has idled that long yet."""
         self.ties = cycle(ties)
         """Decisions in turn: with 1 a rank may not even become as idle as the most idle."""
-        self.orders: list[list[Job]] = [[] for _ in range(ranks)]
+        self.orders: list[list[Slot]] = [[] for _ in range(ranks)]
         self.waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(ranks)]
         """(stage, microbatch) of the W that could run, the oldest first."""
 
-    def run(self, rank: int, job: Job, ready: int) -> int:
+    def run(self, rank: int, slot: Slot, ready: int) -> int:
         """Runs an F or I as soon as it is ready; its end."""
-        kind, stage, microbatch = job
+        kind, stage, microbatch = slot
         if kind == "F":
             length = self.lengths.forward[stage]
         else:
             length = self.lengths.input_gradient[stage]
             self.waiting[rank].append((stage, microbatch))
-        return self._run(rank, job, length, ready)
+        return self._run(rank, slot, length, ready)
 
     def weight(self, rank: int, ready: int = 0) -> int:
         """Runs the W that has waited longest, not before `ready`; its end."""
         stage, microbatch = self.waiting[rank].popleft()
-        return self._run(rank, ("W", stage, microbatch), self.lengths.weight_gradient[stage], ready)
+        return self._run(rank, Slot("W", stage, microbatch), self.lengths.weight_gradient[stage], ready)
 
-    def _run(self, rank: int, job: Job, length: int, ready: int) -> int:
+    def _run(self, rank: int, slot: Slot, length: int, ready: int) -> int:
         start = self.time[rank]
         if ready > start:
             if self.began[rank] >= 0:
@@ -142,7 +135,7 @@ class Ranks:
             start = ready
         if self.began[rank] < 0:
             self.began[rank] = start
-        self.orders[rank].append(job)
+        self.orders[rank].append(slot)
         self.time[rank] = end = start + length
         return end
 

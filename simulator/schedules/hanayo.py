@@ -35,7 +35,7 @@ def orders(shape: Shape) -> list[list[Slot]]:
     stream = Wave(shape.microbatches, 0, both, both)
     found = [greedy_from_the_end(problem, tight_end), greedy(problem, steady), greedy(problem, stream)]
     best, _ = min(found, key=lambda result: result[1])
-    return [[Slot(*slot) for slot in order] for order in best]
+    return best
 
 
 def in_flight(rank: int, shape: Shape) -> int:

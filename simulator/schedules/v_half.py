@@ -9,12 +9,11 @@ Controllable Memory".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from math import inf
 
 from ..program.slot import Shape, Slot, snaked
 from ._building_block import Block, Manner, shortest
-from ._list_scheduling import slots
 
 CHUNKS = 2
 COST_AWARE = True
@@ -23,9 +22,9 @@ MANNERS = (Manner("steady", inf), Manner("nowhere", 0))
 placement = snaked
 
 
-def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
+def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     block = Block((2, 1, 2, 1), at_top=0 if shape.ranks % 2 else 3, at_bottom=1)
-    return slots(shortest(block, shape, most_alive(shape.ranks), MANNERS))
+    return shortest(block, shape, most_alive(shape.ranks), MANNERS).orders
 
 
 def most_alive(ranks: int) -> int:

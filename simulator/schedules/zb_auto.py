@@ -13,14 +13,14 @@ al., arXiv 2401.10241, section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import product
 from math import floor
 from typing import Any, NamedTuple
 
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
-from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
+from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, ticks
 
 CHUNKS = 1
 COST_AWARE = True
@@ -60,7 +60,7 @@ def allowed(shape: Shape, parts: int = 1) -> int:
     return floor(min(parts * shape.microbatches, parts * shape.memory_limit * shape.ranks * (1 + TOLERANCE)))
 
 
-def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
+def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     lengths, halves = ticks(shape), allowed(shape, WHOLE)
     first = min(
         (Line(lengths, shape, halves, manner).outcome() for manner in MANNERS), key=lambda found: (found.times, found.held)
@@ -68,7 +68,7 @@ def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
     most = max(first.idle)
     headroom = [most - idle for idle in first.idle]
     others = (Line(lengths, shape, halves, manner, headroom).outcome() for manner in MANNERS if manner.idles)
-    return slots(no_worse(first, others))
+    return no_worse(first, others).orders
 
 
 def in_flight(rank: int, shape: Shape) -> int:
@@ -129,7 +129,7 @@ class Line:
             self.held[rank] -= HALF
         arrival = self.arrivals[rank][microbatch]
         self._wait(rank, arrival)
-        end = self.at_work.run(rank, ("F", rank, microbatch), arrival)
+        end = self.at_work.run(rank, Slot("F", rank, microbatch), arrival)
         self.arrivals[rank + 1][microbatch] = end + self.lengths.crossing
         self.forwards[rank] += 1
         self.held[rank] += WHOLE
@@ -140,7 +140,7 @@ class Line:
         arrival = 0
         for rank in reversed(range(self.ranks)):
             self._wait(rank, arrival)
-            arrival = self.at_work.run(rank, ("I", rank, microbatch), arrival) + self.lengths.crossing
+            arrival = self.at_work.run(rank, Slot("I", rank, microbatch), arrival) + self.lengths.crossing
             self.held[rank] -= HALF
 
     def _wait(self, rank: int, arrival: int) -> None:

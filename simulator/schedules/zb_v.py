@@ -14,14 +14,14 @@ beat would hold too much. References: Qi et al., arXiv 2401.10241, and arXiv 240
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import chain, product
 from math import inf
 from typing import NamedTuple
 
 from ..program.slot import Shape, Slot, snaked
 from ._building_block import Block, Follower, Manner, shortest, unrolled
-from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, slots, ticks
+from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, ticks
 
 CHUNKS = 2
 COST_AWARE = True
@@ -38,12 +38,12 @@ def in_flight(rank: int, shape: Shape) -> int:
     return 2 * min(shape.ranks, shape.microbatches)
 
 
-def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
+def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     lengths = ticks(shape)
     ways = [Fills(forth, top) for forth, top in product((True, False), repeat=2)]
     found = [(outcome, fills) for fills in ways if (outcome := _beaten(lengths, shape, fills))]
     if not found:
-        return slots(shortest(BLOCK, shape, CHUNKS * shape.ranks, PLANNED))
+        return shortest(BLOCK, shape, CHUNKS * shape.ranks, PLANNED).orders
     best, fills = min(found, key=lambda pair: pair[0].times)
     busiest = max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks))
     if best.span > busiest * shape.microbatches:
@@ -51,7 +51,7 @@ def orders(shape: Shape) -> Iterator[Iterator[Slot]]:
         plan = unrolled(BLOCK, shape.ranks, shape.microbatches)
         planned = (Follower(plan, lengths, CHUNKS * shape.ranks, manner).outcome() for manner in PLANNED)
         best = no_worse(best, (outcome for outcome in chain(tied, planned) if outcome))
-    return slots(best)
+    return best.orders
 
 
 def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome | None:
@@ -174,7 +174,7 @@ class Beat:
         if ready > self.at_work.time[rank]:
             self.at_work.until(rank, ready, self.at_work.patience(rank) if self.fills[kind] else inf)
         stage = rank if kind in (0, 3) else 2 * self.ranks - 1 - rank
-        end = self.at_work.run(rank, ("F" if kind < 2 else "I", stage, microbatch), ready)
+        end = self.at_work.run(rank, Slot("F" if kind < 2 else "I", stage, microbatch), ready)
         self.counts[rank][kind] += 1
         if kind < 2:
             self.most_alive = max(self.most_alive, self._held(rank, WHOLE) // WHOLE)

@@ -81,7 +81,7 @@ def test_a_class_of_links_is_as_busy_as_its_links_are_on_average(tmp_path: Path)
             covered += max(0, end - max(begin, reached))
             reached = max(reached, end)
         assert network.link(link).busy_s == pytest.approx(covered * 1e-9, rel=1e-12)
-        busy_s.setdefault(network.kind_of(link), []).append(covered * 1e-9)
+        busy_s.setdefault(network.link(link).kind, []).append(covered * 1e-9)
     assert {of["kind"]: of["busy_s"] for of in network.classes} == pytest.approx({k: np.mean(v) for k, v in busy_s.items()})
     assert any(0 < min(each) < max(each) for each in busy_s.values())
     file = tmp_path / "small.yaml"
