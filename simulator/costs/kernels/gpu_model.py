@@ -61,6 +61,8 @@ ARCHITECTURES = {
 }
 """Workstation Blackwell and Ada have the tensor cores of Ampere's programming model, faster."""
 UNKNOWN = Architecture()
+PORTABLE = "ampere"
+"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,22 @@ def architecture(gpu: Gpu) -> Architecture:
 def tensor_peak(gpu: Gpu) -> float:
     """Flop/s in 16 bits, or in 32 where there is nothing narrower."""
     return gpu.peak(next((dtype for dtype in HALVES if dtype in gpu.peak_flop_per_s), "fp32"))
+
+
+def likeness(gpu: Gpu) -> float:
+    """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
+    return math.log(tensor_peak(gpu) / gpu.sms)
+
+
+def same_kernels(one: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs run the same kernels."""
+    mine = architecture(one).kernels
+    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
+
+
+def portable(one: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs run kernels that are written for warps, and run in every format."""
+    return architecture(one).kernels == architecture(other).kernels == PORTABLE
 
 
 def clock_per_s(gpu: Gpu) -> float:
