@@ -22,7 +22,7 @@ from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import Kernel, Shape
 from ...units import ns
 from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
-from .gpu_model import HALVES, Machine, likeness, machine, portable, same_kernels
+from .gpu_model import HALVES, Machine, architecture, likeness, machine, same_kernels
 
 RANGE_TOLERANCE = 1.001
 """Sizes that are the largest measured are not beyond it."""
@@ -53,6 +53,8 @@ GENERATION = 0.5
 """How far apart, in `likeness`, generations of tensor cores are at least."""
 SISTERS = 0.1
 """How far apart two boards of one kind are at most."""
+PORTABLE = "ampere"
+"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
 PLAIN = "bf16"
 WIDER = ("", "fp32", "tf32")
 FEW_ROWS = 4
@@ -121,6 +123,11 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
     sisters = abs(likeness(gpu) - likeness(owning)) < SISTERS and gpu.kernels.memory_fraction == owning.kernels.memory_fraction
     borrowed = BORROWED_SIGMA if sisters else SAME_KERNELS_SIGMA if same_kernels(gpu, owning) else kernels.far_sigma
     return SelectedFit(made, owner, "transferred", math.hypot(fit.sigma, borrowed), borrowed)
+
+
+def portable(one: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs run kernels that are written for warps, and run in every format."""
+    return architecture(one).kernels == architecture(other).kernels == PORTABLE
 
 
 def libraries_of(fits: Iterable[Fit], family: str) -> tuple[str, ...]:

@@ -61,8 +61,6 @@ ARCHITECTURES = {
 }
 """Workstation Blackwell and Ada have the tensor cores of Ampere's programming model, faster."""
 UNKNOWN = Architecture()
-PORTABLE = "ampere"
-"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +103,6 @@ def same_kernels(one: Gpu, other: Gpu) -> bool:
     """Whether two GPUs run the same kernels."""
     mine = architecture(one).kernels
     return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
-
-
-def portable(one: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs run kernels that are written for warps, and run in every format."""
-    return architecture(one).kernels == architecture(other).kernels == PORTABLE
 
 
 def clock_per_s(gpu: Gpu) -> float:
