@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from ..costs.kernels.estimator import FitLibrary, likeness, same_kernels
+from ..costs.kernels.estimator import FitLibrary
 from ..costs.kernels.family import Fit
+from ..costs.kernels.gpu_model import likeness, same_kernels
 from ..errors import UserError, shown
 from ..hardware.gpu import AT_PEAK, Gpu
 from . import catalog

@@ -22,7 +22,7 @@ from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import Kernel, Shape
 from ...units import ns
 from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
-from .gpu_model import HALVES, Machine, architecture, machine, tensor_peak
+from .gpu_model import HALVES, Machine, architecture, likeness, machine, same_kernels
 
 RANGE_TOLERANCE = 1.001
 """Sizes that are the largest measured are not beyond it."""
@@ -123,17 +123,6 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
     sisters = abs(likeness(gpu) - likeness(owning)) < SISTERS and gpu.kernels.memory_fraction == owning.kernels.memory_fraction
     borrowed = BORROWED_SIGMA if sisters else SAME_KERNELS_SIGMA if same_kernels(gpu, owning) else kernels.far_sigma
     return SelectedFit(made, owner, "transferred", math.hypot(fit.sigma, borrowed), borrowed)
-
-
-def likeness(gpu: Gpu) -> float:
-    """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
-    return math.log(tensor_peak(gpu) / gpu.sms)
-
-
-def same_kernels(one: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs run the same kernels."""
-    mine = architecture(one).kernels
-    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
 
 
 def portable(one: Gpu, other: Gpu) -> bool:

@@ -25,9 +25,9 @@ from ...hardware.gpu import Gpu
 from ...kernels import Gemm, Part
 from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
-from .estimator import Estimator, SelectedFit, likeness, portable
+from .estimator import Estimator, SelectedFit, portable
 from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
-from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held
+from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, likeness
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """Tiles of cuBLAS and CUTLASS, roughly: names of their kernels in public profiles."""

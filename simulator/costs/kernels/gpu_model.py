@@ -94,6 +94,17 @@ def tensor_peak(gpu: Gpu) -> float:
     return gpu.peak(next((dtype for dtype in HALVES if dtype in gpu.peak_flop_per_s), "fp32"))
 
 
+def likeness(gpu: Gpu) -> float:
+    """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
+    return math.log(tensor_peak(gpu) / gpu.sms)
+
+
+def same_kernels(one: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs run the same kernels."""
+    mine = architecture(one).kernels
+    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
+
+
 def clock_per_s(gpu: Gpu) -> float:
     """The highest; else that of the tensor peak: a multiprocessor does a power of two flop in a cycle, at 1.3 to 2.6 GHz."""
     if gpu.clock_hz:

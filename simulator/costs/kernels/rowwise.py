@@ -28,9 +28,9 @@ from numpy.typing import ArrayLike
 
 from ...kernels import Rowwise
 from ...units import US_PER_S
-from .estimator import BEYOND, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit, same_kernels
+from .estimator import BEYOND, FEW_ROWS, RANGE_TOLERANCE, Estimator, SelectedFit
 from .family import SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, priors
-from .gpu_model import UNKNOWN, Array, Machine, columns, held
+from .gpu_model import UNKNOWN, Array, Machine, columns, held, same_kernels
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
