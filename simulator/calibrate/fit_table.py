@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from .. import escape
-from ..config import catalog, fit_files, shipped_fits, yaml_source
-from ..config.fit_files import number
+from ..config import catalog, shipped_fits, yaml_source
 from ..config.gpu_names import named
 from ..config.reader import validated
+from ..config.shipped_fits import number
 from ..costs.kernels.estimator import Estimator, Options
 from ..errors import UserError, did_you_mean
 from ..files import atomic
@@ -112,8 +112,8 @@ def _in_catalog(gpu: str) -> str | None:
 def text(made: GpuProfile, about: str) -> str:
     """A profile as YAML that can be read again, headed by what it is and by what was not measured."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
-    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
-    validated(fit_files.FitsFile, yaml_source.parse(content, f"the profile of {made.gpu}"))
+    content = shipped_fits.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
+    validated(shipped_fits.FitsFile, yaml_source.parse(content, f"the profile of {made.gpu}"))
     return content
 
 
@@ -186,7 +186,7 @@ def _constants(made: GpuProfile) -> Iterable[list[str]]:
 def _measured_over_predicted(made: GpuProfile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
     """Measured over predicted times with these constants, of every operator and dtype: the median, and of how many rows. A row of
     several operators is compared with those."""
-    library = shipped_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])
+    library = shipped_fits.overlaid(on, [judged.fit for judged in made.fits])
     by_dtype: dict[str, list[Measured]] = {}
     for row in rows:
         by_dtype.setdefault(row.probe.dtype, []).append(row)

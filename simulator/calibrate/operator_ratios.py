@@ -69,7 +69,7 @@ def ratios_of(
         smaller = np.abs(pointwise_s(c, on, moved[small], cold[small], all_times) / seconds[small] - 1)
         least = LEAST_ERROR if len(times) >= FEW else FEW_ERROR
         off = float(np.quantile(smaller, SURE)) if len(smaller) else 0.0
-        known = RatioRows(float(sizes.min()), float(sizes.max()), len(times), off)
+        known = RatioRows((float(sizes.min()), float(sizes.max())), len(times), off)
         return Ratio(op, all_times, max(least, float(np.quantile(errors, SURE))), known, len(smaller))
 
     return tuple(ratio(str(op)) for op in dict.fromkeys(ops.tolist()) if (large & (ops == op)).any())

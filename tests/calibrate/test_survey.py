@@ -12,7 +12,7 @@ import pytest
 
 from simulator.calibrate import fit_table, survey_folder
 from simulator.calibrate.bench import run_queue
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.measurements.kernel_table import Measured, text
 from simulator.measurements.kernel_words import Probe, kernel_of
@@ -120,7 +120,7 @@ def test_a_suggestion_stands_in_the_profile_too_and_it_can_be_read(tmp_path: Pat
     assert fit_table.fit_survey(where).profile
     first, *_ = (where / survey_folder.PROFILE).read_text().split("gpu: h100")
     assert "# The launches beside them suggest --set framework.host.kernel=4.25us\n" in first
-    assert fit_files.load(where / survey_folder.PROFILE)[0] == "h100"
+    assert shipped_fits.load(where / survey_folder.PROFILE)[0] == "h100"
 
 
 def test_of_a_gpu_outside_the_catalog_the_next_command_is_told(tmp_path: Path) -> None:

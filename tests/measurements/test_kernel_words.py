@@ -14,7 +14,7 @@ import pytest
 
 from simulator.calibrate.fit_profile import profile
 from simulator.calibrate.row_groups import groups
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.gemm import GemmConstants
@@ -152,6 +152,6 @@ def test_constants_that_no_kernel_can_have_are_refused_with_their_line(
     )  # fmt: skip
     made: Any = replace(fit.constants, **{name: value})
     file = tmp_path / "mine.yaml"
-    file.write_text(fit_files.text("h100", [replace(fit, constants=made)], "a profile"))
+    file.write_text(shipped_fits.text("h100", [replace(fit, constants=made)], "a profile"))
     with pytest.raises(UserError, match=rf"mine\.yaml:\d+.*{name}"):
-        fit_files.load(file)
+        shipped_fits.load(file)
