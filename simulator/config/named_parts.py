@@ -114,11 +114,11 @@ def understood(
     value, found = examined(schema, document, at, boundary)
     faults += [fault for place, fault in found if place not in unresolved]
     if faults:
-        raise UserError(faults=sorted(faults, key=_reading_order))
+        raise UserError(faults=sorted(faults, key=reading_order))
     return value, document
 
 
-def _reading_order(fault: Fault) -> list[tuple[int, str]]:
+def reading_order(fault: Fault) -> list[tuple[int, str]]:
     """Faults of a file from its top to its bottom."""
     return [(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else 0, part) for part in re.split(r"(\d+)", fault.where)]
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from hashlib import sha256
+from os.path import lexists
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -243,7 +244,7 @@ def profiled(document: Document) -> Document:
         return document
     path, owner = beside(name, mark), document.at((*GPU.place, "name"))
     with placed(document.where(PROFILE)):
-        if not catalog.exists(path):
+        if not lexists(path):
             raise UserError(f"no file {shown(name)}", hint="`trainsim calibrate fit` writes one")
         measured, _ = load(Path(path))
         if owner is None:
