@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from .. import escape
+from ..files import atomic
 from ._show import checked_path, json_option, print_json, print_table, say
 
 
@@ -109,7 +110,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     for row in written.impossible:
         say(f"left out: {row}", err=True)
     if written.profile:
-        _print_profile(written.profile)
+        _print_profile(written.record())
     else:
         say(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
@@ -127,18 +128,18 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     """
     from ..calibrate import fit_table
 
-    found = fit_table.profile_of(table, gpu_name)
-    made = found.profile
-    content = fit_table.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
+    made = fit_table.profile_of(table, gpu_name)
+    content = fit_table.text(made, f"Kernels of {made.on.name}: constants fitted to {table.name} by trainsim calibrate fit")
+    record = {**fit_table.record(made), "unused": dict(made.unused), "impossible": len(made.impossible)}
     _write(out, content)
-    for one in found.impossible:
+    for one in made.impossible:
         say(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
     if as_json:
-        print_json({"gpu": made.gpu, "file": out, **found.record(), "yaml": content})
+        print_json({"gpu": made.on.name, "file": out, **record, "yaml": content})
     elif out is None:
         say(content, nl=False)
     else:
-        _print_profile(made)
+        _print_profile(record)
         for reason, count in made.unused.items():
             say(f"{count} rows not used: {reason}")
         say(f"written: {Path(out).resolve()}")
@@ -171,8 +172,6 @@ def trace(file: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
 
 def _write(out: str | None, content: str) -> None:
     """Writes a file, if one is asked for."""
-    from ..files import atomic
-
     if out:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")
@@ -205,31 +204,28 @@ def _names(text: str, option: str) -> list[str]:
     return found
 
 
-def _print_profile(made: Any) -> None:
+def _print_profile(record: dict[str, Any]) -> None:
     """Prints the fits of a profile, those that were scaled to a few rows, and the kernels that were not measured."""
-    from ..calibrate import fit_table
-
-    fits = fit_table.fits(made)
     rows = [
         [e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}", f"{e['sigma']:.1%}"]
-        for e in fits
+        for e in record["fits"]
         if e["rows"]
     ]
     if rows:
         columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "standard error"]
         print_table(columns, rows, right=(3, 4, 5, 6))
     rows = []
-    for e in fit_table.ratios(made):
+    for e in record["ratios"]:
         smaller = [str(e["smaller_rows"]), f"{e['smaller_error']:.1%}"] if e["smaller_rows"] else ["", ""]
         rows.append([e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}", *smaller])
     if rows:
         columns = ["operator", "times a pointwise kernel", "rows", "error", "smaller rows", "their error"]
         print_table(columns, rows, right=(1, 2, 3, 4, 5))
-    for e in fits:
+    for e in record["fits"]:
         if e["scaled"]:
             name = " ".join(filter(None, (e["family"], e["dtype"], e["library"])))
             say(f"{name}: too few rows for a fit; {e['scaled']['times']:.3g} times {e['scaled']['of']}")
-    for kernels in made.missing:
+    for kernels in record["missing"]:
         say(f"not measured: {kernels}, as it ships")
 
 

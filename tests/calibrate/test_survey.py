@@ -138,7 +138,7 @@ def test_measuring_and_fitting_do_not_know_each_other() -> None:
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_edges_from((name, module_of(found.name, own) or "") for name, module in own.items() for found in imports(module))
     measure = {name for name in own if name.startswith(bench)}
-    fit = {folder + name for name in ("fit_table", "fit_profile", "row_groups", "operator_ratios")}
+    fit = {folder + name for name in ("fit_table", "fit_profile", "operator_ratios")}
     assert measure
     for these, those in ((measure, fit), (fit, measure)):
         for name in these & graph.nodes:

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 import simulator.costs.kernels
-from simulator.calibrate import row_groups
+from simulator.calibrate import fit_profile
 from simulator.calibrate.fit_profile import profile
 from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.costs.kernels.family import Fit, families
 from simulator.errors import UserError
-from simulator.measurements.kernel_table import Measured, Probe
+from simulator.measurements import kernel_words
+from simulator.measurements.kernel_table import Measured
+from simulator.measurements.kernel_words import Probe
 
 GPU = "h100"
 SHAPES = [(m, n, k, 8) for m, n, k in product((512, 4096, 32768), (1024, 2048, 4096, 8192), (512, 2048, 6144))]
@@ -32,13 +34,12 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     )
     families.cache_clear()
     module = __import__("simulator.costs.kernels.grouped_gemm", fromlist=["GroupedGemm"])
-    known = row_groups.kernels_of
 
     def kernels_of(probe: Probe) -> Any:
         grouped = module.GroupedGemm(probe.m, probe.n, probe.k, probe.batch)
-        return (grouped,) if probe.op == "toy_grouped_gemm" else known(probe)
+        return (grouped,) if probe.op == "toy_grouped_gemm" else kernel_words.kernels_of(probe)
 
-    monkeypatch.setattr(row_groups, "kernels_of", kernels_of)
+    monkeypatch.setattr(fit_profile, "kernels_of", kernels_of)
     yield module
     families.cache_clear()
 
