@@ -25,7 +25,7 @@ import collective_sources as sources
 import numpy as np
 import published
 
-from simulator.calibrate.collective_curves import Free, Point, fitted, knots
+from simulator.calibrate.fit_fabric import Free, Point, fitted, knots
 from simulator.config import fabric_files, fabric_text
 from simulator.config.by_name import cluster as find
 from simulator.config.fabric_files import Fabric, Loader
