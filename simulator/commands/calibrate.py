@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from .. import escape
+from ..errors import UserError
 from ..files import atomic
 from ._show import checked_path, json_option, print_json, print_table, say
 
@@ -94,12 +95,13 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
         say(f"{kept}; the same command goes on from there", err=True)
         raise
     written = fit_survey(where, outcome.left)
+    too_large = len(set(asked) - set(wanted))
     if as_json:
         counts = {name: getattr(outcome, name) for name in ("measured", "kept", "left", "refused")}
-        print_json({"folder": str(where), "too_large": len(set(asked) - set(wanted)), **counts, **written.record()})
+        print_json({"folder": str(where), "too_large": too_large, **counts, **written.record()})
         return
     say(f"{outcome.measured} kernels measured, {outcome.kept} measured before, {outcome.left} not yet for lack of time: {where}")
-    if too_large := len(set(asked) - set(wanted)):
+    if too_large:
         say(f"{too_large} sizes are too large for a CPU; operators too large in every size are timed in a smaller one")
     for reason, count in outcome.refused.items():
         say(f"{count} not run here: {reason}")
@@ -196,8 +198,6 @@ def _times(entry: dict[str, Any]) -> list[str]:
 
 
 def _names(text: str, option: str) -> list[str]:
-    from ..errors import UserError
-
     found = [word for part in text.split(",") if (word := part.strip().lower())]
     if not found:
         raise UserError(f"{option} names nothing", hint="leave it out, or give names with commas between them")
@@ -206,19 +206,18 @@ def _names(text: str, option: str) -> list[str]:
 
 def _print_profile(record: dict[str, Any]) -> None:
     """Prints the fits of a profile, those that were scaled to a few rows, and the kernels that were not measured."""
-    rows = [
+    if rows := [
         [e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}", f"{e['sigma']:.1%}"]
         for e in record["fits"]
         if e["rows"]
-    ]
-    if rows:
+    ]:
         columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "standard error"]
         print_table(columns, rows, right=(3, 4, 5, 6))
-    rows = []
-    for e in record["ratios"]:
-        smaller = [str(e["smaller_rows"]), f"{e['smaller_error']:.1%}"] if e["smaller_rows"] else ["", ""]
-        rows.append([e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}", *smaller])
-    if rows:
+    if rows := [
+        [e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}"]
+        + ([str(e["smaller_rows"]), f"{e['smaller_error']:.1%}"] if e["smaller_rows"] else ["", ""])
+        for e in record["ratios"]
+    ]:
         columns = ["operator", "times a pointwise kernel", "rows", "error", "smaller rows", "their error"]
         print_table(columns, rows, right=(1, 2, 3, 4, 5))
     for e in record["fits"]:

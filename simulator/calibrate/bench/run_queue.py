@@ -14,11 +14,10 @@ from typing import Any, Protocol
 
 from ...errors import UserError
 from ...files import make_folder
-from ...measurements.kernel_table import COLUMNS, FIT, Measured, append, content, line, mend, rows_of
+from ...measurements.kernel_table import COLUMNS, Measured, append, content, line, mend, rows_of
 from ...measurements.kernel_words import Probe
 from .. import survey_folder
 from .kernel_grid import queues
-from .timers import Sample
 from .torch_kernels import Refused
 
 MOST_EFFORT_S, LEAST_EFFORT_S = 0.3, 0.02
@@ -29,10 +28,9 @@ class KernelTimer(Protocol):
     """A machine that times kernels."""
 
     name: str
-    source: str
 
-    def measure(self, probe: Probe, effort_s: float) -> Sample:
-        """The times of some runs. Raises `Refused` for a kernel that the machine cannot run."""
+    def measure(self, probe: Probe, effort_s: float) -> Measured:
+        """The row of a kernel. Raises `Refused` for one that the machine cannot run."""
 
 
 @dataclass(slots=True)
@@ -52,15 +50,12 @@ class Outcome:
         return self.wanted - self.kept - self.measured - sum(self.refused.values())
 
 
-Report = Callable[[Outcome, Probe], None]
-
-
 def measure_all(
     bench: KernelTimer,
     probes: Iterable[Probe],
     path: Path,
     budget_s: float,
-    report: Report = lambda outcome, probe: None,
+    report: Callable[[Outcome, Probe], None] = lambda outcome, probe: None,
     clock: Callable[[], float] = perf_counter,
 ) -> Outcome:
     """Measures the kernels that a table lacks, until none is left or the time is up."""
@@ -77,23 +72,15 @@ def measure_all(
         left_s = budget_s - (started - began)
         effort_s = min(MOST_EFFORT_S, max(LEAST_EFFORT_S, left_s / (1 + sum(map(len, lines))) / 2))
         try:
-            sample = bench.measure(probe, effort_s)
+            row = bench.measure(probe, effort_s)
         except Refused as error:
             reason = error.faults[0].message
             outcome.refused[reason] = outcome.refused.get(reason, 0) + 1
         else:
-            append(path, row_of(bench, probe, sample))
+            append(path, row)
             outcome.measured += 1
         spent[turn] = spent.get(turn, 0.0) + clock() - started
     return outcome
-
-
-def row_of(bench: KernelTimer, probe: Probe, sample: Sample) -> Measured:
-    """The row of a sample, taken with a cold cache."""
-    median_s, low_s, high_s = sample.spread_s
-    state = sample.reading
-    seen = (state.clock_mhz, state.power_w, state.throttle, sample.operators, sample.alone_s, True)
-    return Measured(bench.name, probe, median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
 
 
 def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:

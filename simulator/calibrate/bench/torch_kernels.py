@@ -33,12 +33,24 @@ class Refused(UserError):
     """A kernel that this machine cannot run, with the reason."""
 
 
-class Operands:
-    """Makes the operands of kernels on one device."""
+class Kernels:
+    """Builds the kernels of rows on one device."""
 
     def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
         self.torch, self.device, self.functional, self.watch = torch, device, torch.nn.functional, watch
         self.random = torch.Generator(device=device).manual_seed(SEED)
+        self.builders: Mapping[str, Callable[[Probe], Job]] = {
+            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
+            "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
+            "overlap": self.overlap,
+        }  # fmt: skip
+        """Of operators that are no memory-bound ones on rows."""
+
+    def job(self, probe: Probe) -> Job:
+        """A kernel with its operands. Raises `Refused`."""
+        if probe.dtype not in DTYPES:
+            raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
+        return self.builders.get(probe.op, self.rowwise)(probe)
 
     def tensor(self, probe: Probe, *sizes: int, dtype: str = "") -> Any:
         """Random numbers; those in FP8 are made in 16 bits and cast."""
@@ -66,27 +78,6 @@ class Operands:
             raise Refused(f"{what} needs CUDA")
 
     # GEMMs -----------------------------------------------------------------------------------------------------------------
-
-
-class Kernels(Operands):
-    """Builds the kernels of rows on one device."""
-
-    def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
-        super().__init__(torch, device, watch)
-        self.builders: Mapping[str, Callable[[Probe], Job]] = {
-            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
-            "rmsnorm": self.rowwise, "layernorm": self.rowwise, "swiglu": self.rowwise, "rope": self.rowwise,
-            "softmax": self.rowwise, "elementwise": self.rowwise, "cross_entropy": self.rowwise, "embedding": self.rowwise,
-            "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
-            "overlap": self.overlap,
-        }  # fmt: skip
-
-    def job(self, probe: Probe) -> Job:
-        """A kernel with its operands. Raises `Refused`."""
-        build = self.builders.get(probe.op) or self.builders.get(probe.op.removesuffix("_bwd"))
-        if build is None or probe.dtype not in DTYPES:
-            raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
-        return build(probe)
 
     def gemm(self, probe: Probe) -> Job:
         """Forward x w', input gradient g w, weight gradient g' x."""
@@ -169,24 +160,9 @@ class Kernels(Operands):
             words = self.indices(n, probe.m)
             return lambda: f.cross_entropy(x.float(), words), (x,)
         if name == "rope":
-            return self._rope(x), (x,)
+            return _rotary(self.torch, x), (x,)
         plain = {"gelu": f.gelu, "silu": f.silu, "relu": f.relu, "dropout": f.dropout, "softmax": lambda t: f.softmax(t, -1)}
         return (lambda: plain[name](x), (x,)) if name in plain else None
-
-    def _rope(self, x: Any) -> Callable[[], Any]:
-        """Rotary positions, half of a head against the other, as eager code computes them."""
-        rows, columns = x.shape
-        width = HEAD if columns % HEAD == 0 else columns
-        turns = self.torch.arange(0, width, 2, device=self.device) / width
-        angle = self.torch.outer(self.torch.arange(rows, device=self.device), ROPE_BASE**-turns).repeat(1, 2)
-        cos, sin = (wave.to(x.dtype)[:, None, :] for wave in (angle.cos(), angle.sin()))
-
-        def rotated() -> Any:
-            heads = x.view(rows, -1, width)
-            low, high = heads.chunk(2, dim=-1)
-            return heads * cos + self.torch.cat((-high, low), dim=-1) * sin
-
-        return rotated
 
     def cast(self, probe: Probe) -> Job:
         """From 16 bits; `quantise` finds the scale first."""
@@ -252,6 +228,22 @@ class Kernels(Operands):
                     there.copy_(here)
 
         return Job(gemm.call, before, lambda: cuda.current_stream().wait_stream(side), alone_s=alone_s)
+
+
+def _rotary(torch: Any, x: Any) -> Callable[[], Any]:
+    """Rotary positions, half of a head against the other, as eager code computes them."""
+    rows, columns = x.shape
+    width = HEAD if columns % HEAD == 0 else columns
+    turns = torch.arange(0, width, 2, device=x.device) / width
+    angle = torch.outer(torch.arange(rows, device=x.device), ROPE_BASE**-turns).repeat(1, 2)
+    cos, sin = (wave.to(x.dtype)[:, None, :] for wave in (angle.cos(), angle.sin()))
+
+    def rotated() -> Any:
+        heads = x.view(rows, -1, width)
+        low, high = heads.chunk(2, dim=-1)
+        return heads * cos + torch.cat((-high, low), dim=-1) * sin
+
+    return rotated
 
 
 def count_operators(torch: Any, call: Callable[[], object]) -> int | None:
