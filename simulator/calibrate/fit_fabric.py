@@ -16,7 +16,6 @@ from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..config import fabric_files, shipped_fits
 from ..config.fabric_files import Fabric
@@ -25,11 +24,11 @@ from ..costs.collectives import theory
 from ..costs.collectives.curves import Curve, Knots, uncontended_time
 from ..costs.collectives.link_constants import LAWS, Across, Inside, Laws
 from ..costs.collectives.theory import Call
+from ..costs.kernels.gpu_model import Array
 from ..errors import UserError
 from ..measurements.nccl_tests import Table, read
 from .least_squares import Descent, least_squares
 
-Array = NDArray[Any]
 Constants = Mapping[str, Inside | Across | Laws]
 """By the name of their fabric, or `laws`."""
 Links = TypeVar("Links", Inside, Across)
@@ -40,8 +39,10 @@ CLOSE_ENOUGH = 0.03
 SPIKE = 0.2
 """How far, in logarithms, a single size may stick out from both neighbours."""
 DESCENT = Descent(25, 25, damping=1.0, eased=4, difference=2.0**-13, least_gain=2.0**-16)
-INSIDE_FREE = {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7}
-ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
+FREE = {
+    "inside": {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7},
+    "across": {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0},
+}
 """What is fitted, and the sigma of the logarithm of its prior."""
 LIMITS = (
     ("efficiency", 0.0, 1.0), ("pair_efficiency", 0.0, 2.0), ("nvls_efficiency", 0.0, 1.0), ("rendezvous", 1.0, 100.0),
@@ -95,16 +96,13 @@ def calibrated(
     if wrong := [where for table in tables for where in table.wrong]:
         more = f" and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
         source += f"; left out, as their results were wrong: {', '.join(wrong[:MOST_NAMED])}{more}"
-    within, between = _fast_enough(tables, within, between)
-    start: dict[str, Any] = {"inside": replace(within, name=name)}
-    free = [Free("inside", field, sigma) for field, sigma in INSIDE_FREE.items()]
-    if between is not None:
-        start["across"] = replace(between, name=name)
-        free += [Free("across", field, sigma) for field, sigma in ACROSS_FREE.items()]
+    parts = zip(FREE, _fast_enough(tables, within, between), strict=True)
+    start: dict[str, Any] = {part: replace(links, name=name) for part, links in parts if links is not None}
+    free = [Free(part, field, sigma) for part in start for field, sigma in FREE[part].items()]
     points = [
         Point(call, seconds, "inside", "across" if call.nodes > 1 else "") for table in tables for call, seconds in table.calls
     ]
-    made = {owner: _possible_constants(held) for owner, held in fitted(points, start, free).items()}
+    made = {part: _possible_constants(held) for part, held in fitted(points, start, free).items()}
     return _fabric(name, tables, made, source)
 
 

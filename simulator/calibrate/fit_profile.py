@@ -1,12 +1,18 @@
 """A profile from a table: the constants of kernel models fitted to measurements of one GPU.
 
 GEMMs and attention are fitted per dtype and library, pointwise kernels and look-ups at once; other memory-bound operators are
-known by their ratios to those (operator_ratios.py). A fit starts from what is known of this GPU, or of the one most like it,
+known by their ratios to those. A fit starts from what is known of this GPU, or of the one most like it,
 and a constant that the rows do not determine keeps its start. The error of a fit is that of rows that it did not see: every
 fourth size is held out whole. Where there are too few sizes for that it is the error of the fitted rows themselves, and at least
 what borrowing from another GPU costs. Where there are too few rows for a fit, what ships is scaled to them: one or two rows give
 no more than one factor on every time constant (for attention one in each direction), and at other sizes times are transferred.
 Kernels that no row is of are named.
+
+A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. Such a ratio is fitted
+to rows which are one operator of the framework, so large that they hardly wait for their launch: their median, and as its error
+what most of them stay within, each size by the rows of all others. How far off smaller rows are by that ratio is reported beside
+it: how often they wait for a launch differs from operator to operator. Rows of several operators say nothing about one kernel; a
+run has those operators one by one.
 """
 
 from __future__ import annotations
@@ -17,20 +23,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..costs.kernels.estimator import BORROWED_SIGMA, FEW_ROWS, FITTED_AS, SHORT, FitLibrary, SelectedFit, best_fit_for
-from ..costs.kernels.family import ANY, Fit, KernelFamily, TimedKernels, families
-from ..costs.kernels.gpu_model import Array, machine
+from ..costs.kernels.family import ANY, Fit, KernelFamily, RatioRows, TimedKernels, families
+from ..costs.kernels.gpu_model import Array, Machine, machine
+from ..costs.kernels.rowwise import RowwiseConstants, pointwise_s
 from ..errors import UserError
 from ..hardware.gpu import PEAK_OF, Gpu
-from ..kernels import Shape
+from ..kernels import Rowwise, Shape
 from ..measurements.attention_libraries import library_of
 from ..measurements.impossible_rows import HINT, ImpossibleRow
 from ..measurements.kernel_table import Measured
 from ..measurements.kernel_words import kernels_of, name_of, turns_of
 from ..measurements.operator_names import WIDTH
+from ..units import US_PER_S
 from .least_squares import fit_constants
-from .operator_ratios import SURE, Ratio, ratios_of
 
 RATIO = "ratio"
 """Instead of a library: rows of operators that are known by their ratios to the kernels of a fit."""
@@ -38,11 +46,19 @@ EVERY = 4
 """One size in so many is held out; of two sizes one in twice as many each."""
 LEAST_HELD, LEAST_KEPT = 6, 24
 """Fewest rows that a fit is evaluated by, and that it is fitted to then."""
+SURE = 0.68
+"""The share of rows whose error stays below that of a fit or a ratio."""
 SIGMA_MOST = 0.5
 """What fits no better than that was not measured as the columns say."""
 LEAST_SCALED_SIGMA = 0.15
 """Least error of constants that were scaled: the sizes of a few rows stand for all (assumed: as between GPUs that run the same
 kernels)."""
+FEW, FEW_ERROR = 3, 0.15
+"""Fewer rows than that give no ratio that is surer than this."""
+LARGE = 5.0
+"""A pointwise kernel of the bytes of a large row takes so many times as long as its launch."""
+LEAST_ERROR = 0.05
+"""Least error of a ratio, as of every fit to what is bound by memory."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +70,20 @@ class Group:
     library: str
     rows: tuple[Measured, ...]
     timed: TimedKernels
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as long as a pointwise kernel an operator takes."""
+
+    op: str
+    times: float
+    error: float
+    """Relative error that 68% of the rows stay below, each size unseen."""
+    large: RatioRows
+    """The rows that it was fitted to."""
+    smaller_rows: int = 0
+    """Too small to be fitted to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +281,9 @@ def _fit(group: Group, constants: Any, sigma: float, extra: Array) -> Fit:
     return Fit(group.family.name, group.dtype, group.library, constants, sigma, sizes, **about)
 
 
+# Ratios of operators ---------------------------------------------------------------------------------------------------------
+
+
 def _with_ratios(fits: list[EvaluatedFit], group: Group, unused: Counter[str], shipped: SelectedFit) -> list[EvaluatedFit]:
     """The fits, that to pointwise kernels with the ratios of other operators to those; or to what ships, if none was measured."""
     own = next((made for made in fits if made.fit.family == group.family.name), None)
@@ -268,3 +301,29 @@ def _with_ratios(fits: list[EvaluatedFit], group: Group, unused: Counter[str], s
     fit = replace(made.fit, ratios=pairs, ratio_rows={op: ratio.large for op, ratio in found.items()})
     with_ratios = replace(made, fit=fit, ratios=tuple(found.values()))
     return [with_ratios if one is own else one for one in fits] if own else [*fits, with_ratios]
+
+
+def ratios_of(
+    seconds: Array, kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine, cold: ArrayLike = False
+) -> tuple[Ratio, ...]:
+    """The ratios of measured times to those of pointwise kernels by some constants; of operators with large rows, or that move
+    nothing: they stand to a launch."""
+    moved = np.array([float(kernel.traffic_bytes) for kernel in kernels])
+    ops, cold = np.array([kernel.op for kernel in kernels]), np.broadcast_to(cold, moved.shape)
+    large = (moved == 0) | (pointwise_s(c, on, moved, cold) >= LARGE * c.launch_us / US_PER_S)
+
+    def ratio(op: str) -> Ratio:
+        """The median, and how far off the rows of each size are by those of all others, or by all if there is one size only."""
+        own, small = large & (ops == op), ~large & (ops == op)
+        sizes, times = moved[own], seconds[own] / pointwise_s(c, on, moved[own], cold[own])
+        all_times = float(np.median(times))
+        others = [times[sizes != size] for size in sizes]
+        unseen = np.array([float(np.median(some)) if len(some) else all_times for some in others])
+        errors = np.abs(pointwise_s(c, on, sizes, cold[own], unseen) / seconds[own] - 1)
+        smaller = np.abs(pointwise_s(c, on, moved[small], cold[small], all_times) / seconds[small] - 1)
+        least = LEAST_ERROR if len(times) >= FEW else FEW_ERROR
+        off = float(np.quantile(smaller, SURE)) if len(smaller) else 0.0
+        known = RatioRows((float(sizes.min()), float(sizes.max())), len(times), off)
+        return Ratio(op, all_times, max(least, float(np.quantile(errors, SURE))), known, len(smaller))
+
+    return tuple(ratio(str(op)) for op in dict.fromkeys(ops.tolist()) if (large & (ops == op)).any())

@@ -15,7 +15,6 @@ import numpy as np
 
 from .. import escape
 from ..config import catalog, shipped_fits, yaml_source
-from ..config.gpu_names import named
 from ..config.reader import validated
 from ..costs.kernels.estimator import Estimator, Options
 from ..errors import UserError, did_you_mean
@@ -25,7 +24,7 @@ from ..measurements.kernel_table import Measured, line, rows_of
 from ..measurements.kernel_words import Probe, kernel_of, kernels_of
 from ..units import US_PER_S
 from .fit_profile import GpuProfile, profile
-from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, rows_in, write, write_facts
+from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, in_catalog, rows_in, write, write_facts
 
 COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
 CPU = "cpu"
@@ -36,9 +35,8 @@ class FittedSurvey:
     """What was made of the rows of a survey's folder."""
 
     profile: GpuProfile | None
-    why_not: str = ""
-    """Why there is no profile; empty if there is one."""
-    hint: str = ""
+    why_no_profile: str | None = None
+    hint: str | None = None
     """What to do about that."""
     suggested: tuple[str, ...] = ()
     """Options of a run that the launches suggest."""
@@ -48,9 +46,8 @@ class FittedSurvey:
     """Rows that were left out because they are faster than the GPU can be, by file and line."""
 
     def record(self) -> dict[str, Any]:
-        why = {"why_no_profile": self.why_not or None, "hint": self.hint or None}
-        more = {"suggested": list(self.suggested), "slowdowns": self.slowdowns, "impossible": list(self.impossible)}
-        return {**record(self.profile), **why, **more}
+        rest = ("why_no_profile", "hint", "suggested", "slowdowns", "impossible")
+        return record(self.profile) | {name: getattr(self, name) for name in rest}
 
 
 def record(made: GpuProfile | None) -> dict[str, Any]:
@@ -63,8 +60,8 @@ def record(made: GpuProfile | None) -> dict[str, Any]:
         for one in evaluated
     ]
     ratios = [
-        {name: getattr(ratio, name) for name in ("op", "times", "error", "rows", "smaller_rows")}
-        | {"smaller_error": ratio.large.smaller_sigma if ratio.smaller_rows else None}
+        {"op": ratio.op, "times": ratio.times, "error": ratio.error, "rows": ratio.large.rows}
+        | {"smaller_rows": ratio.smaller_rows, "smaller_error": ratio.large.smaller_sigma if ratio.smaller_rows else None}
         for one in evaluated
         for ratio in one.ratios
     ]
@@ -82,7 +79,7 @@ def profile_of(path: Path, gpu: str = "") -> GpuProfile:
 def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured]]:
     """The GPU that a profile is of, and its rows. `gpu` names it where the table does not, or has several; one in a file of its
     own takes all rows."""
-    owners = {name: _in_catalog(name) for name in dict.fromkeys(row.gpu for row in rows)}
+    owners = {name: in_catalog(name) for name in dict.fromkeys(row.gpu for row in rows)}
     if gpu and catalog.is_path(gpu):
         if len(owners) > 1:
             message = f"the table holds measurements of {len(owners)} GPUs: {', '.join(owners)}"
@@ -101,14 +98,6 @@ def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured
     return wanted, [row for row in rows if owners[row.gpu] == owner]
 
 
-def _in_catalog(gpu: str) -> str | None:
-    """The catalog's name of a GPU; None if it lacks it."""
-    try:
-        return named(gpu)
-    except UserError:
-        return None
-
-
 def text(made: GpuProfile, about: str) -> str:
     """A profile as YAML that can be read again, headed by what it is and by what was not measured."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
@@ -122,7 +111,7 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
     if not rows_in(where):
         return FittedSurvey(None, "nothing was measured")
     rows, lines = rows_of(where / RAW), list[list[str]]()
-    found, why_not, hint, suggested = None, "", "", tuple(_suggestions(rows))
+    found, why_not, hint, suggested = None, None, None, tuple(_suggestions(rows))
     try:
         found = profile_of(where / RAW)
         lines = [*_constants(found), *_measured_over_predicted(found)]
@@ -131,7 +120,7 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
         content = text(found, about)
     except UserError as error:
         found, why_not, hint = None, error.faults[0].message, error.faults[0].hint
-        if _in_catalog(rows[0].gpu) is None:
+        if in_catalog(rows[0].gpu) is None:
             hint += f"; then: trainsim calibrate fit {where / RAW} --gpu FILE.yaml --out {where / PROFILE}"
     write(where / FIT, "".join(map(line, [COLUMNS, *lines, *_scalars(rows)])))
     if found:
@@ -139,7 +128,7 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
     write_facts(where, {**facts(where), LEFT: left, SUGGESTED: list(suggested)})
     slowdowns = {_name(row.probe): row.seconds / row.alone_s for row in rows if row.probe.op == "overlap" and row.alone_s}
     impossible = tuple(f"{where / RAW}:{one.row.line}: {one.row.probe}: {one.why}" for one in (found.impossible if found else ()))
-    return FittedSurvey(found, why_not, hint, suggested, slowdowns, impossible)
+    return FittedSurvey(found, why_not, hint or None, suggested, slowdowns, impossible)
 
 
 def _constants(made: GpuProfile) -> Iterable[list[str]]:
@@ -147,11 +136,11 @@ def _constants(made: GpuProfile) -> Iterable[list[str]]:
     for one in made.fits:
         fit, by = one.fit, "held-out sizes" if one.held_out else "its own rows"
         for name, value in asdict(fit.constants).items() if fit.rows else ():
-            words = [fit.family, fit.dtype, fit.library, name, shipped_fits.number(value), f"{one.error:.4f}"]
+            words = [fit.family, fit.dtype, fit.library, name, shipped_fits.flow(value), f"{one.error:.4f}"]
             yield [*words, str(fit.rows), str(one.held_out), by]
         for ratio in one.ratios:
             words = ["times a pointwise kernel", "", "", ratio.op, f"{ratio.times:.4g}", f"{ratio.error:.4f}"]
-            yield [*words, str(ratio.rows), "0", "median of large rows"]
+            yield [*words, str(ratio.large.rows), "0", "median of large rows"]
 
 
 def _measured_over_predicted(made: GpuProfile) -> Iterable[list[str]]:

@@ -31,13 +31,17 @@ def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
     called by the GPU's name in the catalog, if it is there."""
     if out:
         return Path(out)
-    try:
-        name = named(gpu)
-    except UserError:
-        name = catalog.plain(gpu).replace(" ", "-").replace("/", "-")
+    name = in_catalog(gpu) or catalog.plain(gpu).replace(" ", "-").replace("/", "-")
     paths = root.iterdir() if root.is_dir() else ()
     own = sorted(path for path in paths if path.is_dir() and re.fullmatch(rf"{re.escape(name)}-{DATE}", path.name))
     return own[-1] if own and facts(own[-1]).get(LEFT) != 0 else root / f"{name}-{date}"
+
+
+def in_catalog(gpu: str) -> str | None:
+    """The catalog's name of a GPU; None if it lacks it."""
+    with suppress(UserError):
+        return named(gpu)
+    return None
 
 
 def rows_in(where: Path) -> int:

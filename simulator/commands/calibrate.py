@@ -88,7 +88,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     try:
         wanted = kernel_grid.for_cpu(asked) if bench.device == "cpu" else asked
         begin(where, bench.name, bench.facts(), today)
-        with bench, _progress() as report:
+        with bench.monitor, _progress() as report:
             outcome = measure_all(bench, wanted, where / survey_folder.RAW, budget_s, report)
     except KeyboardInterrupt:
         kept = f"{survey_folder.rows_in(where)} rows are kept in {where / survey_folder.RAW}"
@@ -114,7 +114,7 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     if written.profile:
         _print_profile(written.record())
     else:
-        say(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
+        say(f"no profile: {written.why_no_profile}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
 
 @command.command("fit", short_help="Fit a profile to a table of measured kernels.")

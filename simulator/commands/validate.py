@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +80,7 @@ def _compared(row: ComparedRow) -> tuple[str, str, str]:
 
 def _lines(rows: Sequence[int]) -> str:
     """The lines of a table that hold these rows, neighbours together; the header is line 1."""
-    runs: list[list[int]] = []
-    for line in (row + 2 for row in rows):
-        if runs and line == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], line]
-        else:
-            runs.append([line])
+    runs = ([row + 2 for _, row in run] for _, run in groupby(enumerate(rows), lambda one: one[1] - one[0]))
     shown = [f"{run[0]:,}-{run[-1]:,}" if len(run) > 1 else f"{run[0]:,}" for run in runs]
     more = f" and {len(shown) - MOST_RUNS:,} more" if len(shown) > MOST_RUNS else ""
     return f"line{'s' * (len(rows) > 1)} {', '.join(shown[:MOST_RUNS])}{more}"

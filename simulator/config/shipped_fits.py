@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from os.path import lexists
@@ -140,33 +140,28 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
         for spec in specs(FitFile):
             value, start = stated[spec.name], f"  {'-' if spec.name == 'family' else ' '} {spec.key}:"
             if value and spec.name in ("constants", "ratio_rows"):
-                lines += [start, *(f"      {name}: {_flow(one)}" for name, one in value.items())]
+                lines += [start, *(f"      {name}: {flow(one)}" for name, one in value.items())]
             elif value != spec.default or spec.form.written.with_field:
-                lines.append(f"{start} {_flow(value)}")
+                lines.append(f"{start} {flow(value)}")
     return "\n".join(lines) + "\n"
 
 
 def _stated_constants(fit: Fit) -> dict[str, Any]:
     """The constants that a file holds: all but those that may be left out and change nothing."""
-    every = ((each, getattr(fit.constants, each.name)) for each in fields(fit.constants))
-    return {
-        each.name: value
-        for each, value in every
-        if value != each.default or not getattr(each.metadata.get("kind"), "optional", False)
-    }
+    usual, found = type(fit.constants)(), kinds(fit.constants)
+    optional = [name for name, kind in found.items() if isinstance(kind, Constant) and kind.optional]
+    stated = [name for name in found if name not in optional or getattr(fit.constants, name) != getattr(usual, name)]
+    return {name: getattr(fit.constants, name) for name in stated}
 
 
-def _flow(value: Any) -> str:
-    """A value in one line: mappings in braces, pairs in brackets."""
+def flow(value: Any) -> str:
+    """A value in one line: mappings in braces, pairs in brackets, numbers with a few digits, whole ones and words as they are."""
     if isinstance(value, RatioRows):
         value = {spec.key: held for spec in specs(RatioRows) if (held := getattr(value, spec.name)) != spec.default}
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {_flow(one)}' for name, one in value.items())}}}"
-    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, tuple) else number(value)
-
-
-def number(value: Any) -> str:
-    """A number with a few digits; whole numbers, and words, as they are."""
+        return f"{{{', '.join(f'{name}: {flow(one)}' for name, one in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(flow, value))}]"
     if isinstance(value, bool | str):
         return str(value).lower() if isinstance(value, bool) else value
     if value == int(value):

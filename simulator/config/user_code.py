@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from .. import escape
 from ..errors import SimulatorError, UserError, did_you_mean, nearest, shown
 from ..files import read_bounded
-from ..program.slot import KINDS, Box, Exchange, Pair, Shape, Slot, looped
+from ..program.slot import KINDS, Box, Exchange, Pair, Shape, Slot
 
 MOST_BYTES = 2**22
 """Of a file of Python."""
@@ -51,7 +51,11 @@ def imported(name: str) -> Code:
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise UserError(f"{shown(name)} is not complete", hint=HOW)
-    found = _run(Path(where)) if where.endswith(".py") else _imported(where)
+    if where.endswith(".py"):
+        found = _run(Path(where))
+    else:
+        with _importable(Path()), blamed(f"importing {where}", HOW):
+            found = importlib.import_module(where)
     if not hasattr(found, attribute):
         public = [key for key, value in vars(found).items() if not key.startswith("_") and callable(value)]
         raise UserError(f"{where} has no {shown(attribute)}", hint=did_you_mean(attribute, public))
@@ -84,11 +88,6 @@ def _neighbour(path: Path) -> str:
     return f"did you mean {close!r}?" if close else HOW
 
 
-def _imported(name: str) -> ModuleType:
-    with _importable(Path()), blamed(f"importing {name}", HOW):
-        return importlib.import_module(name)
-
-
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
     """The modules of a folder can be imported for a while."""
@@ -118,6 +117,8 @@ def blamed(what: str, hint: str) -> Iterator[None]:
 class Watched:
     """Somebody's object: its functions are blamed for what goes wrong in them."""
 
+    hint = BY_ITSELF
+
     def __init__(self, found: Any, name: str) -> None:
         self._found, self._name = found, name
 
@@ -128,12 +129,17 @@ class Watched:
         return partial(self._call, attribute, value) if callable(value) else value
 
     def _call(self, attribute: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with blamed(f"{attribute} of {self._name}", BY_ITSELF):
+        with self._blamed(attribute):
             return function(*args, **options)
+
+    def _blamed(self, what: str, hint: str = "") -> Any:
+        return blamed(f"{what} of {self._name}", hint or self.hint)
 
 
 class Schedule(Watched):
     """Somebody's schedule: an object with `order`, or that function alone. What it does not define is as in our own."""
+
+    hint = SCHEDULE
 
     def __init__(self, found: Any, name: str) -> None:
         super().__init__(found, name)
@@ -143,7 +149,8 @@ class Schedule(Watched):
 
     def __getattr__(self, attribute: str) -> Any:
         found = super().__getattr__(attribute)
-        return {"orders": self._all_orders, "exchanges": self._all_exchanges}.get(attribute, found)
+        checked = {"orders": self._all_orders, "exchanges": self._all_exchanges, "placement": self._placement}
+        return checked.get(attribute, found)
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
         """The boxes of a rank, each made sure to be one."""
@@ -171,25 +178,14 @@ class Schedule(Watched):
             raise UserError(f"{self._name} does not stop: {most} of rank {rank} so far", hint=hint)
         return given
 
-    def placement(self, shape: Shape) -> Sequence[int]:
-        """The rank of every stage."""
-        if not hasattr(self._found, "placement"):
-            return looped(shape)
+    def _placement(self, shape: Shape) -> Sequence[int]:
+        """The rank of every stage, each made sure to be one."""
         with self._blamed("placement"):
             ranks = [index(rank) for rank in self._found.placement(shape)]
         if len(ranks) != shape.stages or not all(0 <= rank < shape.ranks for rank in ranks):
             wanted = f"give each of {shape.stages} stages a rank from 0 to {shape.ranks - 1}"
             raise UserError(f"{self._name}: the placement is {ranks[:12]}", hint=wanted)
         return ranks
-
-    def refuse(self, shape: Shape) -> None:
-        """Raises `OutsideDomain` where the schedule has no answer."""
-        if hasattr(self._found, "refuse"):
-            with self._blamed("refuse"):
-                self._found.refuse(shape)
-
-    def _blamed(self, what: str, hint: str = SCHEDULE) -> Any:
-        return blamed(f"{what} of {self._name}", hint)
 
     def _box(self, box: Any, rank: int) -> Box:
         written = isinstance(box, (tuple, list)) and len(box) == 3 and box[0] == "FB"

@@ -126,7 +126,8 @@ def test_a_suggestion_stands_in_the_profile_too_and_it_can_be_read(tmp_path: Pat
 def test_of_a_gpu_outside_the_catalog_the_next_command_is_told(tmp_path: Path) -> None:
     where = measured(tmp_path / "there", row(LAUNCH.probe, 1e-6, "NVIDIA Z900"))
     written = fit_table.fit_survey(where)
-    assert "'NVIDIA Z900', is not in the catalog" in written.why_not
+    assert "'NVIDIA Z900', is not in the catalog" in str(written.why_no_profile)
+    assert written.hint is not None
     assert written.hint.startswith("--gpu names one that is, or a file of yours; then: ")
     assert f"trainsim calibrate fit {where / survey_folder.RAW} --gpu FILE.yaml" in written.hint
 
@@ -138,7 +139,7 @@ def test_measuring_and_fitting_do_not_know_each_other() -> None:
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_edges_from((name, module_of(found.name, own) or "") for name, module in own.items() for found in imports(module))
     measure = {name for name in own if name.startswith(bench)}
-    fit = {folder + name for name in ("fit_table", "fit_profile", "operator_ratios")}
+    fit = {folder + name for name in ("fit_table", "fit_profile")}
     assert measure
     for these, those in ((measure, fit), (fit, measure)):
         for name in these & graph.nodes:

@@ -62,12 +62,11 @@ def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list
 
 def default(dtypes: Iterable[str]) -> list[Probe]:
     """The grid of sizes in some dtypes."""
-    beside = [Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]]
     return [
         *dict.fromkeys(probe for dtype in dtypes for probe in _probes_in(_sizes(2), dtype)),
         *(Probe("adam", "fp32", 1, count) for count in PARAMETERS),
         *(Probe("copy", "bf16", 1, count, variant=way) for count in COPIED for way in ("d2d", "h2d", "d2h")),
-        *beside,
+        *(Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]),
         *LAUNCHES,
     ]
 
@@ -140,8 +139,8 @@ def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
 
 def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
     """The kernels that a CPU runs in a moment; of an operator that is too large in every size, the smallest one, shrunk."""
-    queues = ((queue, [probe for probe in queue if _is_small(probe)]) for queue in _by_operator(probes))
-    return [probe for queue, small in queues for probe in small or [_shrunk(min(queue, key=work))]]
+    of_operators = _by_operator(probes)
+    return [probe for own in of_operators for probe in [*filter(_is_small, own)] or [_shrunk(min(own, key=work))]]
 
 
 def _is_small(probe: Probe) -> bool:

@@ -6,31 +6,24 @@ row is written as soon as it is measured, and rows that a table already has are 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import UserError
 from ...files import make_folder
-from ...measurements.kernel_table import COLUMNS, Measured, append, content, line, mend, rows_of
+from ...measurements.kernel_table import COLUMNS, append, content, line, mend, rows_of
 from ...measurements.kernel_words import Probe
 from .. import survey_folder
 from .kernel_grid import queues
+from .torch_bench import TorchBench
 from .torch_kernels import Refused
 
 MOST_EFFORT_S, LEAST_EFFORT_S = 0.3, 0.02
 """Time of the runs of one kernel."""
-
-
-class KernelTimer(Protocol):
-    """A machine that times kernels."""
-
-    name: str
-
-    def measure(self, probe: Probe, effort_s: float) -> Measured:
-        """The row of a kernel. Raises `Refused` for one that the machine cannot run."""
 
 
 @dataclass(slots=True)
@@ -41,7 +34,7 @@ class Outcome:
     kept: int
     """Rows that the table had before."""
     measured: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
     """Kernels that could not run here, by reason."""
 
     @property
@@ -51,7 +44,7 @@ class Outcome:
 
 
 def measure_all(
-    bench: KernelTimer,
+    bench: TorchBench,
     probes: Iterable[Probe],
     path: Path,
     budget_s: float,
@@ -63,10 +56,10 @@ def measure_all(
     done = dict.fromkeys(measured_before(path, bench.name))
     waiting = [probe for probe in wanted if probe not in done]
     outcome = Outcome(len(wanted), len(wanted) - len(waiting))
-    lines, spent = queues(waiting), dict[int, float]()
-    began = clock()
+    lines, began = queues(waiting), clock()
+    spent = [0.0] * len(lines)
     while any(lines) and clock() - began < budget_s:
-        turn = min((i for i, line in enumerate(lines) if line), key=lambda i: (spent.get(i, 0.0), i))
+        turn = min((i for i, line in enumerate(lines) if line), key=lambda i: spent[i])
         probe, started = lines[turn].pop(0), clock()
         report(outcome, probe)
         left_s = budget_s - (started - began)
@@ -74,12 +67,11 @@ def measure_all(
         try:
             row = bench.measure(probe, effort_s)
         except Refused as error:
-            reason = error.faults[0].message
-            outcome.refused[reason] = outcome.refused.get(reason, 0) + 1
+            outcome.refused[error.faults[0].message] += 1
         else:
             append(path, row)
             outcome.measured += 1
-        spent[turn] = spent.get(turn, 0.0) + clock() - started
+        spent[turn] += clock() - started
     return outcome
 
 

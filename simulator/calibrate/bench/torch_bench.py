@@ -27,7 +27,7 @@ from ...measurements.csv_tables import MOST_BYTES
 from ...measurements.kernel_table import Measured, spread
 from ...measurements.kernel_words import Probe, kernel_of
 from ...units import show_bytes
-from .timers import CpuWatch, CudaWatch, Job, timed
+from .timers import CpuWatch, CudaWatch, timed
 from .torch_kernels import Kernels, Refused, count_operators
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
@@ -50,7 +50,7 @@ REASONS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "hot", 0x40: "hot
 
 
 class TorchBench:
-    """A device that times kernels with PyTorch. Within `with`, readings of nvidia-smi are recorded beside them."""
+    """A device that times kernels with PyTorch; within `with` of its monitor, readings of nvidia-smi stand beside the times."""
 
     def __init__(self, device: str) -> None:
         try:
@@ -67,13 +67,6 @@ class TorchBench:
         self.kernels = Kernels(torch, self.device, self.watch)
         self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")
 
-    def __enter__(self) -> TorchBench:
-        self.monitor.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.monitor.__exit__(*exception)
-
     def measure(self, probe: Probe, effort_s: float) -> Measured:
         """The row of a kernel, timed with a cold cache. Raises `Refused` for what this machine cannot run."""
         try:
@@ -82,7 +75,8 @@ class TorchBench:
                 job, began = self.kernels.job(probe), perf_counter()
                 times_s = timed(self.watch, job, effort_s)
                 seen: dict[str, Any] = asdict(self.monitor.during(began, perf_counter()))
-                seen |= {"operators": self._operators(probe, job), "alone_s": job.alone_s, "cold": True}
+                operators = count_operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
+                seen |= {"operators": operators, "alone_s": job.alone_s, "cold": True}
                 source = f"trainsim calibrate gpu, torch {self.torch.__version__}"
                 return Measured(self.name, probe, *spread(times_s), len(times_s), source, **seen)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
@@ -93,12 +87,6 @@ class TorchBench:
         finally:
             if self.device == "cuda":
                 self.torch.cuda.empty_cache()
-
-    def _operators(self, probe: Probe, job: Job) -> int | None:
-        """How many operators of PyTorch a memory-bound kernel is made of; None where this version cannot count them."""
-        with suppress(ImportError, AttributeError, RuntimeError, TypeError):
-            return count_operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
-        return None
 
     def facts(self) -> dict[str, Any]:
         """A description of the machine."""

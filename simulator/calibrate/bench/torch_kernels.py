@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
@@ -55,10 +56,8 @@ class Kernels:
     def tensor(self, probe: Probe, *sizes: int, dtype: str = "") -> Any:
         """Random numbers; those in FP8 are made in 16 bits and cast."""
         name = dtype or probe.dtype
-        made = self.torch.randn(
-            sizes, generator=self.random, device=self.device, dtype=self.dtype("bf16" if name == "fp8" else name)
-        )
-        return made.to(self.dtype(name)) if name == "fp8" else made
+        wide = self.dtype("bf16" if name == "fp8" else name)
+        return self.torch.randn(sizes, generator=self.random, device=self.device, dtype=wide).to(self.dtype(name))
 
     def dtype(self, name: str) -> Any:
         return getattr(self.torch, DTYPES[name])
@@ -131,17 +130,14 @@ class Kernels:
         """An operator on rows, or its backward pass."""
         back, name = probe.op.endswith("_bwd"), probe.op.removesuffix("_bwd")
         name = probe.variant.partition(" ")[0] if name == "elementwise" else name
-        made = self._operator(name, probe)
-        if made is None:
-            raise Refused(f"no kernel for {name} here")
-        call, inputs = made
+        call, inputs = self._operator(name, probe)
         if not back:
             return Job(call)
         for tensor in inputs:
             tensor.requires_grad_(True)
         return self.backward(call(), *inputs)
 
-    def _operator(self, name: str, probe: Probe) -> tuple[Callable[[], Any], tuple[Any, ...]] | None:
+    def _operator(self, name: str, probe: Probe) -> tuple[Callable[[], Any], tuple[Any, ...]]:
         """A call, and the tensors that it has gradients for."""
         f, n = self.functional, probe.n
         if name == "embedding":
@@ -162,7 +158,9 @@ class Kernels:
         if name == "rope":
             return _rotary(self.torch, x), (x,)
         plain = {"gelu": f.gelu, "silu": f.silu, "relu": f.relu, "dropout": f.dropout, "softmax": lambda t: f.softmax(t, -1)}
-        return (lambda: plain[name](x), (x,)) if name in plain else None
+        if name not in plain:
+            raise Refused(f"no kernel for {name} here")
+        return lambda: plain[name](x), (x,)
 
     def cast(self, probe: Probe) -> Job:
         """From 16 bits; `quantise` finds the scale first."""
@@ -247,19 +245,22 @@ def _rotary(torch: Any, x: Any) -> Callable[[], Any]:
 
 
 def count_operators(torch: Any, call: Callable[[], object]) -> int | None:
-    """Number of PyTorch operators that a call runs, without those on single numbers and those that move nothing; None if none."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
+    """Number of PyTorch operators that a call runs, without those on single numbers and those that move nothing; None if none, or
+    if this version of PyTorch cannot count them."""
+    with suppress(ImportError, AttributeError, RuntimeError, TypeError):
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._pytree import tree_leaves
 
-    ran = []
+        ran = []
 
-    class Counts(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            sizes = [leaf.numel() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-            if max(sizes, default=0) > 1 and not func.is_view:
-                ran.append(func)
-            return func(*args, **(kwargs or {}))
+        class Counts(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                sizes = [leaf.numel() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+                if max(sizes, default=0) > 1 and not func.is_view:
+                    ran.append(func)
+                return func(*args, **(kwargs or {}))
 
-    with Counts():
-        call()
-    return len(ran) or None
+        with Counts():
+            call()
+        return len(ran) or None
+    return None
