@@ -501,7 +501,8 @@ class Streams:
     @property
     def torch(self) -> Any:
         tensor = SimpleNamespace(copy_=lambda other: self.did("copy", self.copy_s))
-        matrix = type("Matrix", (), {"t": lambda me: me, "__matmul__": lambda me, other: self.did("product", self.product_s)})()
+        multiplied = {"__matmul__": lambda me, other: self.did("product", self.product_s)}
+        matrix = type("Matrix", (), {"t": lambda me: me, "to": lambda me, dtype: me, **multiplied})()
         stream = SimpleNamespace(wait_stream=lambda other: self.log.append("waits"))
         cuda = SimpleNamespace(Stream=lambda: stream, current_stream=lambda: stream, stream=lambda side: nullcontext())
         random = SimpleNamespace(manual_seed=lambda seed: None)
