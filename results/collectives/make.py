@@ -25,7 +25,7 @@ import collective_sources as sources
 import numpy as np
 import published
 
-from simulator.calibrate.collective_curves import Free, Point, fitted, knots
+from simulator.calibrate.fit_fabric import Free, Point, fitted, knots
 from simulator.config import fabric_files
 from simulator.config.fabric_files import Fabric, Loader
 from simulator.config.load import cluster as find

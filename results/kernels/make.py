@@ -21,7 +21,7 @@ import pointwise
 from zero_weights import UNFILLED_BY, UNFILLED_START, filled_share
 
 from simulator.calibrate.least_squares import fit_constants
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.config.catalog import gpu_named
 from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.attention import (
@@ -385,7 +385,7 @@ def main() -> None:
     for gpu in sorted(fits):
         with atomic(FITS / f"{gpu}.yaml") as temporary:
             about = f"Kernels of {gpu}: constants fitted by results/kernels/make.py, to sources {sources.READ}"
-            temporary.write_text(fit_files.text(gpu, fits[gpu], about), encoding="utf-8")
+            temporary.write_text(shipped_fits.text(gpu, fits[gpu], about), encoding="utf-8")
     shipped_fits.shipped.cache_clear()
     model_errors.report(table, scores, shipped_fits.shipped(), TABLE)
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulator.calibrate import operator_ratios
-from simulator.calibrate.fit_profile import SIGMA_MOST
+from simulator.calibrate.fit_profile import SIGMA_MOST, ratios_of
 from simulator.calibrate.least_squares import fit_constants
 from simulator.config import shipped_fits
 from simulator.costs.kernels.family import Fit
@@ -91,7 +90,7 @@ def forward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame) -> dict[str, t
     """How many times as long as a pointwise kernel norms and softmax take, where some were measured."""
     own = [row for row in rows.itertuples() if row.op in REDUCTIONS]
     kernels = [Rowwise(row.op, int(row.m), int(row.n), 1, bytes_per_element(row.op, "fp32")) for row in own]
-    found = operator_ratios.ratios_of(np.array([row.seconds for row in own]), kernels, c, on)
+    found = ratios_of(np.array([row.seconds for row in own]), kernels, c, on)
     return {ratio.op: (ratio.times, ratio.error) for ratio in found}
 
 
@@ -103,7 +102,7 @@ def backward(c: RowwiseConstants, on: Machine, rows: pd.DataFrame, beside: Mappi
     alone_s = np.array([row.seconds - around_s for row in own])
     moved = np.array([kernel.traffic_bytes for kernel in kernels], dtype=np.float64)
     long = [i for i, took_s in enumerate(rowwise_s(c, on, moved)) if took_s >= around_s]
-    found = operator_ratios.ratios_of(alone_s[long], [kernels[i] for i in long], c, on) if long else ()
+    found = ratios_of(alone_s[long], [kernels[i] for i in long], c, on) if long else ()
     return {ratio.op: (ratio.times, ratio.error) for ratio in found if ratio.error <= SIGMA_MOST}
 
 

@@ -3,30 +3,46 @@
 The start is a fabric that ships, and what the measurements do not determine stays as it is there: the one whose rate is nearest
 to what was measured, of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links
 inside; runs over several nodes the network across them. Where a run was faster than the wire of that start, the rates of the wire
-are raised until no measurement beats them.
+are raised until no measurement beats them. Constants are fitted in logarithms, to the logarithm of time (least_squares.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ..config import fabric_files, shipped_fits
 from ..config.catalog import gpu_named
 from ..config.fabric_files import Fabric
 from ..costs.collectives import theory
-from ..costs.collectives.curves import Curve, uncontended_time
-from ..costs.collectives.link_constants import Across, Inside
+from ..costs.collectives.curves import Curve, Knots, uncontended_time
+from ..costs.collectives.link_constants import LAWS, Across, Inside, Laws
 from ..costs.collectives.theory import Call
+from ..costs.kernels.gpu_model import Array
 from ..errors import UserError
 from ..measurements.nccl_tests import Table, read
-from .collective_curves import Free, Point, fitted, knots
+from .least_squares import Descent, least_squares
 
-INSIDE_FREE = {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7}
-ACROSS_FREE = {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0}
+Constants = Mapping[str, Inside | Across | Laws]
+"""By the name of their fabric, or `laws`."""
+Links = TypeVar("Links", Inside, Across)
+
+MOST_KNOTS = 9
+CLOSE_ENOUGH = 0.03
+"""No more knots where all are as close as this."""
+SPIKE = 0.2
+"""How far, in logarithms, a single size may stick out from both neighbours."""
+DESCENT = Descent(25, 25, damping=1.0, eased=4, difference=2.0**-13, least_gain=2.0**-16)
+FREE = {
+    "inside": {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7},
+    "across": {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0},
+}
 """What is fitted, and the sigma of the logarithm of its prior."""
 LIMITS = (
     ("efficiency", 0.0, 1.0), ("pair_efficiency", 0.0, 2.0), ("nvls_efficiency", 0.0, 1.0), ("rendezvous", 1.0, 100.0),
@@ -47,6 +63,25 @@ CARDS = ("pcie", "nvl")
 CANDIDATES_ACROSS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib", "efa", "slingshot-11", "tcp")
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured time, and the fabrics that it was measured on."""
+
+    call: Call
+    seconds: float
+    inside: str
+    across: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A constant to fit, and how far from its start it may be believed to lie: the sigma of its logarithm."""
+
+    owner: str
+    name: str
+    sigma: float
+
+
 def calibrated(
     paths: Sequence[Path], name: str, inside: str | None = None, across: str | None = None, kind: str | None = None
 ) -> Fabric:
@@ -61,16 +96,13 @@ def calibrated(
     if wrong := [where for table in tables for where in table.wrong]:
         more = f" and {len(wrong) - MOST_NAMED:,} more" if len(wrong) > MOST_NAMED else ""
         source += f"; left out, as their results were wrong: {', '.join(wrong[:MOST_NAMED])}{more}"
-    within, between = _fast_enough(tables, within, between)
-    start: dict[str, Any] = {"inside": replace(within, name=name)}
-    free = [Free("inside", field, sigma) for field, sigma in INSIDE_FREE.items()]
-    if between is not None:
-        start["across"] = replace(between, name=name)
-        free += [Free("across", field, sigma) for field, sigma in ACROSS_FREE.items()]
+    parts = zip(FREE, _fast_enough(tables, within, between), strict=True)
+    start: dict[str, Any] = {part: replace(links, name=name) for part, links in parts if links is not None}
+    free = [Free(part, field, sigma) for part in start for field, sigma in FREE[part].items()]
     points = [
         Point(call, seconds, "inside", "across" if call.nodes > 1 else "") for table in tables for call, seconds in table.calls
     ]
-    made = {owner: _possible_constants(held) for owner, held in fitted(points, start, free).items()}
+    made = {part: _possible_constants(held) for part, held in fitted(points, start, free).items()}
     return _fabric(name, tables, made, source)
 
 
@@ -124,23 +156,18 @@ def _fast_enough(tables: Sequence[Table], inside: Inside, across: Across | None)
     inside = _faster(inside, beaten(inside, None))
     if across is None:
         return inside, None
-    network = _with_rate(across, beaten(_faster(inside, 1 / RATE_TOLERANCE), across))
+    network = _faster(across, beaten(_faster(inside, 1 / RATE_TOLERANCE), across))
     inside = _faster(inside, beaten(inside, network))
     left = beaten(inside, network)
-    return _faster(inside, left), _with_rate(network, left)
+    return _faster(inside, left), _faster(network, left)
 
 
-def _faster(inside: Inside, factor: float) -> Inside:
-    """The same links at so many times their rate, if that is more."""
+def _faster(links: Links, factor: float) -> Links:
+    """The same links, or NICs, at so many times their rates, if that is more."""
     if factor <= 1:
-        return inside
-    rates = ("bytes_per_s", "beyond_bytes_per_s", "pair_bytes_per_s")
-    return replace(inside, **{name: getattr(inside, name) * (factor * (1 + RATE_TOLERANCE)) for name in rates})
-
-
-def _with_rate(across: Across, factor: float) -> Across:
-    """The same network with NICs of so many times their rate, if that is more."""
-    return replace(across, nic_bytes_per_s=across.nic_bytes_per_s * factor * (1 + RATE_TOLERANCE)) if factor > 1 else across
+        return links
+    rates = ("bytes_per_s", "beyond_bytes_per_s", "pair_bytes_per_s") if isinstance(links, Inside) else ("nic_bytes_per_s",)
+    return replace(links, **{name: getattr(links, name) * (factor * (1 + RATE_TOLERANCE)) for name in rates})
 
 
 def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any], source: str) -> Fabric:
@@ -170,3 +197,73 @@ def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Cu
     made = Curve(first.kind, "auto", first.ranks, first.nodes, points, 0.0, inside, across, source)
     predicted = {size: uncontended_time(call(size), inside, across, [made]).seconds for size in times}
     return replace(made, error=median(abs(predicted[size] / t - 1) for size, found in times.items() for t in found))
+
+
+# Constants and curves by measured times -------------------------------------------------------------------------------------
+
+
+def fitted(points: Sequence[Point], start: Constants, free: Sequence[Free]) -> dict[str, Inside | Across | Laws]:
+    """The constants with the free ones fitted to the points."""
+    origin = np.array([math.log(getattr(start[f.owner], f.name)) for f in free])
+    sigma = np.array([f.sigma for f in free])
+
+    def changed(x: Array) -> dict[str, Any]:
+        changes: dict[str, dict[str, Any]] = {}
+        for f, value in zip(free, x.tolist(), strict=True):
+            changes.setdefault(f.owner, {})[f.name] = math.exp(value)
+        return {owner: replace(held, **changes.get(owner, {})) for owner, held in start.items()}
+
+    def residuals(x: Array) -> Array:
+        """log(theory / measured) of every point."""
+        c = changed(x)
+        times = [theory.fastest(p.call, c[p.inside], c.get(p.across), c.get("laws", LAWS)) / p.seconds for p in points]
+        return np.array(list(map(math.log, times)))
+
+    return changed(least_squares(residuals, origin, sigma, DESCENT))
+
+
+def knots(series: Mapping[float, Sequence[float]], baseline: Callable[[float], float]) -> tuple[Knots, float]:
+    """A handful of knots through a series (size in bytes -> measured seconds), and their median relative error.
+
+    The logarithm of measured over baseline is fitted by straight pieces between few of the sizes; the next piece is broken
+    where the error is largest. A single size that sticks out from both its neighbours is a disturbance, and times that fall
+    are levelled.
+    """
+    sizes = sorted(series)
+    x = np.log2(np.array(sizes))
+    base = np.array([baseline(size) for size in sizes])
+    y = _calmed(np.log(np.array([float(np.median(series[size])) for size in sizes]) / base))
+    chosen = sorted({0, len(sizes) - 1})
+    while True:
+        hats = np.stack([np.interp(x, x[chosen], unit) for unit in np.eye(len(chosen))], axis=1)
+        heights = np.linalg.lstsq(hats, y, rcond=None)[0]
+        error = np.abs(np.interp(x, x[chosen], heights) - y)
+        error[chosen] = 0
+        if error.max() <= CLOSE_ENOUGH or len(chosen) >= min(MOST_KNOTS, len(sizes)):
+            break
+        chosen = sorted({*chosen, int(error.argmax())})
+    times = np.exp(_levelled(np.log(base[chosen]) + heights))
+    found = tuple(zip((sizes[i] for i in chosen), times.tolist(), strict=True))
+    line = np.exp(np.interp(x, x[chosen], np.log(times / base[chosen]))) * base
+    all_errors = [abs(line[i] / t - 1) for i, size in enumerate(sizes) for t in series[size]]
+    return found, float(np.median(all_errors))
+
+
+def _calmed(y: Array) -> Array:
+    """Values, those that stick out from both neighbours drawn to the nearer of the two."""
+    low, high = np.minimum(y[:-2], y[2:]), np.maximum(y[:-2], y[2:])
+    calm = y.copy()
+    calm[1:-1] = np.where(y[1:-1] > high + SPIKE, high, np.where(y[1:-1] < low - SPIKE, low, y[1:-1]))
+    return calm
+
+
+def _levelled(values: Array) -> Array:
+    """The nearest values that never fall: pools of neighbours that do take their mean."""
+    pools: list[tuple[float, int]] = []
+    for value in values.tolist():
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            other, more = pools.pop()
+            mean, count = (mean * count + other * more) / (count + more), count + more
+        pools.append((mean, count))
+    return np.repeat([mean for mean, _ in pools], [count for _, count in pools])

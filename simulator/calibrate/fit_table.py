@@ -14,37 +14,19 @@ from typing import Any
 import numpy as np
 
 from .. import escape
-from ..config import catalog, document, fit_files, shipped_fits
-from ..config.catalog import gpu_named
-from ..config.fit_files import number
+from ..config import catalog, document, shipped_fits
 from ..config.reader import validated
 from ..costs.kernels.estimator import Estimator, Options
 from ..errors import UserError, did_you_mean
-from ..files import atomic
-from ..hardware.gpu import Gpu
 from ..kernels import Rowwise, Shape
-from ..measurements.kernel_table import ImpossibleRow, Measured, line, rows_of, split_possible
+from ..measurements.kernel_table import Measured, line, rows_of, split_possible
 from ..measurements.kernel_words import Probe, kernel_of, kernels_of
 from ..units import US_PER_S
 from .fit_profile import GpuProfile, profile
-from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, rows_in, write_facts
+from .survey_folder import FIT, LEFT, PROFILE, RAW, SUGGESTED, facts, in_catalog, rows_in, write, write_facts
 
 COLUMNS = ("what", "dtype", "library", "constant", "value", "error", "rows", "held_out", "judged_by")
 CPU = "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class FittedTable:
-    """The profile of a table, its GPU, and the rows that it was fitted to."""
-
-    profile: GpuProfile
-    gpu: Gpu
-    rows: tuple[Measured, ...]
-    impossible: tuple[ImpossibleRow, ...]
-    """Rows that were left out because they are faster than the GPU can be."""
-
-    def record(self) -> dict[str, Any]:
-        return {**_record(self.profile), "unused": dict(self.profile.unused), "impossible": len(self.impossible)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +34,8 @@ class FittedSurvey:
     """What was made of the rows of a survey's folder."""
 
     profile: GpuProfile | None
-    why_not: str = ""
-    """Why there is no profile; empty if there is one."""
-    hint: str = ""
+    why_no_profile: str | None = None
+    hint: str | None = None
     """What to do about that."""
     suggested: tuple[str, ...] = ()
     """Options of a run that the launches suggest."""
@@ -64,28 +45,44 @@ class FittedSurvey:
     """Rows that were left out because they are faster than the GPU can be, by file and line."""
 
     def record(self) -> dict[str, Any]:
-        why = {"why_no_profile": self.why_not or None, "hint": self.hint or None}
-        more = {"suggested": list(self.suggested), "slowdowns": self.slowdowns, "impossible": list(self.impossible)}
-        return {**_record(self.profile), **why, **more}
+        rest = ("why_no_profile", "hint", "suggested", "slowdowns", "impossible")
+        return record(self.profile) | {name: getattr(self, name) for name in rest}
 
 
-def profile_of(path: Path, gpu: str = "") -> FittedTable:
+def record(made: GpuProfile | None) -> dict[str, Any]:
+    """The JSON of a profile, without its constants, or of there being none."""
+    evaluated = made.fits if made else ()
+    fits = [
+        {"family": one.fit.family, "dtype": one.fit.dtype, "library": one.fit.library, "rows": one.fit.rows}
+        | {"held_out": one.held_out, "error": one.error, "sigma": one.fit.sigma}
+        | {"scaled": asdict(one.scaled) if one.scaled else None}
+        for one in evaluated
+    ]
+    ratios = [
+        {"op": ratio.op, "times": ratio.times, "error": ratio.error, "rows": ratio.large.rows}
+        | {"smaller_rows": ratio.smaller_rows, "smaller_error": ratio.large.smaller_sigma if ratio.smaller_rows else None}
+        for one in evaluated
+        for ratio in one.ratios
+    ]
+    return {"fits": fits, "ratios": ratios, "missing": list(made.missing) if made else []}
+
+
+def profile_of(path: Path, gpu: str = "") -> GpuProfile:
     """The profile of a table, of its GPU or of the named one. A GPU in a file of its own takes all rows."""
     name, own = _rows_on(rows_of(path, gpu), gpu)
-    on = shipped_fits.gpu(gpu or name)
+    on = shipped_fits.gpu(name)
     rows, impossible = split_possible(own, on, path)
-    return FittedTable(profile(rows, on, shipped_fits.shipped()), on, tuple(rows), tuple(impossible))
+    return replace(profile(rows, on, shipped_fits.shipped()), impossible=impossible)
 
 
 def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured]]:
     """The GPU that a profile is of, and its rows. `gpu` names it where the table does not, or has several; one in a file of its
     own takes all rows."""
-    owners = {name: _in_catalog(name) for name in dict.fromkeys(row.gpu for row in rows)}
+    owners = {name: in_catalog(name) for name in dict.fromkeys(row.gpu for row in rows)}
     if gpu and catalog.is_path(gpu):
         if len(owners) > 1:
-            raise UserError(
-                f"the table holds measurements of {len(owners)} GPUs: {', '.join(owners)}", hint="give it those of one"
-            )
+            message = f"the table holds measurements of {len(owners)} GPUs: {', '.join(owners)}"
+            raise UserError(message, hint="give it those of one")
         return gpu, rows
     found, unknown = list(dict.fromkeys(filter(None, owners.values()))), [name for name in owners if owners[name] is None]
     wanted = shipped_fits.gpu(gpu).name if gpu else found[0] if len(found) == 1 else ""
@@ -100,103 +97,63 @@ def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured
     return wanted, [row for row in rows if owners[row.gpu] == owner]
 
 
-def _in_catalog(gpu: str) -> str | None:
-    """The catalog's name of a GPU; None if it lacks it."""
-    try:
-        return gpu_named(gpu)
-    except UserError:
-        return None
-
-
 def text(made: GpuProfile, about: str) -> str:
     """A profile as YAML that can be read again, headed by what it is and by what was not measured."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
-    content = fit_files.text(made.gpu, [judged.fit for judged in made.fits], "\n# ".join(map(escape.terminal, lines)))
-    validated(fit_files.FitsFile, document.parse(content, f"the profile of {made.gpu}"))
+    content = shipped_fits.text(made.on.name, [one.fit for one in made.fits], "\n# ".join(map(escape.terminal, lines)))
+    validated(shipped_fits.FitsFile, document.parse(content, f"the profile of {made.on.name}"))
     return content
-
-
-def _record(made: GpuProfile | None) -> dict[str, Any]:
-    """The JSON of a profile, or of there being none."""
-    missing = list(made.missing) if made else []
-    return {"fits": fits(made) if made else [], "ratios": ratios(made) if made else [], "missing": missing}
-
-
-def fits(made: GpuProfile) -> list[dict[str, Any]]:
-    """The fits of a profile as JSON, without their constants."""
-    return [
-        {"family": judged.fit.family, "dtype": judged.fit.dtype, "library": judged.fit.library, "rows": judged.fit.rows}
-        | {"held_out": judged.held_out, "error": judged.error, "sigma": judged.fit.sigma}
-        | {"scaled": asdict(judged.scaled) if judged.scaled else None}
-        for judged in made.fits
-    ]
-
-
-def ratios(made: GpuProfile) -> list[dict[str, Any]]:
-    """Ratios of other memory-bound operators to pointwise kernels, as JSON."""
-    return [
-        {name: getattr(ratio, name) for name in ("op", "times", "error", "rows", "smaller_rows")}
-        | {"smaller_error": ratio.large.smaller_sigma if ratio.smaller_rows else None}
-        for judged in made.fits
-        for ratio in judged.ratios
-    ]
 
 
 def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
     """Fits the rows of a folder and writes its files. `left` kernels wait for more time, if that is known."""
     if not rows_in(where):
         return FittedSurvey(None, "nothing was measured")
-    rows, lines, found = rows_of(where / RAW), list[list[str]](), None
-    suggested, why_not, hint = tuple(_suggestions(rows)), "", ""
+    rows, lines = rows_of(where / RAW), list[list[str]]()
+    found, why_not, hint, suggested = None, None, None, tuple(_suggestions(rows))
     try:
         found = profile_of(where / RAW)
-        lines = [*_constants(found.profile), *_measured_over_predicted(found.profile, found.gpu, found.rows)]
+        lines = [*_constants(found), *_measured_over_predicted(found)]
         comment = "".join(f"\n# The launches beside them suggest {option}" for option in suggested)
-        about = f"Kernels of {found.gpu.name}: constants fitted to {RAW} beside this file by trainsim calibrate gpu{comment}"
-        content = text(found.profile, about)
+        about = f"Kernels of {found.on.name}: constants fitted to {RAW} beside this file by trainsim calibrate gpu{comment}"
+        content = text(found, about)
     except UserError as error:
         found, why_not, hint = None, error.faults[0].message, error.faults[0].hint
-        if _in_catalog(rows[0].gpu) is None:
+        if in_catalog(rows[0].gpu) is None:
             hint += f"; then: trainsim calibrate fit {where / RAW} --gpu FILE.yaml --out {where / PROFILE}"
-    with atomic(where / FIT) as temporary:
-        temporary.write_text(line(COLUMNS) + "".join(map(line, [*lines, *_scalars(rows)])), encoding="utf-8")
+    write(where / FIT, "".join(map(line, [COLUMNS, *lines, *_scalars(rows)])))
     if found:
-        with atomic(where / PROFILE) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+        write(where / PROFILE, content)
     write_facts(where, {**facts(where), LEFT: left, SUGGESTED: list(suggested)})
     slowdowns = {_name(row.probe): row.seconds / row.alone_s for row in rows if row.probe.op == "overlap" and row.alone_s}
     impossible = tuple(f"{where / RAW}:{one.row.line}: {one.row.probe}: {one.why}" for one in (found.impossible if found else ()))
-    return FittedSurvey(found.profile if found else None, why_not, hint, suggested, slowdowns, impossible)
+    return FittedSurvey(found, why_not, hint or None, suggested, slowdowns, impossible)
 
 
 def _constants(made: GpuProfile) -> Iterable[list[str]]:
     """The constants that were fitted, and ratios, with the error of the fit that they belong to."""
-    for judged in made.fits:
-        fit = judged.fit
-        by = "held-out sizes" if judged.held_out else "its own rows"
+    for one in made.fits:
+        fit, by = one.fit, "held-out sizes" if one.held_out else "its own rows"
         for name, value in asdict(fit.constants).items() if fit.rows else ():
-            words = [fit.family, fit.dtype, fit.library, name, number(value), f"{judged.error:.4f}"]
-            yield [*words, str(fit.rows), str(judged.held_out), by]
-        for ratio in judged.ratios:
+            words = [fit.family, fit.dtype, fit.library, name, shipped_fits.flow(value), f"{one.error:.4f}"]
+            yield [*words, str(fit.rows), str(one.held_out), by]
+        for ratio in one.ratios:
             words = ["times a pointwise kernel", "", "", ratio.op, f"{ratio.times:.4g}", f"{ratio.error:.4f}"]
-            yield [*words, str(ratio.rows), "0", "median of large rows"]
+            yield [*words, str(ratio.large.rows), "0", "median of large rows"]
 
 
-def _measured_over_predicted(made: GpuProfile, on: Gpu, rows: Sequence[Measured]) -> Iterable[list[str]]:
+def _measured_over_predicted(made: GpuProfile) -> Iterable[list[str]]:
     """Measured over predicted times with these constants, of every operator and dtype: the median, and of how many rows. A row of
     several operators is compared with those."""
-    library = shipped_fits.overlaid(on, made.gpu, [judged.fit for judged in made.fits])
-    by_dtype: dict[str, list[Measured]] = {}
-    for row in rows:
-        by_dtype.setdefault(row.probe.dtype, []).append(row)
-    for dtype, some in by_dtype.items():
-        by = Estimator(on, dtype, library, Options(tensor_cores=dtype != "fp32"))
+    library = shipped_fits.overlaid(made.on, [one.fit for one in made.fits])
+    for dtype in dict.fromkeys(row.probe.dtype for row in made.rows):
+        by = Estimator(made.on, dtype, library, Options(tensor_cores=dtype != "fp32"))
         found: dict[str, list[float]] = {}
         try:
-            for row in some:
-                kernels = kernels_of(row.probe)
-                if kernels and row.may_be_fitted:
-                    name = " ".join(filter(None, (row.probe.op, row.probe.variant, row.probe.dtype)))
+            for row in made.rows:
+                kernels = kernels_of(row.probe) if row.probe.dtype == dtype and row.may_be_fitted else ()
+                if kernels:
+                    name = " ".join(filter(None, (row.probe.op, row.probe.variant, dtype)))
                     found.setdefault(name, []).append(row.seconds / sum(_seconds(kernel, row, by) for kernel in kernels))
         except UserError:
             continue

@@ -38,9 +38,13 @@ class Descent:
 
 def least_squares(residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent()) -> Array:
     """The point at which residuals are least, and the distance from `origin` in terms of `sigma`."""
-    x, damping = origin, how.damping
-    error = residuals(x)
-    cost = _cost(error, (x - origin) / sigma)
+
+    def cost_of(error: Array, x: Array) -> float:
+        far = 2 * OUTLIER**2 * (np.sqrt(1 + (error / OUTLIER) ** 2) - 1).sum()
+        return float(far + OUTLIER**2 * (((x - origin) / sigma) ** 2).sum())
+
+    x, damping, error = origin, how.damping, residuals(origin)
+    cost = cost_of(error, x)
     for _ in range(how.rounds):
         slope = np.stack([(residuals(x + how.difference * unit) - error) / how.difference for unit in np.eye(len(x))], axis=1)
         weight = 1 / np.sqrt(1 + (error / OUTLIER) ** 2)
@@ -49,7 +53,7 @@ def least_squares(residuals: Callable[[Array], Array], origin: Array, sigma: Arr
         for _ in range(how.trials):
             trial = x + np.clip(np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -pull), -1, 1)
             trial_error = residuals(trial)
-            trial_cost = _cost(trial_error, (trial - origin) / sigma)
+            trial_cost = cost_of(trial_error, trial)
             if trial_cost < cost:
                 break
             damping *= 4
@@ -60,10 +64,6 @@ def least_squares(residuals: Callable[[Array], Array], origin: Array, sigma: Arr
         if done:
             break
     return x
-
-
-def _cost(error: Array, prior: Array) -> float:
-    return float(2 * OUTLIER**2 * (np.sqrt(1 + (error / OUTLIER) ** 2) - 1).sum() + OUTLIER**2 * (prior**2).sum())
 
 
 def fit_constants(

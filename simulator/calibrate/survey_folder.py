@@ -21,29 +21,27 @@ from ..measurements.kernel_table import content
 
 FOLDER = Path("results") / "calibration"
 RAW, MACHINE, FIT, PROFILE = "raw.csv", "machine.json", "fit.csv", "profile.yaml"
-DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+DATE = r"\d{4}-\d{2}-\d{2}"
 LEFT, SUGGESTED = "left", "suggested"
 """In machine.json: how many kernels wait for more time, and options of a run that the measurements suggest."""
 
 
 def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
-    """The folder that a survey writes: the named one; else the newest of this GPU that is not complete; else a new one."""
+    """The folder that a survey writes: the named one; else the newest of this GPU that is not complete; else a new one. It is
+    called by the GPU's name in the catalog, if it is there."""
     if out:
         return Path(out)
-    name = folder_name(gpu)
+    name = in_catalog(gpu) or catalog.plain(gpu).replace(" ", "-").replace("/", "-")
     paths = root.iterdir() if root.is_dir() else ()
-    days = sorted(path.name[len(name) + 1 :] for path in paths if path.is_dir() and path.name.startswith(f"{name}-"))
-    days = [day for day in days if DATE.fullmatch(day)]
-    newest = root / f"{name}-{days[-1]}" if days else None
-    return newest if newest and facts(newest).get(LEFT) != 0 else root / f"{name}-{date}"
+    own = sorted(path for path in paths if path.is_dir() and re.fullmatch(rf"{re.escape(name)}-{DATE}", path.name))
+    return own[-1] if own and facts(own[-1]).get(LEFT) != 0 else root / f"{name}-{date}"
 
 
-def folder_name(gpu: str) -> str:
-    """A GPU's name for a folder: that of the catalog, if it is there."""
-    try:
+def in_catalog(gpu: str) -> str | None:
+    """The catalog's name of a GPU; None if it lacks it."""
+    with suppress(UserError):
         return gpu_named(gpu)
-    except UserError:
-        return catalog.plain(gpu).replace(" ", "-").replace("/", "-")
+    return None
 
 
 def rows_in(where: Path) -> int:
@@ -61,5 +59,10 @@ def facts(where: Path) -> dict[str, Any]:
 
 def write_facts(where: Path, facts: dict[str, Any]) -> None:
     """Writes machine.json."""
-    with atomic(where / MACHINE) as temporary:
-        temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    write(where / MACHINE, json.dumps(facts, indent=1) + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file of the folder."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

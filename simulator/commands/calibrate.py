@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from .. import escape
+from ..errors import UserError
+from ..files import atomic
 from ._show import checked_path, json_option, print_json, print_table, say
 
 
@@ -86,19 +88,20 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     try:
         wanted = kernel_grid.for_cpu(asked) if bench.device == "cpu" else asked
         begin(where, bench.name, bench.facts(), today)
-        with bench, _progress() as report:
+        with bench.monitor, _progress() as report:
             outcome = measure_all(bench, wanted, where / survey_folder.RAW, budget_s, report)
     except KeyboardInterrupt:
         kept = f"{survey_folder.rows_in(where)} rows are kept in {where / survey_folder.RAW}"
         say(f"{kept}; the same command goes on from there", err=True)
         raise
     written = fit_survey(where, outcome.left)
+    too_large = len(set(asked) - set(wanted))
     if as_json:
         counts = {name: getattr(outcome, name) for name in ("measured", "kept", "left", "refused")}
-        print_json({"folder": str(where), "too_large": len(set(asked) - set(wanted)), **counts, **written.record()})
+        print_json({"folder": str(where), "too_large": too_large, **counts, **written.record()})
         return
     say(f"{outcome.measured} kernels measured, {outcome.kept} measured before, {outcome.left} not yet for lack of time: {where}")
-    if too_large := len(set(asked) - set(wanted)):
+    if too_large:
         say(f"{too_large} sizes are too large for a CPU; operators too large in every size are timed in a smaller one")
     for reason, count in outcome.refused.items():
         say(f"{count} not run here: {reason}")
@@ -109,9 +112,9 @@ def gpu(model: str | None, dtype: str, ops: str | None, budget: str, out: str | 
     for row in written.impossible:
         say(f"left out: {row}", err=True)
     if written.profile:
-        _print_profile(written.profile)
+        _print_profile(written.record())
     else:
-        say(f"no profile: {written.why_not}" + f"\n  hint: {written.hint}" * bool(written.hint))
+        say(f"no profile: {written.why_no_profile}" + f"\n  hint: {written.hint}" * bool(written.hint))
 
 
 @command.command("fit", short_help="Fit a profile to a table of measured kernels.")
@@ -127,18 +130,18 @@ def fit(table: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
     """
     from ..calibrate import fit_table
 
-    found = fit_table.profile_of(table, gpu_name)
-    made = found.profile
-    content = fit_table.text(made, f"Kernels of {made.gpu}: constants fitted to {table.name} by trainsim calibrate fit")
+    made = fit_table.profile_of(table, gpu_name)
+    content = fit_table.text(made, f"Kernels of {made.on.name}: constants fitted to {table.name} by trainsim calibrate fit")
+    record = {**fit_table.record(made), "unused": dict(made.unused), "impossible": len(made.impossible)}
     _write(out, content)
-    for one in found.impossible:
+    for one in made.impossible:
         say(f"left out: {table}:{one.row.line}: {one.row.probe}: {one.why}", err=True)
     if as_json:
-        print_json({"gpu": made.gpu, "file": out, **found.record(), "yaml": content})
+        print_json({"gpu": made.on.name, "file": out, **record, "yaml": content})
     elif out is None:
         say(content, nl=False)
     else:
-        _print_profile(made)
+        _print_profile(record)
         for reason, count in made.unused.items():
             say(f"{count} rows not used: {reason}")
         say(f"written: {Path(out).resolve()}")
@@ -171,8 +174,6 @@ def trace(file: Path, gpu_name: str, out: str | None, as_json: bool) -> None:
 
 def _write(out: str | None, content: str) -> None:
     """Writes a file, if one is asked for."""
-    from ..files import atomic
-
     if out:
         with atomic(out) as temporary:
             temporary.write_text(content, encoding="utf-8")
@@ -197,39 +198,33 @@ def _times(entry: dict[str, Any]) -> list[str]:
 
 
 def _names(text: str, option: str) -> list[str]:
-    from ..errors import UserError
-
     found = [word for part in text.split(",") if (word := part.strip().lower())]
     if not found:
         raise UserError(f"{option} names nothing", hint="leave it out, or give names with commas between them")
     return found
 
 
-def _print_profile(made: Any) -> None:
+def _print_profile(record: dict[str, Any]) -> None:
     """Prints the fits of a profile, those that were scaled to a few rows, and the kernels that were not measured."""
-    from ..calibrate import fit_table
-
-    fits = fit_table.fits(made)
-    rows = [
+    if rows := [
         [e["family"], e["dtype"], e["library"], str(e["rows"]), str(e["held_out"]), f"{e['error']:.1%}", f"{e['sigma']:.1%}"]
-        for e in fits
+        for e in record["fits"]
         if e["rows"]
-    ]
-    if rows:
+    ]:
         columns = ["kernels", "dtype", "library", "rows", "held out", "mean error", "standard error"]
         print_table(columns, rows, right=(3, 4, 5, 6))
-    rows = []
-    for e in fit_table.ratios(made):
-        smaller = [str(e["smaller_rows"]), f"{e['smaller_error']:.1%}"] if e["smaller_rows"] else ["", ""]
-        rows.append([e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}", *smaller])
-    if rows:
+    if rows := [
+        [e["op"], f"{e['times']:.3g}", str(e["rows"]), f"{e['error']:.1%}"]
+        + ([str(e["smaller_rows"]), f"{e['smaller_error']:.1%}"] if e["smaller_rows"] else ["", ""])
+        for e in record["ratios"]
+    ]:
         columns = ["operator", "times a pointwise kernel", "rows", "error", "smaller rows", "their error"]
         print_table(columns, rows, right=(1, 2, 3, 4, 5))
-    for e in fits:
+    for e in record["fits"]:
         if e["scaled"]:
             name = " ".join(filter(None, (e["family"], e["dtype"], e["library"])))
             say(f"{name}: too few rows for a fit; {e['scaled']['times']:.3g} times {e['scaled']['of']}")
-    for kernels in made.missing:
+    for kernels in record["missing"]:
         say(f"not measured: {kernels}, as it ships")
 
 

@@ -76,7 +76,7 @@ def _provenance(row: ComparedRow) -> str:
 
 def _lines(rows: Sequence[int]) -> str:
     """The lines of a table that hold these rows, neighbours together; the header is line 1."""
-    runs = [[row + 2 for _, row in run] for _, run in groupby(enumerate(rows), lambda pair: pair[1] - pair[0])]
+    runs = ([row + 2 for _, row in run] for _, run in groupby(enumerate(rows), lambda one: one[1] - one[0]))
     shown = [f"{run[0]:,}-{run[-1]:,}" if len(run) > 1 else f"{run[0]:,}" for run in runs]
     more = f" and {len(shown) - MOST_RUNS:,} more" if len(shown) > MOST_RUNS else ""
     return f"line{'s' * (len(rows) > 1)} {', '.join(shown[:MOST_RUNS])}{more}"

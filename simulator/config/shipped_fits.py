@@ -1,90 +1,226 @@
-"""GPUs from files, of the catalog or of one's own, and the fits that ship for them: measured, or transferred from another GPU."""
+"""GPUs from files, of the catalog or of one's own, and the fits that ship for them: measured, or transferred from another GPU.
+
+Fits are the constants of kernel models, one YAML file per measured GPU in topologies/kernels, which `results/kernels/make.py`
+writes. A file holds fitted numbers, how many rows they were fitted to, their error and the sizes between which they were
+measured; no measured time. `trainsim calibrate fit` writes such a file too, the profile of somebody's own GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
+from os.path import lexists
 from pathlib import Path
+from typing import Annotated, Any
 
+from .. import escape
 from ..costs.kernels.estimator import FitLibrary
-from ..costs.kernels.family import Fit
+from ..costs.kernels.family import ABOVE_ONE, Constant, Fit, OneOf, RatioRows, families, kinds
 from ..costs.kernels.gpu_model import likeness, same_kernels
-from ..errors import UserError, shown
+from ..errors import UserError, did_you_mean, shown
+from ..fields import Contradiction, Declared, Key, Length, Limits, Written, specs
+from ..files import read_bounded
 from ..hardware.gpu import AT_PEAK, Gpu
 from . import catalog
 from .catalog import gpu_meant, gpu_named
-from .document import Document, Place, beside
-from .fit_files import fingerprint, folder, load
+from .document import Document, Place, beside, placed, read
 from .named_parts import Named, understood
+from .reader import validated
 
 GPU = Named(("cluster", "gpu"), "gpus", Gpu, gpu_meant)
 """Where a GPU stands in a scenario; faults call it so wherever it was named."""
 PROFILE: Place = (*GPU.place, "profile")
 AS_IT_SHIPS = "as it ships"
 """Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
+PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")
+"""A name that YAML takes for a word as it stands."""
+DIGITS, HASH_DIGITS = 4, 12
+
+# Files of fits --------------------------------------------------------------------------------------------------------------
+
+Number = Annotated[float, Limits(ge=0)]
+Pair = Annotated[tuple[Number, Number], Length(2, 2)]
+Ratio = Annotated[float, Limits(gt=0)] | Pair
+Count = Annotated[int, Limits(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitFile(Declared):
+    """A `Fit` as its file has it, in the order in which it is written."""
+
+    family: str
+    dtype: str = ""
+    library: str = ""
+    rows: Annotated[Count, Written(with_field="family")] = 0
+    sigma: Annotated[float, Limits(gt=0, le=2)]
+    ranges: dict[str, Pair] = field(default_factory=dict)
+    transferred_ranges: Annotated[dict[str, Pair] | None, Key("lent_ranges")] = None
+    cast: Pair | None = None
+    beside: dict[str, Number] = field(default_factory=dict)
+    backward_rows: Count = 0
+    ratios: dict[str, Ratio] = field(default_factory=dict)
+    ratio_rows: dict[str, RatioRows] = field(default_factory=dict)
+    source: str = ""
+    constants: dict[str, Number | bool | str]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        family = families().get(self.family)
+        if family is None:
+            yield "family", f": {self.family!r} is no family of kernels", did_you_mean(self.family, families())
+            return
+        known = kinds(family.constants)
+        needed = [name for name, kind in known.items() if not (isinstance(kind, Constant) and kind.optional)]
+        for name in sorted({*needed, *self.constants} - (set(self.constants) & set(known))):
+            is_ = "missing" if name in known else "none of them"
+            yield "constants", f": {name} is {is_}", f"they are {', '.join(sorted(known))}"
+        for name, value in self.constants.items():
+            yield from _wrong_constant(name, value, known.get(name))
+        for name in sorted(set(self.beside) - set(family.beside)) if family.beside else ():
+            yield f"beside.{name}", f": nothing of this name is timed with {family.plural}", did_you_mean(name, family.beside)
+        if self.beside and not family.beside:
+            yield "beside", f": {self.family} has nothing", "it is of GEMMs: family: gemm"
+        if self.ratios and not family.has_ratios:
+            yield "ratios", f": {self.family} has none", "they are of memory-bound operators: family: rowwise"
+        for name, ratio in self.ratios.items():
+            if isinstance(ratio, tuple) and not ratio[0]:
+                yield f"ratios.{name}", ": nothing takes no time", "how many times as long as a pointwise kernel it takes"
+        for name in sorted(set(self.ratio_rows) - set(self.ratios)):
+            yield f"ratio_rows.{name}", ": there is no such ratio", did_you_mean(name, self.ratios)
+
+
+def _wrong_constant(name: str, value: float | bool | str, kind: Constant | OneOf | None) -> Iterator[Contradiction]:
+    """What is wrong with the value of a constant."""
+    where = f"constants.{name}"
+    if isinstance(kind, OneOf) != isinstance(value, str):
+        yield where, f": {value!r} is no {'word' if isinstance(kind, OneOf) else 'number'}", ""
+    elif isinstance(kind, OneOf) and str(value) not in kind.words:
+        yield where, f": {value!r} is none of its words", did_you_mean(str(value), kind.words)
+    elif isinstance(kind, Constant) and kind.positive and not value:
+        yield where, ": nothing is too little", "a number above 0"
+    elif isinstance(kind, Constant) and kind.scale is ABOVE_ONE and isinstance(value, float) and value < 1:
+        yield where, f": {value:g} is too little", "a number of at least 1"
+
+
+@dataclass(frozen=True, slots=True)
+class FitsFile(Declared):
+    """A file of topologies/kernels."""
+
+    gpu: str
+    fits: Annotated[list[FitFile], Length(1)]
+
+
+def folder() -> Path:
+    """Where the fits are that ship."""
+    return catalog.folder("clusters") / "kernels"
+
+
+def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
+    """The GPU of a file, and its fits."""
+    found = validated(FitsFile, read(path))
+    return found.gpu, tuple(_fit(entry) for entry in found.fits)
+
+
+def _fit(entry: FitFile) -> Fit:
+    """A fit with the constants of its family; a ratio without an error of its own is as sure as the fit."""
+    held = {spec.name: getattr(entry, spec.name) for spec in specs(FitFile)}
+    held["constants"] = families()[entry.family].constants(**entry.constants)
+    held["ratios"] = {op: one if isinstance(one, tuple) else (one, entry.sigma) for op, one in entry.ratios.items()}
+    return Fit(**held)
+
+
+def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
+    """The fits of a GPU as its YAML file."""
+    lines = [f"# {about}", f"gpu: {gpu_name if PLAIN.fullmatch(gpu_name) else escape.yaml(gpu_name)}", "fits:"]
+    for fit in fits:
+        stated = {spec.name: getattr(fit, spec.name) for spec in specs(FitFile)}
+        stated |= {"source": escape.yaml(fit.source), "constants": _stated_constants(fit)}
+        for spec in specs(FitFile):
+            value, start = stated[spec.name], f"  {'-' if spec.name == 'family' else ' '} {spec.key}:"
+            if value and spec.name in ("constants", "ratio_rows"):
+                lines += [start, *(f"      {name}: {flow(one)}" for name, one in value.items())]
+            elif value != spec.default or spec.form.written.with_field:
+                lines.append(f"{start} {flow(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _stated_constants(fit: Fit) -> dict[str, Any]:
+    """The constants that a file holds: all but those that may be left out and change nothing."""
+    usual, found = type(fit.constants)(), kinds(fit.constants)
+    optional = [name for name, kind in found.items() if isinstance(kind, Constant) and kind.optional]
+    stated = [name for name in found if name not in optional or getattr(fit.constants, name) != getattr(usual, name)]
+    return {name: getattr(fit.constants, name) for name in stated}
+
+
+def flow(value: Any) -> str:
+    """A value in one line: mappings in braces, pairs in brackets, numbers with a few digits, whole ones and words as they are."""
+    if isinstance(value, RatioRows):
+        value = {spec.key: held for spec in specs(RatioRows) if (held := getattr(value, spec.name)) != spec.default}
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {flow(one)}' for name, one in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(flow, value))}]"
+    if isinstance(value, bool | str):
+        return str(value).lower() if isinstance(value, bool) else value
+    if value == int(value):
+        return str(int(value))
+    rounded = float(f"{value:.{DIGITS}g}")
+    return str(int(rounded)) if rounded == int(rounded) else f"{value:.{DIGITS}g}"
+
+
+# Fits that ship, and those of one's own -------------------------------------------------------------------------------------
 
 
 @cache
 def shipped() -> FitLibrary:
-    """Every fit that ships."""
-    return fits_of(dict(load(path) for path in sorted(folder().glob("*.yaml"))))
+    """Every fit that ships, with the GPUs of the catalog that they were measured on."""
+    fits = dict(load(path) for path in sorted(folder().glob("*.yaml")))
+    return FitLibrary(fits, {name: _of_the_catalog(name) for name in fits})
 
 
 def fits_for(owner: Gpu) -> FitLibrary:
     """Every fit that ships, behind those of a GPU's own profile, which go first for the kernels that they are of."""
-    if not owner.profile:
-        return shipped()
-    return overlaid(owner, owner.name, load(Path(owner.profile))[1])
+    return overlaid(owner, load(Path(owner.profile))[1]) if owner.profile else shipped()
 
 
-def overlaid(owner: Gpu, measured: str, fits: Sequence[Fit]) -> FitLibrary:
-    """Every fit that ships, behind fits of a GPU of the name `measured`. If that is `owner` itself, what ships for such GPUs
-    is that of a sister: it was not measured on this machine."""
-    fit_library = shipped()
-    if measured != owner.name:
-        kinds = [(fit.family, fit.dtype) for fit in fits]
-        rest = [fit for fit in fit_library.fits.get(measured, ()) if (fit.family, fit.dtype) not in kinds]
-        return FitLibrary({**fit_library.fits, measured: (*fits, *rest)}, {**fit_library.gpus, measured: gpu(measured)})
-    found, gpus = {**fit_library.fits, measured: fits}, {**fit_library.gpus, measured: owner}
-    if measured in fit_library.fits:
-        sister = f"{measured} {AS_IT_SHIPS}"
-        found[sister], gpus[sister] = fit_library.fits[measured], fit_library.gpus[measured]
+def overlaid(owner: Gpu, fits: Sequence[Fit]) -> FitLibrary:
+    """Every fit that ships, behind fits of somebody's own GPU. What ships for GPUs of its name is that of a sister: it was not
+    measured on this machine."""
+    found, gpus = {**shipped().fits, owner.name: fits}, {**shipped().gpus, owner.name: owner}
+    if owner.name in shipped().fits:
+        sister = f"{owner.name} {AS_IT_SHIPS}"
+        found[sister], gpus[sister] = shipped().fits[owner.name], shipped().gpus[owner.name]
     return FitLibrary(found, gpus, tuple(fits))
-
-
-def fits_of(fits: Mapping[str, tuple[Fit, ...]]) -> FitLibrary:
-    """Fits, with the GPUs of the catalog that they were measured on."""
-    return FitLibrary(fits, {name: gpu(name) for name in fits})
-
-
-def like(one: Gpu) -> Gpu:
-    """The measured GPU that is most like one: it runs the same kernels, and its multiprocessors have nearest the same peak."""
-
-    def far(other: Gpu) -> tuple[bool, float]:
-        return not same_kernels(one, other), abs(likeness(other) - likeness(one))
-
-    return min(shipped().gpus.values(), key=far)
 
 
 def gpu(name: str, profile: str = "") -> Gpu:
     """A GPU of the catalog by any of its names, or of a file; with a profile, it is refused if that is of another."""
-    if profile or catalog.is_path(name):
-        return complete(file_of(name if catalog.is_path(name) else gpu_named(name), profile))
-    return _of_the_catalog(name)
+    own = catalog.is_path(name)
+    name = name if own else gpu_named(name)
+    return complete(file_of(name, profile)) if own or profile else _of_the_catalog(name)
 
 
 @cache
-def _of_the_catalog(words: str) -> Gpu:
+def _of_the_catalog(name: str) -> Gpu:
     """Files of the catalog do not change while something runs; somebody's own may, and are read each time."""
-    return complete(file_of(gpu_named(words)))
+    return complete(file_of(name))
 
 
 def complete(described: Gpu) -> Gpu:
-    """A GPU of a file; what that does not say of its kernels is taken from the measured GPU that is most like it."""
-    made = hashed(described)
-    return replace(made, kernels=replace(like(made).kernels, provenance="transferred")) if made.kernels is AT_PEAK else made
+    """A GPU of a file with the hash of its profile. What the file does not say of its kernels is taken from the measured GPU most
+    like it: one that runs the same kernels, and whose multiprocessors have nearest the same peak."""
+    if described.profile:
+        content = read_bounded(described.profile, catalog.MOST_BYTES, "a profile")
+        described = replace(described, profile_hash=sha256(content).hexdigest()[:HASH_DIGITS])
+    if described.kernels is not AT_PEAK:
+        return described
+
+    def far(other: Gpu) -> tuple[bool, float]:
+        return not same_kernels(described, other), abs(likeness(other) - likeness(described))
+
+    return replace(described, kernels=replace(min(shipped().gpus.values(), key=far).kernels, provenance="transferred"))
 
 
 def file_of(name: str, profile: str = "") -> Gpu:
@@ -101,35 +237,16 @@ def profiled(document: Document) -> Document:
     name, mark = document.at(PROFILE), document.mark(PROFILE)
     if not isinstance(name, str) or not mark:
         return document
-    path = beside(name, mark)
-    if not catalog.is_file(path):
-        raise UserError(_no_profile(path, name), where=document.where(PROFILE), hint="`trainsim calibrate fit` writes one")
-    _same_gpu(document, path)
+    path, owner = beside(name, mark), document.at((*GPU.place, "name"))
+    with placed(document.where(PROFILE)):
+        if not lexists(path):
+            raise UserError(f"no file {shown(name)}", hint="`trainsim calibrate fit` writes one")
+        measured, _ = load(Path(path))
+        if owner is None:
+            message = f"{shown(path)} holds kernels of {measured}, not of a GPU without a name"
+            raise UserError(message, hint=f"call it what it is: gpu: {{name: {measured}, ...}}")
+        if catalog.plain(measured) != catalog.plain(str(owner)):
+            owner = shown(str(owner)).strip("'")
+            hint = f"give it a profile of {owner}: `trainsim calibrate fit TABLE.csv --gpu {owner}`"
+            raise UserError(f"{shown(path)} holds kernels of {measured}, not of {owner}", hint=hint)
     return document.changed(PROFILE, path, mark)
-
-
-def _no_profile(path: str, name: str) -> str:
-    """Why there is nothing to read under a path."""
-    with suppress(OSError, ValueError):
-        if Path(path).is_dir():
-            return f"cannot read {shown(name)}: it is a folder"
-        if Path(path).is_symlink():
-            return f"cannot read {shown(name)}: it is a link that leads to no file"
-    return f"no file {shown(name)}"
-
-
-def _same_gpu(document: Document, path: str) -> None:
-    """Refuses a profile whose GPU has another name."""
-    measured, name = load(Path(path))[0], document.at((*GPU.place, "name"))
-    if name is None:
-        owner, hint = "a GPU without a name", f"call it what it is: gpu: {{name: {measured}, ...}}"
-    else:
-        owner = shown(str(name)).strip("'")
-        hint = f"give it a profile of {owner}: `trainsim calibrate fit TABLE.csv --gpu {owner}`"
-    if name is None or catalog.plain(measured) != catalog.plain(str(name)):
-        raise UserError(f"{shown(path)} holds kernels of {measured}, not of {owner}", where=document.where(PROFILE), hint=hint)
-
-
-def hashed(described: Gpu) -> Gpu:
-    """A GPU with the hash of its profile, if it has one."""
-    return replace(described, profile_hash=fingerprint(Path(described.profile))) if described.profile else described

@@ -12,7 +12,7 @@ from ..errors import Fault, UserError, shown
 from ..hardware.cluster import Cluster
 from .cluster_file import MOST_GPUS
 from .document import Document, Place
-from .named_parts import CODE, Trust, resolved
+from .named_parts import CODE, Trust, reading_order, resolved
 from .scenario import CLUSTER, Perturb, Scenario, from_document
 
 KEYS = ("name", "model", "plan", "job", "gpus")
@@ -47,7 +47,9 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
     whole, free, counted = None, 0, True
     if not isinstance(entries, list) or not entries:
         raise UserError("jobs should be a list of jobs", where=document.where(("jobs",)), hint="jobs: [{name: a, gpus: 8, ...}]")
-    _look_for_code(document, len(entries), trust)
+    with suppress(UserError):  # no code is imported before all jobs were looked at; each job raises again what is refused in it
+        trust.refuse(document, [("jobs", i, *place) for i in range(len(entries)) for place in CODE])
+        trust.refuse(resolved(document, CLUSTER))
     for i, entry in enumerate(entries):
         place: Place = ("jobs", i)
         try:
@@ -66,46 +68,29 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
     if whole is not None:
         faults += _clashes(document, tenants, whole.cluster)
     if faults or whole is None:
-        raise UserError(faults=sorted(dict.fromkeys(faults), key=_place))
+        raise UserError(faults=sorted(dict.fromkeys(faults), key=reading_order))
     return Tenancy(whole.cluster, tuple(tenants.values()), whole.perturb)
-
-
-def _look_for_code(document: Document, jobs: int, trust: Trust) -> None:
-    """Looks at all jobs before the code of any is imported. What is refused each job tells of itself."""
-    with suppress(UserError):
-        trust.refuse(document, [("jobs", i, *place) for i in range(jobs) for place in CODE])
-    with suppress(UserError):
-        trust.refuse(resolved(document, CLUSTER))
-
-
-def _place(fault: Fault) -> tuple[str, tuple[int, ...]]:
-    """The file of a fault, and its line and column there."""
-    file, *at = fault.where.rsplit(":", 2)
-    return (file, tuple(map(int, at))) if all(map(str.isdecimal, at)) else (fault.where, ())
 
 
 def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trust) -> tuple[Scenario, Tenant]:
     """The job as if it had the whole cluster, and the job on its part: the GPUs named, or so many from the first free one."""
-    where = document.where(place)
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:
         hint = "{name: a, model: .., plan: {..}, job: {..}, gpus: 8}"
-        raise UserError(f"jobs: {shown(entry)} is no job", where=where, hint=hint)
-    gpus = entry["gpus"]
-    chosen = list(range(free, free + gpus)) if type(gpus) is int and 0 < gpus <= MOST_GPUS else gpus
+        raise UserError(f"jobs: {shown(entry)} is no job", where=document.where(place), hint=hint)
+    gpus, at = entry["gpus"], document.where((*place, "gpus"))
     if type(gpus) is int and gpus > MOST_GPUS:
-        at = document.where((*place, "gpus"))
         raise UserError(f"jobs: {shown(gpus)} GPUs are more than one simulation takes", where=at, hint=f"at most {MOST_GPUS}")
-    if not isinstance(chosen, list) or not chosen or not all(type(g) is int and g >= 0 for g in chosen):
-        at = document.where((*place, "gpus"))
-        wrong = next((g for g in gpus if type(g) is not int or g < 0), gpus) if isinstance(gpus, list) else gpus
-        said = f"{shown(wrong)} is no number of a GPU" if wrong is not gpus else f"{shown(gpus)} are no GPUs"
+    chosen = list(range(free, free + gpus)) if type(gpus) is int else gpus if isinstance(gpus, list) else []
+    wrong = [g for g in chosen if type(g) is not int or g < 0]
+    if wrong or not chosen:
+        said = f"{shown(wrong[0])} is no number of a GPU" if wrong else f"{shown(gpus)} are no GPUs"
         raise UserError(f"jobs: gpus: {said}", where=at, hint="how many, such as 8, or a list of their numbers: [0, 1, 2, 3]")
     shared = {key: value for key, value in document.data.items() if key in ("cluster", "framework", "fidelity", "perturb")}
     own = {key: entry[key] for key in ("model", "plan", "job") if key in entry}
     marks = {p: mark for p, mark in document.marks.items() if p[:1] != ("jobs",)}
     marks |= {p[2:]: mark for p, mark in document.marks.items() if p[:2] == place}
     scenario = from_document(Document({**shared, **own}, marks), trust)
-    part = _part(scenario.cluster, len(chosen), document.where((*place, "gpus")))
+    part = _part(scenario.cluster, len(chosen), at)
     tenant = Tenant(_name_of(entry, int(place[1])), replace(scenario, cluster=part, perturb=()), tuple(chosen))
     return scenario, tenant
 

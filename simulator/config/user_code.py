@@ -8,26 +8,31 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from itertools import islice
 from operator import index
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import escape
 from ..errors import SimulatorError, UserError, did_you_mean, nearest, shown
 from ..files import read_bounded
-from ..program.slot import KINDS, Box, Exchange, Pair, Shape, Slot, looped
+from ..program.slot import KINDS, Box, Exchange, Pair, Shape, Slot
 
 MOST_BYTES = 2**22
 """Of a file of Python."""
 HOW = "write it as module:name or file.py:name"
+BY_ITSELF = "run it by itself to see why"
+ONCE = "yield each slot once"
 SCHEDULE = "a schedule is order(rank, shape), which yields slots"
 EXCHANGES = "yield Exchange(after, sends, receives): a slot or None, then the slots of the rank that send and that receive"
 SLOT = 'yield Slot("F", stage, microbatch), of kind F, B, I or W, or Pair(forward, backward)'
+
+
+T = TypeVar("T")
 
 
 class Code(str):
@@ -43,20 +48,20 @@ class Code(str):
 def imported(name: str) -> Code:
     """Imports what `module:name` or `file.py:name` names, and says so on stderr. Only for names that are trusted."""
     print(f"note: imports {escape.terminal(name)}", file=sys.stderr)
-    code = Code(name)
-    code.found = _load(name)
-    return code
-
-
-def _load(name: str) -> Any:
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise UserError(f"{shown(name)} is not complete", hint=HOW)
-    found = _run(Path(where)) if where.endswith(".py") else _imported(where)
+    if where.endswith(".py"):
+        found = _run(Path(where))
+    else:
+        with _importable(Path()), blamed(f"importing {where}", HOW):
+            found = importlib.import_module(where)
     if not hasattr(found, attribute):
         public = [key for key, value in vars(found).items() if not key.startswith("_") and callable(value)]
         raise UserError(f"{where} has no {shown(attribute)}", hint=did_you_mean(attribute, public))
-    return getattr(found, attribute)
+    code = Code(name)
+    code.found = getattr(found, attribute)
+    return code
 
 
 def _run(path: Path) -> ModuleType:
@@ -65,13 +70,12 @@ def _run(path: Path) -> ModuleType:
     module.__file__ = str(path)
     try:
         code = compile(read_bounded(path, MOST_BYTES, "a file of Python", _neighbour), str(path), "exec")
-    except ValueError as error:
-        raise UserError(f"not Python: {error}", where=str(path), hint="correct the file") from None
-    except SyntaxError as error:
-        raise UserError(f"not Python: {error.msg}", where=f"{path}:{error.lineno}", hint="correct the file") from None
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise UserError(f"not Python: {getattr(error, 'msg', error)}", where=f"{path}{line}", hint="correct the file") from None
     sys.modules[module.__name__] = module
     try:
-        with _importable(path.parent), blamed(str(path), "run it by itself to see why"):
+        with _importable(path.parent), blamed(str(path), BY_ITSELF):
             exec(code, vars(module))
     finally:
         del sys.modules[module.__name__]
@@ -82,11 +86,6 @@ def _neighbour(path: Path) -> str:
     """What there is instead of a missing file."""
     close = nearest(path.name, [p.name for p in path.parent.glob("*.py")])
     return f"did you mean {close!r}?" if close else HOW
-
-
-def _imported(name: str) -> ModuleType:
-    with _importable(Path()), blamed(f"importing {name}", HOW):
-        return importlib.import_module(name)
 
 
 @contextmanager
@@ -118,6 +117,8 @@ def blamed(what: str, hint: str) -> Iterator[None]:
 class Watched:
     """Somebody's object: its functions are blamed for what goes wrong in them."""
 
+    hint = BY_ITSELF
+
     def __init__(self, found: Any, name: str) -> None:
         self._found, self._name = found, name
 
@@ -128,12 +129,17 @@ class Watched:
         return partial(self._call, attribute, value) if callable(value) else value
 
     def _call(self, attribute: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with blamed(f"{attribute} of {self._name}", "run it by itself to see why"):
+        with self._blamed(attribute):
             return function(*args, **options)
+
+    def _blamed(self, what: str, hint: str = "") -> Any:
+        return blamed(f"{what} of {self._name}", hint or self.hint)
 
 
 class Schedule(Watched):
     """Somebody's schedule: an object with `order`, or that function alone. What it does not define is as in our own."""
+
+    hint = SCHEDULE
 
     def __init__(self, found: Any, name: str) -> None:
         super().__init__(found, name)
@@ -143,12 +149,13 @@ class Schedule(Watched):
 
     def __getattr__(self, attribute: str) -> Any:
         found = super().__getattr__(attribute)
-        return {"orders": self._all_orders, "exchanges": self._all_exchanges}.get(attribute, found)
+        checked = {"orders": self._all_orders, "exchanges": self._all_exchanges, "placement": self._placement}
+        return checked.get(attribute, found)
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
-        """The boxes of a rank, each made sure to be one; not for ever."""
+        """The boxes of a rank, each made sure to be one."""
         with self._blamed(f"order(rank={rank})"):
-            return iter(list(self._boxes(self._order(rank, shape), rank, shape)))
+            return iter(self._checked(self._box, self._order(rank, shape), rank, shape, ONCE))
 
     def _all_orders(self, shape: Shape) -> list[list[Box]]:
         """The same for a schedule that gives the orders of all ranks at once."""
@@ -156,28 +163,23 @@ class Schedule(Watched):
             orders = list(self._found.orders(shape))
             if len(orders) != shape.ranks:
                 raise UserError(f"{self._name} gives {len(orders)} orders for {shape.ranks} ranks", hint="one for each rank")
-            return [list(self._boxes(order, rank, shape)) for rank, order in enumerate(orders)]
+            return [self._checked(self._box, order, rank, shape, ONCE) for rank, order in enumerate(orders)]
 
     def _all_exchanges(self, rank: int, shape: Shape) -> list[Exchange]:
         """The exchanges of a rank, each made sure to be one."""
         with self._blamed(f"exchanges(rank={rank})", EXCHANGES):
-            most = 2 * len(KINDS) * shape.stages * shape.microbatches
-            found = [self._exchange(exchange, rank) for exchange in islice(self._found.exchanges(rank, shape), most)]
-            if len(found) == most:
-                raise UserError(f"{self._name} does not stop: {most} exchanges of rank {rank} so far", hint=EXCHANGES)
-            return found
+            return self._checked(self._exchange, self._found.exchanges(rank, shape), rank, shape, EXCHANGES)
 
-    def _boxes(self, boxes: Any, rank: int, shape: Shape) -> Iterator[Box]:
-        most = len(KINDS) * shape.stages * shape.microbatches
-        for n, box in enumerate(boxes):
-            if n == most:
-                raise UserError(f"{self._name} does not stop: {n} slots of rank {rank} so far", hint="yield each slot once")
-            yield self._box(box, rank)
+    def _checked(self, check: Callable[[Any, int], T], found: Any, rank: int, shape: Shape, hint: str) -> list[T]:
+        """What is given for a rank, each made sure to be what it should; not for ever."""
+        most = 2 * len(KINDS) * shape.stages * shape.microbatches
+        given = [check(one, rank) for one in islice(found, most)]
+        if len(given) == most:
+            raise UserError(f"{self._name} does not stop: {most} of rank {rank} so far", hint=hint)
+        return given
 
-    def placement(self, shape: Shape) -> Sequence[int]:
-        """The rank of every stage."""
-        if not hasattr(self._found, "placement"):
-            return looped(shape)
+    def _placement(self, shape: Shape) -> Sequence[int]:
+        """The rank of every stage, each made sure to be one."""
         with self._blamed("placement"):
             ranks = [index(rank) for rank in self._found.placement(shape)]
         if len(ranks) != shape.stages or not all(0 <= rank < shape.ranks for rank in ranks):
@@ -185,21 +187,12 @@ class Schedule(Watched):
             raise UserError(f"{self._name}: the placement is {ranks[:12]}", hint=wanted)
         return ranks
 
-    def refuse(self, shape: Shape) -> None:
-        """Raises `OutsideDomain` where the schedule has no answer."""
-        if hasattr(self._found, "refuse"):
-            with self._blamed("refuse"):
-                self._found.refuse(shape)
-
-    def _blamed(self, what: str, hint: str = SCHEDULE) -> Any:
-        return blamed(f"{what} of {self._name}", hint)
-
     def _box(self, box: Any, rank: int) -> Box:
-        if isinstance(box, Pair):
-            return Pair(self._slot(box.forward, rank), self._slot(box.backward, rank))
-        if isinstance(box, (tuple, list)) and len(box) == 3 and box[0] == "FB":
-            return Pair(self._slot(box[1], rank), self._slot(box[2], rank))
-        return self._slot(box, rank)
+        written = isinstance(box, (tuple, list)) and len(box) == 3 and box[0] == "FB"
+        if not isinstance(box, Pair) and not written:
+            return self._slot(box, rank)
+        forward, backward = box[-2:]
+        return Pair(self._slot(forward, rank), self._slot(backward, rank))
 
     def _exchange(self, exchange: Any, rank: int) -> Exchange:
         try:
@@ -210,10 +203,8 @@ class Schedule(Watched):
         return Exchange(None if after is None else self._slot(after, rank), *sides)
 
     def _slot(self, slot: Any, rank: int) -> Slot:
-        try:
+        with suppress(TypeError, ValueError):
             kind, stage, microbatch = slot
             if kind in KINDS:
                 return Slot(str(kind), index(stage), index(microbatch))
-        except (TypeError, ValueError):
-            pass
         raise UserError(f"{self._name} yields {slot!r:.60} on rank {rank}, which is no slot", hint=SLOT)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..config import catalog, fit_files, shipped_fits
+from ..config import catalog, shipped_fits
 from ..config.catalog import gpu_named
 from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, PAGED, Heads
 from ..costs.kernels.attention import FAMILY as ATTENTION
@@ -50,7 +50,7 @@ FUSED = ("adam", "cast")
 
 def own_gpu(own: Own) -> Gpu:
     """One's own GPU; without a name, that of the profile."""
-    name = own.gpu or fit_files.load(Path(own.profile))[0]
+    name = own.gpu or shipped_fits.load(Path(own.profile))[0]
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
         raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
     return shipped_fits.gpu(name, own.profile)

@@ -17,7 +17,7 @@ import simulator as sim
 from simulator.calibrate import fit_table
 from simulator.calibrate.bench import kernel_grid
 from simulator.calibrate.fit_profile import GpuProfile, profile
-from simulator.config import catalog, fit_files, shipped_fits
+from simulator.config import catalog, shipped_fits
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.deep_gemm import spilled_s
 from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, FitLibrary, Options
@@ -70,7 +70,7 @@ def made() -> GpuProfile:
 
 def test_constants_that_a_table_was_made_from_come_back() -> None:
     """Times at sizes between the measured ones are as of the true constants, within the error that the fit admits."""
-    mine = shipped_fits.overlaid(shipped_fits.gpu(GPU), GPU, [judged.fit for judged in made().fits])
+    mine = shipped_fits.overlaid(shipped_fits.gpu(GPU), [judged.fit for judged in made().fits])
     true, fitted = truth(), replace(truth(), fits=mine, options=Options("flash_attention"))
     sigma = {judged.fit.family: judged.fit.sigma for judged in made().fits}
     for size in ((3000, 3000, 3000), (700, 9000, 5000), (12000, 1300, 7000)):
@@ -114,35 +114,35 @@ def test_rows_that_no_fit_takes_are_counted_with_the_reason() -> None:
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
-    first = fit_files.text(GPU, [judged.fit for judged in made().fits], "a profile")
+    first = shipped_fits.text(GPU, [judged.fit for judged in made().fits], "a profile")
     (tmp_path / "mine.yaml").write_text(first)
-    name, fits = fit_files.load(tmp_path / "mine.yaml")
-    assert fit_files.text(name, fits, "a profile") == first
+    name, fits = shipped_fits.load(tmp_path / "mine.yaml")
+    assert shipped_fits.text(name, fits, "a profile") == first
     (tmp_path / "again.yaml").write_text(first)
-    assert fit_files.load(tmp_path / "again.yaml") == (name, fits)
+    assert shipped_fits.load(tmp_path / "again.yaml") == (name, fits)
     assert "reread" not in first  # changes nothing here, and so need not be there
     (tmp_path / "again.yaml").write_text(first.replace("      launch_us", "      reread: 2\n      launch_us", 1))
-    assert fit_files.load(tmp_path / "again.yaml")[1] != fits
+    assert shipped_fits.load(tmp_path / "again.yaml")[1] != fits
 
 
 def test_what_is_beside_products_has_a_name(tmp_path: Path) -> None:
-    text = fit_files.text(GPU, [replace(made().fits[0].fit, beside={"spill_us": 2.0})], "a profile")
+    text = shipped_fits.text(GPU, [replace(made().fits[0].fit, beside={"spill_us": 2.0})], "a profile")
     (tmp_path / "mine.yaml").write_text(text)
-    assert fit_files.load(tmp_path / "mine.yaml")[1][0].beside == {"spill_us": 2.0}
+    assert shipped_fits.load(tmp_path / "mine.yaml")[1][0].beside == {"spill_us": 2.0}
     (tmp_path / "mine.yaml").write_text(text.replace("spill_us", "spil_us"))
     with pytest.raises(UserError, match="did you mean 'spill_us'"):
-        fit_files.load(tmp_path / "mine.yaml")
+        shipped_fits.load(tmp_path / "mine.yaml")
     (tmp_path / "mine.yaml").write_text(text.replace("family: gemm", "family: moe"))
     with pytest.raises(UserError, match="beside: moe has nothing"):
-        fit_files.load(tmp_path / "mine.yaml")
+        shipped_fits.load(tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize("name", sorted(shipped_fits.shipped().fits))
 def test_what_ships_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     """Constants that change something are written, and those that do not come back as they were."""
     fits = [replace(fit, constants=replace(fit.constants, **moved(fit.constants))) for fit in shipped_fits.shipped().fits[name]]
-    (tmp_path / "mine.yaml").write_text(fit_files.text(name, fits, "a profile"))
-    again = fit_files.load(tmp_path / "mine.yaml")[1]
+    (tmp_path / "mine.yaml").write_text(shipped_fits.text(name, fits, "a profile"))
+    again = shipped_fits.load(tmp_path / "mine.yaml")[1]
     assert [fit.constants for fit in again] == [fit.constants for fit in fits]
     assert [(fit.cast, fit.beside) for fit in again] == [(fit.cast, fit.beside) for fit in fits]
 
@@ -187,7 +187,7 @@ def test_operators_that_were_measured_go_by_their_own_ratio() -> None:
     assert {ratio.op for ratio in judged.ratios} == {"rmsnorm", "rmsnorm_backward", "softmax", "softmax_backward", "adam"}
     assert all(0.05 <= ratio.error < 3 * NOISE for ratio in judged.ratios)
     mine = Estimator(
-        replace(shipped_fits.gpu(GPU), cache_bytes=0.0), "bf16", shipped_fits.overlaid(shipped_fits.gpu(GPU), GPU, [judged.fit])
+        replace(shipped_fits.gpu(GPU), cache_bytes=0.0), "bf16", shipped_fits.overlaid(shipped_fits.gpu(GPU), [judged.fit])
     )
     for op in ("rmsnorm", "rmsnorm_bwd", "softmax", "softmax_bwd", "layernorm"):
         kernel = kernel_of(Probe(op, "bf16", 12000, 5000))
@@ -213,7 +213,7 @@ def test_without_pointwise_kernels_ratios_are_to_those_that_ship() -> None:
     found = profile(table("gemm", "softmax"), gpu, shipped_fits.shipped())
     judged = found.fits[-1]
     assert (judged.fit.family, judged.fit.rows) == ("rowwise", 0)
-    by = Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, "h100", [judged.fit]))
+    by = Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, [judged.fit]))
     said = {op: by.estimate(Rowwise(op, 8192, 8192, 2, 4)).provenance for op in ("softmax", "softmax_backward", "add")}
     assert said == {"softmax": "measured", "softmax_backward": "measured", "add": "transferred"}
 
@@ -226,7 +226,7 @@ def test_small_rows_and_rows_that_disagree_give_no_ratio() -> None:
     assert found.unused["no large row of rmsnorm"] == 1
     largest = max((row for row in rows if row.probe.op == "rmsnorm"), key=lambda row: row.seconds)
     (judged,) = profile([*small, largest], shipped_fits.gpu(GPU), shipped_fits.shipped()).fits
-    assert {ratio.op: (ratio.rows, ratio.error) for ratio in judged.ratios}["rmsnorm"] == (1, 0.15)
+    assert {ratio.op: (ratio.large.rows, ratio.error) for ratio in judged.ratios}["rmsnorm"] == (1, 0.15)
     wild = [
         replace(row, seconds=row.seconds * (1 + 9 * (i % 2))) if row.probe.op == "rmsnorm" else row for i, row in enumerate(rows)
     ]
@@ -304,7 +304,7 @@ def test_one_row_is_measured_at_its_own_size_only() -> None:
     rows = [Measured("GB200", Probe("gemm", "bf16", 8192, 8192, 8192), 7e-4)]
     rows += [Measured("GB200", Probe("rmsnorm", "bf16", 65536, 8192), 4e-4)]
     fits = [judged.fit for judged in profile(rows, gpu, ships).fits]
-    mine, others = (Estimator(gpu, "bf16", fit_library) for fit_library in (shipped_fits.overlaid(gpu, gpu.name, fits), ships))
+    mine, others = (Estimator(gpu, "bf16", fit_library) for fit_library in (shipped_fits.overlaid(gpu, fits), ships))
     said = {size: mine.estimate(Gemm(*size, 2)) for size in ((8192, 8192, 8192), (16, 1024, 1024), (3000, 3000, 10**6))}
     how = {size: (one.provenance, one.extrapolated) for size, one in said.items()}
     assert list(how.values()) == [("measured", False), ("transferred", False), ("transferred", True)]
@@ -317,13 +317,13 @@ def test_one_row_is_measured_at_its_own_size_only() -> None:
 def test_what_was_scaled_is_read_as_it_was_written(tmp_path: Path) -> None:
     rows = [row for row in step(1.5) if row.probe.op != "gemm"]
     fits = tuple(judged.fit for judged in profile(rows, shipped_fits.gpu("h100"), shipped_fits.shipped()).fits)
-    (tmp_path / "mine.yaml").write_text(fit_files.text("h100", fits, "a profile"))
-    again = fit_files.load(tmp_path / "mine.yaml")[1]
+    (tmp_path / "mine.yaml").write_text(shipped_fits.text("h100", fits, "a profile"))
+    again = shipped_fits.load(tmp_path / "mine.yaml")[1]
     assert [fit.transferred_ranges for fit in again] == [fit.transferred_ranges for fit in fits]
     assert fits[0].transferred_ranges
     assert fits[0].ranges["seq"] == again[0].ranges["seq"] == (8192, 8192)
     (told,) = (fit.ratio_rows["rmsnorm"] for fit in again if fit.ratio_rows)
-    assert (told.rows, told.least_bytes) == (1, told.most_bytes)
+    assert (told.rows, told.bytes[0]) == (1, told.bytes[1])
 
 
 def test_few_rows_that_no_one_factor_explains_are_left_out_with_the_reason() -> None:
@@ -376,7 +376,7 @@ def test_a_kind_of_kernels_that_no_constants_explain_is_named_and_the_rest_writt
     (reason,) = (line for line in said.out.splitlines() if "no constants come nearer" in line)
     assert reason.startswith(f"{len(table('add'))} rows not used: rowwise: ")
     assert "not measured: rowwise" in said.out
-    assert [fit.family for fit in fit_files.load(tmp_path / "mine.yaml")[1]] == ["gemm"]
+    assert [fit.family for fit in shipped_fits.load(tmp_path / "mine.yaml")[1]] == ["gemm"]
 
 
 def test_rows_that_no_constants_explain_are_refused(tmp_path: Path) -> None:

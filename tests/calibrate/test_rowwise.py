@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simulator.calibrate.fit_profile import GpuProfile, profile
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.costs.kernels.gpu_model import machine
 from simulator.costs.kernels.rowwise import RowwiseConstants, rowwise_s
 from simulator.measurements import csv_tables
@@ -146,7 +146,7 @@ def test_a_cold_cache_is_read_alike_by_fit_and_validate_row_by_row(tmp_path: Pat
     table = [*small("elementwise", "add", 3, cold=True), *small("copy", "d2d", 2, cold=False)]
     (tmp_path / "table.csv").write_text(text(table))
     assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").code == 0
-    (fit,) = fit_files.load(tmp_path / "mine.yaml")[1]
+    (fit,) = shipped_fits.load(tmp_path / "mine.yaml")[1]
     assert isinstance(fit.constants, RowwiseConstants)
     assert (fit.constants.launch_us, fit.constants.stream) == pytest.approx((4.0, 0.92), rel=0.02)
     assert max(errors_of(tmp_path / "table.csv", tmp_path / "mine.yaml")) < 0.02

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.calibrate.bench import kernel_grid, timers
-from simulator.calibrate.bench.nvidia_smi import NO_READING, Reading, SmiMonitor, accepted_query, parse_reading
+from simulator.calibrate.bench import kernel_grid
 from simulator.calibrate.bench.run_queue import Outcome, measure_all
-from simulator.calibrate.bench.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, Sample, timed
+from simulator.calibrate.bench.timers import FLOAT_BYTES, LEAST_RUNS, MOST_RUNS, CudaWatch, Job, timed
+from simulator.calibrate.bench.torch_bench import Reading, SmiMonitor, accepted_query, parse_reading
 from simulator.calibrate.bench.torch_kernels import Kernels, Refused
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Part
 from simulator.measurements.attention_libraries import library_of
-from simulator.measurements.kernel_table import COLUMNS, Measured, append, rows_of, text
+from simulator.measurements.kernel_table import COLUMNS, FIT, Measured, append, rows_of, spread, text
 from simulator.measurements.kernel_words import SIZES, Probe, kernel_of, probes_of, work
 
 from ..commandline import trainsim
@@ -192,18 +192,17 @@ class Bench:
     cannot: tuple[str, ...] = ()
     interrupted_after: int = 10**9
     name: str = "NVIDIA H100 80GB HBM3"
-    source: str = "trainsim calibrate gpu, nothing"
     asked: list[Probe] = field(default_factory=list)
     now_s: float = 0.0
 
-    def measure(self, probe: Probe, effort_s: float) -> Sample:
+    def measure(self, probe: Probe, effort_s: float) -> Measured:
         if len(self.asked) == self.interrupted_after:
             raise KeyboardInterrupt
         self.asked.append(probe)
         self.now_s += self.lasts_s.get(probe.op, 1.0)
         if probe.op in self.cannot:
             raise Refused("no such kernel here")
-        return Sample((0.001, 0.002, 0.003), Reading(1980.0, 650.5))
+        return Measured(self.name, probe, 0.002, 0.0012, 0.0028, 3, "trainsim calibrate gpu", FIT, 1980.0, 650.5, cold=True)
 
     def clock(self) -> float:
         return self.now_s
@@ -401,7 +400,7 @@ def test_nothing_is_kept_busy_for_longer_than_a_moment() -> None:
         ("1980, 412.35, 0x0000000000000001", Reading(1980.0, 412.35)),
         ("[N/A], 71.2, 0x00000000000000C0", Reading(None, 71.2, "hot, power brake")),
         ("1755, 690.1", Reading(1755.0, 690.1)),
-        ("", NO_READING),
+        ("", Reading()),
     ],
 )
 def test_what_the_driver_tells_is_read(told: str, found: Reading) -> None:
@@ -414,7 +413,7 @@ def test_what_was_told_meanwhile_counts_and_nothing_else(monkeypatch: pytest.Mon
     told = [(1.0, 300.0, ""), (2.0, 1980.0, ""), (3.0, 1755.0, "hot"), (4.0, 1800.0, "power cap"), (5.0, 300.0, "hot")]
     monitor.readings.extend((at_s, Reading(clock_mhz, None, words)) for at_s, clock_mhz, words in told)
     assert monitor.during(1.5, 4.5) == Reading(1800.0, None, "hot, power cap")
-    assert monitor.during(2.5, 2.9) == NO_READING
+    assert monitor.during(2.5, 2.9) == Reading()
 
 
 TOOL = """#!/bin/sh
@@ -451,7 +450,7 @@ def test_the_driver_is_asked_for_what_it_knows(tmp_path: Path, monkeypatch: pyte
     assert monitor.during(began, time.perf_counter()) == Reading(1755.0, 690.1, "power cap")
     tool.unlink()
     with SmiMonitor("GPU-1") as without:
-        assert without.during(began, time.perf_counter()) == NO_READING
+        assert without.during(began, time.perf_counter()) == Reading()
 
 
 class FakeEvent:
@@ -502,7 +501,8 @@ class Streams:
     @property
     def torch(self) -> Any:
         tensor = SimpleNamespace(copy_=lambda other: self.did("copy", self.copy_s))
-        matrix = type("Matrix", (), {"t": lambda me: me, "__matmul__": lambda me, other: self.did("product", self.product_s)})()
+        multiplied = {"__matmul__": lambda me, other: self.did("product", self.product_s)}
+        matrix = type("Matrix", (), {"t": lambda me: me, "to": lambda me, dtype: me, **multiplied})()
         stream = SimpleNamespace(wait_stream=lambda other: self.log.append("waits"))
         cuda = SimpleNamespace(Stream=lambda: stream, current_stream=lambda: stream, stream=lambda side: nullcontext())
         random = SimpleNamespace(manual_seed=lambda seed: None)
@@ -579,5 +579,6 @@ def test_help_is_light_and_says_what_comes_out(name: str) -> None:
     assert len(said.out.splitlines()) < 40
 
 
-def test_a_spread_of_one_run_is_that_run() -> None:
-    assert timers.Sample((2.0,)).spread_s == (2.0, 2.0, 2.0)
+def test_the_spread_of_runs_is_where_four_fifths_lie_and_of_one_run_that_run() -> None:
+    assert spread((2.0,)) == (2.0, 2.0, 2.0)
+    assert spread((1.0, 2.0, 3.0)) == pytest.approx((2.0, 1.2, 2.8))

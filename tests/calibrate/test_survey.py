@@ -12,7 +12,7 @@ import pytest
 
 from simulator.calibrate import fit_table, survey_folder
 from simulator.calibrate.bench import run_queue
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.measurements.kernel_table import Measured, text
 from simulator.measurements.kernel_words import Probe, kernel_of
@@ -120,13 +120,14 @@ def test_a_suggestion_stands_in_the_profile_too_and_it_can_be_read(tmp_path: Pat
     assert fit_table.fit_survey(where).profile
     first, *_ = (where / survey_folder.PROFILE).read_text().split("gpu: h100")
     assert "# The launches beside them suggest --set framework.host.kernel=4.25us\n" in first
-    assert fit_files.load(where / survey_folder.PROFILE)[0] == "h100"
+    assert shipped_fits.load(where / survey_folder.PROFILE)[0] == "h100"
 
 
 def test_of_a_gpu_outside_the_catalog_the_next_command_is_told(tmp_path: Path) -> None:
     where = measured(tmp_path / "there", row(LAUNCH.probe, 1e-6, "NVIDIA Z900"))
     written = fit_table.fit_survey(where)
-    assert "'NVIDIA Z900', is not in the catalog" in written.why_not
+    assert "'NVIDIA Z900', is not in the catalog" in str(written.why_no_profile)
+    assert written.hint is not None
     assert written.hint.startswith("--gpu names one that is, or a file of yours; then: ")
     assert f"trainsim calibrate fit {where / survey_folder.RAW} --gpu FILE.yaml" in written.hint
 
@@ -138,7 +139,7 @@ def test_measuring_and_fitting_do_not_know_each_other() -> None:
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_edges_from((name, module_of(found.name, own) or "") for name, module in own.items() for found in imports(module))
     measure = {name for name in own if name.startswith(bench)}
-    fit = {folder + name for name in ("fit_table", "fit_profile", "row_groups", "operator_ratios")}
+    fit = {folder + name for name in ("fit_table", "fit_profile")}
     assert measure
     for these, those in ((measure, fit), (fit, measure)):
         for name in these & graph.nodes:

@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_not_what_was_meant(folder: Path) -> None:
         said = trainsim("run", name)
         assert (said.code, why in said.err, "did you mean" in said.err) == (2, True, False)
         told = trainsim("kernel", "gemm", "--gpu", "h100", "-m", 1, "-n", 1, "-k", 1, "--profile", name).err
-        assert f"cannot read '{name}': it is a" in told
+        assert f"cannot read '{name}': {why}" in told
 
 
 def test_a_name_in_a_file_is_the_name_shown(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.config.fabric_files import Fabric
 from simulator.config.scenario import ScenarioFile
 from simulator.config.tenancy import KEYS
@@ -109,7 +109,7 @@ def test_pods_of_a_shape_without_them_are_said_to_have_no_effect(shape: str, nod
 def test_a_profile_shows(tmp_path: Path) -> None:
     fits = [fit for fit in shipped_fits.shipped().fits["h100"] if fit.family == "gemm"]
     file = tmp_path / "mine.yaml"
-    file.write_text(fit_files.text("mine", fits, "a profile"))
+    file.write_text(shipped_fits.text("mine", fits, "a profile"))
     profiled = changed(BASE, {"cluster.gpu.profile": str(file)})
     assert outcome(from_mapping(profiled).simulate()) != base_outcome(json.dumps(BASE))
 

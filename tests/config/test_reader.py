@@ -13,16 +13,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 
 import simulator as sim
-from simulator.config import catalog, fabric_files, fit_files
+from simulator.config import catalog, fabric_files, shipped_fits
 from simulator.config.cluster_file import ClusterFile
 from simulator.config.document import Document, Place, parse, read
 from simulator.config.fabric_files import Fabric
-from simulator.config.fit_files import FitsFile
 from simulator.config.json_schema import object_schema
 from simulator.config.named_parts import resolved
 from simulator.config.reader import BARE, Boundary, examined, faults_in, validated
 from simulator.config.scenario import BOUNDARY, NAMED, ScenarioFile
-from simulator.config.shipped_fits import GPU
+from simulator.config.shipped_fits import GPU, FitsFile
 from simulator.errors import UserError
 from simulator.fields import (
     Contradiction,
@@ -50,7 +49,7 @@ SHIPPED: dict[str, tuple[type[Declared], Path, Boundary]] = {
     **{f"GPU {name}": (Gpu, path, BOUNDARY) for name, path in catalog.files("gpus").items()},
     **{f"framework {name}": (Framework, path, BOUNDARY) for name, path in catalog.files("frameworks").items()},
     **{f"fabric {path.stem}": (Fabric, path, fabric_files.BOUNDARY) for path in fabric_files.folder().glob("*.yaml")},
-    **{f"kernels {path.stem}": (FitsFile, path, BARE) for path in fit_files.folder().glob("*.yaml")},
+    **{f"kernels {path.stem}": (FitsFile, path, BARE) for path in shipped_fits.folder().glob("*.yaml")},
 }
 SCENARIO = """\
 model: {name: mine, layers: 8, hidden: 1024, heads: 16, kv_heads: 8, vocab: 32000, norm: rmsnorm, positions: rope}
@@ -106,7 +105,7 @@ ODD = (
 
 def cases() -> Iterator[tuple[type[Declared], Any, Boundary]]:
     """Documents that are right, from small to large."""
-    known = read(fit_files.folder() / "h100.yaml").data["fits"]
+    known = read(shipped_fits.folder() / "h100.yaml").data["fits"]
     constants = next(fit["constants"] for fit in known if fit["family"] == "rowwise")
     yield ScenarioFile, parse(SCENARIO, "x").data, BOUNDARY
     for text in CLUSTERS:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import BORROWED_SIGMA, Estimator, Options
 from simulator.costs.kernels.family import Fit
 from simulator.costs.kernels.rowwise import (
@@ -292,9 +292,9 @@ def test_ratios_that_ship_are_of_the_bytes_that_workloads_count_or_say_otherwise
 def test_what_is_timed_around_operators_is_of_no_product(tmp_path: Any) -> None:
     (fit,) = (fit for fit in shipped_fits.shipped().fits["t4"] if fit.family == "rowwise")
     file = tmp_path / "mine.yaml"
-    text = fit_files.text("t4", [fit], "mine")
+    text = shipped_fits.text("t4", [fit], "mine")
     file.write_text(text)
-    assert fit_files.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
+    assert shipped_fits.load(file)[1][0].beside == {OPERATOR_US: fit.beside[OPERATOR_US]}
     file.write_text(text.replace(OPERATOR_US, "linear_us"))
     with pytest.raises(UserError, match="linear_us: nothing of this name is timed with memory-bound operators"):
-        fit_files.load(file)
+        shipped_fits.load(file)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.config import catalog, fit_files, shipped_fits
+from simulator.config import catalog, shipped_fits
 from simulator.config.catalog import gpu_named
 from simulator.costs.kernels.attention import AttentionConstants, Heads, attention_s
 from simulator.costs.kernels.estimator import Estimator, Options, best_fit_for, known_library, measured_cost
@@ -528,9 +528,9 @@ class TestFiles:
     @pytest.mark.parametrize("name", SHELF.fits)
     def test_a_file_says_what_it_was_written_from(self, name: str, tmp_path: Path) -> None:
         file = tmp_path / f"{name}.yaml"
-        file.write_text(fit_files.text(name, SHELF.fits[name], "again"))
-        assert fit_files.load(file) == (name, tuple(SHELF.fits[name]))
-        shipped = (fit_files.folder() / f"{name}.yaml").read_text().splitlines()
+        file.write_text(shipped_fits.text(name, SHELF.fits[name], "again"))
+        assert shipped_fits.load(file) == (name, tuple(SHELF.fits[name]))
+        shipped = (shipped_fits.folder() / f"{name}.yaml").read_text().splitlines()
         assert shipped[1:] == file.read_text().splitlines()[1:]
         assert re.search(r"\b20[12][0-9]$", shipped[0]), "when its sources were read"
 
@@ -547,10 +547,10 @@ class TestFiles:
         """A pair has an error of its own; a bare number has that of the fit."""
         file = tmp_path / "mine.yaml"
         fit = replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04), "silu_gated_backward": (1.1, 0.02)})
-        file.write_text(fit_files.text("h100", [fit], "mine"))
-        assert fit_files.load(file) == ("h100", (fit,))
+        file.write_text(shipped_fits.text("h100", [fit], "mine"))
+        assert shipped_fits.load(file) == ("h100", (fit,))
         file.write_text(file.read_text().replace("rmsnorm: [1.3, 0.04]", "rmsnorm: 1.3"))
-        ((again,),) = [fits for _, fits in (fit_files.load(file),)]
+        ((again,),) = [fits for _, fits in (shipped_fits.load(file),)]
         assert again.ratios["rmsnorm"] == (1.3, fit.sigma)
 
     @pytest.mark.parametrize(
@@ -558,25 +558,25 @@ class TestFiles:
     )
     def test_words_that_are_no_constants_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
         file = tmp_path / "mine.yaml"
-        text = (fit_files.folder() / "l4.yaml").read_text()
+        text = (shipped_fits.folder() / "l4.yaml").read_text()
         file.write_text(text.replace(old, new, 1))
         with pytest.raises(UserError, match=new.partition(":")[0]):
-            fit_files.load(file)
+            shipped_fits.load(file)
 
     @pytest.mark.parametrize("old, new", [("rowwise", "moe"), ("[1.3, 0.04]", "0"), ("[1.3, 0.04]", "[0, 1]"), ("1.3", "much")])
     def test_ratios_that_make_no_sense_are_refused(self, tmp_path: Path, old: str, new: str) -> None:
         file = tmp_path / "mine.yaml"
-        file.write_text(fit_files.text("h100", [replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04)})], "mine"))
+        file.write_text(shipped_fits.text("h100", [replace(rowwise_fit(), ratios={"rmsnorm": (1.3, 0.04)})], "mine"))
         file.write_text(file.read_text().replace(old, new, 1))
         with pytest.raises(UserError, match="ratios"):
-            fit_files.load(file)
+            shipped_fits.load(file)
 
     def test_a_wrong_constant_is_refused(self, tmp_path: Path) -> None:
         file = tmp_path / "x.yaml"
-        text = (fit_files.folder() / "h100.yaml").read_text().replace("ramp:", "rampe:", 1)
+        text = (shipped_fits.folder() / "h100.yaml").read_text().replace("ramp:", "rampe:", 1)
         file.write_text(text)
         with pytest.raises(UserError, match="rampe"):
-            fit_files.load(file)
+            shipped_fits.load(file)
 
 
 def rowwise_fit() -> Fit:
@@ -590,7 +590,7 @@ class TestRatios:
 
     def estimate(self, gpu: str, times: float, kernel: Rowwise = OP, *, eager: bool = False) -> Estimate:
         fit = replace(rowwise_fit(), rows=0, ratios=dict.fromkeys(("rmsnorm", "cross_entropy"), (times, 0.03)))
-        fit_library = shipped_fits.overlaid(shipped_fits.gpu("h100"), "h100", [fit])
+        fit_library = shipped_fits.overlaid(shipped_fits.gpu("h100"), [fit])
         return Estimator(shipped_fits.gpu(gpu), "bf16", fit_library, Options(eager=eager)).estimate(kernel)
 
     def test_the_ratio_is_of_the_whole_time_of_a_pointwise_kernel(self) -> None:
@@ -686,12 +686,12 @@ class TestRivals:
     def test_it_is_the_fastest_of_the_profile(self, power: int, backward: bool) -> None:
         """Forward and backward together: a step takes both from one library."""
         gpu = shipped_fits.gpu("h100")
-        fit_library = shipped_fits.overlaid(gpu, "h100", self.fits())
+        fit_library = shipped_fits.overlaid(gpu, self.fits())
         kernel = replace(LONG, seq=2**power)
         by = Estimator(gpu, "bf16", fit_library)
         whole = {}
         for library in ("flash_attention", "cudnn"):
-            alone = shipped_fits.overlaid(gpu, "h100", [f for f in self.fits() if f.library == library])
+            alone = shipped_fits.overlaid(gpu, [f for f in self.fits() if f.library == library])
             own = Estimator(gpu, "bf16", alone)
             whole[library] = sum(own.estimate(replace(kernel, part=p)).seconds for p in (Part.FORWARD, Part.INPUT_GRADIENT))
         made = by.estimate(replace(kernel, part=Part.INPUT_GRADIENT) if backward else kernel)
@@ -700,7 +700,7 @@ class TestRivals:
 
     def test_both_win_somewhere_and_a_name_decides(self) -> None:
         gpu = shipped_fits.gpu("h100")
-        fit_library = shipped_fits.overlaid(gpu, "h100", self.fits())
+        fit_library = shipped_fits.overlaid(gpu, self.fits())
         models = [Estimator(gpu, "bf16", fit_library).estimate(replace(LONG, seq=seq)).model for seq in (64, 2**14)]
         assert ["flash_attention" in models[0], "cudnn" in models[1]] == [True, True]
         named = Estimator(gpu, "bf16", fit_library, Options("fa2")).estimate(replace(LONG, seq=2**14))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.calibrate.fit_profile import profile
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import BEYOND, BORROWED_SIGMA, Estimator, Options
 from simulator.costs.kernels.family import Estimate, Fit
 from simulator.kernels import Attention, Gemm, Part, Rowwise
@@ -93,9 +93,9 @@ def rows(op: str = "gemm", batch: int = 0, variant: str = "") -> list[Measured]:
 def told_by(table: list[Measured], kernel: Gemm) -> Estimate:
     gpu = shipped_fits.gpu("h200")
     fits = [judged.fit for judged in profile(table, gpu, SHELF).fits]
-    written = fit_files.text(gpu.name, fits, "mine")
+    written = shipped_fits.text(gpu.name, fits, "mine")
     assert ("backward_rows" in written) == any(row.probe.variant != "" for row in table)
-    return Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, gpu.name, fits)).estimate(kernel)
+    return Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, fits)).estimate(kernel)
 
 
 def test_a_profile_speaks_for_the_kinds_of_its_rows() -> None:
@@ -116,7 +116,7 @@ def test_a_profile_that_does_not_tell_its_batches_had_none() -> None:
     (fit,) = [fit for fit in SHELF.fits["h100"] if (fit.family, fit.dtype, fit.library) == ("gemm", "bf16", "any")]
     untold: Fit = replace(fit, ranges={name: span for name, span in fit.ranges.items() if name != "batch"})
     gpu = shipped_fits.gpu("h200")
-    by = Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, gpu.name, [untold]))
+    by = Estimator(gpu, "bf16", shipped_fits.overlaid(gpu, [untold]))
     plain, several = by.estimate(LARGE), by.estimate(SEVERAL)
     assert (plain.provenance, plain.extrapolated, plain.sigma) == ("measured", False, fit.sigma)
     assert (several.provenance, several.extrapolated, several.sigma) == ("transferred", True, BEYOND * fit.sigma)

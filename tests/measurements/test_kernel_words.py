@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.calibrate.fit_profile import profile
-from simulator.calibrate.row_groups import groups
-from simulator.config import fit_files, shipped_fits
+from simulator.calibrate.fit_profile import groups, profile
+from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator, Options
 from simulator.costs.kernels.experts import moe_s
 from simulator.costs.kernels.gemm import GemmConstants
@@ -91,7 +91,7 @@ def measured(probes: Iterable[Probe]) -> list[Measured]:
 
 def test_columns_add_up_what_was_timed_together() -> None:
     """The same as one by one."""
-    gpu, unused = shipped_fits.gpu("h100"), dict[str, int]()
+    gpu, unused = shipped_fits.gpu("h100"), Counter[str]()
     probes = [Probe("gemm_bwd", "bf16", 512, 1024, 2048), Probe("gemm", "bf16", 512, 1024, 2048)]
     probes += [Probe(f"attention_{way}", "bf16", 0, 0, 0, 2, 2048, 16, 4, 128, True) for way in ("fwd", "bwd", "fwd_bwd")]
     for group in groups(measured(probes), gpu, unused):
@@ -152,6 +152,6 @@ def test_constants_that_no_kernel_can_have_are_refused_with_their_line(
     )  # fmt: skip
     made: Any = replace(fit.constants, **{name: value})
     file = tmp_path / "mine.yaml"
-    file.write_text(fit_files.text("h100", [replace(fit, constants=made)], "a profile"))
+    file.write_text(shipped_fits.text("h100", [replace(fit, constants=made)], "a profile"))
     with pytest.raises(UserError, match=rf"mine\.yaml:\d+.*{name}"):
-        fit_files.load(file)
+        shipped_fits.load(file)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.costs.kernels.estimator import Estimator
 from simulator.errors import UserError
 from simulator.kernels import Attention, Gemm, Kernel, Rowwise
@@ -138,7 +138,7 @@ def test_a_run_says_whose_word_it_is() -> None:
 
 
 def profile_of(gpu: str, path: Path) -> Path:
-    path.write_text(fit_files.text(gpu, shipped_fits.shipped().fits["h100"], "mine"))
+    path.write_text(shipped_fits.text(gpu, shipped_fits.shipped().fits["h100"], "mine"))
     return path
 
 

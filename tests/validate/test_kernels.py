@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simulator as sim
-from simulator.config import fit_files, shipped_fits
+from simulator.config import shipped_fits
 from simulator.kernels import Rowwise
 from simulator.measurements.kernel_table import rows_of
 from simulator.measurements.kernel_words import FORWARD_ONLY, PASSES, bytes_per_element, workload_name
@@ -291,7 +291,7 @@ def mine(tmp_path: Path) -> dict[str, Path]:
     ]
     c: Any = fit.constants
     slower = type(fit)("gemm", "bf16", "any", type(c)(**{**_fields(c), "compute": c.compute / 1.1}), 0.05, {}, 30)
-    content = {"gpu": MINE, "profile": fit_files.text("mine", [slower], "mine")}
+    content = {"gpu": MINE, "profile": shipped_fits.text("mine", [slower], "mine")}
     content["table"] = "gpu,op,dtype,m,n,k\nAccelerator 9000,gemm,bf16,8192,8192,8192\nH100,gemm,bf16,8192,8192,8192\n"
     files = {"gpu": tmp_path / "mine.yaml", "profile": tmp_path / "fresh.yaml", "table": tmp_path / "t.csv"}
     for name, text in content.items():

@@ -8,6 +8,7 @@ run is refused when it is timed, not here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ...config import load
@@ -40,8 +41,8 @@ BATCHED = ((128, 1024, 1024, 128), (64, 2048, 128, 2048), (256, 512, 512, 64), (
 PARAMETERS = tuple(2**power for power in (29, 27, 25, 23, 20))
 COPIED = tuple(2**power for power in (30, 28, 26, 24, 20, 16))
 """Elements of 16 bits in a copy."""
-CHAIN = 512
-"""Kernels that are launched one after another to time a launch."""
+LAUNCHES = tuple(Probe("launch", "fp32", 512, 1, variant=how) for how in ("eager", "graph"))
+"""Chains of 512 kernels, launched one after another or as a graph, to time a launch."""
 DEGREES = (1, 2, 4, 8)
 MICROBATCHES = (1, 2, 4)
 MOST_SEQUENCE = 4096
@@ -61,23 +62,22 @@ def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list
 
 def default(dtypes: Iterable[str]) -> list[Probe]:
     """The grid of sizes in some dtypes."""
-    beside = [Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]]
     return [
         *dict.fromkeys(probe for dtype in dtypes for probe in _probes_in(_sizes(2), dtype)),
         *(Probe("adam", "fp32", 1, count) for count in PARAMETERS),
         *(Probe("copy", "bf16", 1, count, variant=way) for count in COPIED for way in ("d2d", "h2d", "d2h")),
-        *beside,
-        *_launches(),
+        *(Probe("overlap", "bf16", TOKENS[1], n, k, variant="gemm beside copy d2d") for n, k in WIDTHS[-4:]),
+        *LAUNCHES,
     ]
 
 
-def of_model(model: Model, dtypes: Iterable[str], sequence: int = MOST_SEQUENCE) -> list[Probe]:
+def of_model(model: Model, dtypes: Iterable[str]) -> list[Probe]:
     """The kernels of a model at several degrees of tensor parallelism and sizes of a microbatch."""
-    seq = min(sequence, model.max_sequence_length or sequence)
+    seq = min(MOST_SEQUENCE, model.max_sequence_length or MOST_SEQUENCE)
     kernels = dict.fromkeys(k for tp in DEGREES for batch in MICROBATCHES for k in _of_rank(model, batch, seq, tp))
     found = dict.fromkeys(probe for dtype in dtypes for probe in _probes_in(kernels, dtype))
     parameters = dict.fromkeys(model.layer_parameters // tp for tp in DEGREES)
-    return [*found, *(Probe("adam", "fp32", 1, count) for count in parameters), *_launches()]
+    return [*found, *(Probe("adam", "fp32", 1, count) for count in parameters), *LAUNCHES]
 
 
 def _of_rank(model: Model, batch: int, seq: int, tp: int) -> Iterator[Kernel]:
@@ -87,13 +87,9 @@ def _of_rank(model: Model, batch: int, seq: int, tp: int) -> Iterator[Kernel]:
     operators: list[BlockOp] = [*block.embedding(model, **sizes), *block.layer(model, **sizes), *block.head(model, **sizes)]
     for op in operators:
         for kernel in (op.forward, op.input_gradient, op.weight_gradient):
-            if kernel is None or op.split is Split.LOOKUP:
-                yield from () if kernel is None else (kernel,)
-                continue
-            try:
-                yield kernel.split(op.split, tp)
-            except UserError:
-                continue
+            with suppress(UserError):
+                if kernel is not None:
+                    yield kernel if op.split is Split.LOOKUP else kernel.split(op.split, tp)
 
 
 def _probes_in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
@@ -126,10 +122,6 @@ def _sizes(width: int) -> Iterator[Kernel]:
             yield from (Rowwise(op, rows, vocabulary, width, width) for op in ("cross_entropy", "cross_entropy_backward"))
 
 
-def _launches() -> list[Probe]:
-    return [Probe("launch", "fp32", CHAIN, 1, variant=how) for how in ("eager", "graph")]
-
-
 def names(probe: Probe) -> tuple[str, ...]:
     """The names by which a kernel may be asked for."""
     base = probe.op.removesuffix("_bwd").removesuffix("_fwd")
@@ -147,8 +139,8 @@ def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
 
 def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
     """The kernels that a CPU runs in a moment; of an operator that is too large in every size, the smallest one, shrunk."""
-    queues = ((queue, [probe for probe in queue if _is_small(probe)]) for queue in _by_operator(probes))
-    return [probe for queue, small in queues for probe in small or [_shrunk(min(queue, key=work))]]
+    of_operators = _by_operator(probes)
+    return [probe for own in of_operators for probe in [*filter(_is_small, own)] or [_shrunk(min(own, key=work))]]
 
 
 def _is_small(probe: Probe) -> bool:
@@ -172,15 +164,12 @@ def _by_operator(probes: Iterable[Probe]) -> list[list[Probe]]:
 
 
 def queues(probes: Iterable[Probe]) -> list[list[Probe]]:
-    """Kernels by operator, format and variant: the largest first, then so that a few already span all sizes."""
-    return [_spread(sorted(queue, key=lambda probe: (-work(probe), str(probe)))) for queue in _by_operator(probes)]
-
-
-def _spread(ordered: list[Probe]) -> list[Probe]:
-    """The first, the last, the middle, the quarters, and so on."""
-    if len(ordered) < 3:
-        return ordered
-    bits = (len(ordered) - 1).bit_length()
-    halving = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(2**bits)]
-    places = dict.fromkeys([0, len(ordered) - 1, *(place for place in halving if place < len(ordered))])
-    return [ordered[place] for place in places]
+    """Kernels by operator, format and variant, so that a few already span all sizes: the largest, the smallest, the one in the
+    middle, the quarters, and so on."""
+    found = []
+    for queue in _by_operator(probes):
+        ordered, bits = sorted(queue, key=lambda probe: (-work(probe), str(probe))), (len(queue) - 1).bit_length()
+        halving = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(2**bits)]
+        places = dict.fromkeys([0, len(queue) - 1, *(place for place in halving if place < len(queue))])
+        found.append([ordered[place] for place in places])
+    return found

@@ -6,33 +6,24 @@ row is written as soon as it is measured, and rows that a table already has are 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import UserError
 from ...files import make_folder
-from ...measurements.kernel_table import COLUMNS, FIT, Measured, append, content, line, mend, rows_of
+from ...measurements.kernel_table import COLUMNS, append, content, line, mend, rows_of
 from ...measurements.kernel_words import Probe
 from .. import survey_folder
 from .kernel_grid import queues
-from .timers import Sample
+from .torch_bench import TorchBench
 from .torch_kernels import Refused
 
 MOST_EFFORT_S, LEAST_EFFORT_S = 0.3, 0.02
 """Time of the runs of one kernel."""
-
-
-class KernelTimer(Protocol):
-    """A machine that times kernels."""
-
-    name: str
-    source: str
-
-    def measure(self, probe: Probe, effort_s: float) -> Sample:
-        """The times of some runs. Raises `Refused` for a kernel that the machine cannot run."""
 
 
 @dataclass(slots=True)
@@ -43,7 +34,7 @@ class Outcome:
     kept: int
     """Rows that the table had before."""
     measured: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
     """Kernels that could not run here, by reason."""
 
     @property
@@ -52,15 +43,12 @@ class Outcome:
         return self.wanted - self.kept - self.measured - sum(self.refused.values())
 
 
-Report = Callable[[Outcome, Probe], None]
-
-
 def measure_all(
-    bench: KernelTimer,
+    bench: TorchBench,
     probes: Iterable[Probe],
     path: Path,
     budget_s: float,
-    report: Report = lambda outcome, probe: None,
+    report: Callable[[Outcome, Probe], None] = lambda outcome, probe: None,
     clock: Callable[[], float] = perf_counter,
 ) -> Outcome:
     """Measures the kernels that a table lacks, until none is left or the time is up."""
@@ -68,32 +56,23 @@ def measure_all(
     done = dict.fromkeys(measured_before(path, bench.name))
     waiting = [probe for probe in wanted if probe not in done]
     outcome = Outcome(len(wanted), len(wanted) - len(waiting))
-    lines, spent = queues(waiting), dict[int, float]()
-    began = clock()
+    lines, began = queues(waiting), clock()
+    spent = [0.0] * len(lines)
     while any(lines) and clock() - began < budget_s:
-        turn = min((i for i, line in enumerate(lines) if line), key=lambda i: (spent.get(i, 0.0), i))
+        turn = min((i for i, line in enumerate(lines) if line), key=lambda i: spent[i])
         probe, started = lines[turn].pop(0), clock()
         report(outcome, probe)
         left_s = budget_s - (started - began)
         effort_s = min(MOST_EFFORT_S, max(LEAST_EFFORT_S, left_s / (1 + sum(map(len, lines))) / 2))
         try:
-            sample = bench.measure(probe, effort_s)
+            row = bench.measure(probe, effort_s)
         except Refused as error:
-            reason = error.faults[0].message
-            outcome.refused[reason] = outcome.refused.get(reason, 0) + 1
+            outcome.refused[error.faults[0].message] += 1
         else:
-            append(path, row_of(bench, probe, sample))
+            append(path, row)
             outcome.measured += 1
-        spent[turn] = spent.get(turn, 0.0) + clock() - started
+        spent[turn] += clock() - started
     return outcome
-
-
-def row_of(bench: KernelTimer, probe: Probe, sample: Sample) -> Measured:
-    """The row of a sample, taken with a cold cache."""
-    median_s, low_s, high_s = sample.spread_s
-    state = sample.reading
-    seen = (state.clock_mhz, state.power_w, state.throttle, sample.operators, sample.alone_s, True)
-    return Measured(bench.name, probe, median_s, low_s, high_s, len(sample.times_s), bench.source, FIT, *seen)
 
 
 def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:

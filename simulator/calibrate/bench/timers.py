@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from ...measurements.kernel_table import spread
 from ...units import MS_PER_S
-from .nvidia_smi import NO_READING, Reading
 
 LEAST_RUNS, MOST_RUNS = 5, 100
 TRIES = 3
@@ -45,22 +43,6 @@ class Job:
     """Whether the host may launch ahead of the GPU; not if the launch itself is timed."""
     alone_s: float | None = None
     """Time without the others of a kernel that runs beside others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The times of some runs, in seconds, shortest first, with the state of the GPU meanwhile."""
-
-    times_s: tuple[float, ...]
-    reading: Reading = NO_READING
-    operators: int | None = None
-    """Operators of PyTorch that the kernel is made of; None where they were not counted."""
-    alone_s: float | None = None
-
-    @property
-    def spread_s(self) -> tuple[float, float, float]:
-        """The median, and the times between which four fifths of the runs lie."""
-        return spread(self.times_s)
 
 
 class CpuWatch:
@@ -114,10 +96,10 @@ class CudaWatch(CpuWatch):
 def timed(watch: CpuWatch, job: Job, effort_s: float, clock: Callable[[], float] = perf_counter) -> tuple[float, ...]:
     """Seconds of each run of a job, shortest first: as many runs as fit in `effort_s`, but at least a few."""
     _trial(watch, job, clock)
-    once_s, host_s = _trial(watch, job, clock)
-    for _ in range(TRIES - 1 if once_s * TRIES < effort_s else 0):
-        again_s, again_host_s = _trial(watch, job, clock)
-        once_s, host_s = min(once_s, again_s), min(host_s, again_host_s)
+    trials = [_trial(watch, job, clock)]
+    if trials[0][0] * TRIES < effort_s:
+        trials += [_trial(watch, job, clock) for _ in range(TRIES - 1)]
+    once_s, host_s = map(min, zip(*trials, strict=True))
     busy_s = min(MOST_BUSY_S, AHEAD * host_s) if job.ahead and host_s * 2 > once_s - host_s else 0.0
     runs = min(MOST_RUNS, max(LEAST_RUNS, int(effort_s / (once_s + busy_s))))
     marks = []

@@ -1,12 +1,22 @@
-"""The machine that kernels are timed on: its description, and the times of PyTorch's kernels on it."""
+"""The machine that kernels are timed on: its description, the times of PyTorch's kernels on it, its clock and power meanwhile.
+
+nvidia-smi runs beside the measurements and reports clock, power and what holds the clock down every 50 ms. A measurement has the
+readings of its own time, if there are any. Drivers differ in the fields that they know: the newest are asked for first. Without
+nvidia-smi there are no readings.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+import threading
 import warnings
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -14,20 +24,33 @@ from ...errors import UserError
 from ...files import read_bounded
 from ...kernels import Rowwise
 from ...measurements.csv_tables import MOST_BYTES
+from ...measurements.kernel_table import Measured, spread
 from ...measurements.kernel_words import Probe, kernel_of
 from ...units import show_bytes
-from .nvidia_smi import PATIENCE_S, SmiMonitor
-from .timers import CpuWatch, CudaWatch, Job, Sample, timed
+from .timers import CpuWatch, CudaWatch, timed
 from .torch_kernels import Kernels, Refused, count_operators
 
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")
 BROKEN = "CUDA error"
 """After such an error nothing runs any more."""
+PERIOD_MS = 50
+PATIENCE_S = 10
+MOST_KEPT = 2**14
+"""Readings that are kept."""
+ASKED = (
+    ("clocks.sm", "power.draw.instant", "clocks_event_reasons.active"),
+    ("clocks.sm", "power.draw.instant", "clocks_throttle_reasons.active"),
+    ("clocks.sm", "power.draw", "clocks_throttle_reasons.active"),
+    ("clocks.sm", "power.draw"),
+)
+"""`power.draw` is an average over a second on newer GPUs; the reasons had another name before."""
+REASONS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "hot", 0x40: "hot", 0x80: "power brake"}
+"""Bits of NVML's reasons for a low clock. An idle GPU, or a clock that somebody set, is none of these."""
 
 
 class TorchBench:
-    """A device that times kernels with PyTorch. Within `with`, readings of nvidia-smi are recorded beside them."""
+    """A device that times kernels with PyTorch; within `with` of its monitor, readings of nvidia-smi stand beside the times."""
 
     def __init__(self, device: str) -> None:
         try:
@@ -40,26 +63,22 @@ class TorchBench:
         self.torch: Any = torch
         self.device = "cpu" if device == "cpu" else "cuda"
         self.name = torch.cuda.get_device_name(0) if self.device == "cuda" else "cpu"
-        self.source = f"trainsim calibrate gpu, torch {torch.__version__}"
         self.watch: Any = CudaWatch(torch) if self.device == "cuda" else CpuWatch(torch)
         self.kernels = Kernels(torch, self.device, self.watch)
         self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")
 
-    def __enter__(self) -> TorchBench:
-        self.monitor.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.monitor.__exit__(*exception)
-
-    def measure(self, probe: Probe, effort_s: float) -> Sample:
-        """The times of a kernel. Raises `Refused` for what this machine cannot run."""
+    def measure(self, probe: Probe, effort_s: float) -> Measured:
+        """The row of a kernel, timed with a cold cache. Raises `Refused` for what this machine cannot run."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch says at length which attention it cannot run
                 job, began = self.kernels.job(probe), perf_counter()
                 times_s = timed(self.watch, job, effort_s)
-                return Sample(times_s, self.monitor.during(began, perf_counter()), self._operators(probe, job), job.alone_s)
+                seen: dict[str, Any] = asdict(self.monitor.during(began, perf_counter()))
+                operators = count_operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
+                seen |= {"operators": operators, "alone_s": job.alone_s, "cold": True}
+                source = f"trainsim calibrate gpu, torch {self.torch.__version__}"
+                return Measured(self.name, probe, *spread(times_s), len(times_s), source, **seen)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
             if BROKEN in str(error) and "out of memory" not in str(error):
                 hint = "the rows so far are kept; --ops can leave this out"
@@ -69,12 +88,6 @@ class TorchBench:
             if self.device == "cuda":
                 self.torch.cuda.empty_cache()
 
-    def _operators(self, probe: Probe, job: Job) -> int | None:
-        """How many operators of PyTorch a memory-bound kernel is made of; None where this version cannot count them."""
-        with suppress(ImportError, AttributeError, RuntimeError, TypeError):
-            return count_operators(self.torch, job.call) if isinstance(kernel_of(probe), Rowwise) else None
-        return None
-
     def facts(self) -> dict[str, Any]:
         """A description of the machine."""
         torch, host = self.torch, {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()}
@@ -83,7 +96,9 @@ class TorchBench:
             return {**found, "threads": torch.get_num_threads()}
         about = torch.cuda.get_device_properties(0)
         found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "sms": about.multi_processor_count}
-        return {**found, "memory": show_bytes(about.total_memory), **_smi_facts(_identity(torch))}
+        found |= {"memory": show_bytes(about.total_memory)}
+        said = answer(smi_query(_identity(torch), FACTS)) or ""
+        return found | dict(zip(FACTS, (cell.strip() for cell in said.split(",") if said), strict=False))
 
 
 def _identity(torch: Any) -> str:
@@ -100,21 +115,91 @@ def _first_line(error: Exception) -> str:
     return first if len(first) <= 120 else f"{first[:117]}..."
 
 
-def _smi_facts(which: str) -> dict[str, str]:
-    """The facts that nvidia-smi reports about a device."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(FACTS)}", "--format=csv,noheader", "-i", which]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return dict(zip(FACTS, (cell.strip() for cell in done.stdout.split(",")), strict=False))
-
-
 def _cpu() -> str:
     """The name of the processor."""
-    try:
-        lines = read_bounded("/proc/cpuinfo", MOST_BYTES, "a description of processors").decode("utf-8", "replace").splitlines()
-    except UserError:
-        return platform.processor()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor()
+    with suppress(UserError):
+        content = read_bounded("/proc/cpuinfo", MOST_BYTES, "a description of processors").decode("utf-8", "replace")
+        for line in content.splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+# Readings of nvidia-smi -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Clock in MHz, power in watts, and what held the clock down; None or empty where a GPU does not report it."""
+
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    throttle: str = ""
+
+
+class SmiMonitor:
+    """Readings of nvidia-smi about a GPU from entering to leaving `with`; none if the GPU has no name."""
+
+    def __init__(self, which: str) -> None:
+        self.which = which
+        self.readings = deque[tuple[float, Reading]](maxlen=MOST_KEPT)
+        """Each with the time of the host's clock when it came."""
+        self.process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> SmiMonitor:
+        query = accepted_query(self.which) if self.which else None
+        if query:
+            command = [*query, f"--loop-ms={PERIOD_MS}"]
+            with suppress(OSError):
+                self.process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+                )
+                threading.Thread(target=self._follow, args=(self.process,), daemon=True).start()
+        return self
+
+    def _follow(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self.readings.append((perf_counter(), parse_reading(line)))
+
+    def during(self, start_s: float, end_s: float) -> Reading:
+        """The readings between two times of the clock as one: the medians, and every reason."""
+        found = [reading for at_s, reading in self.readings.copy() if start_s <= at_s <= end_s]
+        clocks = [one.clock_mhz for one in found if one.clock_mhz is not None]
+        powers = [one.power_w for one in found if one.power_w is not None]
+        reasons = dict.fromkeys(reason for one in found for reason in one.throttle.split(", ") if reason)
+        return Reading(median(clocks) if clocks else None, median(powers) if powers else None, ", ".join(reasons))
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+
+
+def accepted_query(which: str) -> list[str] | None:
+    """The command line of nvidia-smi with the fields that it knows; None if it knows none, or is not there."""
+    queries = (smi_query(which, fields, ",nounits") for fields in ASKED)
+    return next((query for query in queries if answer(query) is not None), None)
+
+
+def smi_query(which: str, fields: Sequence[str], form: str = "") -> list[str]:
+    """The command line that asks nvidia-smi about a GPU."""
+    return ["nvidia-smi", "-i", which, f"--query-gpu={','.join(fields)}", f"--format=csv,noheader{form}"]
+
+
+def answer(command: Sequence[str]) -> str | None:
+    """What a command prints; None if it fails, or is not there."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    return None
+
+
+def parse_reading(line: str) -> Reading:
+    """The reading in a line of nvidia-smi, where [N/A] stands for what a GPU does not report. Reasons are a mask such as 0x04."""
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) < 2:
+        return Reading()
+    clock, power = (float(cell) if cell.replace(".", "", 1).isdecimal() else None for cell in cells[:2])
+    bits = 0
+    with suppress(ValueError, IndexError):
+        bits = int(cells[2], 16)
+    return Reading(clock, power, ", ".join(dict.fromkeys(reason for bit, reason in REASONS.items() if bits & bit)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
@@ -33,20 +34,30 @@ class Refused(UserError):
     """A kernel that this machine cannot run, with the reason."""
 
 
-class Operands:
-    """Makes the operands of kernels on one device."""
+class Kernels:
+    """Builds the kernels of rows on one device."""
 
     def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
         self.torch, self.device, self.functional, self.watch = torch, device, torch.nn.functional, watch
         self.random = torch.Generator(device=device).manual_seed(SEED)
+        self.builders: Mapping[str, Callable[[Probe], Job]] = {
+            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
+            "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
+            "overlap": self.overlap,
+        }  # fmt: skip
+        """Of operators that are no memory-bound ones on rows."""
+
+    def job(self, probe: Probe) -> Job:
+        """A kernel with its operands. Raises `Refused`."""
+        if probe.dtype not in DTYPES:
+            raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
+        return self.builders.get(probe.op, self.rowwise)(probe)
 
     def tensor(self, probe: Probe, *sizes: int, dtype: str = "") -> Any:
         """Random numbers; those in FP8 are made in 16 bits and cast."""
         name = dtype or probe.dtype
-        made = self.torch.randn(
-            sizes, generator=self.random, device=self.device, dtype=self.dtype("bf16" if name == "fp8" else name)
-        )
-        return made.to(self.dtype(name)) if name == "fp8" else made
+        wide = self.dtype("bf16" if name == "fp8" else name)
+        return self.torch.randn(sizes, generator=self.random, device=self.device, dtype=wide).to(self.dtype(name))
 
     def dtype(self, name: str) -> Any:
         return getattr(self.torch, DTYPES[name])
@@ -66,27 +77,6 @@ class Operands:
             raise Refused(f"{what} needs CUDA")
 
     # GEMMs -----------------------------------------------------------------------------------------------------------------
-
-
-class Kernels(Operands):
-    """Builds the kernels of rows on one device."""
-
-    def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
-        super().__init__(torch, device, watch)
-        self.builders: Mapping[str, Callable[[Probe], Job]] = {
-            "gemm": self.gemm, "bmm": self.batched, "attention_fwd": self.attention, "attention_bwd": self.attention,
-            "rmsnorm": self.rowwise, "layernorm": self.rowwise, "swiglu": self.rowwise, "rope": self.rowwise,
-            "softmax": self.rowwise, "elementwise": self.rowwise, "cross_entropy": self.rowwise, "embedding": self.rowwise,
-            "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
-            "overlap": self.overlap,
-        }  # fmt: skip
-
-    def job(self, probe: Probe) -> Job:
-        """A kernel with its operands. Raises `Refused`."""
-        build = self.builders.get(probe.op) or self.builders.get(probe.op.removesuffix("_bwd"))
-        if build is None or probe.dtype not in DTYPES:
-            raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
-        return build(probe)
 
     def gemm(self, probe: Probe) -> Job:
         """Forward x w', input gradient g w, weight gradient g' x."""
@@ -140,17 +130,14 @@ class Kernels(Operands):
         """An operator on rows, or its backward pass."""
         back, name = probe.op.endswith("_bwd"), probe.op.removesuffix("_bwd")
         name = probe.variant.partition(" ")[0] if name == "elementwise" else name
-        made = self._operator(name, probe)
-        if made is None:
-            raise Refused(f"no kernel for {name} here")
-        call, inputs = made
+        call, inputs = self._operator(name, probe)
         if not back:
             return Job(call)
         for tensor in inputs:
             tensor.requires_grad_(True)
         return self.backward(call(), *inputs)
 
-    def _operator(self, name: str, probe: Probe) -> tuple[Callable[[], Any], tuple[Any, ...]] | None:
+    def _operator(self, name: str, probe: Probe) -> tuple[Callable[[], Any], tuple[Any, ...]]:
         """A call, and the tensors that it has gradients for."""
         f, n = self.functional, probe.n
         if name == "embedding":
@@ -169,24 +156,11 @@ class Kernels(Operands):
             words = self.indices(n, probe.m)
             return lambda: f.cross_entropy(x.float(), words), (x,)
         if name == "rope":
-            return self._rope(x), (x,)
+            return _rotary(self.torch, x), (x,)
         plain = {"gelu": f.gelu, "silu": f.silu, "relu": f.relu, "dropout": f.dropout, "softmax": lambda t: f.softmax(t, -1)}
-        return (lambda: plain[name](x), (x,)) if name in plain else None
-
-    def _rope(self, x: Any) -> Callable[[], Any]:
-        """Rotary positions, half of a head against the other, as eager code computes them."""
-        rows, columns = x.shape
-        width = HEAD if columns % HEAD == 0 else columns
-        turns = self.torch.arange(0, width, 2, device=self.device) / width
-        angle = self.torch.outer(self.torch.arange(rows, device=self.device), ROPE_BASE**-turns).repeat(1, 2)
-        cos, sin = (wave.to(x.dtype)[:, None, :] for wave in (angle.cos(), angle.sin()))
-
-        def rotated() -> Any:
-            heads = x.view(rows, -1, width)
-            low, high = heads.chunk(2, dim=-1)
-            return heads * cos + self.torch.cat((-high, low), dim=-1) * sin
-
-        return rotated
+        if name not in plain:
+            raise Refused(f"no kernel for {name} here")
+        return lambda: plain[name](x), (x,)
 
     def cast(self, probe: Probe) -> Job:
         """From 16 bits; `quantise` finds the scale first."""
@@ -254,20 +228,39 @@ class Kernels(Operands):
         return Job(gemm.call, before, lambda: cuda.current_stream().wait_stream(side), alone_s=alone_s)
 
 
+def _rotary(torch: Any, x: Any) -> Callable[[], Any]:
+    """Rotary positions, half of a head against the other, as eager code computes them."""
+    rows, columns = x.shape
+    width = HEAD if columns % HEAD == 0 else columns
+    turns = torch.arange(0, width, 2, device=x.device) / width
+    angle = torch.outer(torch.arange(rows, device=x.device), ROPE_BASE**-turns).repeat(1, 2)
+    cos, sin = (wave.to(x.dtype)[:, None, :] for wave in (angle.cos(), angle.sin()))
+
+    def rotated() -> Any:
+        heads = x.view(rows, -1, width)
+        low, high = heads.chunk(2, dim=-1)
+        return heads * cos + torch.cat((-high, low), dim=-1) * sin
+
+    return rotated
+
+
 def count_operators(torch: Any, call: Callable[[], object]) -> int | None:
-    """Number of PyTorch operators that a call runs, without those on single numbers and those that move nothing; None if none."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
+    """Number of PyTorch operators that a call runs, without those on single numbers and those that move nothing; None if none, or
+    if this version of PyTorch cannot count them."""
+    with suppress(ImportError, AttributeError, RuntimeError, TypeError):
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._pytree import tree_leaves
 
-    ran = []
+        ran = []
 
-    class Counts(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            sizes = [leaf.numel() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-            if max(sizes, default=0) > 1 and not func.is_view:
-                ran.append(func)
-            return func(*args, **(kwargs or {}))
+        class Counts(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                sizes = [leaf.numel() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+                if max(sizes, default=0) > 1 and not func.is_view:
+                    ran.append(func)
+                return func(*args, **(kwargs or {}))
 
-    with Counts():
-        call()
-    return len(ran) or None
+        with Counts():
+            call()
+        return len(ran) or None
+    return None

@@ -15,15 +15,17 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from ...fields import Declared, Length, Limits
 from ...hardware.gpu import Gpu
 from .gpu_model import Array, Machine
 
 Provenance = Literal["measured", "transferred", "roofline"]
 """Ways to know a time, the best first."""
+NotNegative = Annotated[float, Limits(ge=0)]
 Constants = Any
 """A frozen dataclass of a family, each field of which is a `constant`, a `word` or plain."""
 ANY = "any"
@@ -106,13 +108,12 @@ def scaling(constants: Constants) -> list[tuple[str, float, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class RatioRows:
+class RatioRows(Declared):
     """The rows that the ratio of an operator to a pointwise kernel was fitted to: so large that they hardly wait for a launch."""
 
-    least_bytes: float
-    most_bytes: float
-    rows: int
-    smaller_sigma: float
+    bytes: Annotated[tuple[NotNegative, NotNegative], Length(2, 2)]
+    rows: Annotated[int, Limits(ge=1)]
+    smaller_sigma: NotNegative = 0.0
     """Relative error that 68% of the rows that were smaller stay below; 0 if there were none."""
 
 

@@ -316,8 +316,8 @@ def _as_ratio(chosen: SelectedFit, kernel: Rowwise) -> SelectedFit:
     sigma, rows = fit.ratios[kernel.op][1], fit.ratio_rows.get(kernel.op)
     if rows:
         few: dict[str, tuple[float, float]] | None = {} if rows.rows < FEW_ROWS else None
-        fit = replace(fit, ranges={"bytes": (rows.least_bytes, rows.most_bytes)}, transferred_ranges=few)
-        if kernel.traffic_bytes * RANGE_TOLERANCE < rows.least_bytes:
+        fit = replace(fit, ranges={"bytes": rows.bytes}, transferred_ranges=few)
+        if kernel.traffic_bytes * RANGE_TOLERANCE < rows.bytes[0]:
             sigma = max(sigma, rows.smaller_sigma / BEYOND)
     return replace(chosen, fit=fit, sigma=math.hypot(chosen.borrowed_sigma, sigma))
 
