@@ -15,7 +15,7 @@ import pytest
 
 from simulator.cli import cli
 from simulator.config import catalog
-from simulator.config.scenario import fabric
+from simulator.config.cluster_file import fabric
 from simulator.errors import InvariantBroken
 
 from ..commandline import SMALL, trainsim
