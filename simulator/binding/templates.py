@@ -102,7 +102,7 @@ class Templates:
         lane = _shifted([body.lane for body in bodies], begins, columns=(0,))
         lane = lane[np.argsort(row[lane[:, 0]], kind="stable")]
         communicator, names = self.communicator[op], tuple(self.program.communicators)
-        used = np.unique(communicator[communicator >= 0])
+        used = np.flatnonzero(np.bincount(communicator[communicator >= 0]))
         slot = np.where(communicator >= 0, np.searchsorted(used, communicator), -1)
         preds = Csr.from_pairs(after[:, 0], after[:, 1], n)
         lanes = Csr.from_pairs(lane[:, 1], row[lane[:, 0]], len(self.lanes))

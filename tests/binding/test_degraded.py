@@ -131,6 +131,7 @@ def test_a_profile_is_at_each_time_the_product_of_the_windows_that_are_open(of: 
     assert profile(FULL_SPEED, changes).at(now) == round(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [TENSOR, REPLICAS, sim.Plan(tp=2, pp=2, dp=2, sharding="zero1", rank_order="tp-pp-dp")], ids=str)
 def test_for_a_while_all_engines_take_the_same_time_and_it_lies_between_never_and_always(plan: sim.Plan) -> None:
     nodes = 1 if plan is TENSOR else 2

@@ -150,7 +150,11 @@ def frame(run: Run, rank: int = 0) -> pd.DataFrame:
 # Leaving out launches
 
 
-@pytest.mark.parametrize("host", [QUICK, EAGER, GRAPHED, SYNCED], ids=["quick", "eager", "graphed", "synced"])
+@pytest.mark.parametrize(
+    "host",
+    [QUICK, pytest.param(EAGER, marks=pytest.mark.slow), pytest.param(GRAPHED, marks=pytest.mark.slow), SYNCED],
+    ids=["quick", "eager", "graphed", "synced"],
+)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_t8_5_launches_that_are_left_out_change_no_start_and_no_end(plan: dict[str, Any], host: Host) -> None:
     perturb = (SLOW, FAST) if plan else ()

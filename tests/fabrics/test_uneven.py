@@ -396,7 +396,7 @@ class TestOnMeasuredLinks:
         assert hot.time_s == pytest.approx(even.time_s, rel=1e-6)
         assert (hot.provenance, even.provenance) == ("extrapolated", "interpolated")
 
-    @pytest.mark.parametrize("name", ["auto", *NAMES])
+    @pytest.mark.parametrize("name", ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)])
     @pytest.mark.parametrize("nodes", [1, 2])
     @given(case=st.data())
     def test_nothing_is_faster_than_on_links_at_their_face_value(self, name: str, nodes: int, case: st.DataObject) -> None:

@@ -55,14 +55,9 @@ def is_no_worse_for_its_size(name: str, ranks: int) -> None:
     assert 0 < many <= few * (1 + TIGHT)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_many_microbatches_of_odd_durations(name: str) -> None:
-    is_no_worse_for_its_size(name, 4)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "ranks"), [*product(NAMES, (8, 16))])
-def test_many_microbatches_of_odd_durations_on_more_ranks(name: str, ranks: int) -> None:
+@pytest.mark.parametrize(("name", "ranks"), [*product(NAMES, (4, 8, 16))])
+def test_many_microbatches_of_odd_durations(name: str, ranks: int) -> None:
     is_no_worse_for_its_size(name, ranks)
 
 

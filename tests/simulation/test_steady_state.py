@@ -81,7 +81,11 @@ def table(timeline: Timeline, labels: Labels, rank: int) -> pd.DataFrame:
     return pd.DataFrame(columns)[~labels.is_launch & (times.end_ns > times.start_ns)]
 
 
-@pytest.mark.parametrize("plan", [*PLANS.values(), *POST.values()], ids=[*PLANS, *(f"{name}-post" for name in POST)])
+@pytest.mark.parametrize(
+    "plan",
+    [*PLANS.values(), *(pytest.param(plan, marks=() if name == "split" else pytest.mark.slow) for name, plan in POST.items())],
+    ids=[*PLANS, *(f"{name}-post" for name in POST)],
+)
 def test_t3_7_nothing_is_lost_and_nothing_counted_twice(plan: dict[str, Any]) -> None:
     """Busy time, executed flop and bytes on links per step are the same however many steps are simulated and measured."""
     of = of_plan(plan)
