@@ -136,7 +136,7 @@ class Declared:
     comments: ClassVar[Mapping[str, Any]] = {}
     """Keys of a file that only people read, with their types."""
     not_yet: ClassVar[Mapping[str, str]] = {}
-    """Keys of the contract that are not modelled yet: refused with a reason instead of a guess at a typo."""
+    """Keys that are known and not modelled yet: refused with a reason instead of a guess at a typo."""
     instead: ClassVar[str] = "leave it out"
     """What to do about such a key."""
     before: ClassVar[tuple[str, ...]] = ()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 matplotlib.use("Agg")
 HERE = Path(__file__).parent
-LARGE_M, LARGE_FLOP, LONG = 512, 2e10, 1024  # TOLERANCE: training size, as the reference notes define it
+LARGE_M, LARGE_FLOP, LONG = 512, 2e10, 1024  # TOLERANCE: what counts as the size of training
 LARGE_PRODUCTS = {"a100": (6.0, 14.0), "h100": (6.0, 14.0), "b200": (8.0, 18.0)}
 """Percent asked of large products, on average and of nine in ten."""
 ALL_SIZES, LONG_ATTENTION, LAYER_SUMS = 10.0, 8.0, 7.0

@@ -1,1 +1,1 @@
-"""Costs: how long a kernel takes on a GPU, and which model says so."""
+"""Costs: how long a kernel takes on a GPU and a collective on a fabric, without contention, and what says so."""

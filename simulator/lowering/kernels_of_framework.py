@@ -1,4 +1,4 @@
-"""Fusion: a model's operators as the kernels that a framework launches for them.
+"""Fusion: a model's operators as the kernels that a framework launches for them, with the bytes that they keep for backward.
 
 Blocks describe operators; a framework runs them with biases and dropout, several as one kernel or one as several. What is
 merged no longer writes and reads what passes between; what is split does. Traffic follows from the formulas, with

@@ -1,1 +1,1 @@
-"""Published measurements read into the terms of this package."""
+"""Measurements, published or one's own, read into the terms of this package: tables, traces, logs of nccl-tests."""

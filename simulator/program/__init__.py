@@ -1,1 +1,1 @@
-"""Programs: what every pipeline rank does, free of hardware. The upper half of the waist; `engine.task` is the lower."""
+"""Programs: what every pipeline rank does, free of hardware. Lowering writes them, and binding makes tasks of them."""

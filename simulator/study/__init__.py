@@ -1,1 +1,1 @@
-"""Studies: what a person does with the simulator. Scenarios and the catalog come in here; `simulate` is the verb."""
+"""Studies: one thing by itself, or many compared: a kernel, a collective, a schedule, flows, views of a training step."""

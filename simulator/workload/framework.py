@@ -13,11 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from ..fields import BytesOrNone, Contradiction, Declared, Key, Latency, Limits, Name, Noun, Text, documented
 from ..units import GIB, MIB
-from .job import ELEMENT_BYTES
+from .job import ELEMENT_BYTES, NarrowFormat
 
 UNFUSED = "unfused"
 """Attention as two GEMMs with a softmax between them."""
-NarrowFormat = Literal["fp8", "fp8_block", "mxfp8", "nvfp4"]
 Narrow = Annotated[NarrowFormat, Noun("format of eight or four bits")]
 
 

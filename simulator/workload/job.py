@@ -12,7 +12,8 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an activation or a weight in the dtypes that everything can run in."""
 BESIDE_NARROW = "bf16"
 """What all else runs in where linear layers run in eight or four bits."""
-Dtype = Literal["fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
+NarrowFormat = Literal["fp8", "fp8_block", "mxfp8", "nvfp4"]
+Dtype = Literal["fp32", "bf16", "fp16", NarrowFormat]
 """Number formats to train in. Those of eight or four bits are for the GEMMs of linear layers only."""
 DTYPES: tuple[str, ...] = get_args(Dtype)
 LATER_DTYPES = ("fp4", "mxfp4", "tf32", "fp64", "int8")

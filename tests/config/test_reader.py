@@ -40,8 +40,8 @@ from simulator.fields import (
 )
 from simulator.hardware.gpu import Gpu
 from simulator.kernels import NARROW_BYTES
-from simulator.workload.framework import Framework, NarrowFormat
-from simulator.workload.job import DTYPES, ELEMENT_BYTES
+from simulator.workload.framework import Framework
+from simulator.workload.job import DTYPES, ELEMENT_BYTES, NarrowFormat
 from simulator.workload.model import Model
 
 SHIPPED: dict[str, tuple[type[Declared], Path, Boundary]] = {

@@ -261,7 +261,7 @@ class TestRowwise:
         assert speed_of("add") == speed_of("no such operator") == speed_of("add", eager=True) == Speed()
 
     def test_eager_kernels_sustain_what_was_measured(self) -> None:
-        """The fractions of the memory's rate in the reference notes, for A100 and H100, to a tenth (layer norm: a fifth)."""
+        """The fractions of the memory's rate that public tables show for A100 and H100, to a tenth (layer norm: a fifth)."""
         sustained = {"rmsnorm": (0.34, 0.38), "layernorm": (0.48, 0.58), "silu_gated": (0.47, 0.54), "rope": (0.43, 0.46)}
         for op, fractions in {**sustained, "gelu": (0.64, 0.71), "add": (0.88, 0.98)}.items():
             for name, fraction in zip(("a100-80gb", "h100"), fractions, strict=True):

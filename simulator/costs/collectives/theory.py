@@ -1,4 +1,4 @@
-"""Closed forms of the uncontended time of a collective: latency, bandwidth, and the slow climb between them.
+"""Closed forms of the uncontended time of a collective, and which algorithm a library takes (`taken`).
 
 t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y is the time on the wire: the p-norm of what a
 GPU's own links and a node's NICs need. The square root is what a pipeline of pieces costs whose best size grows with the

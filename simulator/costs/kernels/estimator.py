@@ -1,4 +1,4 @@
-"""Time of a kernel on a GPU, by models whose constants were fitted to measured kernels, and how far to trust it.
+"""Time of a kernel on a GPU, by the fit and library that serve it best (`best_fit_for`), and how far to trust it.
 
 A prediction says which fit it comes from, whether that was measured on this GPU or is borrowed from another, its relative
 standard error, and whether the sizes lie beyond those that were measured. What nobody measured takes the usual constants, a
@@ -48,7 +48,7 @@ UNFUSED = "unfused"
 """Attention as two GEMMs with a softmax between them: no library of its own."""
 AMPERE_ON_LATER = 0.45
 """Attention written for Ampere's tensor cores, on those of Hopper and data-centre Blackwell: FlashAttention 2 sustains 326 of
-989 TFLOP/s on an H100 (the reference notes on measured kernels), where it is 73% of the peak of an A100 (arXiv 2307.08691)."""
+989 TFLOP/s on an H100 (the tables that results/kernels fits), where it is 73% of the peak of an A100 (arXiv 2307.08691)."""
 GENERATION = 0.5
 """How far apart, in `likeness`, generations of tensor cores are at least."""
 SISTERS = 0.1

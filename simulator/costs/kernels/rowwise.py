@@ -124,7 +124,7 @@ UNTIMED_SIGMA = 0.15
 one, 68% of all that were measured are off by less than 17%."""
 LOOKUP_SIGMA = 0.6
 """Error of look-ups: 68% of those that were measured are off by less, and all by more than a fifth."""
-WIDE_BYTES, NARROW_BYTES = 4, 2
+SINGLE_BYTES, HALF_BYTES = 4, 2
 """Bytes of an element outside of GEMMs: in 32 bits, and in 16 whatever GEMMs run in."""
 OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
 """Names of what was timed with memory-bound operators one by one and is none of theirs: microseconds that the framework takes
@@ -249,7 +249,7 @@ class RowwiseFamily(KernelFamily):
     has_ratios = True
 
     def kernel_s(self, c: RowwiseConstants, by: Estimator, on: Machine, kernel: Rowwise) -> float:
-        width = WIDE_BYTES if by.dtype in FORMATS_OF_RATIOS else NARROW_BYTES
+        width = SINGLE_BYTES if by.dtype in FORMATS_OF_RATIOS else HALF_BYTES
         speed = speed_of(kernel.op, eager=by.options.eager, width=width)
         if kernel.op in LOOKUPS:
             return float(lookup_s(c, on, kernel.rows * kernel.columns, kernel.traffic_bytes, speed.kernels))

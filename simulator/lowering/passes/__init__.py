@@ -1,1 +1,1 @@
-"""Passes: each takes a program and returns one, and knows one kind of parallelism."""
+"""Passes: each takes a program and returns one, and adds one thing: a kind of parallelism, casts, the release of activations."""

@@ -45,7 +45,7 @@ class Quantisation:
 
     @property
     def keeps(self) -> bool:
-        """whether the input of a forward GEMM serves the weight gradient as it was cast."""
+        """Whether the input of a forward GEMM serves the weight gradient as it was cast."""
         return self.recipe.weight_gradients and self.recipe.keeps_narrow
 
 
