@@ -23,8 +23,9 @@ from zero_weights import UNFILLED_BY, UNFILLED_START, filled_share
 from simulator.calibrate.least_squares import fit_constants
 from simulator.config import shipped_fits
 from simulator.config.catalog import gpu_named
-from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.attention import (
+    CACHE_PASSES,
+    CACHE_US,
     HEAD_MULTIPLE,
     PAGED,
     SIXTEENS,
@@ -33,6 +34,7 @@ from simulator.costs.kernels.attention import (
     passes_s,
     scaled_both_ways,
 )
+from simulator.costs.kernels.attention import FAMILY as ATTENTION
 from simulator.costs.kernels.deep_gemm import DEEP_TILES, SPILL_START, spilled_s
 from simulator.costs.kernels.estimator import USUAL
 from simulator.costs.kernels.experts import moe_s
@@ -42,7 +44,7 @@ from simulator.costs.kernels.gpu_model import Machine, architecture
 from simulator.costs.kernels.gpu_model import machine as machine_of
 from simulator.errors import UserError
 from simulator.files import atomic
-from simulator.measurements.attention_libraries import CACHED_SIGMA, CACHED_START, TURNS_QUERIES, cached_s
+from simulator.measurements.attention_libraries import TURNS_QUERIES, cached_s
 from simulator.measurements.kernel_words import INNER_SECOND, turns_of
 from simulator.units import US_PER_S
 
@@ -57,6 +59,11 @@ HELD_OUT = {"gemm": (1536, 3584, 5120, 10240), "attention": (5, 12, 24, 40), "mo
 COLUMNS = {"gemm": ("n", "k"), "attention": ("heads",), "moe": ("top_k",)}
 DRAWN = {"gemm": 8, "attention": 4, "moe": 4}
 """One value in so many is held out by a random split."""
+CACHED_START: Mapping[str, float] = {CACHE_US: 1.7, CACHE_PASSES: 1.1}
+"""Where fitting of what writing the cache takes starts: microseconds, and passes over the bytes that are read and written, at the
+memory's full rate."""
+CACHED_SIGMA = 0.3
+"""How far they may be believed to lie from there, of their logarithms: what is moved is known."""
 FEW = 50
 """Held-out rows below which random splits too say how sure a fit is."""
 SOME = 20

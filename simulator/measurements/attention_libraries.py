@@ -11,9 +11,9 @@ forward and backward were published. On H100 rows with and without a cache agree
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from ..costs.kernels.attention import CACHE_PASSES, CACHE_US, FOR_AMPERE, Heads
+from ..costs.kernels.attention import FOR_AMPERE, Heads
 from ..costs.kernels.estimator import SHORT, UNFUSED
 from ..costs.kernels.gpu_model import Array, Machine, columns
 from ..units import US_PER_S
@@ -35,10 +35,6 @@ ON_HOPPER = {
 }  # fmt: skip
 """Backends of inference frameworks that run FlashAttention 3 on Hopper, or kernels of its design, by the code of public
 collectors (ai-dynamo/aiconfigurator). PyTorch means FlashAttention 2 by the same name, and its rows say `by=pytorch`."""
-CACHED_START: Mapping[str, float] = {CACHE_US: 1.7, CACHE_PASSES: 1.1}
-"""Where fitting starts: microseconds, and passes over the bytes that are read and written, at the memory's full rate."""
-CACHED_SIGMA = 0.3
-"""How far they may be believed to lie from there, of their logarithms: what is moved is known."""
 WITH_A_CACHE = re.compile(r"(fa3|flash_attention|torch_flow|flashinfer|trtllm_mha|vllm_\w+)$")
 """The words of those collectors for the kernels of attention, as they write them."""
 TURNS_QUERIES = ("torch_flow", "trtllm_mha")
