@@ -60,7 +60,7 @@ class Wan:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ExplicitGraph:
     """A graph given vertex by vertex and link by link: (name, kind), and (source, target, spec) by vertex number."""
 
     vertices: tuple[tuple[str, str], ...]
@@ -83,4 +83,4 @@ class Options:
     dragonfly: Dragonfly = Dragonfly()
     box: Box = Box()
     wan: Wan | None = None
-    drawn: Drawn | None = None
+    explicit_graph: ExplicitGraph | None = None

@@ -24,11 +24,11 @@ UNREACHED = (1 << 62, 0)
 
 
 def wire(cluster: Cluster) -> Wiring:
-    drawn = cluster.options.drawn
-    if drawn is None:
+    graph = cluster.options.explicit_graph
+    if graph is None:
         hint = "vertices: [{name: gpu0, kind: gpu}], links: [...]"
         raise UserError(f"{cluster.name} has neither vertices nor links", hint=hint)
-    kinds = [kind for _, kind in drawn.vertices]
+    kinds = [kind for _, kind in graph.vertices]
     gpus = kinds.count("gpu")
     if gpus != cluster.gpus:
         message = f"the graph has {gpus} vertices of kind gpu, and {cluster.name} {cluster.nodes} x {cluster.gpus_per_node} GPUs"
@@ -38,10 +38,10 @@ def wire(cluster: Cluster) -> Wiring:
         by_kind.setdefault(kind, []).append(i)
     parts = []
     for kind, those in by_kind.items():
-        parts.append(Part(kind, len(those), [drawn.vertices[i][0] for i in those].__getitem__))
+        parts.append(Part(kind, len(those), [graph.vertices[i][0] for i in those].__getitem__))
     number = np.argsort([i for those in by_kind.values() for i in those])
-    source, target = (number[np.array(ends, dtype=np.int64)] for ends in zip(*((a, b) for a, b, _ in drawn.links), strict=True))
-    capacity, latency_s = (np.array([getattr(spec, x) for *_, spec in drawn.links]) for x in ("bytes_per_s", "latency_s"))
+    source, target = (number[np.array(ends, dtype=np.int64)] for ends in zip(*((a, b) for a, b, _ in graph.links), strict=True))
+    capacity, latency_s = (np.array([getattr(spec, x) for *_, spec in graph.links]) for x in ("bytes_per_s", "latency_s"))
     return Wiring.of(parts, [Links.between(source, target, capacity, latency_s)])
 
 
