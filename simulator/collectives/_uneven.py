@@ -21,7 +21,7 @@ Sent = tuple[Array, Array, Array]
 """Messages that go together: from whom, to whom, how many bytes. All three have one shape; it is the order of the messages."""
 
 
-def judged(kind: str, ranks: int, matrix: ArrayLike) -> Array:
+def checked_matrix(kind: str, ranks: int, matrix: ArrayLike) -> Array:
     """A matrix as numbers. Raises `UserError` unless it fits an exchange among this number of ranks."""
     if kind != "alltoall":
         raise UserError(f"{kind} takes no matrix of bytes", hint="only an alltoall can be uneven")
