@@ -39,8 +39,8 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
 def _passed_on(held: Array, distance: int) -> Array:
     """Bytes that each rank sends in a round: of every way that holds its distance, the block that has come so far to it."""
     n = len(held)
-    ways = np.arange(n)
-    ways = ways[ways & distance > 0]
-    origin = (np.arange(n)[:, None] - (ways & (distance - 1))) % n
-    sent: Array = held[origin, (origin + ways) % n].sum(axis=1)
+    distances = np.arange(n)
+    distances = distances[distances & distance > 0]
+    origin = (np.arange(n)[:, None] - (distances & (distance - 1))) % n
+    sent: Array = held[origin, (origin + distances) % n].sum(axis=1)
     return sent
