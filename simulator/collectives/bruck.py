@@ -37,7 +37,8 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
 
 
 def _passed_on(held: Array, distance: int) -> Array:
-    """Bytes that each rank sends in a round: of every way that holds its distance, the block that has come so far to it."""
+    """Bytes that each rank sends in a round: for every distance between source and target that includes this round's, the
+    block that has arrived at the rank."""
     n = len(held)
     distances = np.arange(n)
     distances = distances[distances & distance > 0]

@@ -35,7 +35,7 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
 
 
 def _handed_over(held: Array, grid: Grid) -> tuple[Sent, Sent]:
-    """Inside every node what is for each rail, whatever its node; then along every rail what is for each of its ranks."""
+    """Messages inside every node with the bytes for each rail, then messages along every rail with the bytes for its ranks."""
     m, k = grid.nodes, grid.per_node
     blocks = held.reshape(m, k, m, k)
     node, member, rail = np.indices((m, k, k))

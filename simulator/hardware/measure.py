@@ -80,7 +80,7 @@ def link_classes(wiring: Wiring) -> list[LinkClass]:
 def switches(cluster: Cluster) -> dict[str, int]:
     """Switches between the nodes by kind, as one buys them: where traffic is sprayed the graph pools some that look alike.
 
-    Spines are as many as a full leaf has uplinks, unless they are given. Nothing for a single node, and for a drawn graph.
+    Spines are as many as a full leaf has uplinks, unless they are given. None for a single node, and for an explicit graph.
     """
     shape: Any = cluster.shape
     if cluster.nodes == 1 or not hasattr(shape, "fabric"):
