@@ -56,7 +56,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text with a grammar of its own, which the boundary knows by this name: a schedule, a fabric, a bandwidth of links."""
+    """Text with a grammar of its own, which `config` has under this name: a schedule, a fabric, a bandwidth of links."""
 
     kind: str
 
@@ -182,13 +182,13 @@ class Form:
     limits: tuple[Limits | Length, ...]
     """The bounds of a number, or of the length of a text or a list."""
 
-    def note(self, of: type[T]) -> T | None:
+    def note(self, annotation: type[T]) -> T | None:
         """The note of a kind, the outermost if there are several."""
-        return _note(self.notes, of)
+        return _note(self.notes, annotation)
 
 
-def _note(notes: tuple[Any, ...], of: type[T]) -> T | None:
-    return next((note for note in reversed(notes) if isinstance(note, of)), None)
+def _note(notes: tuple[Any, ...], annotation: type[T]) -> T | None:
+    return next((note for note in reversed(notes) if isinstance(note, annotation)), None)
 
 
 @once
@@ -256,34 +256,38 @@ def specs(owner: type[Declared]) -> tuple[FieldSpec, ...]:
 
 
 @once
-def keys(of: type[Declared]) -> Mapping[str, FieldSpec]:
+def keys(owner: type[Declared]) -> Mapping[str, FieldSpec]:
     """The fields that files have, by their keys."""
-    return {spec.key: spec for spec in specs(of) if spec.key}
+    return {spec.key: spec for spec in specs(owner) if spec.key}
 
 
-def required(of: type[Declared]) -> list[str]:
+def required(owner: type[Declared]) -> list[str]:
     """The keys without a default."""
-    return [key for key, spec in keys(of).items() if spec.required]
+    return [key for key, spec in keys(owner).items() if spec.required]
 
 
-def limits_words(of: Form) -> str:
+def limits_words(field: Form) -> str:
     """The bounds of a number, in words."""
     words = ("at least", "above", "at most", "below")
-    bounds = ((limits.ge, limits.gt, limits.le, limits.lt) for limits in of.limits if isinstance(limits, Limits))
+    bounds = ((limits.ge, limits.gt, limits.le, limits.lt) for limits in field.limits if isinstance(limits, Limits))
     return ", ".join(f"{side} {bound}" for each in bounds for side, bound in zip(words, each, strict=True) if bound is not None)
 
 
-def type_words(of: Form) -> str:
+def type_words(field: Form) -> str:
     """The type of a field, in words: its choices, its unit or its bounds."""
-    dimension, only = of.dimension, of.only
-    if of.choices:
-        kind = f"one of {', '.join(of.choices)}"
+    dimension, only = field.dimension, field.only
+    if field.choices:
+        kind = f"one of {', '.join(field.choices)}"
     elif dimension:
         kind = f"in {dimension.name}"
     else:
         names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-        kind = names.get(of.kind, getattr(of.kind, "__name__", str(of.origin)))
-    parts = [kind, f"only {shown(only.value)} so far" if only else limits_words(of), "or None" if of.optional else ""]
+        kind = names.get(field.kind, getattr(field.kind, "__name__", str(field.origin)))
+    parts = [
+        kind,
+        f"only {shown(only.value)} so far" if only else limits_words(field),
+        "or None" if field.optional else "",
+    ]
     return ", ".join(filter(None, parts))
 
 
@@ -310,8 +314,8 @@ class _Signature:
         return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value) for name, value in defaults.items()])
 
 
-def documented(of: type[T]) -> type[T]:
+def documented(owner: type[T]) -> type[T]:
     """Shows what the fields of a dataclass mean in `help()`."""
-    of.__doc__ = _Documentation(of.__doc__)  # type: ignore[assignment]
-    of.__signature__ = _Signature()  # type: ignore[attr-defined]
-    return of
+    owner.__doc__ = _Documentation(owner.__doc__)  # type: ignore[assignment]
+    owner.__signature__ = _Signature()  # type: ignore[attr-defined]
+    return owner

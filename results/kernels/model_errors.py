@@ -97,7 +97,7 @@ def _percent(value: float) -> str:
 def report(table: pd.DataFrame, scores: Sequence[tuple[Task, Score]], fit_library: FitLibrary, raw: Path) -> None:
     """Writes report.md and the pictures."""
     fitted = [*held_out(scores), *again(task for task, _ in scores), *left_out(scores, fit_library, sustained(table))]
-    checked = validation.judged(kernels, csv_tables.read(raw), raw.name)
+    checked = validation.compare_rows(kernels, csv_tables.read(raw), raw.name)
     parts = [INTRODUCTION, *fitted, *sites(table, fit_library), *backwards(table, fit_library, checked), *apart(fit_library)]
     parts += [*trained(table, fit_library, checked), *validated(checked), *sources.section(table)]
     with atomic(HERE / "report.md") as temporary:
@@ -342,7 +342,7 @@ def backwards(table: pd.DataFrame, fit_library: FitLibrary, checked: validation.
 def validated(checked: validation.Report) -> Iterator[str]:
     """What `trainsim validate --kind kernels` says of the whole table: no library named but for attention."""
     yield "\n## The whole table\n\nAs `trainsim validate --kind kernels` predicts it, in-sample for rows that were fitted.\n"
-    sources = {**checked.sources, "all": validation.scores(checked.rows)}
+    sources = {**checked.sources, "all": validation.error_statistics(checked.rows)}
     rows = [
         [key, str(s["n"]), str(s["skipped"]), *(f"{100 * s[name]:.1f}" if s["n"] else "" for name in ("median", "p90", "bias"))]
         for key, s in sources.items()

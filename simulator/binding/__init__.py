@@ -1,1 +1,1 @@
-"""Binding: a program meets a cluster. Costs, collectives and routes become integers; what is left has no meaning."""
+"""Binding of a program to a cluster: costs, collectives and routes become the integers that the engine runs."""

@@ -1,4 +1,4 @@
-"""Binding: program, mesh, cluster and costs become a skeleton, where everything is an integer and nothing has a meaning."""
+"""Binding: a program, a mesh, a cluster and costs become a skeleton, the engine's input of integers only."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .templates import Templates
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bound:
-    """A skeleton and what its templates' rows stand for. Template r is that of the program's role r."""
+    """A skeleton, and labels for the rows of its templates. Template r belongs to role r of the program."""
 
     skeleton: Skeleton
     """Its footprints leave out the links that can never bind."""
     every_link: Skeleton
-    """The same with all links that its footprints cross."""
+    """The skeleton with all links that its footprints cross."""
     labels: tuple[Labels, ...]
     mesh: Mesh
     algorithms: Mapping[tuple[str, int], str]
@@ -58,7 +58,7 @@ class Site:
     policy: CollectivePolicy
     perturbations: Sequence[Perturbation] = ()
     host: Host | None = None
-    """What launches cost; None launches for nothing."""
+    """The cost of launches; None for launches without cost."""
 
 
 def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None, every_launch: bool = False) -> Bound:
@@ -72,7 +72,7 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
             raise UserError(f"perturb: no rank {p.rank} among {cluster.gpus}", hint=f"ranks are 0 to {cluster.gpus - 1}")
     role = roles_of_ranks(program.roles, mesh)
     gpus = np.arange(len(role)) if gpus is None else gpus
-    written = Templates(program, site.cost)
+    templates = Templates(program, site.cost)
     profiles: list[Profile] = []
     speed = profiles_of(np.full(cluster.gpus, FULL_SPEED), by_target(site.perturbations, "rank"), profiles)[gpus]
     capacity = np.rint(cluster.wiring.capacity_bytes_per_s / NS_PER_S * (1 << RATE_BITS)).astype(np.int64)
@@ -81,47 +81,50 @@ def bind(program: Program, mesh: Mesh, site: Site, *, gpus: Array | None = None,
     degraded = Degraded(of_links, profiles)
     families: dict[str, Family] = {}
     for name, c in program.communicators.items():
-        ranks, calls = mesh.groups(c.axes, c.pipeline), written.calls[name]
+        ranks, calls = mesh.groups(c.axes, c.pipeline), templates.calls[name]
         families[name] = Family(ranks, gpus[ranks], calls, cluster=cluster, policy=policy, degraded=degraded)
     first = offsets(np.array([len(family.members) for family in families.values()]))
     patterns = max((service.pattern + 1 for family in families.values() for service in family.services.values()), default=1)
-    kind, tariff = tariff_of([*families.values()], len(written.charges))
+    kind, tariff = tariff_of([*families.values()], len(templates.charges))
     footprints, weight = footprints_of([*families.values()], first, patterns, cluster.wiring.links)
-    slots = slots_of(written.slot_names, families, first, role)
+    slots = slots_of(templates.slot_names, families, first, role)
     skeleton = Skeleton(
-        written.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile
+        templates.templates, tariff, tuple(profiles), role, speed, slots, kind, patterns, footprints, weight, link_profile
     )
-    labels, groups = written.labels, tuple(family.gpus for family in families.values())
+    labels, groups = templates.labels, tuple(family.gpus for family in families.values())
     if site.host is not None:
         skeleton, labels = launched(skeleton, labels, site.host, every=every_launch)
         groups = (*groups, gpus[:, None])
     footprints = skeleton.footprints
     kept = np.flatnonzero(~never_binding(cluster.wiring, link_profile, profiles)[footprints.idx])
     fewer = Csr.from_pairs(footprints.row_of[kept], footprints.idx[kept], len(footprints))
-    slim = replace(skeleton, footprints=fewer, footprint_weight=skeleton.footprint_weight[kept])
-    algorithms = {(name, charge): way.algorithm for name, family in families.items() for charge, way in family.services.items()}
-    return Bound(slim, skeleton, labels, mesh, algorithms, groups)
+    binding_only = replace(skeleton, footprints=fewer, footprint_weight=skeleton.footprint_weight[kept])
+    algorithms = {
+        (name, charge): service.algorithm for name, family in families.items() for charge, service in family.services.items()
+    }
+    return Bound(binding_only, skeleton, labels, mesh, algorithms, groups)
 
 
 def roles_of_ranks(roles: Sequence[Role], mesh: Mesh) -> Array:
-    """Every rank's role: the first that it fits."""
+    """The role of every rank: the first whose coordinates match."""
     pipeline = mesh.coordinate("pp")
-    found = np.full(len(pipeline), -1)
+    role_of_rank = np.full(len(pipeline), -1)
     for number, role in enumerate(roles):
-        here = (pipeline == role.pipeline) & (found < 0)
+        here = (pipeline == role.pipeline) & (role_of_rank < 0)
         for axis, coordinates in role.coordinates.items():
             here &= np.isin(mesh.coordinate(axis), coordinates)
-        found[here] = number
-    if (found < 0).any():
-        raise InvariantBroken(f"rank {int(np.argmin(found))} has no role in the program")
-    return found
+        role_of_rank[here] = number
+    if (role_of_rank < 0).any():
+        raise InvariantBroken(f"rank {int(np.argmin(role_of_rank))} has no role in the program")
+    return role_of_rank
 
 
 def never_binding(wiring: Wiring, link_profile: Array, profiles: Sequence[Profile]) -> Array:
-    """For each link, whether the links that all its flows cross too carry, together and at best, no more than it at worst.
+    """For each link, whether it can never limit a flow: its covering links, which all its flows cross as well, carry together at
+    most as much as it carries at its lowest capacity.
 
-    Such a link cannot slow anybody. Dropping it changes no rate by more than the rounding of one, and takes away
-    asymmetries that do not matter. What a degraded link makes of measured times is found on whole routes, before.
+    Dropping such a link changes rates by rounding only, and lets more ranks fold. Measured times are scaled for degraded links
+    before this, on whole routes.
     """
     least = np.array([min(p.value) for p in profiles], dtype=np.int64)[link_profile]
     most = np.array([max(p.value) for p in profiles], dtype=np.int64)[link_profile]

@@ -1,4 +1,4 @@
-"""The policy of collectives: which algorithms there are to choose from, and the time of one without contention, where known."""
+"""The policy of collectives: the available algorithms, the choice among them, and known times without contention."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class CollectivePolicy:
     automatic_choice: Choose = field(default=lambda kind, nodes, payload_bytes: None, compare=False)
     """The algorithm that `auto` takes without timing any."""
     pieces: int | None = None
-    """Into how many pieces pipelined algorithms cut a payload; None for infinitely fine ones."""
+    """Number of pieces into which pipelined algorithms cut a payload; None for infinitely fine pieces."""
     pieces_correction: PiecesCorrection | None = field(default=None, compare=False)
-    """Correction of measured times for so many pieces; None where they are infinitely fine."""
+    """Correction of measured times for that number of pieces; None for infinitely fine pieces."""
 
     def uncontended_time(self, kind: str, algorithm: str, nodes: Array, payload_bytes: int) -> UncontendedTime | None:
-        """The time of a collective by itself, done by the algorithm of that name, whoever chose it; None if unknown."""
+        """The time of a collective without contention by the named algorithm; None if unknown."""
         if not self.timing:
             return None
         known = self.timing(kind, algorithm, nodes, payload_bytes)
@@ -63,7 +63,7 @@ class CollectivePolicy:
 
 
 def serving(algorithms: Mapping[str, ModuleType], kind: str, nodes: Array) -> dict[str, ModuleType]:
-    """Algorithms of these that can serve a kind for a group whose members sit in these nodes."""
+    """The subset of algorithms that can serve a kind for a group whose members sit in the given nodes."""
     return {name: module for name, module in algorithms.items() if kind in module.KINDS and takes(module, kind, nodes)}
 
 

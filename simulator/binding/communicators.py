@@ -1,8 +1,8 @@
 """Communicators on a cluster: the members of each group, the links that its bytes cross, and the costs of its tasks.
 
-All groups of one family are laid out at once, in columns: a cluster of 100,000 GPUs has as many transfers between
-neighbours as ranks. A group's algorithm says who sends to whom; the cluster's shape says over which links. What a task
-takes uncontended is computed from that, or measured, and kept as a cap on its rate; under contention it is one flow.
+All groups of one family are laid out at once, in columns, because a cluster of 100,000 GPUs has as many transfers between
+neighbours as ranks. The algorithm of a group gives the messages between ranks, and the cluster's shape their links. The
+uncontended time of a task is computed from these, or measured, and caps its rate. Under contention a task is one flow.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from ..errors import UserError
 from ..hardware.cluster import Cluster
 from ..units import NS_PER_S
 from .collective_policy import BARRIER, CollectivePolicy
-from .mesh_rings import Plans
+from .mesh_rings import ClusterRounds
 from .perturb import Degraded
 from .templates import TRANSFER
 from .uncontended import MOST_WORK, Part, Routed, UncontendedLinks, summed, times_ns
 
 NO_CHARGE = {"cap": UNCAPPED, "cap_profile": -1}
-"""What stands in a tariff where nothing is charged; in all other columns 0."""
+"""Entries of a tariff where nothing is charged; other columns hold 0."""
 MOST_LANES = 16
-"""The most rings side by side that are timed."""
+"""Largest number of parallel rings that are timed."""
 
 
 class _Service(NamedTuple):
-    """What the groups of a family do for one kind of collective by one algorithm."""
+    """How the groups of a family carry out one kind of collective by one algorithm."""
 
     algorithm: str
     pattern: int
     wire: Array
-    """Per layout the numerator and the denominator of wire bytes per byte of payload."""
+    """Layout -> numerator and denominator of the wire bytes per byte of payload."""
     parts: tuple[tuple[Part, ...], ...]
-    """Per layout what its groups take uncontended."""
+    """Layout -> uncontended times of its groups."""
     row: Array
-    """Per group its row in the parts of its layout."""
+    """Group -> its row in the parts of its layout."""
     left: Array
-    """Per group the number of what perturbations leave of the links that it crosses."""
+    """Group -> number of the profile that perturbations leave of the links that it crosses."""
 
 
 class _Charged(NamedTuple):
-    """What one collective of one group costs, as `Tariff` has it."""
+    """The costs of one collective of one group, in the columns of `Tariff`."""
 
     latency_ns: int
     work: int
     """Wire bytes << 24."""
     cap: int
-    """The most of that per ns."""
+    """Upper limit of the rate, in units of `work` per ns."""
     pattern: int
     tail_ns: int
     cap_profile: int
 
 
 class Family:
-    """The groups of one communicator, a row each: how they serve its charges, and the links that they cross.
+    """The groups of one communicator, a row each: the algorithms for its charges, and the links that they cross.
 
-    They are laid out layout by layout: groups of the same layout over nodes have the same edges.
+    Groups with the same layout over nodes have the same edges and are routed together.
     """
 
     def __init__(
@@ -73,21 +73,21 @@ class Family:
         self.members, self.gpus, self.policy, self.degraded = members, gpus, policy, degraded
         self.nodes = gpus // cluster.gpus_per_node
         changes = self.nodes[:, 1:] != self.nodes[:, :-1]
-        self.examples, self.layout = _distinct(changes.T, len(members))
-        """A group of each layout, and per group which layout it has."""
+        self.examples, self.layout = _distinct_rows(changes.T, len(members))
+        """An example group of each layout, and the layout of each group."""
         moving = sorted((charge, what) for charge, what in charges.items() if what[0] != BARRIER)
         self.charges = dict(moving if members.shape[1] > 1 else ())
-        self.plans, self.links = Plans(cluster), UncontendedLinks(cluster)
+        self.plans, self.links = ClusterRounds(cluster), UncontendedLinks(cluster)
         self.patterns: dict[tuple[object, ...], int] = {}
         none = np.zeros(0, dtype=np.int64)
         self.entries: list[tuple[Array, Array, Array, Array]] = [(none,) * 4]
         """Footprints: group within the family, pattern, link, weight."""
         self.widest = max(self.examples.tolist(), key=lambda row: len(set(self.nodes[row].tolist())))
-        """A group of the layout over most nodes, by which algorithms are chosen."""
+        """A group of the layout with most nodes, for which algorithms are chosen."""
         self.tried: dict[tuple[str, str], tuple[Part, ...]] = {}
         done: dict[tuple[str, str], _Service] = {}
         self.services: dict[int, _Service] = {}
-        """Charge -> how it is served; nothing for barriers and groups of one."""
+        """Charge -> its service; barriers and groups of one rank have none."""
         for charge, (kind, payload_bytes) in self.charges.items():
             uncontended_ns = partial(self._uncontended_ns, kind, payload_bytes)
             key = kind, policy.chosen(kind, self.nodes[self.widest], payload_bytes, uncontended_ns)
@@ -96,7 +96,7 @@ class Family:
             self.services[charge] = done[key]
 
     def _uncontended_ns(self, kind: str, payload_bytes: int, name: str) -> float:
-        """What a collective takes by an algorithm in the group by which algorithms are chosen."""
+        """Uncontended time of a collective by an algorithm, in the group for which algorithms are chosen."""
         if (kind, name) not in self.tried:
             algorithm = self.policy.algorithms[name]
             plan = self.plans.rounds(algorithm, kind, self.gpus[self.widest])
@@ -116,24 +116,24 @@ class Family:
             whole = wire_fraction(plan)
             wire.append((whole.numerator, whole.denominator))
             row[rows] = np.arange(len(rows))
-            needs, together = self._needs(plan, algorithm, kind, rows)
+            needs, combined = self._needs(plan, algorithm, kind, rows)
             parts.append(needs)
-            left[rows] = self.degraded.crossed(together.group, together.link, len(rows))
+            left[rows] = self.degraded.crossed(combined.group, combined.link, len(rows))
             if is_new:
-                weight = np.floor(together.share * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
-                group = rows[together.group]
-                self.entries.append((group, np.full(len(group), pattern), together.link, np.maximum(weight, 1)))
+                weight = np.floor(combined.share * (1 << WEIGHT_BITS) + 2.0**-20).astype(np.int64)
+                group = rows[combined.group]
+                self.entries.append((group, np.full(len(group), pattern), combined.link, np.maximum(weight, 1)))
         return _Service(name, pattern, np.array(wire, dtype=object), tuple(parts), row, left)
 
     def _needs(self, plan: tuple[Round, ...], algorithm: ModuleType, kind: str, rows: Array) -> tuple[tuple[Part, ...], Routed]:
-        """What the groups in `rows` take uncontended, and all their rounds together on the links."""
+        """The uncontended times of the groups in `rows`, and the routes of all their rounds combined."""
         gpus, pieces, lanes = self.gpus[rows], self.policy.pieces if is_pipelined(algorithm) else 1, []
         if pieces == 1 and any(r.repeats > 1 for r in plan):
             lanes = [[r for r in lane if r.repeats > 1] for lane in self.plans.lanes(algorithm, kind, gpus[0])]
         return self.links.parts(plan, lanes[:: -(-len(lanes) // MOST_LANES) or 1], pieces, gpus)
 
     def differences(self) -> Iterator[Array]:
-        """The columns in which groups can differ: their layouts, what is left of their links, and their times."""
+        """The columns in which groups can differ: layouts, profiles of degraded links, and times."""
         yield self.layout
         for service in {id(service): service for service in self.services.values()}.values():
             yield service.left
@@ -147,9 +147,9 @@ class Family:
     def charged(self, charge: int, group: int) -> _Charged:
         """The costs of one collective of one group.
 
-        Latency, tail and cap make it last, alone, what was measured, or what its messages need on these links if that is more.
-        Of what was measured beyond the links' own need, the part that the smallest message takes too is latency. Of the latency
-        of a transfer, the propagation of its links is the tail. A cap that was measured falls with the links that are degraded.
+        Without contention, latency, tail and cap add up to the measured time, or to the time of its messages on these links if
+        that is longer. Of the excess of the measured time over the links' time, latency is the part that the smallest message
+        takes as well. The tail of a transfer is the latency of its links. A measured cap falls with degraded links.
         """
         service, layout, (kind, payload_bytes) = self.services[charge], int(self.layout[group]), self.charges[charge]
         numerator, denominator = service.wire[layout]
@@ -173,7 +173,7 @@ class Family:
 
 
 def _identity(plan: Sequence[Round]) -> tuple[object, ...]:
-    """Equal for plans whose fluids cross the same links in the same proportions."""
+    """A key that is equal for plans whose flows cross the same links in the same proportions."""
     whole = wire_fraction(plan)
     by_edges: dict[tuple[bytes, ...], object] = {}
     for r in plan:
@@ -181,8 +181,8 @@ def _identity(plan: Sequence[Round]) -> tuple[object, ...]:
     return tuple(by_edges.items())
 
 
-def _distinct(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
-    """An example of each distinct row of some columns, and which of them every row is."""
+def _distinct_rows(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
+    """The index of an example of each distinct row of some columns, and for every row the number of its example."""
     first, which = np.zeros(1, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     for column in columns if rows > 1 else ():
         if not (column == column[0]).all():
@@ -192,11 +192,11 @@ def _distinct(columns: Iterable[Array], rows: int) -> tuple[Array, Array]:
 
 
 def tariff_of(families: Sequence[Family], charges: int) -> tuple[Array, Tariff]:
-    """The kind of every group, and what each of so many charges costs on each kind."""
+    """The kind of every group, and the cost of each charge for each kind."""
     kind_of: list[Array] = []
     columns: list[dict[int, _Charged]] = []
     for family in families:
-        first, which = _distinct(family.differences(), len(family.members))
+        first, which = _distinct_rows(family.differences(), len(family.members))
         kind_of.append(len(columns) + which)
         columns += [{charge: family.charged(charge, group) for charge in sorted(family.services)} for group in first.tolist()]
     shape = (max(1, len(columns)), max(1, charges))

@@ -1,12 +1,12 @@
-"""The host: a rank's thread that launches its kernels and collectives one after the other, and what a launch costs.
+"""Launch overhead: the host thread of a rank launches its kernels and collectives one after the other.
 
 An operation starts only when its launch has ended; the host runs ahead of the GPU and waits for it only at a barrier: where
 it reads a number (the norm of the gradients), and in some software behind every exchange of transfers that block compute.
-So all launches between two barriers end at times that are known beforehand, counted from the end of the first of the two:
-an operation is *due* then. The engine learns nothing of this: a host is a
-communicator of one rank, whose turns move no bytes and take as long as the launches that they stand for.
+So the ends of all launches between two barriers are known beforehand, counted from the end of the first barrier; an operation
+is *due* at the end of its launch. The engine has no notion of launches: a host is a communicator of one rank, whose turns move
+no bytes and take as long as the launches that they represent.
 
-Few launches can ever be waited for. The others are left out, and their time is folded into the next one that stays:
+Only few launches can delay an operation. The others are left out, and their time is added to the next launch that stays:
 1. Counted from the same barrier, an operation starts no earlier than it is due, nor than what precedes it on its streams and
    in its rank's program can have ended at the best speed that the rank ever has, nor, if it receives, than its sender can send.
 2. A launch is left out only if what precedes the operation says by itself that it starts no earlier than it is due; that is
@@ -31,22 +31,22 @@ from .collective_policy import BARRIER
 GRAPHED = ("F", "B", "I", "W", "optimizer")
 """Phases of the steps that a graph can launch at once."""
 LAUNCH = Collective(name="launch", streams=(HOST,), communicator=HOST, kind="launch", payload_bytes=0)
-"""What labels say of a host's rows."""
+"""The label of a host's rows."""
 ANY_TIME = -(1 << 62)
 """Earlier than every time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a launch takes on the thread that drives a GPU, in nanoseconds."""
+    """Durations of launches on the host thread that drives a GPU, in nanoseconds."""
 
     kernel_ns: int
     collective_ns: int
-    """A collective's, and that of either end of a transfer."""
+    """Launch of a collective, or of either end of a transfer."""
     graph_ns: int | None
-    """That of a slot, or an optimizer, with all that is in it, as one CUDA graph; None launches one by one."""
+    """Launch of a whole slot, or of the optimizer, as one CUDA graph; None launches its kernels one by one."""
     waits_for_transfers: bool = False
-    """Whether it launches what comes after a wait for transfers only when that is over."""
+    """Whether operations behind a wait for transfers are launched only after that wait."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,41 +56,41 @@ class _Role:
     template: Template
     labels: Labels
     order: Array
-    """The rows as the host takes them up."""
+    """The rows in the order in which the host launches them."""
     at: Array
-    """Row -> the row before which it is launched: itself, but a receive is launched for what waits for it."""
+    """Row -> the row before which it is launched: itself, or for a receive the first row that waits for it."""
     under: Array
-    """Row -> the row with whose launch it comes: itself, or the first of its graph."""
+    """Row -> the row whose launch includes it: itself, or the first row of its CUDA graph."""
     barriers: Array
     """The rows that the host waits for, in order."""
     part: Array
-    """Row -> how many of those the host has waited for before."""
+    """Row -> number of barriers before it."""
     due_ns: Array
-    """Row -> when its launch has ended, counted from the last of those; `ANY_TIME` if it need not be launched before."""
+    """Row -> end of its launch, in ns after the last of those barriers; `ANY_TIME` if it waits for no launch."""
     sends: Array
-    """Row -> a number for the edge of which it is the sending end, or -1; then the same of receiving ends."""
+    """Row -> number of the edge that it sends over, or -1; `receives` likewise for the edge that it receives from."""
     receives: Array
 
 
 def launched(skeleton: Skeleton, labels: Sequence[Labels], host: Host, *, every: bool) -> tuple[Skeleton, tuple[Labels, ...]]:
-    """The skeleton and its labels with a host for every rank. With `every` no launch is left out."""
+    """The skeleton and its labels with a host for every rank. With `every`, all launches are kept."""
     blocks = any(bool(names.is_wait.any()) for names in labels)
     roles = [_role(template, names, host, blocks) for template, names in zip(skeleton.templates, labels, strict=True)]
     best = np.array([max(profile.value) for profile in skeleton.profiles], dtype=np.int64)[skeleton.speed]
     earliest = [_earliest(role, int(best[skeleton.program == p].max(initial=1))) for p, role in enumerate(roles)]
-    _not_before_sent(roles, earliest)
+    _raise_by_sends(roles, earliest)
     waiting = [
         np.flatnonzero((role.due_ns > least) | (every & (role.due_ns > ANY_TIME)))
         for role, least in zip(roles, earliest, strict=True)
     ]
     chosen = [role.order[np.isin(role.order, role.under[rows])] for role, rows in zip(roles, waiting, strict=True)]
-    lasting = [_lasts_ns(role, rows) for role, rows in zip(roles, chosen, strict=True)]
+    lasting = [_launch_durations_ns(role, rows) for role, rows in zip(roles, chosen, strict=True)]
     charges, which = np.unique(np.concatenate(lasting), return_inverse=True)
     if not len(charges):
         return skeleton, tuple(labels)
     slot, charge = len(skeleton.slots), skeleton.tariff.work.shape[1] + which
     charges_of = np.split(charge, np.cumsum([len(rows) for rows in chosen])[:-1])
-    written = [_written(*of, slot) for of in zip(roles, chosen, waiting, charges_of, strict=True)]
+    written = [_with_launch_rows(*of, slot) for of in zip(roles, chosen, waiting, charges_of, strict=True)]
     return _with_hosts(skeleton, tuple(t for t, _ in written), charges), tuple(names for _, names in written)
 
 
@@ -123,7 +123,7 @@ def _role(template: Template, labels: Labels, host: Host, blocks: bool) -> _Role
 
 
 def _ends(labels: Labels) -> tuple[Array, Array]:
-    """Row -> the number of the edge of which it is the sending end, and the receiving end, or -1."""
+    """Row -> number of the edge that it sends over, or -1; and of the edge that it receives from."""
     edges: dict[str, int] = {}
     ends = np.full((2, len(labels.ops)), -1)
     for i, op in enumerate(labels.ops):
@@ -134,26 +134,26 @@ def _ends(labels: Labels) -> tuple[Array, Array]:
 
 
 def _earliest(role: _Role, speed: int) -> Array:
-    """For each row, a time that it does not start before, whenever it is launched, counted as `due_ns` is.
+    """A lower bound of the start of each row from all causes but its own launch, in ns, counted like `due_ns`.
 
     `speed` is the highest that a rank of the role ever has.
     """
     template, compute = role.template, role.labels.lanes.index(COMPUTE)
     least_ns = np.where(template.slot < 0, -(-(template.solo_ns << SPEED_BITS) // speed), 0)
     earliest = np.where(role.part == 0, 0, ANY_TIME)
-    _follow(template.lanes.row(compute), role, least_ns, earliest)
+    _raise_by_stream_order(template.lanes.row(compute), role, least_ns, earliest)
     row, before = template.preds.row_of, template.preds.idx
     known = role.part[row] == role.part[before]
     ended = np.maximum(earliest, role.due_ns) + least_ns
     np.maximum.at(earliest, row[known], ended[before[known]])
     for lane in range(len(template.lanes)):
         if lane != compute:
-            _follow(template.lanes.row(lane), role, least_ns, earliest)
+            _raise_by_stream_order(template.lanes.row(lane), role, least_ns, earliest)
     return earliest
 
 
-def _follow(rows: Array, role: _Role, least_ns: Array, earliest: Array) -> None:
-    """Raises `earliest` by what the order of one stream says: a row starts when all before it can have ended, or later."""
+def _raise_by_stream_order(rows: Array, role: _Role, least_ns: Array, earliest: Array) -> None:
+    """Raises `earliest` by the order of one stream: a row starts no earlier than the rows before it can have ended."""
     cuts = np.flatnonzero(np.diff(role.part[rows])) + 1
     for run in np.split(rows, cuts):
         passed = np.cumsum(least_ns[run])
@@ -161,7 +161,7 @@ def _follow(rows: Array, role: _Role, least_ns: Array, earliest: Array) -> None:
         earliest[run[1:]] = np.maximum(earliest[run[1:]], ended[:-1])
 
 
-def _not_before_sent(roles: Sequence[_Role], earliest: Sequence[Array]) -> None:
+def _raise_by_sends(roles: Sequence[_Role], earliest: Sequence[Array]) -> None:
     """Raises `earliest` of receives to that of their sends, which is counted from the same barrier: that of all ranks.
 
     Where a host has barriers of its own, transfers block, and no receive is launched before it starts.
@@ -176,15 +176,15 @@ def _not_before_sent(roles: Sequence[_Role], earliest: Sequence[Array]) -> None:
             least[rows] = np.where(part == role.part[rows], np.maximum(least[rows], starts), least[rows])
 
 
-def _lasts_ns(role: _Role, rows: Array) -> Array:
-    """What each launch that stays takes, with those that were folded into it. `rows` are in the order of launches."""
+def _launch_durations_ns(role: _Role, rows: Array) -> Array:
+    """The duration of each kept launch, including launches merged into it. `rows` are in the order of launches."""
     due_ns, part = role.due_ns[rows], role.part[rows]
     follows = np.concatenate([[False], part[1:] == part[:-1]])[: len(rows)]
     return due_ns - np.where(follows, np.roll(due_ns, 1), 0)
 
 
-def _written(role: _Role, chosen: Array, waiting: Array, charge: Array, slot: int) -> tuple[Template, Labels]:
-    """The template and its labels with a row before each launch's own, for every launch that stays."""
+def _with_launch_rows(role: _Role, chosen: Array, waiting: Array, charge: Array, slot: int) -> tuple[Template, Labels]:
+    """The template and its labels with an additional row for every kept launch, before the row that it launches."""
     old, labels = role.template, role.labels
     n, count = len(old), len(chosen)
     rows = np.argsort(np.concatenate([2 * np.arange(n) + 1, 2 * role.at[chosen]]), kind="stable")
@@ -215,7 +215,7 @@ def _written(role: _Role, chosen: Array, waiting: Array, charge: Array, slot: in
 
 
 def _with_hosts(skeleton: Skeleton, templates: tuple[Template, ...], charges: Array) -> Skeleton:
-    """The skeleton with those templates, and for every rank a communicator of its own whose turns last as `charges` say."""
+    """The skeleton with the given templates, and for every rank a communicator of its own whose turns last `charges` ns."""
     old, ranks, communicators = skeleton.tariff, skeleton.ranks, skeleton.communicators
     kinds, known = old.work.shape
     tables = {column.name: np.pad(getattr(old, column.name), ((0, 1), (0, len(charges)))) for column in fields(old)}

@@ -1,8 +1,8 @@
-"""Rings on meshes: where GPUs of a node are joined one by one, a ring should go over their links and use them all.
+"""Rings on meshes: orders of the ranks in which rings use the direct links between the GPUs of a node.
 
-The order of ranks would cross a cube mesh through third GPUs and leave most of its links idle. A library looks for cycles
-through all GPUs that share no link, and gives each, in both directions, its part of the payload. Behind a switch every
-order is as good as another. Reference: Jeaugey, "NCCL 2.0", GTC 2017.
+In the order of ranks a ring on a cube mesh would pass through third GPUs and leave most links idle. Libraries search for cycles
+through all GPUs that share no link, and give each cycle, in both directions, a part of the payload. Behind a switch all orders
+are equivalent. Reference: Jeaugey, "NCCL 2.0", GTC 2017.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from ..hardware.cluster import Cluster
 
 MOST_RANKS = 16
 MOST_CYCLES = 5000
-"""As many are tried; then the best found so far is taken."""
+"""Largest number of cycles tried; then the best set so far is taken."""
 
 Cycle = tuple[int, ...]
 Bundle = list[list[int]]
-"""How many links of the slowest kind join each pair."""
+"""GPU -> GPU -> bandwidth between them, in links of the slowest kind."""
 
 
 @dataclass(frozen=True, eq=False)
-class Plans:
+class ClusterRounds:
     """The rounds of algorithms on a cluster, with rings that follow its meshes."""
 
     cluster: Cluster
     _orders: dict[Cycle, list[Cycle]] = field(default_factory=dict)
 
     def rounds(self, algorithm: ModuleType, kind: str, gpus: Array) -> tuple[Round, ...]:
-        """What a group of GPUs does; those of a node stand together."""
+        """The rounds of a group of GPUs, in which GPUs of a node are adjacent."""
         plan = tuple(algorithm.rounds(kind, gpus // self.cluster.gpus_per_node))
         if not getattr(algorithm, "RINGS", False):
             return plan
         orders = self._orders_of(gpus)
         if not orders:
             return plan
-        copies = [joined([(_moved(r.edges, order), 1 / len(orders)) for order in orders]) for r in plan]
+        copies = [joined([(_relabelled(r.edges, order), 1 / len(orders)) for order in orders]) for r in plan]
         return tuple(Round(edges, r.fraction, r.repeats) for edges, r in zip(copies, plan, strict=True))
 
     def lanes(self, algorithm: ModuleType, kind: str, gpus: Array) -> tuple[tuple[Round, ...], ...]:
-        """The same rounds in parts that wait for nothing of one another: ring by ring, and order by order."""
+        """The rounds in independent parts: ring by ring, and order by order."""
         nodes = gpus // self.cluster.gpus_per_node
         plans = algorithm.lanes(kind, nodes) if hasattr(algorithm, "lanes") else (tuple(algorithm.rounds(kind, nodes)),)
         orders = self._orders_of(gpus) if getattr(algorithm, "RINGS", False) else []
         if not orders:
             return tuple(plans)
         return tuple(
-            tuple(Round(_moved(r.edges, order), r.fraction / len(orders), r.repeats) for r in plan)
+            tuple(Round(_relabelled(r.edges, order), r.fraction / len(orders), r.repeats) for r in plan)
             for plan in plans
             for order in orders
         )
 
     def _orders_of(self, gpus: Array) -> list[Array]:
-        """The orders, as positions in the group, in which as many copies of an algorithm share the payload; none is as it is."""
+        """Orders of the group, as positions. Each order carries an equal part of the payload; empty for the order of ranks."""
         per_node = self.cluster.gpus_per_node
         nodes, counts = np.unique(gpus // per_node, return_counts=True)
         local = tuple((gpus[: counts[0]] % per_node).tolist())
@@ -76,12 +76,12 @@ class Plans:
         rate = wiring.capacity_bytes_per_s[direct]
         bundle = np.zeros((gpus, gpus), dtype=np.int64)
         np.add.at(bundle, (wiring.source[direct], wiring.target[direct]), np.rint(rate / rate.min(initial=np.inf)).astype(int))
-        found: Bundle = bundle[np.ix_(local, local)].tolist()
-        return found
+        links: Bundle = bundle[np.ix_(local, local)].tolist()
+        return links
 
 
 def cycles(bundle: Bundle) -> list[Cycle]:
-    """Cycles through all that share no link, as many as a short search finds; each starts at the first."""
+    """Cycles through all GPUs that share no link, as many as a short search finds; each starts at the first GPU."""
     most = min(map(sum, bundle), default=0) // 2
     best: list[Cycle] = []
     tried = 0
@@ -101,7 +101,7 @@ def cycles(bundle: Bundle) -> list[Cycle]:
 
 
 def _through_all(bundle: Bundle, least: Cycle) -> Iterator[Cycle]:
-    """Cycles from the first through all others over links that are there, in order, one direction each, none below `least`."""
+    """Cycles from the first GPU through all others over existing links, in lexical order from `least` on, in one direction."""
 
     def onward(path: Cycle) -> Iterator[Cycle]:
         if len(path) == len(bundle):
@@ -117,11 +117,11 @@ def _through_all(bundle: Bundle, least: Cycle) -> Iterator[Cycle]:
 
 def _without(bundle: Bundle, cycle: Cycle) -> Bundle:
     left = [row.copy() for row in bundle]
-    for one, other in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
-        left[one][other] -= 1
-        left[other][one] -= 1
+    for gpu, next_gpu in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+        left[gpu][next_gpu] -= 1
+        left[next_gpu][gpu] -= 1
     return left
 
 
-def _moved(edges: Edges, order: Array) -> Edges:
+def _relabelled(edges: Edges, order: Array) -> Edges:
     return Edges(order[edges.source], order[edges.target], edges.share)

@@ -1,9 +1,9 @@
-"""Perturbations: a rank that computes slower, a link that carries less, always or for a while, as profiles over time.
+"""Perturbations as profiles over time: ranks that compute slower and links that carry less, always or for a while.
 
-A measured collective goes at a rate that no single link explains, and most links have room to spare beside it. Where one of
-the links that it crosses is degraded its library waits for that one, so its rate falls as much as that link's does: the
-cap is scaled by the least of what perturbations leave of its links. Where nothing was measured nothing is
-scaled, as the links limit by themselves. Latency stays as it is.
+The measured rate of a collective lies below the capacity of most links that it crosses. Where one of these links is degraded,
+the library waits for it, and the rate falls by the same factor as that link: the cap is scaled by the smallest fraction of
+capacity that perturbations leave to any of its links. Without measurements nothing is scaled, because the links themselves
+limit the flow. Latency does not change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Perturbation:
 
 
 def profile(base: int, perturbations: Sequence[Perturbation]) -> Profile:
-    """A constant `base` under all its perturbations at once; overlapping factors multiply. Never below 0."""
+    """The profile of a constant `base` under all its perturbations; overlapping factors multiply. Never below 0."""
     changes = {0} | {ns(p.from_s) for p in perturbations} | {ns(p.until_s) for p in perturbations if p.until_s is not None}
     since = sorted(changes)
     values = []
@@ -45,11 +45,11 @@ def profile(base: int, perturbations: Sequence[Perturbation]) -> Profile:
 
 def by_target(perturbations: Sequence[Perturbation], kind: Literal["rank", "link"]) -> dict[int, list[Perturbation]]:
     """The perturbations of each rank, or of each link."""
-    found: dict[int, list[Perturbation]] = {}
+    of_target: dict[int, list[Perturbation]] = {}
     for p in perturbations:
         if (target := getattr(p, kind)) is not None:
-            found.setdefault(target, []).append(p)
-    return found
+            of_target.setdefault(target, []).append(p)
+    return of_target
 
 
 def profiles_of(base: Array, changes: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> Array:
@@ -69,36 +69,36 @@ def _index_of(wanted: Profile, profiles: list[Profile]) -> int:
 
 
 RATIO_BITS = 40
-"""What is left of a rate counts 2^-40."""
+"""Fractions of a rate are integers in units of 2^-40."""
 WHOLE = Profile.constant(1 << RATIO_BITS)
 
 
 class Degraded:
-    """What perturbations leave of the links that a group crosses, the least at each time, as numbered profiles; 0 is all."""
+    """The smallest fraction of capacity that perturbations leave to any link of a group, as numbered profiles; number 0 is 1."""
 
     def __init__(self, perturbations: Mapping[int, Sequence[Perturbation]], profiles: list[Profile]) -> None:
         self._left_of_link = {link: profile(1 << RATIO_BITS, of) for link, of in perturbations.items()}
         self._left = [WHOLE]
         self._profiles = profiles
-        """The skeleton's, to which caps that change with time append theirs."""
+        """The profiles of the skeleton, to which the profiles of changing caps are appended."""
 
     def crossed(self, group: Array, link: Array, groups: int) -> Array:
-        """The number of what is left to each of so many groups, given the pairs (group, link that it crosses)."""
+        """The number of the profile of each group, given the pairs (group, link that it crosses)."""
         number = np.zeros(groups, dtype=np.int64)
         if not self._left_of_link:
             return number
         left: dict[int, Profile] = {}
         seen = np.isin(link, list(self._left_of_link))
-        for of, at in zip(group[seen].tolist(), link[seen].tolist(), strict=True):
-            one, other = left.get(of, WHOLE), self._left_of_link[at]
-            since = sorted({*one.since_ns, *other.since_ns})
-            left[of] = Profile.of(since, [min(one.at(now), other.at(now)) for now in since])
-        for of, least in left.items():
-            number[of] = _index_of(least, self._left)
+        for row, at in zip(group[seen].tolist(), link[seen].tolist(), strict=True):
+            least, fraction = left.get(row, WHOLE), self._left_of_link[at]
+            since = sorted({*least.since_ns, *fraction.since_ns})
+            left[row] = Profile.of(since, [min(least.at(now), fraction.at(now)) for now in since])
+        for row, least in left.items():
+            number[row] = _index_of(least, self._left)
         return number
 
     def capped(self, cap: int, number: int) -> tuple[int, int]:
-        """What is left of a cap at time zero, and the index of its profile if that changes, or -1."""
+        """The scaled cap at time zero, and the index of its profile if it changes, or -1."""
         left = self._left[number]
         # rounded down, but not to nothing, unless nothing is left
         changing = Profile(left.since_ns, tuple(max(cap * value >> RATIO_BITS, min(1, value)) for value in left.value))

@@ -1,13 +1,13 @@
-"""Stepwise: every collective of an unfolded graph taken apart into the messages of its algorithm.
+"""Stepwise collectives: every collective of an unfolded graph replaced by the messages of its algorithm.
 
-A message leaves when both its ends have done their part of the round before; where a round repeats, when what its source
-passes on has come. It is one task: its bytes, which follow one another along an edge, and its latency as a tail, which holds up
-those that wait for it and nobody else. Of several rings each goes for itself. The collective's task becomes its end, and a new
-task, its start, holds its streams before it; that of a transfer between two ranks becomes its one message. Where an algorithm
-is pipelined an empty message goes ahead through all rounds and takes their latencies. Then the bytes move in lock step: in each
-tick those of all pieces under way, or, cut infinitely fine, all at once. Nothing measured enters: it is the algorithm on empty
-links. The clock of such a graph ticks 1024 times in a nanosecond, where its numbers leave room: a step ends at a whole tick,
-and hundreds of steps in a row would add up to hundreds of nanoseconds.
+A message starts when both its ends have finished the previous round; in a repeated round, when the bytes that its source passes
+on have arrived. Each message is one task: its bytes occupy the edge one message after the other, and its latency is a tail, which
+delays only the tasks that wait for it. Parallel rings are independent. The task of a collective becomes its end, and a new task,
+its start, occupies its streams from the beginning; the task of a transfer becomes its single message. In a pipelined algorithm
+an empty message goes ahead through all rounds and takes their latencies. Then the bytes move in lock step: in each tick those of
+all pieces under way, or all at once for infinitely fine pieces. Measurements do not enter: the times are those of the algorithm
+on the links. The clock of such a graph has up to 1024 ticks per nanosecond, as far as its integers allow: steps end at whole
+ticks, and the rounding of hundreds of consecutive steps would otherwise add up to hundreds of nanoseconds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..engine.timeline import Times
 from ..program.program import Collective, Transfer
 from ..units import ns
 from .bind import Bound, Site
-from .mesh_rings import Plans
+from .mesh_rings import ClusterRounds
 from .templates import TRANSFER
 
 FINEST, MOST_BITS = 10, 61
-"""Bits of a nanosecond that the clock may have, and of a number that a compiled engine adds up."""
+"""Largest number of fractional bits of a nanosecond in the clock, and of bits in the integers of the compiled engine."""
 
 Edge = tuple[int, int]
 """From one GPU to another."""
@@ -44,44 +44,44 @@ class Stepwise:
 
     graph: TaskGraph
     tasks: int
-    """Of the graph before: they come first."""
+    """Number of tasks of the original graph, which come first."""
     starter: Mapping[int, int]
     bits: int
     """A tick of the graph's clock is 2^-bits ns."""
 
-    def times(self, found: Times) -> Times:
-        """The times of the tasks of the graph before, in nanoseconds: a collective lasts from its start to its end."""
-        start = found.start_ns[: self.tasks].copy()
+    def times(self, times: Times) -> Times:
+        """The times of the original tasks in nanoseconds: a collective lasts from its start task to its end."""
+        start = times.start_ns[: self.tasks].copy()
         for task, starter in self.starter.items():
-            start[task] = found.start_ns[starter]
-        columns = (column[: self.tasks] for column in (start, found.end_ns, found.arrival_ns))
+            start[task] = times.start_ns[starter]
+        columns = (column[: self.tasks] for column in (start, times.end_ns, times.arrival_ns))
         return Times(*(-(-column >> self.bits) for column in columns))  # rounded up, once, as the end of a fluid is
 
 
 class Counts(NamedTuple):
-    """How much there is to write, and to run."""
+    """The size of a graph with messages, known before it is written."""
 
     messages: int
     edges: int
-    """From GPU to GPU, that messages go along."""
+    """Pairs of GPUs between which messages are sent."""
     collectives: int
     tasks: int
-    """Of the graph before, those of collectives among them."""
+    """Tasks of the original graph, including those of collectives."""
 
 
 def stepwise(bound: Bound, site: Site, expansion: Expansion, may_begin: Callable[[Counts], None]) -> Stepwise:
-    """The expansion of a bound program, every rank for itself, with messages in place of fluids.
+    """The unfolded expansion of a bound program with collectives replaced by messages.
 
-    `may_begin` gets their number before any is written; it raises if there are too many.
+    `may_begin` receives their counts before any message is written, and raises if there are too many.
     """
     messages = _Messages(bound, site, expansion)
     may_begin(messages.counts())
-    return messages.written()
+    return messages.build()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Collective:
-    """A task of a communicator: its members' GPUs, what it does, by which algorithm."""
+    """A task of a communicator: the GPUs of its members, its kind and payload, and its algorithm."""
 
     task: int
     gpus: Array
@@ -94,7 +94,7 @@ class _Messages:
     def __init__(self, bound: Bound, site: Site, expansion: Expansion) -> None:
         self.bound, self.site, self.before = bound, site, expansion.graph
         self.collectives = list(_collectives(bound, expansion))
-        self.plans = Plans(site.cluster)
+        self.plans = ClusterRounds(site.cluster)
         self.tail_ns: list[int] = []
         self.work: list[int] = []
         self.footprint: list[int] = []
@@ -104,7 +104,7 @@ class _Messages:
         self.routes: list[tuple[list[int], int]] = []
         """Footprint of an edge: its links, and its latency in nanoseconds."""
 
-    def written(self) -> Stepwise:
+    def build(self) -> Stepwise:
         before = self.before
         n, footprints = len(before), len(before.footprints)
         ends: dict[int, list[int]] = {}
@@ -120,8 +120,8 @@ class _Messages:
                 work[collective.task], edge, tail_ns[collective.task] = self._message(collective)
                 footprint[collective.task] = edge + footprints
                 continue
-            starter[collective.task] = self._task(0, 0, -1, before.preds.row(collective.task).tolist())
-            ends[collective.task] = self._sent(collective, starter[collective.task])
+            starter[collective.task] = self._add_task(0, 0, -1, before.preds.row(collective.task).tolist())
+            ends[collective.task] = self._add_collective(collective, starter[collective.task])
         new = len(self.work)
         links, crossed = before.footprints, Csr.from_lists([links for links, _ in self.routes])
         kept = [ends.get(task, row.tolist()) for task, row in enumerate(map(before.preds.row, range(n)))]
@@ -140,11 +140,11 @@ class _Messages:
             before.speed_profile,
             before.profiles,
         )
-        bits = _room(graph)
+        bits = _spare_bits(graph)
         return Stepwise(_finer(graph, bits), n, starter, bits)
 
     def counts(self) -> Counts:
-        """How many messages there will be, from the rounds alone."""
+        """The counts of the graph to be built, from the rounds alone."""
         counts: dict[tuple[str, str, bytes], int] = {}
         messages, edges = 0, np.zeros(0, dtype=np.int64)
         for collective in self.collectives:
@@ -156,7 +156,7 @@ class _Messages:
         return Counts(messages, len(edges), len(self.collectives), len(self.before))
 
     def _count(self, collective: _Collective) -> tuple[int, Array]:
-        """The messages of a collective, with those that go ahead empty where it is pipelined, and a number for each edge."""
+        """Number of messages of a collective, including empty ones of pipelined algorithms, and the numbers of its edges."""
         algorithm, how = self.site.policy.algorithms[collective.algorithm], (collective.kind, collective.gpus)
         if not is_pipelined(algorithm):
             rounds = tuple(chain.from_iterable(self.plans.lanes(algorithm, *how)))
@@ -170,7 +170,7 @@ class _Messages:
         numbers = [np.zeros(0, dtype=np.int64), *(gpus[r.edges.source] * all_gpus + gpus[r.edges.target] for r in rounds)]
         return messages, np.unique(np.concatenate(numbers))
 
-    def _task(self, tail_ns: int, work: int, footprint: int, preds: list[int]) -> int:
+    def _add_task(self, tail_ns: int, work: int, footprint: int, preds: list[int]) -> int:
         self.tail_ns.append(tail_ns)
         self.work.append(work)
         self.footprint.append(footprint)
@@ -178,59 +178,59 @@ class _Messages:
         return len(self.before) + len(self.work) - 1
 
     def _message(self, transfer: _Collective) -> tuple[int, int, int]:
-        """The work, the footprint and the tail of the one message of a transfer."""
+        """The work, the footprint and the tail of the single message of a transfer."""
         algorithm = self.site.policy.algorithms[transfer.algorithm]
         [r] = self.plans.rounds(algorithm, transfer.kind, transfer.gpus)
         [(source, target, work)] = _messages(transfer, r, transfer.payload_bytes)
         return work, *self._edge((source, target))
 
-    def _sent(self, collective: _Collective, start: int) -> list[int]:
+    def _add_collective(self, collective: _Collective, start: int) -> list[int]:
         """Adds the messages of a collective; returns those that end it."""
         algorithm, how = self.site.policy.algorithms[collective.algorithm], (collective.kind, collective.gpus)
         if not is_pipelined(algorithm):
             lanes = self.plans.lanes(algorithm, *how)
-            return [start, *(m for lane in lanes for m in self._relayed(collective, lane, collective.payload_bytes, start))]
+            return [start, *(m for lane in lanes for m in self._add_rounds(collective, lane, collective.payload_bytes, start))]
         rounds = self.plans.rounds(algorithm, *how)
-        done, gates = self._relayed(collective, rounds, 0, start), []
+        done, gates = self._add_rounds(collective, rounds, 0, start), []
         pieces = self.site.policy.pieces
         for window, ticks in windows(rounds, pieces):
             for _ in range(ticks):
-                gates.append(self._task(0, 0, -1, done))
-                done = self._at_once(collective, window, collective.payload_bytes / (pieces or 1), gates[-1])
+                gates.append(self._add_task(0, 0, -1, done))
+                done = self._add_simultaneous(collective, window, collective.payload_bytes / (pieces or 1), gates[-1])
         self.streams.append(gates)
         return [start, *done]
 
-    def _at_once(self, collective: _Collective, rounds: Sequence[Round], payload_bytes: float, gate: int) -> list[int]:
-        """Adds the bytes of several rounds, all under way together once the gate is open; returns all of them."""
+    def _add_simultaneous(self, collective: _Collective, rounds: Sequence[Round], payload_bytes: float, gate: int) -> list[int]:
+        """Adds messages of several rounds that start together after the task `gate`; returns all of them."""
         sent = []
         for r in rounds:
             for source, target, work in _messages(collective, r, payload_bytes * r.repeats):
-                sent.append(self._task(0, work, self._edge((source, target))[0], [gate]))
+                sent.append(self._add_task(0, work, self._edge((source, target))[0], [gate]))
                 self.streams.append(sent[-1:])
         return sent
 
-    def _relayed(self, collective: _Collective, rounds: Sequence[Round], payload_bytes: float, start: int) -> list[int]:
-        """Adds the messages of one round after the other; returns those that the ranks do last."""
+    def _add_rounds(self, collective: _Collective, rounds: Sequence[Round], payload_bytes: float, start: int) -> list[int]:
+        """Adds the messages of one round after the other; returns the last messages of all ranks."""
         last: dict[int, list[int]] = {}
         for r in rounds:
             messages = list(_messages(collective, r, payload_bytes))
             ends = [(source, target) for source, target, _ in messages]
             first = [[m for rank in edge for m in last.get(rank, ())] or [start] for edge in ends]
             ended: dict[int, list[int]] = {}
-            for edge, arrival in zip(ends, self._passed_on(messages, r.repeats, first), strict=True):
+            for edge, arrival in zip(ends, self._add_round(messages, r.repeats, first), strict=True):
                 for rank in edge:
                     ended.setdefault(rank, []).append(arrival)
             last |= ended
         return [*dict.fromkeys(chain.from_iterable(last.values()))]
 
-    def _passed_on(self, messages: Sequence[Message], repeats: int, first: Sequence[list[int]]) -> list[int]:
-        """Adds the messages of a round, so many times, the first after `first`; returns the last one of each edge."""
+    def _add_round(self, messages: Sequence[Message], repeats: int, first: Sequence[list[int]]) -> list[int]:
+        """Adds the messages of a round `repeats` times, the first after the tasks `first`; returns the last of each edge."""
         queues: list[list[int]] = [[] for _ in messages]
         came: dict[int, list[int]] = {}
         for turn in range(repeats):
             for queue, (source, target, work), before in zip(queues, messages, first, strict=True):
                 footprint, latency_ns = self._edge((source, target))
-                queue.append(self._task(latency_ns, work, footprint, came.get(source, []) if turn else before))
+                queue.append(self._add_task(latency_ns, work, footprint, came.get(source, []) if turn else before))
             came = {}
             for queue, (_, target, _) in zip(queues, messages, strict=True):
                 came.setdefault(target, []).append(queue[-1])
@@ -256,8 +256,8 @@ class _Messages:
         return Csr.from_lists([*rows, *self.streams])
 
 
-def _room(graph: TaskGraph) -> int:
-    """By how many bits the clock of a graph can be finer."""
+def _spare_bits(graph: TaskGraph) -> int:
+    """Number of fractional bits of a nanosecond for which the integers of a graph leave room."""
     longest_ns = (
         *(int(column.max(initial=0)) for column in (graph.solo_ns, graph.tail_ns)),
         *(since for profile in graph.profiles for since in profile.since_ns),
@@ -281,7 +281,7 @@ def _messages(collective: _Collective, r: Round, payload_bytes: float) -> Iterat
 
 
 def _collectives(bound: Bound, expansion: Expansion) -> Iterator[_Collective]:
-    """Every task that moves bytes, in the order of the graph."""
+    """Every task of the graph that moves bytes, in order."""
     skeleton = bound.skeleton
     communicator, slot, rank = skeleton.members
     for at in np.unique(communicator, return_index=True)[1].tolist():

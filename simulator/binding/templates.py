@@ -1,6 +1,6 @@
-"""From a program to the engine's templates: every step's body written out in rows, with costs for names.
+"""Compilation of a program into the engine's templates: the operations of every step as rows with their costs.
 
-Bodies are compiled once and their columns copied for every call; only what passes between steps is looked up step by step.
+Bodies are compiled once and their columns copied for every step; only dependencies between steps are resolved step by step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..program.labels import Labels
 from ..program.program import COMPUTE, END, LAST, PARAMETERS, AnyOp, Body, Collective, Compute, Key, Program, Role, Step, Transfer
 
 TRANSFER = "sendrecv"
-"""The kind of what moves between two ranks, a send to one and a receive to the other."""
+"""The kind of a transfer between two ranks: a send on one rank and a receive on the other."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Compiled:
-    """The relations between the rows of a body, which are `ops` of all bodies from the `first` on."""
+    """A compiled body: relations between its rows. Row i is operation `first` + i among the operations of all bodies."""
 
     first: int
     rows: int
@@ -35,7 +35,7 @@ class _Compiled:
 
 
 class Templates:
-    """The templates of all roles of a program, with what their rows stand for: `labels`."""
+    """The templates of all roles of a program, with `labels` for their rows."""
 
     def __init__(self, program: Program, cost: KernelCost) -> None:
         self.program = program
@@ -45,7 +45,7 @@ class Templates:
         self.charges: dict[tuple[str, int], int] = {}
         """The distinct (kind, payload) pairs of the program, numbered."""
         self.calls: dict[str, dict[int, tuple[str, int]]] = {name: {} for name in program.communicators}
-        """Communicator -> the charges that it is used with -> their kind and payload."""
+        """Communicator -> number of a charge that it uses -> kind and payload bytes."""
         self.charge, self.communicator = np.zeros(len(self.ops), dtype=np.int64), np.full(len(self.ops), -1)
         self.axes = [""] * len(self.ops)
         self._number_collectives()
@@ -111,7 +111,7 @@ class Templates:
         return template, labels, tuple(names[number] for number in used.tolist())
 
     def _after(self, steps: tuple[Step, ...], bodies: list[_Compiled], begins: Array) -> Array:
-        """All pairs (row, row that it waits for): within bodies, and between steps by key."""
+        """All pairs (row, row that it waits for), within bodies and between steps."""
         made: dict[tuple[int, Key], int] = {}
         for step, body, begin in zip(steps, bodies, begins.tolist(), strict=False):
             for name, key in step.outputs:
@@ -129,12 +129,12 @@ class Templates:
 
 
 def _follows(op: AnyOp, before: AnyOp) -> bool:
-    """Whether the order of a stream says that one operation waits for another. It takes no tail, which transfers have."""
+    """Whether the order of a stream already makes one operation wait for another. It does not wait for tails of transfers."""
     return not isinstance(before, Transfer) and bool(set(op.streams) & set(before.streams))
 
 
 def _turns(steps: tuple[Step, ...], begins: Array) -> Array:
-    """A number for every row by which rows are written: their own order, but the steps of a pair take turns, evenly."""
+    """Sort keys of rows: their own order, except that the rows of the two steps of a pair alternate evenly."""
     turn = np.arange(int(begins[-1]), dtype=np.float64)
     pairs: dict[tuple[int, int], list[int]] = {}
     for at, step in enumerate(steps):
@@ -149,7 +149,7 @@ def _turns(steps: tuple[Step, ...], begins: Array) -> Array:
 
 
 def _shifted(pairs: list[Array], begins: Array, columns: tuple[int, ...]) -> Array:
-    """Pairs of rows within bodies as rows of the whole template."""
+    """Pairs of row numbers within bodies, converted to row numbers of the whole template."""
     joined = np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs])
     joined[:, columns] += np.repeat(begins[:-1], [len(p) for p in pairs])[:, None]
     return joined

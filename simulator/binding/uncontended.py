@@ -1,12 +1,11 @@
-"""Uncontended times of collectives: the messages of their rounds routed, their latencies and bytes added up.
+"""Uncontended times of collectives: the messages of their rounds are routed, and latencies and bytes added up.
 
-A round that is done once waits for its slowest message, and lasts as long as its busiest link carries bytes. A round that is
-repeated goes round a ring: each rank passes on what has come, and sends again as soon as its edge is free. Its speed is that of
-the slowest cycle in this pattern of waiting, and there are two: a piece that goes round takes, at each hop, its bytes and its
-latency; an edge takes its own bytes again and again. So the repetitions last as long as a piece that goes round, or as the bytes
-of the busiest link and one latency, whichever is longer: on a ring with one slow hop, bytes there pass while latencies elsewhere
-do. Of rings side by side, pieces that meet on a link share it. They always meet where it is the busiest; elsewhere they are taken
-to do so half of the time.
+A single round waits for its slowest message, and lasts as long as its busiest link carries bytes. A repeated round goes round a
+ring: each rank passes on what has arrived, and sends again as soon as its edge is free. The slowest cycle of dependencies limits
+the speed, and there are two kinds: a piece on its way round takes its bytes and a latency at each hop; an edge carries its own
+bytes again and again. So the repetitions last as long as a piece takes to go round, or as the bytes of the busiest link plus one
+latency, whichever is longer: on a ring with one slow hop, its bytes move during the latencies of other hops. Pieces of parallel
+rings that meet on a link share it. They are assumed to meet always on the busiest link, and half of the time on other links.
 Reference: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992 (cycle means of event graphs).
 """
 
@@ -25,15 +24,15 @@ from ..units import NS_PER_S, ns
 
 MOST_WORK = (1 << 63) - 1
 MOST_EDGES = 1 << 14
-"""As many edges are routed at a time."""
+"""Largest number of edges that are routed at a time."""
 SAME_TOLERANCE = 1e-9
-"""Relative difference of links that are equally busy."""
+"""Largest relative difference in the load of links that count as equally busy."""
 DIGITS = 12
-"""Significant digits in which the speed of groups is compared: alike groups must come out alike."""
+"""Significant digits to which times of groups are rounded, so that equivalent groups get equal times."""
 
 
 class Routed(NamedTuple):
-    """A set of edges routed for all groups of one layout: what does not depend on how much they carry."""
+    """A set of edges routed for all groups of one layout, independently of the number of bytes."""
 
     group: Array
     link: Array
@@ -44,24 +43,24 @@ class Routed(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rounds that take, for so many bytes of payload, `latency + around x bytes` or `last + busiest x bytes`: the longer. One row
-    per group.
+    """Rounds that take the longer of `latency + ring x bytes` and `last + busiest x bytes` for a payload of that many bytes. One
+    row per group.
     """
 
     latency_ns: Array
-    """Of the messages that wait for one another."""
-    around_s_per_byte: Array
-    """Bytes on the way of a piece that goes round."""
+    """Total latency of messages that wait for one another."""
+    ring_s_per_byte: Array
+    """Transfer time per payload byte of a piece on its way round the ring, or of the busiest link without a ring."""
     last_ns: Array
     """Latency after the last bytes of the busiest link."""
     busiest_s_per_byte: Array
 
 
 def times_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> tuple[int, float]:
-    """How long the busiest links of a group do not carry bytes in its rounds, and how long they do, one after the other."""
+    """How long the busiest links of a group wait in its rounds, and how long they carry bytes, in ns."""
     waiting_ns, busiest_s_per_byte = 0, 0.0
-    for latency_ns, around_s_per_byte, last_ns, busiest in (tuple(column[group] for column in part) for part in parts):
-        less_s = float(around_s_per_byte - busiest) * payload_bytes
+    for latency_ns, ring_s_per_byte, last_ns, busiest in (tuple(column[group] for column in part) for part in parts):
+        less_s = float(ring_s_per_byte - busiest) * payload_bytes
         waiting_ns += max(int(last_ns), int(latency_ns) + round(less_s * NS_PER_S))
         busiest_s_per_byte += float(busiest)
     return waiting_ns, busiest_s_per_byte * payload_bytes * NS_PER_S
@@ -69,27 +68,27 @@ def times_ns(parts: Sequence[Part], group: int, payload_bytes: int) -> tuple[int
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UncontendedLinks:
-    """The links of a cluster, each by itself."""
+    """The uncontended times of collectives on the links of a cluster."""
 
     cluster: Cluster
 
     def parts(
         self, plan: Sequence[Round], lanes: Sequence[Sequence[Round]], pieces: int | None, gpus: Array
     ) -> tuple[tuple[Part, ...], Routed]:
-        """What groups of these GPUs (a row each) take uncontended, and all their rounds together as routed.
+        """The uncontended times of groups of GPUs (a row each), and the routes of all their rounds combined.
 
-        `pieces` as in `windows`: only rounds of a payload that is not cut repeat. `lanes` are those rounds ring by ring, of some
-        of the rings that go round side by side, with edges in their order: the slowest counts.
+        `pieces` as in `windows`: only rounds of an uncut payload repeat. `lanes` are the repeated rounds of some of the parallel
+        rings, with edges in the order of the ring; the slowest ring counts.
         """
         routed = {r.edges.key: self.routed(r.edges, gpus) for r in plan}
         count = len(gpus)
         latency_s, s_per_byte = np.zeros(count), np.zeros(count)
         repeated: list[Ring] = []
         for window, ticks in windows(plan, pieces):
-            busiest = self._busiest_s(self.together(window, routed), count) * (float(wire_fraction(window)) * ticks)
+            busiest = self._busiest_s(self.combined(window, routed), count) * (float(wire_fraction(window)) * ticks)
             if pieces == 1 and ticks > 1:
                 every = routed[window[0].edges.key]
-                around = [self._around(lane[len(repeated)], gpus, every, float(window[0].fraction)) for lane in lanes]
+                around = [self._ring_times(lane[len(repeated)], gpus, every, float(window[0].fraction)) for lane in lanes]
                 latencies_s, bytes_s, longest_s = (np.max(column, axis=0) for column in zip(*around, strict=True))
                 repeated.append((latencies_s, bytes_s, longest_s, busiest))
             else:
@@ -100,10 +99,10 @@ class UncontendedLinks:
                 latency_s = latency_s + routed[r.edges.key].longest_s
             elif pieces != 1:
                 latency_s = latency_s + routed[r.edges.key].mean_s * r.repeats
-        return _parts(latency_s, s_per_byte, repeated), self.together(plan, routed)
+        return _parts(latency_s, s_per_byte, repeated), self.combined(plan, routed)
 
     def routed(self, edges: Edges, gpus: Array) -> Routed:
-        """The edges of all groups, as entries per group and link."""
+        """The routes of the edges of all groups, as entries per group and link."""
         cluster, n, count = self.cluster, len(edges.source), len(gpus)
         edge_s, latency_s = np.empty(count * n), np.append(cluster.wiring.latency_s, 0.0)
         entries: list[tuple[Array, Array, Array]] = []
@@ -124,11 +123,11 @@ class UncontendedLinks:
             some = slice(begin, begin + MOST_EDGES)
             yield begin, self.cluster.route(source[some], target[some])
 
-    def _around(self, r: Round, gpus: Array, every: Routed, fraction: float) -> tuple[Array, Array, Array]:
-        """Per group, of a ring beside others: the latencies that a piece meets, the bytes on its way (seconds per payload byte)
-        and the longest latency. Of all pieces it is the one that leaves out the shortest hops at the end.
+    def _ring_times(self, r: Round, gpus: Array, every: Routed, fraction: float) -> tuple[Array, Array, Array]:
+        """Per group, for one of several parallel rings: the total latency of the slowest piece, its transfer time in seconds per
+        payload byte, and the longest latency of a hop.
 
-        `every` ring together carries `fraction` of the payload in a repetition.
+        `every` holds the routes of all rings, which together carry `fraction` of the payload in a repetition.
         """
         n, count, wiring = len(r.edges.source), len(gpus), self.cluster.wiring
         latency_s, alone_s, shared_s = (np.zeros(count * n) for _ in range(3))
@@ -147,8 +146,8 @@ class UncontendedLinks:
         latencies, hops = latency_s.reshape(count, n), hop_s.reshape(count, n)
         return _longest(latencies, r.repeats), _longest(hops, r.repeats), latencies.max(axis=1)
 
-    def together(self, rounds: Sequence[Round], routed: Mapping[tuple[bytes, ...], Routed]) -> Routed:
-        """Several rounds as one, with their parts of what they carry as factors on shares; its times mean nothing."""
+    def combined(self, rounds: Sequence[Round], routed: Mapping[tuple[bytes, ...], Routed]) -> Routed:
+        """The routes of several rounds combined, with shares weighted by the bytes of each round. Its latencies are empty."""
         parts = [routed[r.edges.key] for r in rounds]
         if len({id(part) for part in parts}) == 1:
             return parts[0]
@@ -162,18 +161,18 @@ class UncontendedLinks:
         return Routed(*summed(group, link, share, self.cluster.wiring.links), nothing, nothing)
 
     def _busiest_s(self, routed: Routed, count: int) -> Array:
-        """Per group, seconds that its busiest link takes for one byte on every edge of share 1."""
+        """Per group, seconds that its busiest link takes per byte on every edge of share 1."""
         busiest = np.zeros(count)
         np.maximum.at(busiest, routed.group, routed.share / self.cluster.wiring.capacity_bytes_per_s[routed.link])
         return busiest
 
 
 Ring = tuple[Array, Array, Array, Array]
-"""Seconds: of all latencies around, per byte around, of the longest latency; per byte of the busiest link."""
+"""In seconds: all latencies round the ring, time per byte round the ring, longest latency, time per byte of the busiest link."""
 
 
 def _longest(hops: Array, repeats: int) -> Array:
-    """Per row, what so many hops in a row of a ring take at most."""
+    """Per row, the longest time that `repeats` consecutive hops of a ring take."""
     n = hops.shape[1]
     turns, more = divmod(repeats, n)
     total = np.cumsum(np.concatenate([np.zeros((len(hops), 1)), hops, hops[:, :more]], axis=1), axis=1)
@@ -182,7 +181,7 @@ def _longest(hops: Array, repeats: int) -> Array:
 
 
 def _parts(latency_s: Array, s_per_byte: Array, rings: Sequence[Ring]) -> tuple[Part, ...]:
-    """Rounds that take a latency and then bytes, as one, rings whose hops are alike among them; and all other rings."""
+    """One part for all rounds that take a latency and then bytes, including rings of equal hops, and a part per other ring."""
     others = []
     for around_s, around, longest_s, busiest in rings:
         if np.allclose(around, busiest, rtol=SAME_TOLERANCE, atol=0.0):
@@ -194,7 +193,7 @@ def _parts(latency_s: Array, s_per_byte: Array, rings: Sequence[Ring]) -> tuple[
 
 
 def _rounded(values: Array) -> Array:
-    """Floats to so many significant digits that alike groups come out equal."""
+    """Floats rounded to `DIGITS` significant digits, so that equivalent groups come out equal."""
     exponent = np.floor(np.log10(np.where(values > 0, values, 1.0)))
     scale = np.power(10.0, DIGITS - 1 - exponent)
     rounded: Array = np.rint(values * scale) / scale
@@ -207,7 +206,7 @@ def _rounded_ns(seconds: Array) -> Array:
 
 
 def summed(row: Array, link: Array, value: Array, n_links: int) -> tuple[Array, Array, Array]:
-    """Entries sorted by row and link, those of one row and link added up. Values are positive."""
+    """Entries sorted by row and link, with the values of equal row and link added up. Values are positive."""
     key = row * n_links + link
     first = int(key.min(initial=MOST_WORK))
     if len(key) and int(key.max()) - first < len(key):

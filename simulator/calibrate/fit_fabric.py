@@ -232,7 +232,7 @@ def knots(series: Mapping[float, Sequence[float]], baseline: Callable[[float], f
     sizes = sorted(series)
     x = np.log2(np.array(sizes))
     base = np.array([baseline(size) for size in sizes])
-    y = _calmed(np.log(np.array([float(np.median(series[size])) for size in sizes]) / base))
+    y = _without_spikes(np.log(np.array([float(np.median(series[size])) for size in sizes]) / base))
     chosen = sorted({0, len(sizes) - 1})
     while True:
         hats = np.stack([np.interp(x, x[chosen], unit) for unit in np.eye(len(chosen))], axis=1)
@@ -249,7 +249,7 @@ def knots(series: Mapping[float, Sequence[float]], baseline: Callable[[float], f
     return found, float(np.median(all_errors))
 
 
-def _calmed(y: Array) -> Array:
+def _without_spikes(y: Array) -> Array:
     """Values, those that stick out from both neighbours drawn to the nearer of the two."""
     low, high = np.minimum(y[:-2], y[2:]), np.maximum(y[:-2], y[2:])
     calm = y.copy()

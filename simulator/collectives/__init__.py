@@ -68,22 +68,22 @@ class Edges:
         return cls.of(member, (member + 1) % n)
 
     def shifted(self, by: int) -> Edges:
-        """Between the members that stand so many places further on."""
+        """The edges with both ends shifted by `by` positions in the group."""
         return Edges(self.source + by, self.target + by, self.share)
 
     def turned(self) -> Edges:
-        """The other way round."""
+        """The edges in the opposite direction."""
         return Edges(self.target, self.source, self.share)
 
     @cached_property
     def key(self) -> tuple[bytes, ...]:
-        """Equal for equal edges."""
+        """A key that is equal for equal edges."""
         return tuple(np.ascontiguousarray(column).tobytes() for column in (self.source, self.target, self.share))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Round:
-    """Messages that go together: along each edge its share of `fraction` of the payload; `repeats` times in a row."""
+    """Simultaneous messages: each edge carries its share of `fraction` of the payload; repeated `repeats` times in a row."""
 
     edges: Edges
     fraction: Fraction
@@ -101,9 +101,9 @@ def wire_fraction(rounds: Sequence[Round]) -> Fraction:
 
 
 def windows(rounds: Sequence[Round], pieces: int | None) -> Iterator[tuple[tuple[Round, ...], int]]:
-    """What is under way together as so many pieces follow one another through the rounds, and for how many ticks.
+    """The rounds that are under way together while `pieces` pieces pass through all rounds, and the number of such ticks.
 
-    In a tick every message under way carries one piece. Cut infinitely fine (None) there is one tick, of all rounds.
+    In a tick every message under way carries one piece. With infinitely fine pieces (None) there is one tick, of all rounds.
     """
     if pieces is None:
         yield tuple(rounds), 1
@@ -124,7 +124,7 @@ def windows(rounds: Sequence[Round], pieces: int | None) -> Iterator[tuple[tuple
 
 
 def joined(parts: Sequence[tuple[Edges, float]]) -> Edges:
-    """Several sets of edges as one, each with a factor on its shares; edges that occur more than once are added up."""
+    """The union of several sets of edges, each with a factor on its shares; shares of equal edges are added up."""
     source, target = (np.concatenate([getattr(e, name) for e, _ in parts]) for name in ("source", "target"))
     share = np.concatenate([e.share * factor for e, factor in parts])
     n = int(max(source.max(initial=-1), target.max(initial=-1))) + 1
@@ -133,7 +133,7 @@ def joined(parts: Sequence[tuple[Edges, float]]) -> Edges:
 
 
 def side_by_side(lanes: Sequence[Sequence[Round]]) -> tuple[Round, ...]:
-    """The rounds of lanes that are under way together, which differ in their edges alone."""
+    """The rounds of parallel lanes combined. The lanes differ in their edges only."""
     return tuple(replace(each[0], edges=joined([(r.edges, 1.0) for r in each])) for each in zip(*lanes, strict=True))
 
 
@@ -158,7 +158,7 @@ class Grid:
         return cls(len(nodes) // per_node, per_node)
 
     def inside(self, rounds: Sequence[Round]) -> tuple[Round, ...]:
-        """What the members of one node do, done in every node."""
+        """The rounds of the members of one node, carried out in every node."""
         first = np.arange(self.nodes)[:, None] * self.per_node
 
         def in_all_nodes(edges: Edges) -> Edges:
@@ -167,7 +167,7 @@ class Grid:
         return tuple(replace(r, edges=in_all_nodes(r.edges)) for r in rounds)
 
     def across(self, rounds: Sequence[Round], part: Fraction) -> tuple[Round, ...]:
-        """What one rank of each node does with a payload, done by every rail with `part` of it."""
+        """The rounds among one rank of each node, carried out by every rail with `part` of the payload."""
         rail = np.arange(self.per_node)
 
         def on_all_rails(edges: Edges) -> Edges:
@@ -178,19 +178,19 @@ class Grid:
 
 
 def is_even(nodes: Array) -> bool:
-    """Whether each node of a group holds as many of its ranks as every other."""
+    """Whether all nodes of a group hold the same number of its ranks."""
     ends = np.flatnonzero(np.concatenate([nodes[1:] != nodes[:-1], [True]]))
     sizes = np.diff(ends, prepend=-1)
     return bool((sizes == sizes[0]).all())
 
 
 def on_rails(kind: str, nodes: Array) -> bool:
-    """Whether a group has rails, as algorithms across nodes need them: as many ranks in every node."""
+    """Whether a group has rails, which algorithms across nodes need: the same number of ranks in every node."""
     return is_even(nodes)
 
 
 def layered(kind: str, nodes: Array, inside: Rounds, across: Rounds) -> tuple[Round, ...]:
-    """Reduce-scatter in the nodes, the collective itself along each rail with what is left, all-gather in the nodes.
+    """Reduce-scatter in the nodes, the collective along each rail on the resulting parts, all-gather in the nodes.
 
     A reduce-scatter needs no gather after it, and an all-gather no scatter before it.
     """
@@ -206,7 +206,7 @@ def is_power_of_two(n: int) -> bool:
 
 
 def needs_no_helpers(kind: str, nodes: Array) -> bool:
-    """Whether a group swaps without ranks that take part in another's stead: its size is a power of two."""
+    """Whether the size of a group is a power of two, so that no rank acts for another in swaps."""
     return is_power_of_two(len(nodes))
 
 

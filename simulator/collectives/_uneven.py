@@ -1,8 +1,8 @@
-"""Uneven all-to-alls: what every rank has for every other, as a matrix of bytes.
+"""Uneven all-to-alls, given by a matrix of the bytes that each rank sends to each other rank.
 
-Entry (i, j) is what rank i has for rank j; what it keeps for itself stands on the diagonal and is not sent. The payload is
-what a rank holds on average, what it keeps included: all n ranks together hold n payloads. A message without bytes is not
-sent, nor waited for, and a round without messages is none.
+Entry (i, j) is the number of bytes from rank i to rank j. The diagonal is the part that a rank keeps; it is not sent. The
+payload is the mean number of bytes per rank, including the diagonal: all n ranks together hold n payloads. Messages without
+bytes are not sent and delay nothing, and rounds without messages are left out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..errors import UserError
 from . import Array, Edges, Round
 
 Sent = tuple[Array, Array, Array]
-"""Messages that go together: from whom, to whom, how many bytes. All three have one shape; it is the order of the messages."""
+"""Simultaneous messages: sources, targets and bytes, as arrays of one shape."""
 
 
-def judged(kind: str, ranks: int, matrix: ArrayLike) -> Array:
-    """A matrix as numbers. Raises `UserError` unless it fits an exchange among this number of ranks."""
+def checked_matrix(kind: str, ranks: int, matrix: ArrayLike) -> Array:
+    """The matrix as an array. Raises `UserError` unless it describes an all-to-all among `ranks` ranks."""
     if kind != "alltoall":
         raise UserError(f"{kind} takes no matrix of bytes", hint="only an alltoall can be uneven")
     try:
@@ -38,12 +38,12 @@ def judged(kind: str, ranks: int, matrix: ArrayLike) -> Array:
 
 
 def payload(held: Array) -> Fraction:
-    """What a rank holds on average, in the unit of the matrix."""
+    """The mean number of bytes per rank, in the unit of the matrix."""
     return sum(map(Fraction, held.sum(axis=1).tolist()), Fraction(0)) / len(held)
 
 
 def uneven(held: Array, parts: Iterable[Sent]) -> tuple[Round, ...]:
-    """Rounds of messages along edges, each with its bytes of a matrix."""
+    """The rounds of an uneven all-to-all, from the messages of each round."""
     whole = payload(held)
     rounds = []
     for source, target, sent in parts:

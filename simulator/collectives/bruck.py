@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import Array, Edges, Round
-from ._uneven import judged, uneven
+from ._uneven import checked_matrix, uneven
 
 KINDS = ("alltoall", "all_gather")
 
@@ -28,7 +28,7 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
     member = np.arange(n)
     distances = [1 << bit for bit in range((n - 1).bit_length())]
     if matrix is not None:
-        held = judged(kind, n, matrix)
+        held = checked_matrix(kind, n, matrix)
         return uneven(held, [(member, (member + d) % n, _passed_on(held, d)) for d in distances])
     blocks = [min(d, n - d) if kind == "all_gather" else int((member & d > 0).sum()) for d in distances]
     return tuple(
@@ -37,10 +37,11 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
 
 
 def _passed_on(held: Array, distance: int) -> Array:
-    """Bytes that each rank sends in a round: of every way that holds its distance, the block that has come so far to it."""
+    """Bytes that each rank sends in a round: for every distance between source and target that includes this round's, the
+    block that has arrived at the rank."""
     n = len(held)
-    ways = np.arange(n)
-    ways = ways[ways & distance > 0]
-    origin = (np.arange(n)[:, None] - (ways & (distance - 1))) % n
-    sent: Array = held[origin, (origin + ways) % n].sum(axis=1)
+    distances = np.arange(n)
+    distances = distances[distances & distance > 0]
+    origin = (np.arange(n)[:, None] - (distances & (distance - 1))) % n
+    sent: Array = held[origin, (origin + distances) % n].sum(axis=1)
     return sent

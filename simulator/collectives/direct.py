@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import Array, Edges, Round
-from ._uneven import judged, uneven
+from ._uneven import checked_matrix, uneven
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
 
@@ -22,7 +22,7 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
     """All pairs at once: 1/n of the payload each, or what a matrix of bytes has for them."""
     n = len(nodes)
     if matrix is not None:
-        held = judged(kind, n, matrix)
+        held = checked_matrix(kind, n, matrix)
         return uneven(held, [(*np.indices((n, n)), held)])
     if n < 2:
         return ()

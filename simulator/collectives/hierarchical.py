@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import Array, Grid, Round, direct, layered, on_rails, ring
-from ._uneven import Sent, judged, uneven
+from ._uneven import Sent, checked_matrix, uneven
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "alltoall")
 RINGS = True
@@ -25,7 +25,7 @@ takes = on_rails
 def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Round, ...]:
     """Inside, across, inside. An all-to-all, which may come with a matrix of bytes, is inside and across only."""
     if matrix is not None:
-        held = judged(kind, len(nodes), matrix)
+        held = checked_matrix(kind, len(nodes), matrix)
         return uneven(held, _handed_over(held, Grid.of(nodes)))
     if kind != "alltoall":
         return layered(kind, nodes, ring.rounds, ring.rounds)
@@ -35,7 +35,7 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
 
 
 def _handed_over(held: Array, grid: Grid) -> tuple[Sent, Sent]:
-    """Inside every node what is for each rail, whatever its node; then along every rail what is for each of its ranks."""
+    """Messages inside every node with the bytes for each rail, then messages along every rail with the bytes for its ranks."""
     m, k = grid.nodes, grid.per_node
     blocks = held.reshape(m, k, m, k)
     node, member, rail = np.indices((m, k, k))

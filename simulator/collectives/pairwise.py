@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import Array, Edges, Round, is_power_of_two
-from ._uneven import judged, uneven
+from ._uneven import checked_matrix, uneven
 
 KINDS = ("alltoall",)
 
@@ -25,6 +25,6 @@ def rounds(kind: str, nodes: Array, matrix: ArrayLike | None = None) -> tuple[Ro
     paired = is_power_of_two(n)
     partners = [member ^ r if paired else (member + r) % n for r in range(1, n)]
     if matrix is not None:
-        held = judged(kind, n, matrix)
+        held = checked_matrix(kind, n, matrix)
         return uneven(held, [(member, partner, held[member, partner]) for partner in partners])
     return tuple(Round(Edges.of(member, partner), Fraction(1, n)) for partner in partners)

@@ -32,13 +32,13 @@ def lanes(kind: str, nodes: Array) -> tuple[tuple[Round, ...], ...]:
         return ((),)
     member, grid = np.arange(n), Grid.of(nodes) if is_even(nodes) else Grid(n, 1)
     k = grid.per_node if grid.nodes > 1 else 1
-    turns, found = 2 if kind == "all_reduce" else 1, []
+    turns, rings = 2 if kind == "all_reduce" else 1, []
     for entry in range(k):
         source = member // k * k + (member + entry) % k
         target = np.roll(source, -1)
         if kind == "broadcast":
             onward = target != 0
-            found.append((Round(Edges.of(source[onward], target[onward], 1 / k), Fraction(1, n - 1), n - 1),))
+            rings.append((Round(Edges.of(source[onward], target[onward], 1 / k), Fraction(1, n - 1), n - 1),))
         else:
-            found.append((Round(Edges.of(source, target, 1 / k), Fraction(1, n), turns * (n - 1)),))
-    return tuple(found)
+            rings.append((Round(Edges.of(source, target, 1 / k), Fraction(1, n), turns * (n - 1)),))
+    return tuple(rings)

@@ -183,5 +183,5 @@ def _longest(network: Network) -> dict[str, Array]:
     for one in found:
         if 2 * one.waited_s >= found[0].waited_s:
             alike = f" and {one.alike - 1:,} alike" if one.alike > 1 else ""
-            links[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.like(network.cluster.link_named(one.name))
+            links[f"{one.name}{alike}, {show_s(one.waited_s)}"] = network.links_like(network.cluster.link_named(one.name))
     return links

@@ -40,11 +40,11 @@ def command(cluster: str, nodes: int | None, plot: str | None, trust: bool, long
 
 
 def _print_tables(shown: Topology, plot: str | None) -> None:
-    from ..hardware.measure import link_classes, ways
+    from ..hardware.measure import link_classes, route_classes
     from ..study.cluster_facts import span
 
     print_pairs([*shown.summary, *([("picture", plot)] if plot else [])])
-    if found := ways(shown.cluster):
+    if found := route_classes(shown.cluster):
         rows = [
             [span(str, w.hops), f"{w.gpus:,}", span(show_rate, w.bytes_per_s), span(show_s, w.latency_s), ", ".join(w.classes)]
             for w in found

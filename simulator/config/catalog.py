@@ -172,8 +172,8 @@ def gpu_named(words: str) -> str:
     return min(kin, key=order)
 
 
-def gpu_meant(words: str) -> str:
-    """The same where a GPU's memory counts: one of as much as the words say, and none if they leave it open."""
+def unambiguous_gpu(words: str) -> str:
+    """The GPU of the catalog that some words name, with its memory size: refused if they contradict it or leave it open."""
     name, size = gpu_named(words), _parts(words)[2]
     chip, card, its_size = _parts(name)
     alike = [other for other in _kin(chip) if _parts(other)[1] == card]

@@ -18,7 +18,7 @@ from ..hardware.shapes.dragonfly import too_few_links
 from ..hardware.shapes.fat_tree import too_few_ports
 from ..units import BYTES_PER_SECOND, GB, US_PER_S, parse
 from . import catalog, explicit_graph, fabric_files
-from .explicit_graph import MOST_DRAWN, Edge, Vertex
+from .explicit_graph import MOST_VERTICES_AND_LINKS, Edge, Vertex
 from .shipped_fits import complete
 
 MOST_GPUS = 2**20
@@ -199,16 +199,16 @@ class ClusterFile(Declared):
     dragonfly: Annotated[Dragonfly, "ports of a router of a dragonfly"] = field(default_factory=Dragonfly)
     box: Annotated[Box, "inside of a server whose GPUs talk over PCIe"] = field(default_factory=Box)
     wan: Annotated[WanSites | None, "sites far apart"] = None
-    vertices: Annotated[tuple[Vertex, ...] | None, Length(0, MOST_DRAWN), "of a graph given by hand"] = None
-    links: Annotated[tuple[Edge, ...] | None, Length(0, MOST_DRAWN), "of a graph given by hand"] = None
+    vertices: Annotated[tuple[Vertex, ...] | None, Length(0, MOST_VERTICES_AND_LINKS), "of a graph given by hand"] = None
+    links: Annotated[tuple[Edge, ...] | None, Length(0, MOST_VERTICES_AND_LINKS), "of a graph given by hand"] = None
 
     comments: ClassVar[Mapping[str, Any]] = {"sources": dict[str, str]}
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
         """A graph given by hand says itself what is in a node."""
-        drawn = isinstance(data, dict) and isinstance(data.get("shape"), str) and catalog.plain(data["shape"]) == "explicit"
-        return {"intra_node": None, **data} if drawn else data
+        is_explicit = isinstance(data, dict) and isinstance(data.get("shape"), str) and catalog.plain(data["shape"]) == "explicit"
+        return {"intra_node": None, **data} if is_explicit else data
 
     @property
     def shape_name(self) -> str:
@@ -230,14 +230,14 @@ class ClusterFile(Declared):
         if self.nodes * self.gpus_per_node > MOST_GPUS:
             message = f": {self.nodes} x {self.gpus_per_node} GPUs are more than one simulation takes"
             yield "nodes", message, f"at most {max(1, MOST_GPUS // self.gpus_per_node)}"
-        drawn = self.shape_name == "explicit"
-        if self.nodes > 1 and self.inter_node is None and not drawn:
+        is_explicit = self.shape_name == "explicit"
+        if self.nodes > 1 and self.inter_node is None and not is_explicit:
             yield "inter_node", f" is missing: it joins the {self.nodes} nodes", 'write it like "8x400 Gbit/s"'
-        if self.intra_node is None and not drawn:
+        if self.intra_node is None and not is_explicit:
             yield "intra_node", " has no value", 'write it like "NVSwitch 450 GB/s"'
         yield from self._out_of_place()
         yield from self._out_of_shape()
-        if drawn:
+        if is_explicit:
             yield from explicit_graph.contradictions(self.vertices or (), self.links or (), self.nodes, self.gpus_per_node)
 
     def _out_of_place(self) -> Iterator[Contradiction]:
@@ -332,7 +332,7 @@ def cluster(file: ClusterFile) -> Cluster:
             dragonfly=file.dragonfly,
             box=file.box,
             wan=_wan(file.wan) if file.wan else None,
-            drawn=explicit_graph.drawn(file.vertices, file.links) if file.vertices and file.links else None,
+            explicit_graph=explicit_graph.numbered_graph(file.vertices, file.links) if file.vertices and file.links else None,
         ),
         fabric=file.fabric,
     )

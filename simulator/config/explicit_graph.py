@@ -8,10 +8,10 @@ from typing import Annotated
 
 from ..errors import did_you_mean
 from ..fields import BytesPerSecond, Contradiction, Declared, Key, Latency, Length, Name
-from ..hardware.options import Drawn, LinkSpec
+from ..hardware.options import ExplicitGraph, LinkSpec
 from ..hardware.shapes.explicit import unjoined
 
-MOST_DRAWN = 20_000
+MOST_VERTICES_AND_LINKS = 20_000
 EXAMPLE = "vertices: [{name: gpu0, kind: gpu}, ...], links: [{from: gpu0, to: gpu1, capacity: 50 GB/s, latency: 1 us}, ...]"
 
 
@@ -82,7 +82,7 @@ def _not_joined(vertices: Sequence[Vertex], links: Sequence[Edge]) -> Iterator[C
         yield f"vertices.{places[names[gpu]]}", f": no way leads from {source!r} to {target!r}", "join them by links"
 
 
-def drawn(vertices: Sequence[Vertex], links: Sequence[Edge]) -> Drawn:
+def numbered_graph(vertices: Sequence[Vertex], links: Sequence[Edge]) -> ExplicitGraph:
     """The graph with its vertices by number."""
     number = {vertex.name: i for i, vertex in enumerate(vertices)}
     joined = tuple(
@@ -90,4 +90,4 @@ def drawn(vertices: Sequence[Vertex], links: Sequence[Edge]) -> Drawn:
         for link in links
         for source, target in link.directions
     )
-    return Drawn(tuple((vertex.name, vertex.kind) for vertex in vertices), joined)
+    return ExplicitGraph(tuple((vertex.name, vertex.kind) for vertex in vertices), joined)

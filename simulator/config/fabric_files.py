@@ -21,7 +21,7 @@ from ..fields import NO_KEY, Also, Bytes, Contradiction, Declared, Key, Length, 
 from ..files import read_bounded
 from . import catalog
 from .document import Document, parse, read
-from .reader import Boundary, Grammar, validated
+from .reader import Grammar, Grammars, validated
 from .writer import yaml_lines
 
 MOST_KNOTS = 64
@@ -102,7 +102,7 @@ def _name(value: Any) -> str:
     return value
 
 
-BOUNDARY: Boundary = {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}
+GRAMMARS: Grammars = {"collective": Grammar(_algorithm, "ring"), "fabric_name": Grammar(_name, "nvlink4-nvswitch")}
 
 
 Loader = Callable[[str], Fabric]
@@ -135,7 +135,7 @@ def outline(name: str) -> Fabric:
 
 
 def _fabric(document: Document, name: str) -> Fabric:
-    found = validated(Fabric, document, boundary=BOUNDARY)
+    found = validated(Fabric, document, grammars=GRAMMARS)
     inside = found.inside and replace(found.inside, name=name)
     across = found.across and replace(found.across, name=name)
     curves = []

@@ -22,8 +22,8 @@ from ..workload.model import Model
 from . import catalog, user_code
 from .cluster_file import ClusterFile
 from .document import Document, place_of
-from .reader import Boundary, Grammar, faults_in
-from .scenario import BOUNDARY, Perturb, Scenario, schedule
+from .reader import Grammar, Grammars, faults_in
+from .scenario import GRAMMARS, Perturb, Scenario, schedule
 from .shipped_fits import file_of
 
 MOST_LAYER_SLOTS = 400_000
@@ -88,7 +88,7 @@ def _well_formed(scenario: Scenario, marks: Document) -> None:
             raise UserError(f"{name} is {shown(value)}, not an object of class {kind.__name__}", hint=hint)
     checked = [*scenario.read, scenario.model, scenario.cluster]
     new = [(name, value) for name, value, _ in sections if not any(value is one for one in checked)]
-    faults = [fault for name, value in new for fault in faults_in(value, marks, place_of(name), OF_PYTHON)]
+    faults = [fault for name, value in new for fault in faults_in(value, marks, place_of(name), PYTHON_GRAMMARS)]
     if faults:
         raise UserError(faults=faults)
 
@@ -102,7 +102,7 @@ def _schedule(value: Any) -> Any:
     return value
 
 
-OF_PYTHON: Boundary = {**BOUNDARY, "schedule": Grammar(_schedule, "1f1b")}
+PYTHON_GRAMMARS: Grammars = {**GRAMMARS, "schedule": Grammar(_schedule, "1f1b")}
 """What Python may say: there a schedule may also be an object."""
 
 

@@ -19,9 +19,9 @@ from ..workload.model import Model
 from . import catalog, cluster_file
 from .cluster_file import ClusterFile
 from .document import Document, Mark, beside, parse, place_of, placed, read, scalar
-from .named_parts import Trust, located, read_or_import, resolved, understood
+from .named_parts import Trust, located, read_or_import, read_with_parts, resolved
 from .reader import validated
-from .scenario import BOUNDARY, CLUSTER, FRAMEWORK, MODEL, Scenario, from_document
+from .scenario import CLUSTER, FRAMEWORK, GRAMMARS, MODEL, Scenario, from_document
 from .shipped_fits import GPU, profiled
 from .tenancy import Tenancy, tenancy
 
@@ -36,7 +36,7 @@ def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False)
     name = str(path)
     file = Path(name) if isinstance(path, Path) or catalog.is_file(name) else catalog.find("scenarios", name)
     document = read_or_import(file, "scenarios")
-    return _understood(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
+    return _read_scenario(_with_settings(_extended(document, (file.resolve(),)), settings), Trust(trust))
 
 
 def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tenancy:
@@ -46,10 +46,10 @@ def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tena
     """
     if not isinstance(data, Mapping):
         raise UserError(f"a scenario is a mapping, not {shown(data)}", hint='a file is read by load("scenario.yaml")')
-    return _understood(_extended(Document.of(data), ()), Trust(trust))
+    return _read_scenario(_extended(Document.of(data), ()), Trust(trust))
 
 
-def _understood(document: Document, trust: Trust) -> Scenario | Tenancy:
+def _read_scenario(document: Document, trust: Trust) -> Scenario | Tenancy:
     """One job, or several that share a cluster."""
     return tenancy(document, trust) if "jobs" in document.data else from_document(document, trust)
 
@@ -111,14 +111,14 @@ def cluster(name: str | Path | Mapping[str, Any], *, trust: bool | Trust = False
     With `trust` its file may name code as its shape, which is imported.
     """
     steps = (located, (trust if isinstance(trust, Trust) else Trust(trust)).admit, profiled)
-    found, _ = understood(_document("cluster", name, changes), (CLUSTER, GPU), steps, ClusterFile, ("cluster",), BOUNDARY)
+    found, _ = read_with_parts(_document("cluster", name, changes), (CLUSTER, GPU), steps, ClusterFile, ("cluster",), GRAMMARS)
     return cluster_file.cluster(found)
 
 
 def framework(name: str | Path | Mapping[str, Any], **changes: Any) -> Framework:
     """A framework of the catalog, a YAML file or a mapping; keyword arguments change its fields, such as `cuda_graphs=True`."""
     document = resolved(_document("framework", name, changes), FRAMEWORK)
-    return validated(Framework, document, ("framework",), BOUNDARY)
+    return validated(Framework, document, ("framework",), GRAMMARS)
 
 
 def _document(kind: str, name: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Document:

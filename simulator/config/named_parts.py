@@ -16,7 +16,7 @@ from ..errors import Fault, UserError, shown
 from ..fields import Declared, required
 from . import catalog, user_code
 from .document import Document, Mark, Place, beside, dotted, placed, read
-from .reader import BARE, Boundary, examined
+from .reader import NO_GRAMMARS, Grammars, examined
 
 MOST_DIGITS = 18
 """Of a number of a line or a column."""
@@ -32,7 +32,7 @@ class Named(NamedTuple):
     """In the catalog."""
     schema: type[Declared] | None = None
     """What a mapping describes that needs no file to start from if it has all required keys: its name is then only a name."""
-    meant: Callable[[str], str] | None = None
+    resolve_alias: Callable[[str], str] | None = None
     """The name in the catalog that other words for it mean."""
 
     def described_by(self, inner: Mapping[str, Any]) -> bool:
@@ -70,22 +70,22 @@ def resolved(document: Document, part: Named) -> Document:
         except UserError:
             if part.described_by(inner):
                 return document
-            if not part.meant:
+            if not part.resolve_alias:
                 raise
-            file = catalog.find(kind, part.meant(name))
+            file = catalog.find(kind, part.resolve_alias(name))
         base = read_or_import(file, kind)
     mark = document.marks.get(at)
     named = Document({"name": file.stem}, {("name",): mark} if inner and mark else {}).overlaid(base)
     return document.overlaid(named.overlaid(document.under(place).without(("name",))) if inner else named, place)
 
 
-def understood(
+def read_with_parts(
     document: Document,
     parts: Iterable[Named],
     steps: Iterable[Callable[[Document], Document]],
     schema: type[Declared],
     at: Place = (),
-    boundary: Boundary = BARE,
+    grammars: Grammars = NO_GRAMMARS,
 ) -> Any:
     """What stands at a place of a document as `schema`, and the document: its named parts replaced by what they stand for, in
     this order, then the steps taken, each of which replaces something more. Raises `UserError` with all that is wrong, in the
@@ -105,7 +105,7 @@ def understood(
             document = step(document)
         except UserError as error:
             faults += error.faults
-    value, found = examined(schema, document, at, boundary)
+    value, found = examined(schema, document, at, grammars)
     if faults or found:
         faults += [fault for place, fault in found if place not in unresolved]
         raise UserError(faults=sorted(faults, key=reading_order))

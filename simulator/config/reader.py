@@ -18,8 +18,8 @@ from ..units import checked, parse
 from .document import Document, Place, dotted, place_of
 from .suggestions import plain, true_or_false, unknown_key, whole_number
 
-MOST_HINTED = 1000
-"""Faults of a file for which it is worked out what was meant: nobody reads more."""
+MOST_FAULTS_WITH_HINTS = 1000
+"""Faults of a file that get a hint at the key that was likely meant; further ones go without."""
 T = TypeVar("T", bound=Declared)
 
 
@@ -33,33 +33,33 @@ class Grammar:
     """In JSON."""
 
 
-Boundary = Mapping[str, Grammar]
-"""The kinds of text, by the names that `Text` gives them: what they may say is known higher up than the dataclasses are."""
-BARE: Boundary = {}
+Grammars = Mapping[str, Grammar]
+"""Kind of text, as `Text` names it -> its grammar. Layers above the dataclasses supply them."""
+NO_GRAMMARS: Grammars = {}
 WRONG: Any = object()
 """Stands for a value that is wrong, after the fault is noted."""
 
 
-def validated(schema: type[T], document: Document, at: Place = (), boundary: Boundary = BARE) -> T:
+def validated(schema: type[T], document: Document, at: Place = (), grammars: Grammars = NO_GRAMMARS) -> T:
     """The data at a place of a document as `schema`, or a `UserError` with every fault and its place."""
     value: T
-    value, found = examined(schema, document, at, boundary)
+    value, found = examined(schema, document, at, grammars)
     if found:
         raise UserError(faults=[fault for _, fault in found])
     return value
 
 
 def examined(
-    schema: type[Declared], document: Document, at: Place = (), boundary: Boundary = BARE
+    schema: type[Declared], document: Document, at: Place = (), grammars: Grammars = NO_GRAMMARS
 ) -> tuple[Any, list[tuple[Place, Fault]]]:
     """The data at a place as `schema`, or something else and every fault by its place."""
-    reader = _Reader(schema, document, at, boundary)
+    reader = _Reader(schema, document, at, grammars)
     return reader.record(schema, document.at(at), at), reader.faults
 
 
-def faults_in(value: Declared, document: Document, at: Place, boundary: Boundary) -> list[Fault]:
+def faults_in(value: Declared, document: Document, at: Place, grammars: Grammars) -> list[Fault]:
     """What is wrong with a dataclass that was made in Python; `document` says where values come from that were read before."""
-    checker = _Checker(type(value), document, at, boundary)
+    checker = _Checker(type(value), document, at, grammars)
     checker.record(type(value), value, at)
     return [fault for _, fault in checker.faults]
 
@@ -67,8 +67,8 @@ def faults_in(value: Declared, document: Document, at: Place, boundary: Boundary
 class _Reader:
     """Reads the values of one document, noting every fault."""
 
-    def __init__(self, schema: type[Declared], document: Document, at: Place, boundary: Boundary) -> None:
-        self.schema, self.document, self.at, self.boundary = schema, document, at, boundary
+    def __init__(self, schema: type[Declared], document: Document, at: Place, grammars: Grammars) -> None:
+        self.schema, self.document, self.at, self.grammars = schema, document, at, grammars
         self.faults: list[tuple[Place, Fault]] = []
 
     def fault(self, place: Place, message: str, hint: str) -> Any:
@@ -76,11 +76,11 @@ class _Reader:
         self.faults.append((place, Fault(f"{dotted(place)}{message}", hint, self.document.where(place))))
         return WRONG
 
-    def record(self, schema: type[Declared], data: Any, place: Place, of: Form | None = None) -> Any:
+    def record(self, schema: type[Declared], data: Any, place: Place, field: Form | None = None) -> Any:
         """The data of a mapping as a dataclass."""
         data, fields = schema.prepared(data), keys(schema)
         if not isinstance(data, dict):
-            return self.fault(place, f" should be a mapping, not {shown(data)}", self._how(of or form(schema)))
+            return self.fault(place, f" should be a mapping, not {shown(data)}", self._how(field or form(schema)))
         before, given = len(self.faults), dict[str, Any]()
         for key, spec in fields.items():
             left_out = key not in data or (data[key] is None and spec.form.usual is not None)
@@ -95,7 +95,7 @@ class _Reader:
             if spec.form.usual and spec.name not in given:
                 given[spec.name] = spec.form.usual.of(given)
         made = schema(**given)
-        also = of.note(Also) if of else None
+        also = field.note(Also) if field else None
         found = [*made.contradictions(), *(also.rule(made) if also else ())]
         return WRONG if self._contradict(found, place) else made
 
@@ -105,7 +105,7 @@ class _Reader:
                 self.fault((*place, key), f": {shown(key)} cannot be a key", "keys are words")
             elif key in schema.comments:
                 self.value(form(schema.comments[key]), data[key], (*place, key))
-            elif key not in keys(schema) and len(self.faults) >= MOST_HINTED:
+            elif key not in keys(schema) and len(self.faults) >= MOST_FAULTS_WITH_HINTS:
                 self.fault((*place, key), ": unknown key", "")
             elif key not in keys(schema):
                 self.fault((*place, key), *unknown_key(self.schema, schema, (*place, key)[len(self.at) :], self.at))
@@ -119,104 +119,106 @@ class _Reader:
             self.faults.append((at, Fault(f"{dotted(at)}{message}", hint, where)))
         return len(self.faults) > before
 
-    def value(self, of: Form, data: Any, place: Place) -> Any:
+    def value(self, field: Form, data: Any, place: Place) -> Any:
         """The value of an annotation: of its type, within its limits, among its choices."""
-        if data is None and of.optional:
+        if data is None and field.optional:
             return None
         try:
-            if of.dimension:
-                return self.quantity(data, of.dimension)
-            if of.text:
-                return self.boundary[of.text.kind].read(data)
+            if field.dimension:
+                return self.quantity(data, field.dimension)
+            if field.text:
+                return self.grammars[field.text.kind].read(data)
         except UserError as error:
             return self.fault(place, f": {error.faults[0].message}", error.faults[0].hint)
         if data is None:
             return self.fault(place, " has no value", "give it one, or leave it out")
-        value = self._typed(of, data, place)
-        return value if value is not WRONG and self._within(of, data, place) else WRONG
+        value = self._typed(field, data, place)
+        return value if value is not WRONG and self._within(field, data, place) else WRONG
 
     quantity = staticmethod(parse)
     """What reads a number with a unit."""
     lists: Any = list
     """What counts as a list."""
 
-    def _typed(self, of: Form, data: Any, place: Place) -> Any:
+    def _typed(self, field: Form, data: Any, place: Place) -> Any:
         """The value as its type."""
-        if of.record and of.record is of.kind:
-            return self.record(of.kind, data, place, of)
-        if of.choices:
-            return data if isinstance(data, str) and data in of.choices else self._no_choice(of, data, place)
-        if of.origin in CONTAINERS:
-            return self._container(of, data, place)
-        if of.members:
-            return self.value(next((one for one in of.members if _takes(one, data)), of.members[0]), data, place)
-        if not _takes(of, data):
-            return self._mistyped(of, data, place)
-        if of.kind is float:
-            return self._float(of, data, place)
-        if of.kind is str:
+        if field.record and field.record is field.kind:
+            return self.record(field.kind, data, place, field)
+        if field.choices:
+            return data if isinstance(data, str) and data in field.choices else self._no_choice(field, data, place)
+        if field.origin in CONTAINERS:
+            return self._container(field, data, place)
+        if field.members:
+            return self.value(next((one for one in field.members if _takes(one, data)), field.members[0]), data, place)
+        if not _takes(field, data):
+            return self._mistyped(field, data, place)
+        if field.kind is float:
+            return self._float(field, data, place)
+        if field.kind is str:
             with suppress(UnicodeEncodeError):
                 data.encode()
                 return data
-            return self.fault(place, f" should be text in UTF-8, not {shown(data)}", self._how(of))
+            return self.fault(place, f" should be text in UTF-8, not {shown(data)}", self._how(field))
         return data
 
-    def _mistyped(self, of: Form, data: Any, place: Place) -> Any:
-        kind = _kind(of)
+    def _mistyped(self, field: Form, data: Any, place: Place) -> Any:
+        kind = _kind(field)
         hint = whole_number(data) if kind is int else true_or_false(data) if kind is bool else ""
-        return self.fault(place, f" should be {WORDS[kind]}, not {shown(data)}", hint or self._how(of))
+        return self.fault(place, f" should be {WORDS[kind]}, not {shown(data)}", hint or self._how(field))
 
-    def _how(self, of: Form) -> str:
+    def _how(self, field: Form) -> str:
         """How to write a field: by example, or by its meaning with its keys or its limits."""
-        if of.text or of.dimension:
-            return f'write it like "{self.boundary[of.text.kind].example if of.text else of.dimension and of.dimension.example}"'
-        listed = "its keys:" if of.record is of.kind else "a list of mappings with the keys"
-        return "; ".join(filter(None, (of.meaning, f"{listed} {', '.join(keys(of.record))}" if of.record else limits_words(of))))
+        if field.text or field.dimension:
+            example = self.grammars[field.text.kind].example if field.text else field.dimension and field.dimension.example
+            return f'write it like "{example}"'
+        listed = "its keys:" if field.record is field.kind else "a list of mappings with the keys"
+        keys_or_limits = f"{listed} {', '.join(keys(field.record))}" if field.record else limits_words(field)
+        return "; ".join(filter(None, (field.meaning, keys_or_limits)))
 
-    def _float(self, of: Form, data: Any, place: Place) -> Any:
+    def _float(self, field: Form, data: Any, place: Place) -> Any:
         """A finite number, as a float where that is what stands for it."""
         if isinstance(data, float) and not math.isfinite(data):
-            return self.fault(place, f" should be a finite number, not {shown(data)}", self._how(of))
+            return self.fault(place, f" should be a finite number, not {shown(data)}", self._how(field))
         try:
             return float(data)
         except OverflowError:
-            return self.fault(place, f": {shown(data)} is too {'large' if data > 0 else 'small'}", limits_words(of))
+            return self.fault(place, f": {shown(data)} is too {'large' if data > 0 else 'small'}", limits_words(field))
 
-    def _container(self, of: Form, data: Any, place: Place) -> Any:
+    def _container(self, field: Form, data: Any, place: Place) -> Any:
         """A list as a tuple or a list, a mapping as a dict."""
-        into, mapped = CONTAINERS[of.origin]
+        into, mapped = CONTAINERS[field.origin]
         accepted = dict if mapped else self.lists
         if not isinstance(data, accepted):
-            return self._mistyped(of, data, place)
+            return self._mistyped(field, data, place)
         if mapped:
             for key in data:
                 if not isinstance(key, str):
                     return self.fault((*place, key), f": {shown(key)} cannot be a key", "keys are words")
-        inner, pairs = of.members[-1], data.items() if mapped else enumerate(data)
+        inner, pairs = field.members[-1], data.items() if mapped else enumerate(data)
         values = {key: self.value(inner, value, (*place, key)) for key, value in pairs}
         if any(value is WRONG for value in values.values()):
             return WRONG
         return values if mapped else into(values.values())
 
-    def _no_choice(self, of: Form, data: Any, place: Place) -> Any:
-        word, later = shown(data).strip("'"), of.note(Later) or Later(())
+    def _no_choice(self, field: Form, data: Any, place: Place) -> Any:
+        word, later = shown(data).strip("'"), field.note(Later) or Later(())
         coming = {plain(known): known for known in later.words}
         if plain(word) in coming:
             named = later.what.format(coming[plain(word)])
-            return self.fault(place, f": {named} is not modelled yet", f"use {either(of.choices)}")
-        noun = of.note(Noun)
+            return self.fault(place, f": {named} is not modelled yet", f"use {either(field.choices)}")
+        noun = field.note(Noun)
         none = f"no {noun.name}" if noun else "none of the choices"
-        return self.fault(place, f": {shown(data)} is {none}", did_you_mean(word, of.choices))
+        return self.fault(place, f": {shown(data)} is {none}", did_you_mean(word, field.choices))
 
-    def _within(self, of: Form, data: Any, place: Place) -> bool:
+    def _within(self, field: Form, data: Any, place: Place) -> bool:
         """Whether data keeps to what is noted beside its type."""
-        for limits in of.limits:
+        for limits in field.limits:
             broken = _beyond(limits, data)
             if broken:
                 self.fault(place, f": {shown(data)} is {broken[0]}", broken[1])
                 return False
-        if of.only and data != of.only.value:
-            self.fault(place, f": {of.only.what} is not modelled yet", f"use {shown(of.only.value)}")
+        if field.only and data != field.only.value:
+            self.fault(place, f": {field.only.what} is not modelled yet", f"use {shown(field.only.value)}")
             return False
         return True
 
@@ -227,7 +229,7 @@ class _Checker(_Reader):
     quantity = staticmethod(checked)
     lists = (list, tuple)
 
-    def record(self, schema: type[Declared], data: Any, place: Place, of: Form | None = None) -> Any:
+    def record(self, schema: type[Declared], data: Any, place: Place, field: Form | None = None) -> Any:
         if not isinstance(data, schema):
             message = f" is {shown(data)}, not an object of class {schema.__name__}"
             return self.fault(place, message, f"sim.{schema.__name__}(...) makes one")
@@ -249,18 +251,18 @@ CONTAINERS: Mapping[Any, tuple[Any, bool]] = {
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a mapping"}
 
 
-def _kind(of: Form) -> Any:
+def _kind(field: Form) -> Any:
     """The kind of data that an annotation takes."""
-    if of.choices:
+    if field.choices:
         return str
-    if of.origin in CONTAINERS:
-        return dict if CONTAINERS[of.origin][1] else list
-    return dict if is_dataclass(of.kind) else int if of.whole else of.kind
+    if field.origin in CONTAINERS:
+        return dict if CONTAINERS[field.origin][1] else list
+    return dict if is_dataclass(field.kind) else int if field.whole else field.kind
 
 
-def _takes(of: Form, data: Any) -> bool:
+def _takes(field: Form, data: Any) -> bool:
     """Whether data is of the kind that an annotation takes; whole numbers are numbers, and true is none."""
-    kind = _kind(of)
+    kind = _kind(field)
     if kind in (int, float):
         return isinstance(data, int if kind is int else (int, float)) and not isinstance(data, bool)
     return isinstance(data, kind)

@@ -21,8 +21,8 @@ from . import catalog, cluster_file
 from .cluster_file import ClusterFile, text_of
 from .document import Document, Mark, Place
 from .json_schema import object_schema
-from .named_parts import Named, Trust, located, understood
-from .reader import Boundary, Grammar
+from .named_parts import Named, Trust, located, read_with_parts
+from .reader import Grammar, Grammars
 from .shipped_fits import GPU, profiled, shipped
 
 EXAMPLE = '{rank: 13, speed: 0.8} or {link: "node0/nic3>leaf3", capacity: 0.5}'
@@ -133,7 +133,7 @@ def attention(text: Any) -> str:
     return "" if isinstance(text, str) and not text else known_library(text_of(text, "flash_attention"), shipped())
 
 
-BOUNDARY: Boundary = {
+GRAMMARS: Grammars = {
     "attention": Grammar(attention, "flash_attention"),
     "fabric": Grammar(cluster_file.fabric, "ndr-ib"),
     "inter_node": Grammar(cluster_file.inter_node, "8x400 Gbit/s"),
@@ -167,7 +167,7 @@ class ScenarioFile(Declared):
 
 def from_document(document: Document, trust: Trust) -> Scenario:
     """The scenario of a document, or the faults of all its sections together."""
-    found, document = understood(document, NAMED, (located, trust.admit, profiled), ScenarioFile, boundary=BOUNDARY)
+    found, document = read_with_parts(document, NAMED, (located, trust.admit, profiled), ScenarioFile, grammars=GRAMMARS)
     read = (found.plan, found.job, found.fidelity, found.framework, *found.perturb)
     sections = (found.plan, found.job, found.fidelity, found.perturb, found.framework)
     return Scenario(found.model, cluster_file.cluster(found.cluster), *sections, document.marks, read)
@@ -178,7 +178,7 @@ def json_schema() -> dict[str, Any]:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "trainsim scenario",
-        **object_schema(ScenarioFile, BOUNDARY),
+        **object_schema(ScenarioFile, GRAMMARS),
     }
     named = {"type": "string", "description": "a name, or a path to a file"}
     cluster = schema["properties"]["cluster"]

@@ -19,18 +19,18 @@ from typing import Annotated, Any
 from .. import escape
 from ..costs.kernels.estimator import FitLibrary
 from ..costs.kernels.family import ABOVE_ONE, Constant, Fit, OneOf, RatioRows, families, kinds
-from ..costs.kernels.gpu_model import likeness, same_kernels
+from ..costs.kernels.gpu_model import same_kernels, similarity
 from ..errors import UserError, did_you_mean, shown
 from ..fields import Contradiction, Declared, Key, Length, Limits, Written, specs
 from ..files import read_bounded
 from ..hardware.gpu import AT_PEAK, Gpu
 from . import catalog
-from .catalog import gpu_meant, gpu_named
+from .catalog import gpu_named, unambiguous_gpu
 from .document import Document, Place, beside, placed, read
-from .named_parts import Named, understood
+from .named_parts import Named, read_with_parts
 from .reader import validated
 
-GPU = Named(("cluster", "gpu"), "gpus", Gpu, gpu_meant)
+GPU = Named(("cluster", "gpu"), "gpus", Gpu, unambiguous_gpu)
 """Where a GPU stands in a scenario; faults call it so wherever it was named."""
 PROFILE: Place = (*GPU.place, "profile")
 AS_IT_SHIPS = "as it ships"
@@ -218,7 +218,7 @@ def complete(described: Gpu) -> Gpu:
         return described
 
     def far(other: Gpu) -> tuple[bool, float]:
-        return not same_kernels(described, other), abs(likeness(other) - likeness(described))
+        return not same_kernels(described, other), abs(similarity(other) - similarity(described))
 
     return replace(described, kernels=replace(min(shipped().gpus.values(), key=far).kernels, provenance="transferred"))
 
@@ -227,7 +227,7 @@ def file_of(name: str, profile: str = "") -> Gpu:
     """The GPU as a file of the catalog or of one's own describes it; refused with a profile of another GPU."""
     words = {"name": name, "profile": profile} if profile else {"name": name}
     found: Gpu
-    found, _ = understood(Document.of({"cluster": {"gpu": words}}), [GPU], [profiled], Gpu, GPU.place)
+    found, _ = read_with_parts(Document.of({"cluster": {"gpu": words}}), [GPU], [profiled], Gpu, GPU.place)
     return found
 
 

@@ -86,10 +86,10 @@ def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: 
     if len(within) == 1 and plain(key) in OPTIONS:
         return ": unknown key", f"it is an option of the command: {OPTIONS[plain(key)]}"
     known = [*keys(owner), *owner.comments, *owner.before]
-    paths, meant = shortest_paths(root), other_names().get(plain(key), key)
-    meant = meant if meant in paths or meant in known else key
-    elsewhere = None if meant in known else paths.get(meant)
-    return ": unknown key", f"did you mean {dotted(elsewhere)!r}?" if elsewhere else did_you_mean(meant, known)
+    paths, likely_key = shortest_paths(root), other_names().get(plain(key), key)
+    likely_key = likely_key if likely_key in paths or likely_key in known else key
+    elsewhere = None if likely_key in known else paths.get(likely_key)
+    return ": unknown key", f"did you mean {dotted(elsewhere)!r}?" if elsewhere else did_you_mean(likely_key, known)
 
 
 @once

@@ -133,17 +133,17 @@ def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster
     knows those of a job that only says how many.
     """
     faults: list[Fault] = []
-    owner: dict[int, str] = {}
+    job_of_gpu: dict[int, str] = {}
     for i, tenant in tenants.items():
         where = document.where(("jobs", i, "gpus"))
         beyond = [gpu for gpu in tenant.gpus if gpu >= cluster.gpus]
-        twice = sorted(gpu for gpu, times in Counter(tenant.gpus).items() if gpu in owner or times > 1)
+        twice = sorted(gpu for gpu, times in Counter(tenant.gpus).items() if gpu in job_of_gpu or times > 1)
         if beyond:
             message = f"jobs: {tenant.name} has GPU {max(beyond)}, but {cluster.name} has {cluster.gpus}"
             faults.append(Fault(message, f"GPUs are 0 to {cluster.gpus - 1}; give the cluster more nodes", where))
         if twice:
-            whose = owner.get(twice[0], tenant.name)
-            message = f"jobs: GPU {twice[0]} of {tenant.name} belongs to {whose} too"
+            other_job = job_of_gpu.get(twice[0], tenant.name)
+            message = f"jobs: GPU {twice[0]} of {tenant.name} belongs to {other_job} too"
             faults.append(Fault(message, "give each GPU to one job", where))
-        owner |= dict.fromkeys(tenant.gpus, tenant.name)
+        job_of_gpu |= dict.fromkeys(tenant.gpus, tenant.name)
     return faults

@@ -54,7 +54,7 @@ def imported(name: str) -> Code:
     if where.endswith(".py"):
         found = _run(Path(where))
     else:
-        with _importable(Path()), blamed(f"importing {where}", HOW):
+        with _importable(Path()), as_user_errors(f"importing {where}", HOW):
             found = importlib.import_module(where)
     if not hasattr(found, attribute):
         public = [key for key, value in vars(found).items() if not key.startswith("_") and callable(value)]
@@ -75,7 +75,7 @@ def _run(path: Path) -> ModuleType:
         raise UserError(f"not Python: {getattr(error, 'msg', error)}", where=f"{path}{line}", hint="correct the file") from None
     sys.modules[module.__name__] = module
     try:
-        with _importable(path.parent), blamed(str(path), BY_ITSELF):
+        with _importable(path.parent), as_user_errors(str(path), BY_ITSELF):
             exec(code, vars(module))
     finally:
         del sys.modules[module.__name__]
@@ -100,8 +100,8 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def blamed(what: str, hint: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the user's mistake, told with the line where it happened; what is printed goes to stderr."""
+def as_user_errors(what: str, hint: str) -> Iterator[None]:
+    """Raises every exception of user code as a `UserError` with the line where it happened, and sends its prints to stderr."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -115,7 +115,7 @@ def blamed(what: str, hint: str) -> Iterator[None]:
 
 
 class Watched:
-    """Somebody's object: its functions are blamed for what goes wrong in them."""
+    """An object of user code. Whatever its functions raise becomes a `UserError` that names them."""
 
     hint = BY_ITSELF
 
@@ -129,11 +129,11 @@ class Watched:
         return partial(self._call, attribute, value) if callable(value) else value
 
     def _call(self, attribute: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with self._blamed(attribute):
+        with self._as_user_errors(attribute):
             return function(*args, **options)
 
-    def _blamed(self, what: str, hint: str = "") -> Any:
-        return blamed(f"{what} of {self._name}", hint or self.hint)
+    def _as_user_errors(self, what: str, hint: str = "") -> Any:
+        return as_user_errors(f"{what} of {self._name}", hint or self.hint)
 
 
 class Schedule(Watched):
@@ -154,12 +154,12 @@ class Schedule(Watched):
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
         """The boxes of a rank, each made sure to be one."""
-        with self._blamed(f"order(rank={rank})"):
+        with self._as_user_errors(f"order(rank={rank})"):
             return iter(self._checked(self._box, self._order(rank, shape), rank, shape, ONCE))
 
     def _all_orders(self, shape: Shape) -> list[list[Box]]:
         """The same for a schedule that gives the orders of all ranks at once."""
-        with self._blamed("orders"):
+        with self._as_user_errors("orders"):
             orders = list(self._found.orders(shape))
             if len(orders) != shape.ranks:
                 raise UserError(f"{self._name} gives {len(orders)} orders for {shape.ranks} ranks", hint="one for each rank")
@@ -167,7 +167,7 @@ class Schedule(Watched):
 
     def _all_exchanges(self, rank: int, shape: Shape) -> list[Exchange]:
         """The exchanges of a rank, each made sure to be one."""
-        with self._blamed(f"exchanges(rank={rank})", EXCHANGES):
+        with self._as_user_errors(f"exchanges(rank={rank})", EXCHANGES):
             return self._checked(self._exchange, self._found.exchanges(rank, shape), rank, shape, EXCHANGES)
 
     def _checked(self, check: Callable[[Any, int], T], found: Any, rank: int, shape: Shape, hint: str) -> list[T]:
@@ -180,7 +180,7 @@ class Schedule(Watched):
 
     def _placement(self, shape: Shape) -> Sequence[int]:
         """The rank of every stage, each made sure to be one."""
-        with self._blamed("placement"):
+        with self._as_user_errors("placement"):
             ranks = [index(rank) for rank in self._found.placement(shape)]
         if len(ranks) != shape.stages or not all(0 <= rank < shape.ranks for rank in ranks):
             wanted = f"give each of {shape.stages} stages a rank from 0 to {shape.ranks - 1}"

@@ -40,17 +40,17 @@ def _written(value: Declared) -> Iterator[tuple[str, Form, Any]]:
             yield spec.key, spec.form, item
 
 
-def _text(of: Form, item: Any) -> str:
+def _text(form: Form, item: Any) -> str:
     """A value as a file has it."""
     if isinstance(item, tuple):
-        return f"[{', '.join(_text(of.members[0], one) for one in item)}]"
-    if of.dimension:
-        return _QUANTITIES[of.dimension.name](item)
+        return f"[{', '.join(_text(form.members[0], one) for one in item)}]"
+    if form.dimension:
+        return _QUANTITIES[form.dimension.name](item)
     if isinstance(item, bool):
         return str(item).lower()
     if isinstance(item, float):
-        return f"{item:{'.0f' if of.whole else of.written.format}}"
-    free = isinstance(item, str) and not of.choices and not of.text
+        return f"{item:{'.0f' if form.whole else form.written.format}}"
+    free = isinstance(item, str) and not form.choices and not form.text
     return escape.yaml(item) if free else str(item)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from ..binding.collective_policy import CollectivePolicy, takes
 from ..collectives import Round
-from ..collectives._uneven import judged, payload
+from ..collectives._uneven import checked_matrix, payload
 from ..costs.collectives.curves import UncontendedTime
 from ..engine.task import Array
 from ..errors import Fault, UserError, shown
@@ -59,7 +59,7 @@ class Exchange:
     @classmethod
     def of(cls, matrix: ArrayLike) -> Exchange:
         """The exchange of a square matrix."""
-        held = judged(KIND, len(np.atleast_1d(np.asarray(matrix, dtype=object))), matrix)
+        held = checked_matrix(KIND, len(np.atleast_1d(np.asarray(matrix, dtype=object))), matrix)
         return cls(held, math.ceil(payload(held)))
 
     @property

@@ -71,8 +71,8 @@ class Summary:
     def _draw_bars(self, axes: Axes) -> None:
         """The bars; switches between nodes by the number to buy, and that in the graph where spraying pools equal ones."""
         cluster, count, bought = self.cluster, Topology(self.cluster).vertices, switches(self.cluster)
-        drawn = cluster.shape_name == "explicit"
-        in_node = set() if drawn else {"gpu", *(part.kind for part in cluster.node.parts), "nic"}
+        is_explicit = cluster.shape_name == "explicit"
+        in_node = set() if is_explicit else {"gpu", *(part.kind for part in cluster.node.parts), "nic"}
         for i, (kind, y) in enumerate(self.height.items()):
             if kind in in_node:
                 each = count[kind] // cluster.nodes

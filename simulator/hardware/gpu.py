@@ -26,16 +26,16 @@ from ..fields import (
 )  # fmt: skip
 
 TENSOR_CORE_DTYPE = {"fp32": "tf32"}
-"""What matrix products of a dtype run in, if not in itself: training code asks frameworks for TF32 instead of fp32."""
+"""Dtype -> format in which its GEMMs run instead: training code asks frameworks for TF32 instead of fp32."""
 
 PEAK_OF = {"fp8_block": "fp8", "mxfp8": "fp8"}
-"""Ways of scaling: they run at the peak of their format."""
+"""Dtype with scaling -> format whose peak it runs at."""
 BLOCK_SCALED = {"mxfp8": "nvfp4"}
-"""Scaling that tensor cores do themselves: those that have a format of four bits."""
+"""Dtype with scaling in the tensor cores -> the four-bit format that only such tensor cores have."""
 
 
 WIDE_FORMATS = ("fp16", "bf16", "fp32")
-"""One of which every GPU has a peak of."""
+"""Formats of which every GPU has a peak of at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Sustained(Declared):
 
 
 AT_PEAK = Sustained(1.0, 1.0, "transferred")
-"""Stands for what nobody says of a GPU, until the measured GPU most like it is found."""
+"""Placeholder where a GPU's file has no fractions, until those of the most similar measured GPU are known."""
 
 
 @dataclass(frozen=True, slots=True)

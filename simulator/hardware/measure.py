@@ -39,7 +39,7 @@ class LinkClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RouteClass:
     """Routes from GPU 0 over the same classes of links in the same order: number of GPUs, lowest and highest rate and latency."""
 
     classes: tuple[str, ...]
@@ -80,7 +80,7 @@ def link_classes(wiring: Wiring) -> list[LinkClass]:
 def switches(cluster: Cluster) -> dict[str, int]:
     """Switches between the nodes by kind, as one buys them: where traffic is sprayed the graph pools some that look alike.
 
-    Spines are as many as a full leaf has uplinks, unless they are given. Nothing for a single node, and for a drawn graph.
+    Spines are as many as a full leaf has uplinks, unless they are given. None for a single node, and for an explicit graph.
     """
     shape: Any = cluster.shape
     if cluster.nodes == 1 or not hasattr(shape, "fabric"):
@@ -93,7 +93,7 @@ def switches(cluster: Cluster) -> dict[str, int]:
     return counts
 
 
-def ways(cluster: Cluster) -> list[Way]:
+def route_classes(cluster: Cluster) -> list[RouteClass]:
     """The routes from GPU 0 to the others, the most direct ones first."""
     target = np.arange(1, cluster.gpus)
     if not len(target):
@@ -109,8 +109,8 @@ def ways(cluster: Cluster) -> list[Way]:
         low, high = (tuple(f(x[here]).item() for x in (hops, latency, rate)) for f in (np.min, np.max))
         names, example = tuple(wiring.link_classes[c] for c in sequence), int(target[here[0]])
         inside = example < cluster.gpus_per_node
-        rows.append(Way(names, inside, len(here), example, *zip(low, high, strict=True)))
-    return sorted(rows, key=lambda way: (not way.inside, way.hops, way.example))
+        rows.append(RouteClass(names, inside, len(here), example, *zip(low, high, strict=True)))
+    return sorted(rows, key=lambda route_class: (not route_class.inside, route_class.hops, route_class.example))
 
 
 def _sequences(classes: Array) -> tuple[Array, list[tuple[int, ...]]]:

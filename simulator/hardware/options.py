@@ -1,4 +1,4 @@
-"""What only some shapes ask for: how flows choose among spines, the sides of a torus, the inside of a PCIe box, far sites."""
+"""Options that only some shapes have: routing, sides of a torus, the inside of a PCIe box, sites of a wide-area network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from ..fields import BytesPerSecond, Declared, Degree, Limits
 
 INLINE = "inline"
-"""The name of a cluster that stands in a scenario, or was given as a mapping: no command could take it."""
+"""The name of a cluster that is written out in a scenario or given as a mapping, which commands cannot refer to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Wan:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ExplicitGraph:
     """A graph given vertex by vertex and link by link: (name, kind), and (source, target, spec) by vertex number."""
 
     vertices: tuple[tuple[str, str], ...]
@@ -83,4 +83,4 @@ class Options:
     dragonfly: Dragonfly = Dragonfly()
     box: Box = Box()
     wan: Wan | None = None
-    drawn: Drawn | None = None
+    explicit_graph: ExplicitGraph | None = None

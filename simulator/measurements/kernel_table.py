@@ -127,7 +127,7 @@ def content(path: Path) -> bytes:
     return read_bounded(path, MOST_BYTES, "a table of measurements") if path.exists() else b""
 
 
-def mend(path: Path) -> None:
+def repair_last_line(path: Path) -> None:
     """Cuts off a last line that has no end: whoever wrote it was killed meanwhile."""
     held = content(path)
     whole = held.rfind(b"\n") + 1

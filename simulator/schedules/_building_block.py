@@ -8,10 +8,10 @@ six, and the W fill the other two. Reference: Qi et al., arXiv 2405.15362, "Pipe
 An unrolled block has idle cells at both ends, where microbatches are few. Before the first gradient is through and after the
 last microbatch has set out, slots are pulled into earlier idle cells, as long as no rank holds more than the block does.
 
-A plan of cells is carried out for real durations strictly where it is firm, and by what is ready where it is loose. Where it is
-firm a rank runs its slots, W among them, in the order of their cells and waits for each. Elsewhere it runs
-the first in that order that is ready and that its memory has room for: an F may overtake another F only if room for that one
-is left, so that nothing gets stuck. W fill gaps as in all cost-aware schedules.
+Real durations differ from cells. Between the cells that `Execution.firm` names, a rank keeps the plan: it runs its slots, W
+included, in the order of their cells and waits for each. Elsewhere a rank runs the first slot in that order whose input has
+arrived and that fits in its memory. An F may overtake another F only if memory for the overtaken one remains, so that the ranks
+cannot deadlock. W fill gaps as in all cost-aware schedules.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from typing import Literal, NamedTuple
 
 from ..errors import InvariantBroken
 from ..program.slot import Shape, Slot
-from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, ticks
+from ._list_scheduling import Outcome, Ranks, Ticks, best_outcome, ticks
 
 WAIT = -1
-"""What a rank does that finds nothing to run."""
+"""The choice of a rank that has nothing to run."""
 PASSES = 4
 """F0, F1, I1, I0, in the order in which a microbatch takes them; F0 and I1 go down the ranks, F1 and I0 up."""
 WEIGHT = 4
-"""The fifth row of a plan: its W, in the order of their I."""
+"""The fifth row of a plan: the W of its rank, in the order of their I."""
 INTERVAL = 6
+"""Cells from a slot of one microbatch to the same slot of the next microbatch."""
 
 
 class Block(NamedTuple):
@@ -58,7 +59,7 @@ Row = list[list[int]]
 
 
 class Plan(NamedTuple):
-    """Cells of all slots, and between which cells the block repeats without being changed."""
+    """Cells of all slots, and the range of cells in which the block repeats unchanged."""
 
     rows: list[Row]
     steady_from: int
@@ -66,7 +67,8 @@ class Plan(NamedTuple):
 
 
 def unrolled(block: Block, ranks: int, microbatches: int) -> Plan:
-    """The block once for each microbatch, every W in the first idle cell after its I, pulled together at both ends."""
+    """The plan of a block: repeated for each microbatch, with every W in the first idle cell after its I, and compacted at both
+    ends."""
     first = block.first(ranks)
     rows = [[[cell + INTERVAL * m for m in range(microbatches)] for cell in cells] for cells in first]
     for row in rows:
@@ -83,8 +85,8 @@ def unrolled(block: Block, ranks: int, microbatches: int) -> Plan:
 
 
 def _pull(plan: Plan) -> None:
-    """Moves slots of both ends into earlier idle cells, in the order of their cells."""
-    rows, holds = plan.rows, (1, 1, 0, 0, -1)  # what a slot adds to the chunks of activations that its rank holds
+    """Moves slots at the beginning and the end of a plan into earlier idle cells, in the order of their cells."""
+    rows, holds = plan.rows, (1, 1, 0, 0, -1)  # chunks of activations that each kind of slot adds on its rank
     end = max(cells[-1] for row in rows for cells in row) + 1
     slots = [
         (cell, rank, kind, i) for rank, row in enumerate(rows) for kind, cells in enumerate(row) for i, cell in enumerate(cells)
@@ -108,7 +110,7 @@ def _pull(plan: Plan) -> None:
 
 
 def _ready(rows: list[Row], rank: int, kind: int, number: int) -> int:
-    """The first cell in which a slot's input is there and the slot before it of its kind is through."""
+    """The first cell in which the input of a slot has arrived and the previous slot of its kind has ended."""
     row = rows[rank]
     before = row[kind][number - 1] if number else -1
     if kind == WEIGHT:
@@ -119,26 +121,27 @@ def _ready(rows: list[Row], rank: int, kind: int, number: int) -> int:
     return 1 + (max(before, row[kind - 1][number]) if kind else before)
 
 
-class Manner(NamedTuple):
-    """How a plan is carried out."""
+class Execution(NamedTuple):
+    """How ranks execute a plan for real durations."""
 
     firm: Literal["until the last start", "steady", "nowhere"]
-    """Which cells are firm: all until the last microbatch has set out, those in which the block repeats, or none."""
+    """The cells whose order ranks must keep: all until the last microbatch starts, those in which the block repeats, or none."""
     patience: float | None
-    """Idle time up to which a rank waits rather than run what would make it late; None for that of the one most idle."""
+    """Total idle time, in ticks, up to which a rank waits rather than start a slot that would delay the awaited one; None stands
+    for the idle time of the rank that idled most."""
 
 
 class _Passes:
-    """How far one rank is in each pass of the plan."""
+    """Progress of one rank in each pass of the plan."""
 
     def __init__(self, row: Row, stages: tuple[int, ...], lengths: tuple[int, ...], never: int) -> None:
         self.row = [[*cells, inf] for cells in row]
         self.arrivals = [[never] * len(cells) for cells in self.row[:PASSES]]
         self.counts = [0] * PASSES
         self.cells = [cells[0] for cells in self.row[:PASSES]]
-        """Of the next slot of each pass."""
+        """Cell of the next slot of each pass."""
         self.inputs = [never] * PASSES
-        """When they arrive, as far as that is known."""
+        """Arrival time of the input of each of these slots, in ticks; `never` until it is known."""
         self.weight_cells = iter(self.row[WEIGHT])
         self.weight_cell = next(self.weight_cells)
         self.stages, self.lengths = stages, lengths
@@ -146,14 +149,14 @@ class _Passes:
         self.wake = never
 
 
-class Follower:
-    """All ranks at work on a plan, each with so many chunks of activations at most, from F to the end of W."""
+class PlanFollower:
+    """Executes a plan on all ranks. A rank holds at most `most_alive` chunks of activations, from F to the end of W."""
 
-    def __init__(self, plan: Plan, lengths: Ticks, most_alive: int, manner: Manner) -> None:
+    def __init__(self, plan: Plan, lengths: Ticks, most_alive: int, execution: Execution) -> None:
         self.lengths, self.most_alive = lengths, most_alive
-        self.firm_from = {"until the last start": -1, "steady": plan.steady_from, "nowhere": inf}[manner.firm]
+        self.firm_from = {"until the last start": -1, "steady": plan.steady_from, "nowhere": inf}[execution.firm]
         self.firm_until = plan.steady_until
-        self.patience = manner.patience
+        self.patience = execution.patience
         self.never = never = lengths.never(len(plan.rows[0][0]))
         ranks = len(plan.rows)
         self.at_work = Ranks(lengths, ranks)
@@ -167,7 +170,7 @@ class Follower:
         first.arrivals[0][:-1] = [0] * (len(first.row[0]) - 1)
         first.inputs[0] = first.wake = 0
         self.events = [0]
-        """time x ranks + rank: when a rank is free, or what it waits for arrives."""
+        """Heap of time x ranks + rank: a rank becomes free, or the input that it waits for arrives."""
 
     def outcome(self) -> Outcome | None:
         """The orders and times; None if the ranks wait for each other."""
@@ -179,7 +182,7 @@ class Follower:
                 continue
             job, wake = self._choose(at, now)
             if job == WEIGHT:
-                wake = self.at_work.weight(at, now)
+                wake = self.at_work.run_weight(at, now)
                 rank.weight_cell = next(rank.weight_cells)
                 rank.alive -= 1
             elif job != WAIT:
@@ -192,12 +195,12 @@ class Follower:
         return self.at_work.outcome()
 
     def _is_late(self, at: int, gap: int) -> bool:
-        """Whether a rank that idled so long would be the most idle one, or lose its patience."""
+        """Whether a rank that idles for `gap` more ticks exceeds its patience, or the idle time of the rank that idled most."""
         most = self.at_work.most_idle if self.patience is None else self.patience
         return self.at_work.idle[at] + gap > most
 
     def _choose(self, at: int, now: int) -> tuple[int, int]:
-        """What a free rank runs, or WAIT and the first arrival that it knows of."""
+        """The pass that a free rank runs next, or WAIT with the first arrival that is known."""
         rank, waiting = self.ranks[at], self.at_work.waiting[at]
         cell = min(rank.cells)
         if waiting and self.firm_from <= rank.weight_cell <= self.firm_until and rank.weight_cell < cell:
@@ -217,13 +220,13 @@ class Follower:
         return job, known
 
     def _around(self, at: int, now: int) -> tuple[int, int]:
-        """What may run although the head of the plan cannot, or WAIT; the first arrival of what comes before it in the plan."""
+        """A pass that may run while the next slot of the plan cannot, or WAIT, with the first arrival of an overtaken slot."""
         rank, known, forwards = self.ranks[at], self.never, 0
         for kind in sorted(range(PASSES), key=rank.cells.__getitem__):
             overtaken = 0
             if kind < 2:
                 forwards += 1
-                if forwards == 2:  # those of the other chunk that come before it in the order of cells
+                if forwards == 2:  # the F of the other chunk in earlier cells
                     row, done = rank.row[1 - kind], rank.counts[1 - kind]
                     overtaken = bisect_left(row, rank.cells[kind], done) - done
             if kind > 1 or rank.alive + overtaken < self.most_alive:
@@ -235,7 +238,7 @@ class Follower:
         return WAIT, known
 
     def _run(self, at: int, kind: int, now: int) -> int:
-        """Runs the next slot of a pass, and records its arrival at the rank that continues with the microbatch; its end."""
+        """Runs the next slot of a pass, records the arrival of its output at the next rank, and returns the end of the slot."""
         rank, count = self.ranks[at], len(self.ranks)
         microbatch, stage = rank.counts[kind], rank.stages[kind]
         end = self.at_work.run(at, Slot("F" if kind < 2 else "I", stage, microbatch), now)
@@ -257,27 +260,27 @@ class Follower:
         return end
 
 
-def shortest(block: Block, shape: Shape, most_alive: int, manners: Iterable[Manner]) -> Outcome:
-    """The block in cells as its paper draws it, or what is shorter for the durations of the shape.
+def shortest(block: Block, shape: Shape, most_alive: int, executions: Iterable[Execution]) -> Outcome:
+    """The shortest execution of a block for the durations of the shape; the order of the paper is one of the candidates.
 
-    Where all slots last as long as a cell, and microbatches are enough for the block to repeat, the block itself is the answer.
+    Where all slots last one cell, and there are enough microbatches for the block to repeat, that order is returned.
     """
     lengths, plan = ticks(shape), unrolled(block, shape.ranks, shape.microbatches)
-    one = (1,) * shape.stages
-    drawn = Follower(plan, Ticks(one, one, one, 0), most_alive, Manner("until the last start", 0)).outcome()
-    if drawn is None:
+    cell = (1,) * shape.stages
+    block_outcome = PlanFollower(plan, Ticks(cell, cell, cell, 0), most_alive, Execution("until the last start", 0)).outcome()
+    if block_outcome is None:
         raise InvariantBroken(f"the ranks wait for each other in {block} for {shape}")
     if lengths.even and shape.microbatches >= 2 * shape.ranks - 1:
-        return drawn
-    others = (Follower(plan, lengths, most_alive, manner).outcome() for manner in manners)
-    return no_worse(repeated(drawn.orders, lengths), (other for other in others if other))
+        return block_outcome
+    others = (PlanFollower(plan, lengths, most_alive, execution).outcome() for execution in executions)
+    return best_outcome(repeated(block_outcome.orders, lengths), (other for other in others if other))
 
 
 def repeated(orders: Sequence[Sequence[Slot]], lengths: Ticks) -> Outcome:
-    """Orders of a V of two chunks carried out as they are, every slot as soon as it can; W in the order of their I."""
+    """Times of given orders for a V of two chunks: every slot starts as soon as possible, and W run in the order of their I."""
     ranks, last, at_work = len(orders), 2 * len(orders) - 1, Ranks(lengths, len(orders))
     arrivals: dict[tuple[str, int, int], int] = {}
-    """When the output of the stage before is there."""
+    """Slot -> arrival of the output of the previous stage, in ticks."""
     left = [iter(order) for order in orders]
     pending = [next(order, None) for order in left]
     while any(pending):
@@ -285,7 +288,7 @@ def repeated(orders: Sequence[Sequence[Slot]], lengths: Ticks) -> Outcome:
             while slot := pending[rank]:
                 kind, stage, microbatch = slot
                 if kind == "W":
-                    at_work.weight(rank)
+                    at_work.run_weight(rank)
                 else:
                     arrival = 0 if slot[:2] == ("F", 0) else arrivals.get(slot)
                     if arrival is None:

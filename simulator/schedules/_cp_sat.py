@@ -1,7 +1,8 @@
-"""Timetables of a line, or of a part of it, by the constraint solver CP-SAT of OR-tools: the best one, or a bound on it.
+"""The constraint solver CP-SAT of OR-tools on a pipeline, or a part of it: the best order that it finds, and a lower bound.
 
-An interval of fixed length per job, no two of a rank at once; each kind in the order of the microbatches; the cap as the
-choice of `needs`. Heads and tails shrink the domains. What was found until the time is up, or Ctrl-C is pressed, counts.
+Every job is an interval of fixed length. Jobs of one rank do not overlap, each kind runs in the order of the microbatches, and
+the memory cap is the disjunction that `needs` returns. Heads and tails shrink the domains. When the time is up, or Ctrl-C is
+pressed, the best order found so far is returned.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Part:
-    """The jobs to time: of each rank and kind the microbatches of a range; what is outside is held in heads and tails."""
+    """The jobs to schedule: a range of microbatches for each rank and kind. Heads and tails stand for all other jobs."""
 
     ranges: tuple[tuple[range, range, range], ...]
     heads: Table
     tails: Table
-    """`NEVER` for a job whose end does not count."""
+    """`NEVER` for a job whose end does not count towards the value."""
     lower: int
     upper: int
     """An upper bound of the best value."""
@@ -37,8 +38,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the solver came back with. `words` is empty if it has no timetable."""
+class Solution:
+    """The result of the solver: the order of each rank, empty if it found none, and a lower bound of the value."""
 
     words: Words
     bound: int
@@ -46,14 +47,14 @@ class Found:
 
 
 def installed() -> bool:
-    """Whether there is a solver; it is loaded when it is first needed."""
+    """Whether OR-tools is installed. It is imported when the solver first runs."""
     return find_spec("ortools") is not None
 
 
-def solve(line: Line, part: Part, seconds: float, *, repeatable: bool = False) -> Found:
-    """The timetable of least value within the part, as far as the time goes.
+def solve(line: Line, part: Part, seconds: float, *, repeatable: bool = False) -> Solution:
+    """The order of least value for the part that is found within the time limit, in seconds.
 
-    In a repeatable search the workers take turns, and it finds the same order on any machine that has the time.
+    In a repeatable search the workers take turns, so that every machine that is given enough time finds the same order.
     """
     from ortools.sat.python import cp_model
 
@@ -70,11 +71,11 @@ def solve(line: Line, part: Part, seconds: float, *, repeatable: bool = False) -
         raise InvariantBroken("the solver finds no order where there is one")
     words = model.words(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else ()
     bound = max(part.lower, round(solver.best_objective_bound)) if words else part.lower
-    return Found(words, bound, interrupted)
+    return Solution(words, bound, interrupted)
 
 
 def _until_ctrl_c(solver: Any, model: Any) -> tuple[Any, bool]:
-    """The status, and whether Ctrl-C was pressed. It reaches this thread while the solver runs in another, and stops it."""
+    """The solver's status, and whether Ctrl-C was pressed. The solver runs in another thread, so that Ctrl-C can stop it here."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(solver.solve, model)
         try:
@@ -87,7 +88,7 @@ def _until_ctrl_c(solver: Any, model: Any) -> tuple[Any, bool]:
 
 
 class _Model:
-    """The constraints on one part."""
+    """The constraint model of one part."""
 
     def __init__(self, line: Line, part: Part, model: Any) -> None:
         self.line, self.part, self.model = line, part, model
@@ -109,7 +110,7 @@ class _Model:
         return self.line.lengths[job[1]][job[0]]
 
     def _after(self, job: Job, before: Job, latency: int = 0) -> Any:
-        """The job starts after another has ended; nothing to say if that one is not in the part."""
+        """The constraint that a job starts after another has ended; None if the other job is not in the part."""
         if before not in self.start:
             return None
         return self.model.add(self.start[job] >= self.start[before] + self._length(before) + latency)
@@ -127,7 +128,7 @@ class _Model:
             self._after(job, (rank, I, k))
 
     def _fit(self, job: Job) -> None:
-        """The cap: at least one of the choices of enough I and W before this F holds, none of them after the part."""
+        """The memory cap: enough I and W run before this F, by at least one of the combinations of `needs` within the part."""
         rank, _, k = job
         _, i, w = self.part.ranges[rank]
         choices = [(after_i, after_w) for after_i, after_w in needs(self.line.rule, k) if after_i <= i.stop and after_w <= w.stop]
@@ -151,7 +152,7 @@ class _Model:
         self.model.minimize(value)
 
     def words(self, solver: Any) -> Words:
-        """The order on each rank, by start; of two jobs that start together the one of no length is first."""
+        """The order on each rank, by start; of two jobs that start together the one of length 0 comes first."""
         orders: list[list[tuple[int, int, int, int]]] = [[] for _ in self.line.late]
         for job, start in self.start.items():
             orders[job[0]].append((solver.value(start), solver.value(start) + self._length(job), job[1], job[2]))

@@ -1,8 +1,8 @@
 """List scheduling: whenever a rank is free it starts the most urgent slot that is ready and that its memory admits.
 
-Some schedules are drawn by hand in their papers for one size, and known by what they achieve; this finds orders of that kind for
-every size. A slot is urgent by when it would start in an ideal wave of microbatches. A rank takes one chunk more only if all
-microbatches could still end one after the other, the oldest first (the banker's rule), so that nothing gets stuck.
+Papers draw some schedules by hand for one size and state their makespan; this module finds such orders for every size. The
+urgency of a slot is its start time in an ideal wave of microbatches. A rank takes one more chunk only if all microbatches could
+still finish one after the other, the oldest first (the banker's algorithm), which rules out deadlocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Urgency = tuple[bool, float, bool]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What the ranks must do, in unitless times."""
+    """The slots to schedule, with durations in arbitrary units."""
 
     ranks: int
     routes: Sequence[Sequence[int]]
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """When slots would start if ranks had no other work: microbatches set out in blocks, one block after the other."""
+    """Start times of slots on ranks without other work: microbatches start in blocks, one block after the other."""
 
     block: int
     """Microbatches per block."""
@@ -46,7 +46,7 @@ class Wave:
     """Time from one forward microbatch of a block to the next."""
     backward_every: float
     abreast: int = 1
-    """Microbatches that set out together."""
+    """Microbatches that start at the same time."""
     backward_first: bool = False
     """Whether a rank prefers any backward pass to any forward pass."""
 
@@ -81,13 +81,13 @@ def greedy(problem: Problem, wave: Wave) -> tuple[list[list[Slot]], int]:
             awake.add(number)
             follows = _after(kind, stage, microbatch, problem)
             if follows:
-                heir = problem.routes[microbatch][follows[1]]
-                ranks[heir].offer(follows)
-                awake.add(heir)
+                next_rank = problem.routes[microbatch][follows[1]]
+                ranks[next_rank].offer(follows)
+                awake.add(next_rank)
 
 
 def greedy_from_the_end(problem: Problem, wave: Wave) -> tuple[list[list[Slot]], int]:
-    """The same in mirrored time, where backward passes come first: the end of the schedule is the tightest part."""
+    """The greedy order in mirrored time, where backward passes come first: the end of the schedule is the tightest part."""
     mirrored = Problem(problem.ranks, problem.routes[::-1], problem.most_alive, problem.backward, problem.forward)
     orders, makespan = greedy(mirrored, wave)
     youngest = len(problem.routes) - 1
@@ -110,7 +110,7 @@ class _Rank:
         self.running = False
         self.ready: list[tuple[Urgency, Slot]] = []
         self.entering = [m for m, route in enumerate(problem.routes) if route[0] == rank][::-1]
-        """Microbatches that set out here, the oldest last."""
+        """Microbatches whose first stage is on this rank, the oldest last."""
         self.due = [problem.stages // problem.ranks] * len(problem.routes)
         """Forward passes still to come, per microbatch."""
         self.held = [0] * len(self.due)
@@ -152,13 +152,13 @@ class _Rank:
             self.oldest += 1
 
     def _admits(self, microbatch: int) -> bool:
-        """Whether, with a chunk more of this microbatch, all could end in turn, each leaving to the next what it holds."""
+        """Whether all microbatches could still finish one after the other if this one held one more chunk."""
         free = self.free - 1
         for other in range(self.oldest, len(self.due)):
-            itself = other == microbatch
-            if self.due[other] - itself > free:
+            own = other == microbatch
+            if self.due[other] - own > free:
                 return False
-            free += self.held[other] + itself
+            free += self.held[other] + own
             if free >= self.chunks:
                 return True
         return free >= 0

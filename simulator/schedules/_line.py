@@ -1,10 +1,10 @@
-"""A pipeline with one stage per rank as a line of machines: whole durations, a memory cap, and bounds on any order.
+"""Pipelines with one stage per rank as a line of machines: integer durations, a memory cap, bounds, and list schedules.
 
 Every rank runs M jobs of each of three kinds: F passes down the line, I back up it, and W follows I on its own rank. The
-microbatches are interchangeable, so each kind runs in their order at no loss: take any timetable, and give the k-th F (I, W)
-that starts on each rank to microbatch k. A job waits for one job before it, all starts and all counts of activations stay
-as they were, and the k-th start of a sequence is never before the k-th start of what it waits for, one by one. So an order
-is a word in F, I and W for each rank.
+microbatches are interchangeable, so nothing is lost if each kind runs in their order: take any timetable, and give the k-th F
+(I, W) that starts on each rank to microbatch k. All starts and all counts of activations stay the same. Each job waits for one
+other job, and the k-th start of a kind is never before the k-th end of the kind that it waits for. So the order of a rank is a
+word over the letters F, I and W.
 
 The bounds are those of job shops: a *head*, before which a job cannot start, a *tail*, which must follow its end, and the
 preemptive schedule of one rank between them (Jackson; Carlier, "The one-machine sequencing problem", 1982). Heads and tails
@@ -29,9 +29,9 @@ from typing import NamedTuple
 KINDS = "FIW"
 F, I, W = range(3)  # noqa: E741
 NEVER = -(1 << 60)
-"""Before any time of a line, and what does not count: the durations of a line add up to less."""
+"""A time before all times of a line, for ends that do not count; the durations of a line add up to less than its magnitude."""
 LOOK_BACK = 192
-"""Jobs that a head looks back on: those before them count through the heads of these."""
+"""Number of preceding jobs that the computation of a head considers; earlier jobs count through the heads of these."""
 FIRST = ("tail", "IFW", "FIW")
 """What goes first: the job with the longest tail, or one kind before another."""
 PATIENCE = (0.0, 0.3, 0.6, 1.0)
@@ -46,7 +46,7 @@ Words = tuple[str, ...]
 
 
 class Rule(NamedTuple):
-    """The cap: at most `most`, where F adds, and the ends of I and W free, so much."""
+    """The memory cap: a rank holds at most `most`. An F adds `adds`; the ends of I and W free `i_frees` and `w_frees`."""
 
     most: int
     adds: int
@@ -56,7 +56,7 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """What to put in order. The value of a timetable is the largest over ranks of its last end + `late`."""
+    """The problem: durations, latency and memory cap. The value of a timetable is the largest over ranks of last end + `late`."""
 
     microbatches: int
     lengths: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -70,13 +70,13 @@ class Line:
         return len(self.late)
 
     def first_arrivals(self) -> Table:
-        """For each rank and kind when the inputs of its jobs arrive, as far as that is known before any job has run."""
+        """For each rank and kind, the arrivals of inputs that are known before any job has run: the F of the first rank, at 0."""
         arrived: Table = [[[], [], []] for _ in self.late]
         arrived[0][F] = [0] * self.microbatches
         return arrived
 
     def followers(self, rank: int, kind: int) -> Iterator[tuple[int, int, int]]:
-        """The jobs of the same microbatch that wait for the end of one: rank, kind, and how long the result is on its way."""
+        """The jobs of the same microbatch that wait for the end of one: rank, kind, and latency of the transfer."""
         if kind == F:
             yield (rank, I, 0) if rank == self.ranks - 1 else (rank + 1, F, self.comm)
         elif kind == I:
@@ -98,19 +98,19 @@ class Line:
 
 @cache
 def needs(rule: Rule, microbatch: int) -> tuple[tuple[int, int], ...]:
-    """The cap on F of a microbatch: it comes after so many I and so many W, by one of these choices at least."""
+    """The combinations (number of I, number of W) of which at least one must have ended before the F of a microbatch starts."""
     over = (microbatch + 1) * rule.adds - rule.most
     if over <= 0:
         return ((0, 0),)
     if not rule.i_frees:
         freed = -(-over // rule.w_frees)
         return ((freed, freed),)
-    least = max(0, over - microbatch)  # of I there are at most as many as of F before
+    least = max(0, over - microbatch)  # there are at most as many I as F before
     return tuple((over - freed, freed) for freed in range(least, over // 2 + 1))
 
 
 def ends_of(line: Line, words: Words) -> Table | None:
-    """When each job ends if all start as early as their order lets them; None if the ranks wait for each other in a circle."""
+    """The end of each job if all start as early as the order allows; None if the ranks deadlock."""
     ends: Table = [[[], [], []] for _ in words]
     arrived = line.first_arrivals()
     done, now = [0] * len(words), [0] * len(words)
@@ -136,48 +136,48 @@ def value_of(line: Line, words: Words) -> int | None:
 
 
 def heads(line: Line) -> Table:
-    """The earliest start of every job that the line and the cap allow."""
-    found: Table = [[[], [], []] for _ in line.late]
+    """A lower bound on the start of every job, from the dependencies and the memory cap."""
+    starts: Table = [[[], [], []] for _ in line.late]
     lengths = tuple(zip(*line.lengths, strict=True))
     for k in range(line.microbatches):
         choices = needs(line.rule, k)
-        for rank, own in enumerate(found):
+        for rank, own in enumerate(starts):
             start = min(_completion(own, (k, after_i, after_w), lengths[rank]) for after_i, after_w in choices)
-            arrival = found[rank - 1][F][k] + lengths[rank - 1][F] + line.comm if rank else 0
+            arrival = starts[rank - 1][F][k] + lengths[rank - 1][F] + line.comm if rank else 0
             own[F].append(max(start, arrival, 0))
         least_w = min(after_w for _, after_w in choices)
         for rank in reversed(range(line.ranks)):
-            own = found[rank]
+            own = starts[rank]
             start = _completion(own, (k + 1, k, least_w), lengths[rank])
             last = rank == line.ranks - 1
-            own[I].append(start if last else max(start, found[rank + 1][I][k] + lengths[rank + 1][I] + line.comm))
+            own[I].append(start if last else max(start, starts[rank + 1][I][k] + lengths[rank + 1][I] + line.comm))
             own[W].append(_completion(own, (k + 1, k + 1, k), lengths[rank]))
-    return found
+    return starts
 
 
 def tails(line: Line) -> Table:
-    """The least time from the end of every job to the end of all (+ `late`): heads, seen from the end."""
+    """A lower bound on the time from the end of every job to the end of all jobs (+ `late`): `heads` in reversed time."""
     count, lengths = line.microbatches, tuple(zip(*line.lengths, strict=True))
-    found: Table = [[[], [], []] for _ in line.late]  # from the last microbatch on
+    rests: Table = [[[], [], []] for _ in line.late]  # the last microbatch first
     later_i, later_w = ([count - n for n in after] for after in _first_after(line))
     for back in range(count):
         k = count - 1 - back
-        for rank, own in enumerate(found):
+        for rank, own in enumerate(rests):
             counts = (later_w[k], later_w[k], back)
             own[W].append(max(line.late[rank], _completion(own, counts, lengths[rank])))
             rest = max(line.late[rank], _completion(own, (later_i[k], back, back + 1), lengths[rank]))
-            passed = found[rank - 1][I][back] + lengths[rank - 1][I] + line.comm if rank else rest
+            passed = rests[rank - 1][I][back] + lengths[rank - 1][I] + line.comm if rank else rest
             own[I].append(max(rest, passed))
         for rank in reversed(range(line.ranks)):
-            own = found[rank]
+            own = rests[rank]
             rest = _completion(own, (back, back + 1, back + 1), lengths[rank])
             last = rank == line.ranks - 1
-            own[F].append(rest if last else max(rest, found[rank + 1][F][back] + lengths[rank + 1][F] + line.comm))
-    return [[column[::-1] for column in own] for own in found]
+            own[F].append(rest if last else max(rest, rests[rank + 1][F][back] + lengths[rank + 1][F] + line.comm))
+    return [[column[::-1] for column in own] for own in rests]
 
 
 def _first_after(line: Line) -> tuple[list[int], list[int]]:
-    """For each microbatch the first F that the cap puts after its I, and after its W."""
+    """For each microbatch, the first F that the memory cap forces to run after its I, and the first after its W."""
     count = line.microbatches
     firsts: tuple[list[int], list[int]] = ([count] * count, [count] * count)
     for k in reversed(range(count)):
@@ -187,7 +187,7 @@ def _first_after(line: Line) -> tuple[list[int], list[int]]:
 
 
 def _completion(releases: Sequence[list[int]], counts: tuple[int, int, int], lengths: Sequence[int]) -> int:
-    """When a rank is done at the earliest with the first `counts` jobs of each kind; their releases ascend."""
+    """The earliest time at which a rank has run the first `counts` jobs of each kind. Releases are sorted."""
     (a, b, c), (of_a, of_b, of_c) = (n - 1 for n in counts), lengths
     in_a, in_b, in_c = releases
     x, y, z = in_a[a] if a >= 0 else NEVER, in_b[b] if b >= 0 else NEVER, in_c[c] if c >= 0 else NEVER
@@ -207,7 +207,7 @@ def _completion(releases: Sequence[list[int]], counts: tuple[int, int, int], len
 
 
 def lower_bound(line: Line, head: Table, tail: Table) -> int:
-    """No timetable is worth less: the worst rank, between the heads and tails of its jobs."""
+    """A lower bound of the value of any timetable: the largest preemptive bound of a rank, from heads and tails of its jobs."""
     bounds = []
     for rank in range(line.ranks):
         jobs = [
@@ -241,7 +241,7 @@ def _preemptive(jobs: Iterable[tuple[int, int, int]]) -> int:
     return worst
 
 
-def listed(line: Line, tail: Table, ahead: tuple[int, int] | None, first: str, patience: float) -> Words:
+def list_schedule(line: Line, tail: Table, ahead: tuple[int, int] | None, first: str, patience: float) -> Words:
     """The list schedule by one rule."""
     words, counts, free = [""] * line.ranks, [[0, 0, 0] for _ in line.late], [0] * line.ranks
     arrived, events = line.first_arrivals(), [(0, rank) for rank in range(line.ranks)]
@@ -278,9 +278,9 @@ def listed(line: Line, tail: Table, ahead: tuple[int, int] | None, first: str, p
     return tuple(words)
 
 
-def all_listed(line: Line, tail: Table) -> Iterator[Words]:
-    """The list schedules by all rules that can be carried out: taking in few microbatches may starve a rank behind."""
+def list_schedules(line: Line, tail: Table) -> Iterator[Words]:
+    """The list schedules by all rules that complete: taking in few microbatches ahead may starve a later rank."""
     for rule in product(AHEAD, FIRST, PATIENCE):
-        words = listed(line, tail, *rule)
+        words = list_schedule(line, tail, *rule)
         if all(len(word) == 3 * line.microbatches for word in words):
             yield words

@@ -1,9 +1,9 @@
-"""What the cost-aware schedules share: ranks at work in whole ticks, when a W fills a gap, and which outcome is kept.
+"""Shared parts of the cost-aware schedules: durations in integer ticks, execution of slots on ranks, and W that fill gaps.
 
-All of them build an order by carrying it out for the durations at hand. Chains of F and I make the schedule long; a W hurries
-nobody and fills the gaps between them. Where a gap is shorter than the W, the rank either idles or starts the W and is late
-with what it waited for. The rule is that of zero-bubble schedules (Qi et al., arXiv 2401.10241, section 3.1): a rank may idle
-as long as it does not idle more than the one that idles most; then it starts the W.
+A cost-aware schedule builds an order by simulating it for the given durations. Chains of F and I determine its length. No other
+slot waits for a W, so W fill the gaps between F and I. Where a gap is shorter than a W, the rank either idles or starts the W
+and delays the slot that it waited for. The rule is that of zero-bubble schedules (Qi et al., arXiv 2401.10241, section 3.1):
+a rank idles as long as its idle time does not exceed that of the rank that idled most; then it starts the W.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import NamedTuple
 from ..program.slot import Shape, Slot
 
 MOST_PARTS, MOST_TICKS = 1_000_000, 1 << 50
-"""Ratios to the longest duration with denominators up to this are kept exactly, if it then has at most so many ticks."""
+"""Durations are exact if their ratios to the longest have denominators up to the first number, and the longest then has at most
+the second number of ticks."""
 ROUNDED = 1 << 36
 """Ticks of the longest duration otherwise: so few that the last bits of a float, which change with the unit of the durations,
 hardly ever change a tick."""
@@ -26,7 +27,7 @@ TOLERANCE = 1e-13
 
 
 class Ticks(NamedTuple):
-    """Whole durations, of each kind for every stage, and of a crossing between ranks."""
+    """Durations in integer ticks: of each kind for every stage, and of a crossing between ranks."""
 
     forward: tuple[int, ...]
     input_gradient: tuple[int, ...]
@@ -39,17 +40,17 @@ class Ticks(NamedTuple):
         return not self.crossing and len({*self.forward, *self.input_gradient, *self.weight_gradient}) == 1
 
     def never(self, microbatches: int) -> int:
-        """A time so late that no order comes to it, nor to the half of it, and no difference of two times.
+        """A time, in ticks, that exceeds twice the makespan of any order.
 
-        Slots one after the other, each with the crossings on its way, take less than half of it: a slot starts as soon as
-        what it waits for is there, so that at any time before the end something runs or crosses.
+        At any time before the end a slot runs or a transfer is under way, because slots start as soon as their inputs arrive.
+        So the sum of all slots and crossings bounds the makespan.
         """
         slots = sum(self.forward) + sum(self.input_gradient) + sum(self.weight_gradient)
         return 2 * microbatches * (slots + 2 * len(self.forward) * self.crossing) + 1
 
 
 def ticks(shape: Shape) -> Ticks:
-    """The durations in ticks so short that each is a whole number of them, if their ratios are fractions at all."""
+    """The durations in ticks, chosen so that each duration is an integer where their ratios are rational."""
     durations = shape.durations
     kinds = [[durations.of(Slot(kind, stage, 0)) for stage in range(shape.stages)] for kind in ("F", "I", "W")]
     unit = max(durations.comm, *(max(kind) for kind in kinds)) or 1.0
@@ -59,7 +60,7 @@ def ticks(shape: Shape) -> Ticks:
 
 
 def _ticks_in(lengths: list[float]) -> int:
-    """How many ticks make one, so that these are whole numbers of them."""
+    """The number of ticks per unit that makes all given lengths integers."""
     common = 1
     for length in dict.fromkeys(lengths):
         fraction = Fraction(length).limit_denominator(MOST_PARTS)
@@ -70,7 +71,7 @@ def _ticks_in(lengths: list[float]) -> int:
 
 
 class Outcome(NamedTuple):
-    """Orders with the times that result from carrying them out."""
+    """Orders, and the times in ticks that result from executing them."""
 
     span: int
     """The longest time of a rank from its first start to its last end."""
@@ -79,15 +80,15 @@ class Outcome(NamedTuple):
     """Idle time of each rank between its slots."""
     orders: Sequence[Sequence[Slot]]
     held: int = 0
-    """The most memory of a rank, where it was counted."""
+    """The peak memory of a rank in halves of an activation, where it was counted."""
 
     @property
     def times(self) -> tuple[int, int]:
         return self.span, self.makespan
 
 
-def no_worse(first: Outcome, others: Iterable[Outcome]) -> Outcome:
-    """The first outcome, or what is shorter in span or makespan and longer in neither, taken one by one."""
+def best_outcome(first: Outcome, others: Iterable[Outcome]) -> Outcome:
+    """The best outcome. One outcome replaces another if it is shorter in span or makespan and longer in neither."""
     for other in others:
         if other.span <= first.span and other.makespan <= first.makespan:
             first = other if other.times != first.times else first
@@ -95,7 +96,7 @@ def no_worse(first: Outcome, others: Iterable[Outcome]) -> Outcome:
 
 
 class Ranks:
-    """All ranks at work: how late it is on each, how long it has idled, what it ran, and the W that wait on it."""
+    """The state of all ranks during execution: time, idle time, executed slots, and W that wait to run."""
 
     def __init__(self, lengths: Ticks, ranks: int, headroom: Sequence[int] | None = None, ties: Sequence[int] = (0,)) -> None:
         self.lengths = lengths
@@ -104,15 +105,15 @@ class Ranks:
         self.idle = [0] * ranks
         self.most_idle = 0
         self.headroom = headroom or [0] * ranks
-        """Idle time that each rank may have, even if no rank has idled that long yet."""
+        """Idle time that each rank may have, in ticks, even if no rank has idled that long yet."""
         self.ties = cycle(ties)
-        """Decisions in turn: with 1 a rank may not even become as idle as the most idle."""
+        """Tie rules, used in turn: 0 lets a rank become as idle as the most idle one, 1 does not."""
         self.orders: list[list[Slot]] = [[] for _ in range(ranks)]
         self.waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(ranks)]
         """(stage, microbatch) of the W that could run, the oldest first."""
 
     def run(self, rank: int, slot: Slot, ready: int) -> int:
-        """Runs an F or I as soon as it is ready; its end."""
+        """Runs an F or I as soon as its input is ready, and returns its end."""
         kind, stage, microbatch = slot
         if kind == "F":
             length = self.lengths.forward[stage]
@@ -121,8 +122,8 @@ class Ranks:
             self.waiting[rank].append((stage, microbatch))
         return self._run(rank, slot, length, ready)
 
-    def weight(self, rank: int, ready: int = 0) -> int:
-        """Runs the W that has waited longest, not before `ready`; its end."""
+    def run_weight(self, rank: int, ready: int = 0) -> int:
+        """Runs the W that has waited longest, not before `ready`, and returns its end."""
         stage, microbatch = self.waiting[rank].popleft()
         return self._run(rank, Slot("W", stage, microbatch), self.lengths.weight_gradient[stage], ready)
 
@@ -139,24 +140,25 @@ class Ranks:
         self.time[rank] = end = start + length
         return end
 
-    def until(self, rank: int, ready: int, patience: float) -> int:
-        """Runs W until then: those that fit, and one more if the rank would else have idled more than `patience`. How many."""
+    def fill_gap(self, rank: int, ready: int, patience: float) -> int:
+        """Runs W until `ready`: those that fit, and one more if the rank would otherwise have idled more than `patience` ticks in
+        all. Returns their number."""
         queue, ran = self.waiting[rank], 0
         while queue and self.time[rank] < ready:
             gap = ready - self.time[rank]
             if self.lengths.weight_gradient[queue[0][0]] > gap and self.idle[rank] + gap <= patience:
                 break
-            self.weight(rank)
+            self.run_weight(rank)
             ran += 1
         return ran
 
     def patience(self, rank: int) -> int:
-        """How long a rank may have idled without being the one that idles most."""
+        """The total idle time up to which a rank does not become the most idle one, in ticks."""
         return max(self.most_idle, self.headroom[rank]) - next(self.ties)
 
     def outcome(self) -> Outcome:
         for rank, queue in enumerate(self.waiting):
             while queue:
-                self.weight(rank)
+                self.run_weight(rank)
         span = max(end - began for end, began in zip(self.time, self.began, strict=True))
         return Outcome(span, max(self.time), tuple(self.idle), self.orders)

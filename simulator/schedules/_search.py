@@ -1,11 +1,11 @@
-"""The search for the best order of a line: list schedules first, then CP-SAT on short stretches of it, then on all of it.
+"""The search for the best order of a pipeline: list schedules first, then CP-SAT on parts of it, then on all of it.
 
-A short line is given to the solver whole, and so is a long one, in case that is enough. Then half of the microbatches are put
-in order. From that the long order is built by repeating a steady block, wherever a stretch holds as many F as I as W on every
-rank. From it comes a bound, too: from the first start of the second half of the microbatches on, all takes at least as long
-as they would take alone on the line; and how early that start can be, for the cap, is one more question to the solver. Then
-windows of time, in which the order is free while that before and after stands, move along the line and are solved in turn.
-At last the solver takes the whole line again, from the best order that is known.
+The solver first tries the whole line, which is enough for short ones. For a long line it then orders half of the microbatches.
+The order of all is built by repeating a steady block: a part of that order with as many F as I as W on every rank. A lower
+bound follows as well: from the first start of the second half of the microbatches on, the rest takes at least as long as that
+half takes by itself, and the solver bounds how early this start can be under the memory cap. Then windows of time move along
+the line; the order within a window is optimised while the order before and after it stays fixed. Finally the solver takes the
+whole line again, starting from the best order that is known.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from time import monotonic
 from typing import NamedTuple
 
 from . import _cp_sat as solver
-from ._line import KINDS, NEVER, F, I, Line, Table, W, Words, all_listed, ends_of, heads, lower_bound, needs, tails, value_of
+from ._line import KINDS, NEVER, F, I, Line, Table, W, Words, ends_of, heads, list_schedules, lower_bound, needs, tails, value_of
 
 MOST_AT_ONCE = 400
-"""Jobs of a line that the solver is given whole from the start."""
+"""Largest number of jobs of a line that the solver takes as a whole from the start."""
 IN_WINDOW = 300
-"""Jobs in a window of time, to begin with."""
+"""Jobs in a window of time at first."""
 WINDOW_S = 5.0
+"""Time limit of the solver for one window."""
 FIRST_SHARE, HALF_SHARE, WINDOWS_SHARE = 0.2, 0.3, 0.4
-"""Of the time that is left at each, what a first try at the whole of a long line may take, half the line, and the windows."""
+"""Fractions of the remaining time for the first try at a whole long line, for half of its microbatches, and for the windows."""
 
 
 class Best(NamedTuple):
@@ -45,7 +46,7 @@ NO_ORDER = Best((), -NEVER, "")
 
 @dataclass
 class Search:
-    """What is known of a line so far. It stays valid whenever the search is broken off."""
+    """The best order and the lower bound of a line so far. Both are valid whenever the search is interrupted."""
 
     line: Line
     deadline: float
@@ -77,23 +78,23 @@ class Search:
         self.best = Best(words, value, source)
         return True
 
-    def ask(self, part: solver.Part, seconds: float, *, repeatable: bool = False) -> solver.Found:
+    def ask(self, part: solver.Part, seconds: float, *, repeatable: bool = False) -> solver.Solution:
         found = solver.solve(self.line, part, min(seconds, self.left), repeatable=repeatable)
         self.interrupted |= found.interrupted
         return found
 
 
-def begun(line: Line, seconds: float) -> Search:
+def start_search(line: Line, seconds: float) -> Search:
     """A search with its analytic bound and no order yet."""
     head, tail = heads(line), tails(line)
     return Search(line, monotonic() + seconds, head, tail, lower_bound(line, head, tail))
 
 
-def known(search: Search, others: Iterable[tuple[str, Words]]) -> None:
-    """Takes the best of the list schedules, and of orders from elsewhere, until one meets the bound."""
-    mine = (("list schedule", words) for words in all_listed(search.line, search.tails))
+def offer_known_orders(search: Search, others: Iterable[tuple[str, Words]]) -> None:
+    """Offers the list schedules and the other orders to the search, until one meets the bound."""
+    candidates = (("list schedule", words) for words in list_schedules(search.line, search.tails))
     try:
-        for source, words in chain(mine, others):
+        for source, words in chain(candidates, others):
             search.offer(words, source)
             if search.best.words and search.done:
                 return
@@ -105,35 +106,35 @@ def known(search: Search, others: Iterable[tuple[str, Words]]) -> None:
 
 def improve(search: Search) -> None:
     """Searches until the best order is proven, the time is over, or somebody presses Ctrl-C."""
-    with _minding_ctrl_c(search):
+    with _stops_on_ctrl_c(search):
         if search.jobs > MOST_AT_ONCE and search.line.microbatches > 1 and not search.done:
-            _settle(search, search.left * FIRST_SHARE)
-            _halve(search)
-            _slide(search, search.left * WINDOWS_SHARE)
-        _settle(search, search.left)
+            _solve_whole(search, search.left * FIRST_SHARE)
+            _solve_half(search)
+            _solve_windows(search, search.left * WINDOWS_SHARE)
+        _solve_whole(search, search.left)
 
 
 @contextmanager
-def _minding_ctrl_c(search: Search) -> Iterator[None]:
-    """Ctrl-C ends what is inside, and is remembered even where an exception cannot get through."""
+def _stops_on_ctrl_c(search: Search) -> Iterator[None]:
+    """Ends the enclosed work at Ctrl-C, and records it in the search even where the exception is swallowed."""
 
     def pressed(number: int, frame: object) -> None:
         search.interrupted = True
         raise KeyboardInterrupt
 
-    mine = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, pressed) if mine else None
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, pressed) if in_main_thread else None
     try:
         yield
     except KeyboardInterrupt:
         search.interrupted = True
     finally:
-        if mine:
+        if in_main_thread:
             signal.signal(signal.SIGINT, before)
 
 
-def _settle(search: Search, seconds: float) -> None:
-    """The solver on the whole line: a short one repeatably for half of the time, then with both workers at liberty."""
+def _solve_whole(search: Search, seconds: float) -> None:
+    """Solves the whole line: a short one repeatably for half of the time, then with workers that run freely."""
     line, every = search.line, (range(search.line.microbatches),) * 3
     for repeatable in (True, False) if search.jobs <= MOST_AT_ONCE else (False,):
         if not search.done:
@@ -149,24 +150,24 @@ def _starts(line: Line, words: Words) -> Table:
     return [[[end - line.lengths[kind][rank] for end in ends[rank][kind]] for kind in (F, I, W)] for rank in range(line.ranks)]
 
 
-def _halve(search: Search) -> None:
-    """Puts half of the microbatches in order: a bound on all, and an order of all by repetition."""
+def _solve_half(search: Search) -> None:
+    """Solves half of the microbatches, which gives a bound for all of them, and an order of all by repetition."""
     if search.done:
         return
     line, seconds = search.line, search.left * HALF_SHARE
     half = line.microbatches // 2
-    short = begun(replace(line, microbatches=line.microbatches - half), seconds * 0.7)
-    known(short, ())
+    short = start_search(replace(line, microbatches=line.microbatches - half), seconds * 0.7)
+    offer_known_orders(short, ())
     improve(short)
     search.interrupted |= short.interrupted
     for words in _repeated(short.best.words, half):
         search.offer(words, "search of half the microbatches, its steady block repeated")
     if not search.done:
-        search.bound = max(search.bound, short.bound + _entry(search, half, seconds * 0.3))
+        search.bound = max(search.bound, short.bound + _bound_on_start(search, half, seconds * 0.3))
 
 
 def _repeated(words: Words, more: int) -> Iterator[Words]:
-    """The orders with so many more microbatches in which a block of this one is repeated."""
+    """The orders with `more` additional microbatches that repeat a block of the given order."""
     at = [{kind: [i for i, other in enumerate(word) if other == kind] for kind in KINDS} for word in words]
     count = words[0].count("F")
     for period in (n for n in range(1, count) if more % n == 0):
@@ -181,8 +182,8 @@ def _repeated(words: Words, more: int) -> Iterator[Words]:
                     )
 
 
-def _entry(search: Search, microbatch: int, seconds: float) -> int:
-    """A bound on the start of a microbatch on the first rank: only what must or may come before it is timed."""
+def _bound_on_start(search: Search, microbatch: int, seconds: float) -> int:
+    """A lower bound on the start of a microbatch on the first rank, from the jobs that must or may run before it."""
     line = search.line
     starts, head = _starts(line, search.best.words), search.heads[0][F][microbatch]
     after_i, after_w = (max(column) for column in zip(*needs(line.rule, microbatch), strict=True))
@@ -195,20 +196,20 @@ def _entry(search: Search, microbatch: int, seconds: float) -> int:
     return search.ask(part, seconds).bound
 
 
-def _slide(search: Search, seconds: float) -> None:
-    """Frees the order in one window of time after the other, wider ones when no window of a width has anything left to give."""
+def _solve_windows(search: Search, seconds: float) -> None:
+    """Optimises the order in one window of time after the other, with wider windows once no window of a width improves it."""
     until, size = monotonic() + seconds, IN_WINDOW
     while size < search.jobs and not search.done and monotonic() < until:
         better = False
         for step in range(2 * search.jobs // size):
             if search.done or monotonic() >= until:
                 return
-            better |= _free(search, step * size // 2, size)
+            better |= _solve_window(search, step * size // 2, size)
         size = size if better else size * 3 // 2
 
 
-def _free(search: Search, first: int, size: int) -> bool:
-    """Solves for the order of so many jobs, in the order of their starts, between all before and all after."""
+def _solve_window(search: Search, first: int, size: int) -> bool:
+    """Optimises the order of `size` consecutive jobs by start, from `first` on. Returns whether the order improved."""
     line, (words, value, _) = search.line, search.best
     starts = _starts(line, words)
     jobs = sorted((starts[r][x][k], r, x, k) for r in range(line.ranks) for x in (F, I, W) for k in range(line.microbatches))
@@ -223,13 +224,13 @@ def _free(search: Search, first: int, size: int) -> bool:
 
 
 def _window(line: Line, words: Words, starts: Table, times: tuple[int, int]) -> solver.Part:
-    """The jobs that start within two times, with the heads that those before leave them and the tails that those after do."""
+    """The jobs that start between two times, with heads from the jobs before them and tails from the jobs after them."""
     begin, end = times
     f, i, w = ([range(bisect_left(own[x], begin), bisect_left(own[x], end)) for own in starts] for x in (F, I, W))
     ranges = tuple((f[rank], i[rank], w[rank]) for rank in range(line.ranks))
     head: Table = [[[0] * line.microbatches for _ in KINDS] for _ in words]
     tail: Table = [[[late] * line.microbatches for _ in KINDS] for late in line.late]
-    rest = _rests(line, words, starts)
+    rest = _times_to_end(line, words, starts)
     for rank, own in enumerate(ranges):
         ended = [starts[rank][x][k] + line.lengths[x][rank] for x in (F, I, W) for k in range(own[x].start)]
         follow = [rest[rank][x][own[x].stop] for x in (F, I, W) if own[x].stop < line.microbatches]
@@ -245,8 +246,8 @@ def _window(line: Line, words: Words, starts: Table, times: tuple[int, int]) -> 
     return solver.Part(ranges, head, tail, 0, 0, starts)
 
 
-def _rests(line: Line, words: Words, starts: Table) -> Table:
-    """The time from the start of every job to the end of all (+ `late`), in the order that stands."""
+def _times_to_end(line: Line, words: Words, starts: Table) -> Table:
+    """The time from the start of every job to the end of all jobs (+ `late`), in the given order."""
     rest: Table = [[[0] * line.microbatches for _ in KINDS] for _ in words]
     after = list(line.late)
     left = [[line.microbatches] * 3 for _ in words]

@@ -36,6 +36,6 @@ def orders(shape: Shape) -> list[list[Slot]]:
 
 
 def in_flight(rank: int, shape: Shape) -> int:
-    """What 1F1B holds in either direction, and no more than P."""
+    """The microbatches that 1F1B holds in the two directions together, at most P."""
     half = shape.microbatches // 2
     return min(shape.ranks, min(shape.ranks - rank, half) + min(rank + 1, half))

@@ -61,7 +61,7 @@ def eight_steps(position: int, width: int, streams: tuple[range, range]) -> Iter
     delayed: deque[Slot] = deque()
 
     def slot(kind: str, stream: int) -> Slot:
-        """The next slot of its kind: microbatches pass in order, and weight gradients in the order they were put off."""
+        """The next slot of a kind: microbatches in order, and weight gradients in the order in which they were delayed."""
         if kind == "W":
             return delayed.popleft()
         microbatch = next(numbers["F" if kind == "F" else "B", stream])
@@ -74,7 +74,7 @@ def eight_steps(position: int, width: int, streams: tuple[range, range]) -> Iter
 
 
 def _steps(position: int, width: int, per_stream: int) -> Iterator[tuple[Step, ...]]:
-    """What a rank does, without microbatches; a step of two is an overlapped pair."""
+    """The steps of a rank, without microbatch numbers; a step of two slots is an overlapped pair."""
     outer, inner = position + 1, width - 1 - position
     yield from repeat((("F", NEAR),), 2 * inner)
     for _ in range(outer):

@@ -13,7 +13,7 @@ from ..program.slot import Shape, Slot, snaked
 from ._greedy import Problem, Wave, greedy, greedy_from_the_end
 
 FORWARD, BACKWARD = 1, 2
-"""The durations that orders are made for."""
+"""The durations for which orders are built."""
 
 
 def refuse(shape: Shape) -> None:
@@ -39,7 +39,7 @@ def orders(shape: Shape) -> list[list[Slot]]:
 
 
 def in_flight(rank: int, shape: Shape) -> int:
-    """P microbatches, or all of fewer; of those, the first leave an early rank before the last reach it again."""
+    """The chunks of P microbatches; with fewer, the first leave an early rank before the last return to it."""
     if shape.microbatches > shape.ranks:
         return shape.stages
     return shape.chunks * shape.microbatches - max(0, shape.microbatches - 1 - rank)

@@ -55,7 +55,7 @@ def order(rank: int, shape: Shape) -> Iterator[Slot]:
 
 
 def one_by_one(forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int) -> Iterator[Slot]:
-    """`warm_up` F first, then F and B by turns, then the B that are left."""
+    """`warm_up` F first, then F and B alternately, then the remaining B."""
     yield from forward[:warm_up]
     for i, slot in enumerate(backward):
         yield from forward[warm_up + i : warm_up + i + 1]
@@ -80,7 +80,7 @@ def passes(rank: int, shape: Shape) -> tuple[list[Slot], list[Slot]]:
 
 
 def exchanges(rank: int, shape: Shape) -> Iterator[Exchange]:
-    """What Megatron-LM sends and receives at once where transfers do not overlap compute.
+    """The transfers that Megatron-LM batches where transfers do not overlap compute.
 
     Written in our own words after snapshot d98e8a6 of NVIDIA/Megatron-LM: forward_backward_pipelining_without_interleaving and
     forward_backward_pipelining_with_interleaving in megatron/core/pipeline_parallel/schedules.py, whose calls of
@@ -97,7 +97,7 @@ def in_flight(rank: int, shape: Shape) -> int:
 
 
 def _without_interleaving(forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int) -> Iterator[Exchange]:
-    """In warm-up and cool-down each tensor by itself; in between a send goes with the next receive from the same neighbour."""
+    """Single transfers in warm-up and cool-down; in between, each send is batched with the next receive from that neighbour."""
     total = len(forward)
     done: Slot | None = None
     for slot in forward[:warm_up]:
@@ -118,7 +118,7 @@ def _without_interleaving(forward: Sequence[Slot], backward: Sequence[Slot], war
 def _with_interleaving(
     rank: int, shape: Shape, forward: Sequence[Slot], backward: Sequence[Slot], warm_up: int
 ) -> Iterator[Exchange]:
-    """After every slot of warm-up and cool-down, and after every forward and backward slot in between, all that is due."""
+    """All pending transfers together, after every slot of warm-up and cool-down and every slot in between."""
     total = len(forward)
     inputs = [_received(forward, k, shape, leads=rank == 0) for k in range(total)]
     gradients = [_received(backward, k, shape, leads=rank == shape.ranks - 1) for k in range(total)]

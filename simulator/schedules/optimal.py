@@ -31,8 +31,8 @@ OPTIONS = ("memory_limit",)
 INSTALL = "pip install 'cluster-training-simulator[search]'"
 BITS, TOTAL_BITS = 36, 57
 MOST_EXACT = 1 << 48
-"""Units that all durations of a line may add up to and still be counted exactly, else in 2^-BITS of the longest; in so long a
-line that this adds up to more than 2^TOTAL_BITS, in so many of them."""
+"""Durations are exact while the longest, in their common unit, times microbatches times ranks is at most this. Otherwise the
+unit is 2^-BITS of the longest duration, or larger where the durations of a line would add up to more than 2^TOTAL_BITS units."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def orders(shape: Shape) -> list[list[Slot]]:
 
 
 def in_flight(rank: int, shape: Shape) -> int:
-    """The limit; where halves are counted, all microbatches but the one whose F has just ended may take only a half each."""
+    """The memory limit. Where halves are counted, every microbatch except the one whose F has just ended may hold only a half."""
     halves = shape.goal.memory_count == "half"
     return min(shape.microbatches, zb_auto.allowed(shape, 2) - 1 if halves else zb_auto.allowed(shape))
 
@@ -75,12 +75,12 @@ def certificate(shape: Shape) -> Certificate:
 
 @lru_cache(maxsize=256)
 def solve(shape: Shape) -> tuple[Words, Certificate]:
-    """The best order of every rank that the time allows, and its certificate. Ctrl-C ends the search, the best so far stands."""
+    """The best order of every rank within the time limit, and its certificate. After Ctrl-C it is the best order so far."""
     refuse(shape)
     began = monotonic()
     line, unit = _line_of(shape)
-    search = _search.begun(line, shape.goal.time_limit_s)
-    _search.known(search, _others(shape))
+    search = _search.start_search(line, shape.goal.time_limit_s)
+    _search.offer_known_orders(search, _others(shape))
     installed = search.done or _cp_sat.installed()
     if installed:
         _search.improve(search)
@@ -95,14 +95,14 @@ def solve(shape: Shape) -> tuple[Words, Certificate]:
 
 
 def _others(shape: Shape) -> Iterator[tuple[str, Words]]:
-    """The orders of ZB-auto, which counts halves, under the limit and under one that holds for whole activations too."""
+    """The orders of ZB-auto, which counts halves: under the limit, and under one that keeps it for whole activations too."""
     for limit in (shape.memory_limit, (shape.memory_limit + 1 / shape.ranks) / 2):
         orders = zb_auto.orders(replace(shape, memory_limit=limit))
         yield "zb_auto", tuple("".join(slot.kind for slot in order) for order in orders)
 
 
 def _line_of(shape: Shape) -> tuple[Line, Fraction]:
-    """The shape in whole durations, and their unit: exact for short decimals, else shorter by a unit at most."""
+    """The shape in integer durations, and their unit. They are exact for short decimals, otherwise short by less than a unit."""
     durations = shape.durations
     kinds = (durations.forward, durations.input_gradient, durations.weight_gradient)
     given = [x for kind in kinds for x in (kind if isinstance(kind, tuple) else (kind,) * shape.ranks)]

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from math import inf
 
 from ..program.slot import Shape, Slot, snaked
-from ._building_block import Block, Manner, shortest
+from ._building_block import Block, Execution, shortest
 
 CHUNKS = 2
 COST_AWARE = True
-MANNERS = (Manner("steady", inf), Manner("nowhere", 0))
+EXECUTIONS = (Execution("steady", inf), Execution("nowhere", 0))
 
 placement = snaked
 
 
 def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     block = Block((2, 1, 2, 1), at_top=0 if shape.ranks % 2 else 3, at_bottom=1)
-    return shortest(block, shape, most_alive(shape.ranks), MANNERS).orders
+    return shortest(block, shape, most_alive(shape.ranks), EXECUTIONS).orders
 
 
 def most_alive(ranks: int) -> int:

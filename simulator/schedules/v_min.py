@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from math import inf
 
 from ..program.slot import Shape, Slot, snaked
-from ._building_block import Block, Manner, shortest
+from ._building_block import Block, Execution, shortest
 
 CHUNKS = 2
 COST_AWARE = True
-MANNERS = (Manner("nowhere", inf), Manner("nowhere", 0))
+EXECUTIONS = (Execution("nowhere", inf), Execution("nowhere", 0))
 
 placement = snaked
 
 
 def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     block = Block((1, 1, 1, 1), at_top=0 if shape.ranks % 3 else 2)
-    return shortest(block, shape, most_alive(shape.ranks), MANNERS).orders
+    return shortest(block, shape, most_alive(shape.ranks), EXECUTIONS).orders
 
 
 def most_alive(ranks: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ..errors import OutsideDomain
 from ..program.slot import Shape, Slot
-from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, ticks
+from ._list_scheduling import Outcome, Ranks, Ticks, best_outcome, ticks
 
 CHUNKS = 1
 COST_AWARE = True
@@ -33,19 +33,19 @@ WHOLE, HALF = 2, 1
 FITTING, FILLING, RAMPED = "fitting", "filling", "ramped"
 
 
-class Manner(NamedTuple):
-    """One answer to each of the choices."""
+class Choices(NamedTuple):
+    """One combination of the three choices."""
 
     ahead: str
-    """FITTING F ahead end before the first gradient arrives, the last of FILLING ones may end later, and of RAMPED ones there are
-    at most as many as make an even ramp, from what the memory of the first rank holds down to the last rank."""
+    """Number of F before the first I. FITTING: all end before the first gradient arrives. FILLING: the last may end later.
+    RAMPED: at most an even ramp over the ranks, from what the memory of the first rank holds down to the last rank."""
     holds_back: bool
-    """An F waits if the next rank has one in store and would rather not be kept waiting for the I after it."""
+    """An F waits if the next rank has another F ready, and the F would delay the I that follows it."""
     idles: bool
-    """A rank idles rather than be late with what arrives before a W would end, as long as others idle more."""
+    """A rank idles, rather than run a W that would delay the next slot, as long as other ranks idle more."""
 
 
-MANNERS = tuple(Manner(*choices) for choices in product((FILLING, FITTING, RAMPED), (False, True), (True, False)))
+CHOICES = tuple(Choices(*choices) for choices in product((FILLING, FITTING, RAMPED), (False, True), (True, False)))
 
 
 def refuse(shape: Shape, name: str = "zb-auto") -> None:
@@ -56,42 +56,43 @@ def refuse(shape: Shape, name: str = "zb-auto") -> None:
 
 
 def allowed(shape: Shape, parts: int = 1) -> int:
-    """Parts of an activation that a rank may hold; more than those of all microbatches are as good as no limit."""
+    """Activations that a rank may hold, in units of 1/parts of an activation; at most those of all microbatches."""
     return floor(min(parts * shape.microbatches, parts * shape.memory_limit * shape.ranks * (1 + TOLERANCE)))
 
 
 def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     lengths, halves = ticks(shape), allowed(shape, WHOLE)
     first = min(
-        (Line(lengths, shape, halves, manner).outcome() for manner in MANNERS), key=lambda found: (found.times, found.held)
+        (Pipeline(lengths, shape, halves, choices).outcome() for choices in CHOICES),
+        key=lambda found: (found.times, found.held),
     )
     most = max(first.idle)
     headroom = [most - idle for idle in first.idle]
-    others = (Line(lengths, shape, halves, manner, headroom).outcome() for manner in MANNERS if manner.idles)
-    return no_worse(first, others).orders
+    others = (Pipeline(lengths, shape, halves, choices, headroom).outcome() for choices in CHOICES if choices.idles)
+    return best_outcome(first, others).orders
 
 
 def in_flight(rank: int, shape: Shape) -> int:
-    """Of the limit's halves, an activation whose I is still to run takes two: there is one at the end of any F."""
+    """At the end of any F at least one activation holds both of its halves, so that one half less than the limit remains."""
     return min(shape.microbatches, allowed(shape, WHOLE) - 1)
 
 
-class Line:
-    """A line of ranks at work in one manner, with durations and a limit of memory in halves of an activation."""
+class Pipeline:
+    """Executes one combination of choices on all ranks, under a memory limit in halves of an activation."""
 
-    def __init__(self, lengths: Ticks, shape: Shape, halves: int, manner: Manner, headroom: list[int] | None = None) -> None:
-        self.lengths, self.halves, self.manner = lengths, halves, manner
+    def __init__(self, lengths: Ticks, shape: Shape, halves: int, choices: Choices, headroom: list[int] | None = None) -> None:
+        self.lengths, self.halves, self.choices = lengths, halves, choices
         self.ranks, self.microbatches = shape.ranks, shape.microbatches
         self.at_work = Ranks(lengths, self.ranks, headroom)
         self.arrivals: list[list[int]] = [[0] * self.microbatches for _ in range(self.ranks + 1)]
-        """When the input of each F is on its rank."""
+        """Rank -> microbatch -> arrival of the input of its F, in ticks."""
         self.forwards = [0] * self.ranks
         self.held = [0] * self.ranks
         self.most_held = 0
-        """Halves of activations on each rank, and the most that was."""
+        """`held` counts the halves of activations on each rank now; `most_held` is the peak over ranks and time."""
 
     def outcome(self) -> Outcome:
-        """F ahead, then for every further microbatch an F down the line and an I up the line, W in between."""
+        """Runs the F ahead, then for every further microbatch an F down the ranks and an I up the ranks, with W in the gaps."""
         for rank, ahead in enumerate(self._ahead()):
             for _ in range(ahead):
                 self._forward(rank)
@@ -103,7 +104,7 @@ class Line:
         return self.at_work.outcome()._replace(held=self.most_held)
 
     def _ahead(self) -> list[int]:
-        """F of each rank before its first I: those that memory, and the time until then, have room for."""
+        """Number of F of each rank before its first I, limited by memory and by the time until that I."""
         forward, input_gradient, crossing = self.lengths.forward, self.lengths.input_gradient, self.lengths.crossing
         began = [sum(forward[:rank]) + rank * crossing for rank in range(self.ranks)]
         most = min(self.microbatches, self.halves // WHOLE)
@@ -111,21 +112,21 @@ class Line:
         for rank in reversed(range(self.ranks)):
             time, each = began[rank] + forward[rank], forward[rank]
             if rank < self.ranks - 1:
-                while counts[rank] < most and time + (each - 1 if self.manner.ahead == FITTING else 0) < gradient:
+                while counts[rank] < most and time + (each - 1 if self.choices.ahead == FITTING else 0) < gradient:
                     counts[rank], time = counts[rank] + 1, time + each
             gradient = max(time, gradient) + input_gradient[rank] + crossing
         for rank in range(1, self.ranks):
             arrived = counts[rank - 1] if counts[rank - 1] == self.microbatches else max(1, counts[rank - 1] - 1)
             counts[rank] = min(counts[rank], arrived)
-        if self.manner.ahead == RAMPED:
+        if self.choices.ahead == RAMPED:
             counts = [min(count, -(-most * (self.ranks - rank) // self.ranks)) for rank, count in enumerate(counts)]
         return counts
 
     def _forward(self, rank: int) -> None:
-        """The next F of a rank, after as many W as make room for it."""
+        """Runs the next F of a rank, after the W that free memory for it."""
         microbatch = self.forwards[rank]
         while self.held[rank] + WHOLE > self.halves:
-            self.at_work.weight(rank)
+            self.at_work.run_weight(rank)
             self.held[rank] -= HALF
         arrival = self.arrivals[rank][microbatch]
         self._wait(rank, arrival)
@@ -136,7 +137,7 @@ class Line:
         self.most_held = max(self.most_held, self.held[rank])
 
     def _gradients(self, microbatch: int) -> None:
-        """I of a microbatch on all ranks."""
+        """Runs the I of a microbatch on all ranks."""
         arrival = 0
         for rank in reversed(range(self.ranks)):
             self._wait(rank, arrival)
@@ -144,19 +145,20 @@ class Line:
             self.held[rank] -= HALF
 
     def _wait(self, rank: int, arrival: int) -> None:
-        """On the first rank nobody waits for the last I: once its F are through it never idles if a W can run."""
-        idles = self.manner.idles and (rank or self.forwards[0] < self.microbatches)
+        """Fills the gap before an arrival with W. The first rank, once its F are done, never idles while a W can run, because no
+        rank waits for its I."""
+        idles = self.choices.idles and (rank or self.forwards[0] < self.microbatches)
         patience = self.at_work.patience(rank) if idles else -1
-        self.held[rank] -= HALF * self.at_work.until(rank, arrival, patience)
+        self.held[rank] -= HALF * self.at_work.fill_gap(rank, arrival, patience)
 
     def _in_need(self) -> list[int]:
-        """The ranks that run an F before the next I: where one can wait, so can all before it."""
+        """The ranks that run an F before the next I: those after the last rank that can wait."""
         needy = [rank for rank, done in enumerate(self.forwards) if done < self.microbatches]
-        waits = max((rank for rank in needy[:-1] if self._can_wait(rank)), default=-1) if self.manner.holds_back else -1
+        waits = max((rank for rank in needy[:-1] if self._can_wait(rank)), default=-1) if self.choices.holds_back else -1
         return [rank for rank in needy if rank > waits]
 
     def _can_wait(self, rank: int) -> bool:
-        """Whether the next rank has an F in store, and this one would be late with the I that follows if it ran an F now."""
+        """Whether the next rank has an F ready, and an F now would delay the next I on this rank."""
         if self.forwards[rank] < self.forwards[rank + 1] + 2:
             return False
         now, lengths = self.at_work.time, self.lengths

@@ -6,10 +6,10 @@ when a rank may hold no more. For F = I = W, no latency and M >= 2P - 1 every ra
 span of 2 M (F + I + W) for chunks of F, I and W, and the makespan is (P - 1)F longer; never more than the chunks of P
 microbatches are alive.
 
-For other durations the order is found by trial: with and without starting W that delay an F or an I1, then with idle time
-granted to the ranks that had less of it; and the block 4-2-4-2 of V-ZB is carried out by what is ready, which is kept if it is
-shorter and not longer in span or makespan. The block is also what is left where stages are so uneven that the warm-up of the
-beat would hold too much. References: Qi et al., arXiv 2401.10241, and arXiv 2405.15362 (V-ZB).
+For other durations the order is found by trial: with and without W that delay an F or an I1, then with idle time granted to the
+ranks that had less of it. The block 4-2-4-2 of V-ZB, executed by readiness, replaces the result if it is shorter in span or
+makespan and longer in neither. The block is also used where stages are so uneven that the warm-up of the beat would exceed the
+memory limit. References: Qi et al., arXiv 2401.10241, and arXiv 2405.15362 (V-ZB).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from math import inf
 from typing import NamedTuple
 
 from ..program.slot import Shape, Slot, snaked
-from ._building_block import Block, Follower, Manner, shortest, unrolled
-from ._list_scheduling import Outcome, Ranks, Ticks, no_worse, ticks
+from ._building_block import Block, Execution, PlanFollower, shortest, unrolled
+from ._list_scheduling import Outcome, Ranks, Ticks, best_outcome, ticks
 
 CHUNKS = 2
 COST_AWARE = True
 BLOCK = Block((4, 2, 4, 2))
-PLANNED = (Manner("nowhere", None), Manner("nowhere", inf), Manner("until the last start", None))
+EXECUTIONS = (Execution("nowhere", None), Execution("nowhere", inf), Execution("until the last start", None))
 TIES = ((1,), (0, 1, 0), (0, 1, 1, 0, 1, 0, 0))
 WHOLE, HALF = 2, 1
 """Memory is counted in halves of an activation."""
@@ -40,60 +40,60 @@ def in_flight(rank: int, shape: Shape) -> int:
 
 def orders(shape: Shape) -> Sequence[Sequence[Slot]]:
     lengths = ticks(shape)
-    ways = [Fills(forth, top) for forth, top in product((True, False), repeat=2)]
-    found = [(outcome, fills) for fills in ways if (outcome := _beaten(lengths, shape, fills))]
-    if not found:
-        return shortest(BLOCK, shape, CHUNKS * shape.ranks, PLANNED).orders
-    best, fills = min(found, key=lambda pair: pair[0].times)
+    fillings = [Filling(forth, top) for forth, top in product((True, False), repeat=2)]
+    outcomes = [(outcome, filling) for filling in fillings if (outcome := _best_beat(lengths, shape, filling))]
+    if not outcomes:
+        return shortest(BLOCK, shape, CHUNKS * shape.ranks, EXECUTIONS).orders
+    best, filling = min(outcomes, key=lambda pair: pair[0].times)
     busiest = max(sum(kind[rank] + kind[-1 - rank] for kind in lengths[:3]) for rank in range(shape.ranks))
     if best.span > busiest * shape.microbatches:
-        tied = (_beaten(lengths, shape, fills._replace(ties=ties)) for ties in TIES)
+        tied = (_best_beat(lengths, shape, filling._replace(ties=ties)) for ties in TIES)
         plan = unrolled(BLOCK, shape.ranks, shape.microbatches)
-        planned = (Follower(plan, lengths, CHUNKS * shape.ranks, manner).outcome() for manner in PLANNED)
-        best = no_worse(best, (outcome for outcome in chain(tied, planned) if outcome))
+        planned = (PlanFollower(plan, lengths, CHUNKS * shape.ranks, execution).outcome() for execution in EXECUTIONS)
+        best = best_outcome(best, (outcome for outcome in chain(tied, planned) if outcome))
     return best.orders
 
 
-def _beaten(lengths: Ticks, shape: Shape, fills: Fills) -> Outcome | None:
-    """The beat, again and again with idle time granted where there was less of it, as long as that helps.
+def _best_beat(lengths: Ticks, shape: Shape, filling: Filling) -> Outcome | None:
+    """The best beat: repeated with idle time granted to the ranks that idled less, as long as the result improves.
 
-    If only I frees a half and W the other, W can wait longer: that is done if no rank holds too many chunks by it. None if one
-    does either way: stages so uneven that the warm-up takes more than there is room for.
+    Counting half an activation as freed by I lets W wait longer, which is tried first. Where a rank then holds too many chunks,
+    I frees nothing. None if a rank still does: stages are so uneven that the warm-up exceeds the memory limit.
     """
     for waiting in (HALF, WHOLE):
-        best = Beat(lengths, shape, fills, waiting).outcome()
+        best = Beat(lengths, shape, filling, waiting).outcome()
         while best:
             most = max(best.idle)
-            again = Beat(lengths, shape, fills, waiting, [most - idle for idle in best.idle]).outcome()
+            again = Beat(lengths, shape, filling, waiting, [most - idle for idle in best.idle]).outcome()
             if not again or again.times >= best.times:
                 return best
             best = again
     return None
 
 
-class Fills(NamedTuple):
-    """How a rank decides between idling and a W that will end late."""
+class Filling(NamedTuple):
+    """Which slots a W may delay in order to keep a rank from idling."""
 
     forth: bool
-    """It starts the W before an F if it would else be the most idle."""
+    """Whether a W may delay an F, if the rank would otherwise become the most idle one."""
     top: bool
-    """It starts the W before an I1 if it would else be the most idle. Before an I0 it always does."""
+    """Whether a W may delay an I1, if the rank would otherwise become the most idle one. For an I0 it always may."""
     ties: tuple[int, ...] = (0,)
-    """Taken in turns: with 1, a rank that would be as idle as the most idle one counts as the most idle."""
+    """Tie rules, used in turn: with 1, a rank that would be as idle as the most idle one counts as the most idle."""
 
 
 class Beat:
-    """All ranks at work, first by themselves and then in the beat. Passes are F0, F1, I1 and I0."""
+    """Executes the warm-up and then the beat on all ranks. Passes are F0, F1, I1 and I0."""
 
-    def __init__(self, lengths: Ticks, shape: Shape, fills: Fills, waiting: int, headroom: list[int] | None = None) -> None:
+    def __init__(self, lengths: Ticks, shape: Shape, filling: Filling, waiting: int, headroom: list[int] | None = None) -> None:
         self.ranks, self.microbatches = shape.ranks, shape.microbatches
-        self.fills = (fills.forth, fills.forth, fills.top, True)
-        """Whether a W may delay a slot of a pass."""
+        self.may_delay = (filling.forth, filling.forth, filling.top, True)
+        """Pass -> whether a W may delay its slots."""
         self.crossing = lengths.crossing
         self.waiting = waiting
         """Halves of an activation that count as held between I and W."""
         self.most_alive = 0
-        self.at_work = Ranks(lengths, self.ranks, headroom, fills.ties)
+        self.at_work = Ranks(lengths, self.ranks, headroom, filling.ties)
         self.counts = [[0] * 4 for _ in range(self.ranks)]
         self.never = lengths.never(self.microbatches)
         self.arrivals = [[[self.never] * self.microbatches for _ in range(4)] for _ in range(self.ranks)]
@@ -108,7 +108,7 @@ class Beat:
         return self.at_work.outcome() if self.most_alive <= 2 * self.ranks else None
 
     def _warm_up(self) -> None:
-        """Microbatch 0 to the last stage, and on the way as many others as there are time and memory for."""
+        """Runs microbatch 0 to the last stage, and meanwhile as many other F as time and memory allow."""
         for rank in range(self.ranks):
             self._run(rank, 0)
         for rank in reversed(range(self.ranks)):
@@ -125,7 +125,7 @@ class Beat:
                 chunk = 1 - chunk
 
     def _has_time_for_another(self, rank: int) -> bool:
-        """Before F1 arrives, leaving room for the F that all ranks after the first run before their first I."""
+        """Whether another F0 ends before the F1 arrives, with memory left for the F of ranks after the first before their I."""
         taken = self.counts[rank][0]
         if taken >= self.microbatches or taken + 2 * (rank + 1) > 2 * self.ranks or rank == self.ranks - 1:
             return False
@@ -137,7 +137,7 @@ class Beat:
         return forth + back < before_forth + before_back or back <= before_back < self.microbatches
 
     def _back(self) -> None:
-        """An I of every rank: the I0 up the ranks, then the I1 down."""
+        """Runs an I on every rank: the I0 up the ranks, then the I1 down."""
         home = [self._goes_home(rank) for rank in range(self.ranks)]
         for rank in reversed(range(self.ranks)):
             if home[rank]:
@@ -154,7 +154,7 @@ class Beat:
         return rank == self.ranks - 1 or top >= self.microbatches or self._has(rank, 3)
 
     def _forth(self) -> None:
-        """An F of every rank that has one."""
+        """Runs an F on every rank that has one ready."""
         for rank, (forth, back, *_) in enumerate(self.counts):
             if back < forth and self._has(rank, 1):
                 self._run(rank, 1)
@@ -165,14 +165,14 @@ class Beat:
         return self.arrivals[rank][kind][self.counts[rank][kind]] < self.never
 
     def _run(self, rank: int, kind: int) -> None:
-        """The next slot of a pass, after W that make room for it or fill the gap before it."""
+        """Runs the next slot of a pass, after the W that free memory for it or fill the gap before it."""
         microbatch = self.counts[rank][kind]
         if kind < 2:
             while self.at_work.waiting[rank] and self._held(rank, self.waiting) + WHOLE > WHOLE * 2 * self.ranks:
-                self.at_work.weight(rank)
+                self.at_work.run_weight(rank)
         ready = self.arrivals[rank][kind][microbatch]
         if ready > self.at_work.time[rank]:
-            self.at_work.until(rank, ready, self.at_work.patience(rank) if self.fills[kind] else inf)
+            self.at_work.fill_gap(rank, ready, self.at_work.patience(rank) if self.may_delay[kind] else inf)
         stage = rank if kind in (0, 3) else 2 * self.ranks - 1 - rank
         end = self.at_work.run(rank, Slot("F" if kind < 2 else "I", stage, microbatch), ready)
         self.counts[rank][kind] += 1

@@ -1,4 +1,4 @@
-"""Which engine runs a graph, the event loop or what is quicker where it is proven to give the same."""
+"""Choice of the engine for a graph: the event loop, or a quicker engine where it provably gives the same times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..engine.task import TaskGraph
 from ..engine.timeline import Times
 
 MANY_TASKS = 500_000
-"""From so many on the compiled engine is quicker, although it loads for a second, and compiles for ten on its first use."""
+"""Number of tasks from which the compiled engine is quicker, although it loads for 1 s, and compiles for 10 s at first use."""
 MANY_TASKS_ANEW = 2_000_000
 """The same where its machine code cannot be kept, so that each use compiles."""
 

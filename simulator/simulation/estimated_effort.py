@@ -74,7 +74,7 @@ STEPWISE_EDGE = Effort(85.0, 3200)
 STEPWISE_GROUP = Effort(60.0, 2000)
 """A collective or a transfer that stepwise takes apart: steps of Llama-3 8B on 8 to 32 GPUs, 3,000 to 21,000 of them."""
 STEP_OF_DIJKSTRA, VERTEX_REACHED = Effort(0.33), Effort(bytes=32)
-"""A vertex or a link seen from one source on a graph that somebody drew: no shape knows its routes."""
+"""A vertex or a link seen from one source on an explicit graph, whose routes no shape knows."""
 SLOT = Effort(40.0, 1400)
 """A stage and microbatch of a schedule by itself: ordered, run and counted. Schedules that search take up to twice as long."""
 SEARCHED_SLOT = Effort(320.0, 1400)
@@ -106,7 +106,7 @@ def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) ->
 
 
 def of_routes(cluster: Cluster, sources: int) -> Effort:
-    """Shortest ways from so many GPUs, where somebody drew the graph; shapes know theirs."""
+    """Shortest routes from `sources` GPUs on an explicit graph; other shapes know their routes."""
     if cluster.shape_name != "explicit":
         return Effort()
     vertices = sum(run.count for run in cluster.wiring.vertices)

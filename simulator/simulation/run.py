@@ -143,11 +143,11 @@ class Run(Summarised, Result):
         """Names and values, in the order in which people ask for them."""
         low, high = map(show_s, self.step_time_interval_s)
         return [
-            *_question(self),
+            *_scenario_lines(self),
             ("step time", f"{show_s(self.metrics.step_time_s)}, {low} to {high} within two standard errors"),
             ("measured", self.observation.window.text),
             *provenance_lines(self.cost_provenance, self.collective_provenance),
-            *_answer(self),
+            *_result_lines(self),
             *((one.LABEL, SHOWN[one.SCALES](value)) for one, value in self.labelled_metrics.values()),
             *_memory(self),
             *(("no effect", sentence) for sentence in unused(self.scenario)),
@@ -183,7 +183,7 @@ def memory_record(rank: RankMemory) -> dict[str, Any]:
     return {**asdict(rank), "stage": rank.rank, "stages": list(rank.stages), "total_bytes": rank.total_bytes}
 
 
-def _question(run: Run) -> list[tuple[str, str]]:
+def _scenario_lines(run: Run) -> list[tuple[str, str]]:
     """What was simulated."""
     s, plan = run.scenario, run.scenario.plan
     ways = f"tp {plan.tp} x pp {plan.pp} x dp {run.gpus // (plan.tp * plan.pp)}, {_schedule(plan)}"
@@ -229,7 +229,7 @@ def _framework(scenario: Scenario) -> str:
     return f"{bare.name}: launches are free, every operator is one kernel, {overlapped}"
 
 
-def _answer(run: Run) -> list[tuple[str, str]]:
+def _result_lines(run: Run) -> list[tuple[str, str]]:
     """What a step does with its time."""
     m = run.metrics
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..escape import Summarised
 from ..hardware.cluster import Cluster
-from ..hardware.measure import Way, bisection, diameter, link_classes, switches, ways
+from ..hardware.measure import RouteClass, bisection, diameter, link_classes, route_classes, switches
 from ..simulation import estimated_effort
 from ..units import show_bytes, show_rate, show_s
 
@@ -33,7 +33,7 @@ class Topology(Summarised):
     def summary(self) -> list[tuple[str, str]]:
         cluster, gpu, vertices = self.cluster, self.cluster.gpu, self.vertices
         size = f"{cluster.nodes:,} nodes of {cluster.gpus_per_node} {gpu.name}, {cluster.gpus:,} GPUs"
-        cut, across, found, bought = bisection(cluster), diameter(cluster), ways(cluster), switches(cluster)
+        cut, across, found, bought = bisection(cluster), diameter(cluster), route_classes(cluster), switches(cluster)
         in_graph = sorted(count for kind, count in vertices.items() if kind not in IN_NODES)
         is_pooled = bought and sorted(bought.values()) != in_graph
         pooled = " (equal switches count as one where traffic is spread evenly)" if is_pooled else ""
@@ -45,8 +45,8 @@ class Topology(Summarised):
             ("vertices", _counted(vertices) + pooled),
             ("bisection", cut.method if cut.bytes_per_s is None else f"{show_rate(cut.bytes_per_s)} each way ({cut.method})"),
             ("diameter", f"{across.hops} links" + ("" if across.exact else f" (from {across.sources} GPUs)")),
-            ("in a node", _reach([way for way in found if way.inside])),
-            ("across", _reach([way for way in found if not way.inside])),
+            ("in a node", _reach([route_class for route_class in found if route_class.inside])),
+            ("across", _reach([route_class for route_class in found if not route_class.inside])),
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,15 +77,15 @@ class Topology(Summarised):
             ],
             "ways": [
                 {
-                    "inside_node": way.inside,
-                    "classes": list(way.classes),
-                    "gpus": way.gpus,
-                    "example": [wiring.vertex_name(0), wiring.vertex_name(way.example)],
-                    "links": list(way.hops),
-                    "latency_s": list(way.latency_s),
-                    "bytes_per_s": list(way.bytes_per_s),
+                    "inside_node": route_class.inside,
+                    "classes": list(route_class.classes),
+                    "gpus": route_class.gpus,
+                    "example": [wiring.vertex_name(0), wiring.vertex_name(route_class.example)],
+                    "links": list(route_class.hops),
+                    "latency_s": list(route_class.latency_s),
+                    "bytes_per_s": list(route_class.bytes_per_s),
                 }
-                for way in ways(cluster)
+                for route_class in route_classes(cluster)
             ],
             "links": [
                 {
@@ -119,12 +119,12 @@ def _shape(cluster: Cluster) -> str:
     return f"{cluster.shape_name}{inside}{narrow}{hashed}"
 
 
-def _reach(found: Sequence[Way]) -> str:
+def _reach(found: Sequence[RouteClass]) -> str:
     """Bandwidth and latency from GPU 0 over some ways."""
     if not found:
         return "no other GPU"
-    rate = sorted(value for way in found for value in way.bytes_per_s)
-    latency = sorted(value for way in found for value in way.latency_s)
+    rate = sorted(value for route_class in found for value in route_class.bytes_per_s)
+    latency = sorted(value for route_class in found for value in route_class.latency_s)
     return f"{span(show_rate, rate)}, {span(show_s, latency)} from GPU to GPU"
 
 

@@ -208,8 +208,8 @@ def _check_keys(row: Mapping[str, Any], known: Sequence[str], where: str, faults
     """Notes keys that are not in the format; one that stands for a missing number is reported with that number."""
     hinted = len(faults) < MOST_LISTED
     for key in [key for key in row if key not in known]:
-        meant = nearest(key, known) if hinted else None
-        if meant not in ("capacity_Bps", "size_B") or meant in row:
+        likely_key = nearest(key, known) if hinted else None
+        if likely_key not in ("capacity_Bps", "size_B") or likely_key in row:
             hint = did_you_mean(key, known) if hinted else ""
             faults.append(Fault(f"{shown(key)}: unknown key", hint, where))
 
@@ -231,8 +231,10 @@ def _number(
     if not legal or (positive and not value):
         wanted = "a positive number" if positive else "a number that is not negative"
         if value is None:
-            meant = nearest(name, [key for key in row if isinstance(key, str) and key not in KEYS])
-            faults.append(Fault(f"{name} is missing", f"{shown(meant)} should be called {name}" if meant else wanted, where))
+            likely_key = nearest(name, [key for key in row if isinstance(key, str) and key not in KEYS])
+            faults.append(
+                Fault(f"{name} is missing", f"{shown(likely_key)} should be called {name}" if likely_key else wanted, where)
+            )
         else:
             faults.append(Fault(f"{name} should be {wanted}, not {shown(value)}", f'write it like "{name}": {KEYS[name]}', where))
         return 1.0

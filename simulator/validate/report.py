@@ -73,16 +73,16 @@ class Report(Summarised):
     def sources(self) -> dict[str, dict[str, Any]]:
         """Scores by source key, in the order of the table."""
         keys = dict.fromkeys(row.source_key for row in self.rows)
-        return {key: scores([row for row in self.rows if row.source_key == key]) for key in keys}
+        return {key: error_statistics([row for row in self.rows if row.source_key == key]) for key in keys}
 
     def as_dict(self) -> dict[str, Any]:
-        return {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": scores(self.rows)}
+        return {"rows": [asdict(row) for row in self.rows], "sources": self.sources, "overall": error_statistics(self.rows)}
 
     @property
     def summary(self) -> list[tuple[str, str]]:
         """How well each source is predicted, and all together."""
         found = []
-        for name, of in [*self.sources.items(), ("all", scores(self.rows))]:
+        for name, of in [*self.sources.items(), ("all", error_statistics(self.rows))]:
             words = f"{of['n']} rows compared, {of['skipped']} skipped"
             if of["n"]:
                 words += f": median |error| {of['median']:.1%}, 90% below {of['p90']:.1%}, bias {of['bias']:+.1%}"
@@ -114,19 +114,19 @@ def validate(
     rows = read(Path(path))
     takes = len(rows) * estimated_effort.PREDICTION
     estimated_effort.Limits(long=long, expect=expect).check(takes, f"a table of {len(rows):,} rows", "cut it into several")
-    return judged(known[kind], rows, str(path), own)
+    return compare_rows(known[kind], rows, str(path), own)
 
 
-def judged(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
+def compare_rows(kind: Any, rows: Sequence[Row], name: str, own: Own | None = None) -> Report:
     """The rows of a table with their predictions by a kind."""
     gpu = kind.own_gpu(own) if own else None
     rows = with_gpu(rows, gpu.name if gpu else "")
     check_header(kind.NEEDS, rows, name)
     found = kind.predictions([{column: row.get(column, "") for column in kind.READS} for row in rows], gpu)
-    return Report(tuple(_compared(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True))))
+    return Report(tuple(_compared_row(kind, i, row, made) for i, (row, made) in enumerate(zip(rows, found, strict=True))))
 
 
-def _compared(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:
+def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError) -> ComparedRow:
     measured = kind.measured(row)
     known = (row.get("id") or number, "+".join(row.get(column, "") for column in kind.SOURCE), measured)
     if isinstance(made, UserError):
@@ -137,7 +137,7 @@ def _compared(kind: Any, number: int, row: Row, made: Predicted | UserError) -> 
     return ComparedRow(*known, made.value, error, kind.UNIT, interval, None, None, None, *by)
 
 
-def scores(rows: Iterable[ComparedRow]) -> dict[str, Any]:
+def error_statistics(rows: Iterable[ComparedRow]) -> dict[str, Any]:
     """Median and 90th percentile of |error|, and the median error, of the `n` rows that were both predicted and measured; the
     number of skipped rows."""
     rows = list(rows)

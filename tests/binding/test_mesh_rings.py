@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.binding.mesh_rings import Bundle, Plans, cycles
+from simulator.binding.mesh_rings import Bundle, ClusterRounds, cycles
 from simulator.collectives import hierarchical, joined, ring
 from simulator.hardware.cluster import Cluster
 
@@ -58,7 +58,7 @@ def test_none_where_there_is_none() -> None:
 
 def test_a_cube_mesh_of_six_links_has_three_both_ways_and_all_links_are_equally_busy() -> None:
     cluster = cube_mesh()
-    (r,) = Plans(cluster).rounds(ring, "all_reduce", np.arange(8))
+    (r,) = ClusterRounds(cluster).rounds(ring, "all_reduce", np.arange(8))
     busy = np.zeros(cluster.wiring.links)
     for path, share in zip(cluster.route(r.edges.source, r.edges.target), r.edges.share, strict=True):
         np.add.at(busy, path[path >= 0], share)
@@ -90,7 +90,7 @@ def test_every_rank_sends_and_receives_what_it_did() -> None:
         for algorithm in (ring, hierarchical):
             for kind in ("all_reduce", "all_gather"):
                 plain = algorithm.rounds(kind, gpus // 8)
-                laid = Plans(cluster).rounds(algorithm, kind, gpus)
+                laid = ClusterRounds(cluster).rounds(algorithm, kind, gpus)
                 sums = []
                 for rounds in (plain, laid):
                     edges = joined([(r.edges, float(r.fraction * r.repeats)) for r in rounds])
@@ -101,7 +101,7 @@ def test_every_rank_sends_and_receives_what_it_did() -> None:
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_the_lanes_of_a_mesh_are_together_its_rounds(nodes: int) -> None:
     """A lane for each of six orders, and over nodes for each ring of each of them."""
-    plans, gpus = Plans(cube_mesh(nodes)), np.arange(8 * nodes)
+    plans, gpus = ClusterRounds(cube_mesh(nodes)), np.arange(8 * nodes)
     for algorithm, rings in ((ring, 1 if nodes == 1 else 8), (hierarchical, 1)):
         rounds, lanes = (getattr(plans, how)(algorithm, "all_reduce", gpus) for how in ("rounds", "lanes"))
         assert len(lanes) == 6 * rings
@@ -112,7 +112,7 @@ def test_the_lanes_of_a_mesh_are_together_its_rounds(nodes: int) -> None:
 
 
 def test_a_broadcast_starts_at_its_root_and_nothing_returns_there() -> None:
-    (r,) = Plans(cube_mesh()).rounds(ring, "broadcast", np.arange(8))
+    (r,) = ClusterRounds(cube_mesh()).rounds(ring, "broadcast", np.arange(8))
     assert 0 not in r.edges.target
     assert np.bincount(r.edges.source, r.edges.share, 8)[0] == pytest.approx(1)
 
@@ -121,5 +121,5 @@ def test_behind_a_switch_and_on_uneven_groups_all_is_as_it_was() -> None:
     switched = replace(sim.cluster("dgx-h100", nodes=2), fabric="ideal")
     for cluster, gpus in ((switched, np.arange(16)), (cube_mesh(2), np.arange(11)), (cube_mesh(), np.arange(2))):
         plain = ring.rounds("all_reduce", gpus // 8)
-        laid = Plans(cluster).rounds(ring, "all_reduce", gpus)
+        laid = ClusterRounds(cluster).rounds(ring, "all_reduce", gpus)
         assert [r.edges.key for r in plain] == [r.edges.key for r in laid]

@@ -212,7 +212,7 @@ def test_messages_are_counted_before_they_are_written(
     if not taken(MODULES[name], kind, [0] * 4 + [1] * 4) or (pieces and (name, kind) not in PIPELINED):
         return
     written: list[int] = []
-    passed_on, at_once = stepwise._Messages._passed_on, stepwise._Messages._at_once
+    passed_on, at_once = stepwise._Messages._add_round, stepwise._Messages._add_simultaneous
 
     def passing(self: Any, messages: Any, repeats: int, first: Any) -> list[int]:
         written.append(len(messages) * repeats)
@@ -226,26 +226,26 @@ def test_messages_are_counted_before_they_are_written(
     def take() -> None:
         time_s(name, kind, grid(2, 4), "stepwise", pieces)
 
-    monkeypatch.setattr(stepwise._Messages, "_passed_on", passing)
-    monkeypatch.setattr(stepwise._Messages, "_at_once", sending)
+    monkeypatch.setattr(stepwise._Messages, "_add_round", passing)
+    monkeypatch.setattr(stepwise._Messages, "_add_simultaneous", sending)
     take()
     there = sum(written)
     counted: list[stepwise.Counts] = []
     edges: list[dict[Any, int]] = []
-    write = stepwise._Messages.written
+    write = stepwise._Messages.build
 
     def writing(self: Any) -> Any:
         counted.append(self.counts())
         edges.append(self.edges)
         return write(self)
 
-    monkeypatch.setattr(stepwise._Messages, "written", writing)
+    monkeypatch.setattr(stepwise._Messages, "build", writing)
     take()
     assert [(counts.messages, counts.edges, counts.collectives) for counts in counted] == [(there, len(edges[0]), 1)]
     monkeypatch.setattr(estimated_effort, "MOST_S", 0)
     monkeypatch.setattr(estimated_effort, "of_collective", lambda *_: estimated_effort.Effort())
     monkeypatch.setattr(estimated_effort, "of_exchange", lambda *_, **__: estimated_effort.Effort())
-    monkeypatch.setattr(stepwise._Messages, "_task", lambda *_: pytest.fail("wrote a message"))
+    monkeypatch.setattr(stepwise._Messages, "_add_task", lambda *_: pytest.fail("wrote a message"))
     with pytest.raises(UserError, match=f"{there:,} messages of stepwise would take about"):
         take()
 

@@ -11,7 +11,7 @@ import pytest
 from simulator.config import shipped_fits
 from simulator.measurements import csv_tables
 from simulator.validate import kernels
-from simulator.validate.report import judged
+from simulator.validate.report import compare_rows
 from simulator.validate.report import validate as run
 
 from ..project.source import ROOT, study_script
@@ -114,7 +114,7 @@ def test_layers_on_another_machine_after_one_scalar(gpu: str) -> None:
 
 @cache
 def report() -> Any:
-    return judged(kernels, csv_tables.read(TABLE), TABLE.name)
+    return compare_rows(kernels, csv_tables.read(TABLE), TABLE.name)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_what_was_measured_is_not_seen() -> None:
     """Other times, sources and roles change no prediction; shuffled rows take theirs along."""
     rows = csv_tables.read(TABLE)[::500]
     blind = [{**row, "time_us": "1", "source": "", "role": ""} for row in rows]
-    seen, unseen = (judged(kernels, some, "x").rows for some in (rows, blind))
+    seen, unseen = (compare_rows(kernels, some, "x").rows for some in (rows, blind))
     assert [row.predicted for row in seen] == [row.predicted for row in unseen]
-    turned = judged(kernels, rows[::-1], "x").rows
+    turned = compare_rows(kernels, rows[::-1], "x").rows
     assert [row.predicted for row in turned[::-1]] == [row.predicted for row in seen]
 
 

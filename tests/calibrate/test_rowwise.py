@@ -74,7 +74,7 @@ def test_a_table_is_predicted_by_its_own_profile_as_well_as_the_fit_claims(tmp_p
     (tmp_path / "table.csv").write_text(text(table))
     assert trainsim("calibrate", "fit", tmp_path / "table.csv", "--out", tmp_path / "mine.yaml").code == 0
     own = Own("", str(tmp_path / "mine.yaml"))
-    told = report.judged(kernels, csv_tables.read(tmp_path / "table.csv"), "table", own).rows
+    told = report.compare_rows(kernels, csv_tables.read(tmp_path / "table.csv"), "table", own).rows
     errors: dict[str, list[float]] = defaultdict(list)
     for row, one in zip(table, told, strict=True):
         assert one.predicted is not None, one.skipped
@@ -138,7 +138,7 @@ def small(op: str, variant: str, passes: int, *, cold: bool) -> list[Measured]:
 
 def errors_of(path: Path, profile_path: Path) -> list[float]:
     own = Own("", str(profile_path))
-    return [abs(row.error or 0.0) for row in report.judged(kernels, csv_tables.read(path), "table", own).rows]
+    return [abs(row.error or 0.0) for row in report.compare_rows(kernels, csv_tables.read(path), "table", own).rows]
 
 
 def test_a_cold_cache_is_read_alike_by_fit_and_validate_row_by_row(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_cache_that_is_neither_cold_nor_warm_is_refused(tmp_path: Path) -> Non
     (tmp_path / "table.csv").write_text(text(small("elementwise", "add", 3, cold=True)).replace(",cold\n", ",tepid\n", 1))
     said = trainsim("calibrate", "fit", tmp_path / "table.csv")
     assert (said.code, "table.csv:2: cache: 'tepid' is neither cold nor warm" in said.err) == (2, True)
-    first, second, *_ = report.judged(kernels, csv_tables.read(tmp_path / "table.csv"), "table").rows
+    first, second, *_ = report.compare_rows(kernels, csv_tables.read(tmp_path / "table.csv"), "table").rows
     assert first.skipped == "cache: 'tepid' is neither cold nor warm"
     assert second.skipped is None
 
@@ -183,7 +183,7 @@ def test_a_ratio_claims_its_error_at_the_sizes_that_it_was_judged_at(tmp_path: P
     counted = sum(row.probe.op == "rmsnorm_bwd" for row in table)
     assert (ratio["rows"] + ratio["smaller_rows"], said["unused"]) == (counted, {})
     assert ratio["smaller_error"] > 2 * ratio["error"]
-    told = report.judged(kernels, csv_tables.read(tmp_path / "table.csv"), "table", Own("", str(tmp_path / "mine.yaml")))
+    told = report.compare_rows(kernels, csv_tables.read(tmp_path / "table.csv"), "table", Own("", str(tmp_path / "mine.yaml")))
     judged: list[Any] = [row for row in told.rows if "rmsnorm_bwd" in row.source_key]
     assert sum(row.extrapolated for row in judged) == ratio["smaller_rows"]
     assert all(row.interval[0] <= row.measured <= row.interval[1] for row in judged)

@@ -8,7 +8,7 @@ import pytest
 
 import simulator as sim
 from simulator.config import catalog, shipped_fits
-from simulator.config.catalog import gpu_meant, gpu_named
+from simulator.config.catalog import gpu_named, unambiguous_gpu
 from simulator.errors import UserError
 
 from ..commandline import SMALL, trainsim
@@ -42,7 +42,7 @@ def test_a_run_takes_no_gpu_of_other_memory_than_was_said(words: str, near: str)
         sim.cluster("dgx-h100", gpu=words)
     assert near in refused.value.hint
     with pytest.raises(UserError):
-        gpu_meant(words)
+        unambiguous_gpu(words)
 
 
 @pytest.mark.parametrize("words", ["gtx1080", "hopper100", "NVIDIA"])

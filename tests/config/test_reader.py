@@ -19,8 +19,8 @@ from simulator.config.document import Document, Place, parse, read
 from simulator.config.fabric_files import Fabric
 from simulator.config.json_schema import object_schema
 from simulator.config.named_parts import resolved
-from simulator.config.reader import BARE, Boundary, examined, faults_in, validated
-from simulator.config.scenario import BOUNDARY, NAMED, ScenarioFile
+from simulator.config.reader import NO_GRAMMARS, Grammars, examined, faults_in, validated
+from simulator.config.scenario import GRAMMARS, NAMED, ScenarioFile
 from simulator.config.shipped_fits import GPU, FitsFile
 from simulator.errors import UserError
 from simulator.fields import (
@@ -44,12 +44,12 @@ from simulator.workload.framework import Framework
 from simulator.workload.job import DTYPES, ELEMENT_BYTES, NarrowFormat
 from simulator.workload.model import Model
 
-SHIPPED: dict[str, tuple[type[Declared], Path, Boundary]] = {
-    **{f"model {name}": (Model, path, BOUNDARY) for name, path in catalog.files("models").items()},
-    **{f"GPU {name}": (Gpu, path, BOUNDARY) for name, path in catalog.files("gpus").items()},
-    **{f"framework {name}": (Framework, path, BOUNDARY) for name, path in catalog.files("frameworks").items()},
-    **{f"fabric {path.stem}": (Fabric, path, fabric_files.BOUNDARY) for path in fabric_files.folder().glob("*.yaml")},
-    **{f"kernels {path.stem}": (FitsFile, path, BARE) for path in shipped_fits.folder().glob("*.yaml")},
+SHIPPED: dict[str, tuple[type[Declared], Path, Grammars]] = {
+    **{f"model {name}": (Model, path, GRAMMARS) for name, path in catalog.files("models").items()},
+    **{f"GPU {name}": (Gpu, path, GRAMMARS) for name, path in catalog.files("gpus").items()},
+    **{f"framework {name}": (Framework, path, GRAMMARS) for name, path in catalog.files("frameworks").items()},
+    **{f"fabric {path.stem}": (Fabric, path, fabric_files.GRAMMARS) for path in fabric_files.folder().glob("*.yaml")},
+    **{f"kernels {path.stem}": (FitsFile, path, NO_GRAMMARS) for path in shipped_fits.folder().glob("*.yaml")},
 }
 SCENARIO = """\
 model: {name: mine, layers: 8, hidden: 1024, heads: 16, kv_heads: 8, vocab: 32000, norm: rmsnorm, positions: rope}
@@ -103,16 +103,16 @@ ODD = (
 )  # fmt: skip
 
 
-def cases() -> Iterator[tuple[type[Declared], Any, Boundary]]:
+def cases() -> Iterator[tuple[type[Declared], Any, Grammars]]:
     """Documents that are right, from small to large."""
     known = read(shipped_fits.folder() / "h100.yaml").data["fits"]
     constants = next(fit["constants"] for fit in known if fit["family"] == "rowwise")
-    yield ScenarioFile, parse(SCENARIO, "x").data, BOUNDARY
+    yield ScenarioFile, parse(SCENARIO, "x").data, GRAMMARS
     for text in CLUSTERS:
         document = Document.of({"cluster": parse(f"cluster: {text}", "x").data["cluster"]})
-        yield ClusterFile, resolved(document, GPU).data["cluster"], BOUNDARY
-    yield Fabric, parse(FABRIC, "x").data, fabric_files.BOUNDARY
-    yield FitsFile, parse(FITS.replace("CONSTANTS", repr(constants).replace("'", "")), "x").data, BARE
+        yield ClusterFile, resolved(document, GPU).data["cluster"], GRAMMARS
+    yield Fabric, parse(FABRIC, "x").data, fabric_files.GRAMMARS
+    yield FitsFile, parse(FITS.replace("CONSTANTS", repr(constants).replace("'", "")), "x").data, NO_GRAMMARS
 
 
 def places(data: Any, place: Place = ()) -> Iterator[Place]:
@@ -134,14 +134,14 @@ def replaced(data: Any, place: Place, value: Any) -> Any:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_ships_is_right(name: str) -> None:
-    schema, path, boundary = SHIPPED[name]
-    assert not examined(schema, read(path), (), boundary)[1]
+    schema, path, grammars = SHIPPED[name]
+    assert not examined(schema, read(path), (), grammars)[1]
 
 
 @pytest.mark.parametrize("name", catalog.files("clusters"))
 def test_clusters_that_ship_are_right(name: str) -> None:
     document = resolved(read(catalog.files("clusters")[name]), GPU._replace(place=("gpu",)))
-    assert not examined(ClusterFile, document, (), BOUNDARY)[1]
+    assert not examined(ClusterFile, document, (), GRAMMARS)[1]
 
 
 @pytest.mark.parametrize("name", catalog.files("scenarios"))
@@ -151,7 +151,7 @@ def test_scenarios_that_ship_are_right(name: str) -> None:
         return
     for part in NAMED:
         document = resolved(document, part)
-    assert not examined(ScenarioFile, document, (), BOUNDARY)[1]
+    assert not examined(ScenarioFile, document, (), GRAMMARS)[1]
 
 
 @pytest.mark.parametrize("name", fabric_files.names())
@@ -189,18 +189,18 @@ def in_python(value: Any) -> Iterator[Declared]:
         yield from (value.model, value.plan, value.job, value.framework, value.fidelity, *value.perturb)
 
 
-@pytest.mark.parametrize(("schema", "data", "boundary"), [*cases()], ids=lambda case: getattr(case, "__name__", ""))
-def test_a_change_of_a_file_is_taken_or_told(schema: type[Declared], data: Any, boundary: Boundary) -> None:
+@pytest.mark.parametrize(("schema", "data", "grammars"), [*cases()], ids=lambda case: getattr(case, "__name__", ""))
+def test_a_change_of_a_file_is_taken_or_told(schema: type[Declared], data: Any, grammars: Grammars) -> None:
     """Whatever somebody writes anywhere. What is taken is of the types that the dataclass declares, and right in Python."""
-    assert not examined(schema, Document(data), (), boundary)[1]
+    assert not examined(schema, Document(data), (), grammars)[1]
     outcomes = set()
     for place in places(data):
         for odd in (..., *ODD):
-            value, faults = examined(schema, Document(replaced(data, place, odd)), (), boundary)
+            value, faults = examined(schema, Document(replaced(data, place, odd)), (), grammars)
             assert all(fault.message for _, fault in faults)
             if not faults:
                 assert not [*mistyped(form(schema), value)]
-                assert not [fault for one in in_python(value) for fault in faults_in(one, Document({}), (), boundary)]
+                assert not [fault for one in in_python(value) for fault in faults_in(one, Document({}), (), grammars)]
             outcomes.add(bool(faults))
     assert outcomes == {True, False}
 
@@ -211,7 +211,7 @@ class Whole(int):
 
 def test_a_number_is_a_number_whatever_else_it_is() -> None:
     data = parse(SCENARIO, "x").data
-    odd, right = (examined(ScenarioFile, Document(d), (), BOUNDARY)[0] for d in (replaced(data, ("plan", "tp"), Whole(2)), data))
+    odd, right = (examined(ScenarioFile, Document(d), (), GRAMMARS)[0] for d in (replaced(data, ("plan", "tp"), Whole(2)), data))
     assert odd == right
 
 
@@ -269,12 +269,12 @@ def test_it_is_refused_with_its_place_and_what_to_write() -> None:
     ids=repr,
 )
 def test_so_is_what_python_makes(value: Larger, told: str) -> None:
-    (fault,) = faults_in(value, Document({}), (), BARE)
+    (fault,) = faults_in(value, Document({}), (), NO_GRAMMARS)
     assert fault.message == told
 
 
 def test_help_and_the_json_schema_say_what_it_means() -> None:
-    said, schema = pydoc.plain(pydoc.render_doc(Larger)), object_schema(Larger, BARE)
+    said, schema = pydoc.plain(pydoc.render_doc(Larger)), object_schema(Larger, NO_GRAMMARS)
     assert "Larger(tp=1, name='none', window=1, pause_s=0.0, order='up')" in said
     assert "window (whole number, at least 1, at most 64; default 1)" in said
     assert "pause_s (in seconds; default 0.0)" in said

@@ -51,7 +51,7 @@ def fit_of(gpu: str) -> Fit:
 
 
 def predicted_us(**words: str) -> float:
-    (row,) = report.judged(kernels, [{**ROW, **words}], "t.csv").rows
+    (row,) = report.compare_rows(kernels, [{**ROW, **words}], "t.csv").rows
     assert row.predicted is not None, row.skipped
     return row.predicted
 
@@ -66,7 +66,7 @@ def passes() -> dict[str, Any]:
         return {}
     script = study_script("kernels", "backward")
     table = study_script("kernels").measured(TABLE)
-    told = report.judged(kernels, csv_tables.read(TABLE), TABLE.name).rows
+    told = report.compare_rows(kernels, csv_tables.read(TABLE), TABLE.name).rows
     found = script.passes(table, pd.Series([row.predicted for row in told]), shipped_fits.shipped())
     return {f"{one.gpu} {one.name}": one for one in found}
 

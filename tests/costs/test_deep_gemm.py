@@ -55,7 +55,7 @@ def test_what_it_adds_is_in_steps() -> None:
 def test_tables_hold_them_and_runs_do_not() -> None:
     row = {"gpu": "h100", "op": "gemm", "dtype": "fp8_block", "m": "512", "n": "6144", "k": "8192", "variant": "TN fwd"}
     wide, narrow, plain = (
-        report.judged(kernels, [{**row, **changes}], "t.csv").rows[0].predicted or 0.0
+        report.compare_rows(kernels, [{**row, **changes}], "t.csv").rows[0].predicted or 0.0
         for changes in ({}, {"m": "513"}, {"variant": ""})
     )
     gpu = shipped_fits.gpu("h100")

@@ -79,7 +79,7 @@ def test_tables_whose_second_size_is_the_inner_one(op: str, variant: str, batch:
     row = {"gpu": "h100", "op": op, "dtype": "fp32", "batch": batch}
     inner, plain = {"m": "960", "n": "32768", "k": "960"}, {"m": "960", "n": "960", "k": "32768"}
     told = [
-        report.judged(kernels, [{**row, **sizes, "variant": words}], "t.csv").rows[0].predicted or 0.0
+        report.compare_rows(kernels, [{**row, **sizes, "variant": words}], "t.csv").rows[0].predicted or 0.0
         for sizes, words in ((inner, variant), (plain, "fwd"), (inner, "fwd"))
     ]
     assert told[0] == told[1] > 1.02 * told[2]
@@ -88,7 +88,7 @@ def test_tables_whose_second_size_is_the_inner_one(op: str, variant: str, batch:
 def test_tables_of_eager_linear_layers_hold_more_than_the_product() -> None:
     row = {"gpu": "v100-pcie-32gb", "op": "gemm", "dtype": "fp32", "m": "512", "n": "512", "k": "512"}
     linear, whole, plain, backward = (
-        report.judged(kernels, [{**row, "variant": variant, "op": op}], "t.csv").rows[0].predicted or 0.0
+        report.compare_rows(kernels, [{**row, "variant": variant, "op": op}], "t.csv").rows[0].predicted or 0.0
         for variant, op in (("torch2.1 linear", "gemm"), ("fwd", "gemm"), ("", "gemm"), ("bwd(all grads)", "gemm_bwd"))
     )
     gpu = shipped_fits.gpu("v100-pcie-32gb")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator as sim
-from simulator.binding.mesh_rings import Plans
+from simulator.binding.mesh_rings import ClusterRounds
 from simulator.collectives import Round, joined
 from simulator.errors import UserError
 from simulator.fabrics.uneven_alltoall import Exchange, Uneven, read
@@ -485,9 +485,12 @@ class TestOnMeasuredLinks:
         for matrix in (np.full((16, 16), B), np.roll(np.eye(16), 1, axis=1) * B):
             exchange: Any = Uneven(module, Exchange.of(matrix))
             plain = module.rounds("alltoall", gpus // 8, matrix)
-            for found in (Plans(cluster).rounds(exchange, "alltoall", gpus), *Plans(cluster).lanes(exchange, "alltoall", gpus)):
-                assert [r.edges.key for r in found] == [r.edges.key for r in plain]
-                assert [r.fraction for r in found] == [r.fraction for r in plain]
+            for rounds in (
+                ClusterRounds(cluster).rounds(exchange, "alltoall", gpus),
+                *ClusterRounds(cluster).lanes(exchange, "alltoall", gpus),
+            ):
+                assert [r.edges.key for r in rounds] == [r.edges.key for r in plain]
+                assert [r.fraction for r in rounds] == [r.fraction for r in plain]
         for fidelity in ("fluid", "closed", "stepwise"):
             bare = replace(cluster, fabric="ideal")
             (even,) = time_collective("alltoall", bare, [16 * B], algorithm="hierarchical", fidelity=fidelity)

@@ -15,7 +15,7 @@ import simulator as sim
 from simulator.costs.collectives.curves import uncontended_time
 from simulator.costs.collectives.theory import Call
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.measure import ways
+from simulator.hardware.measure import route_classes
 from simulator.units import GB, US_PER_S
 from tests.hardware.paths import attributes
 from tests.validate.described import links_in
@@ -58,7 +58,7 @@ def test_a_system_of_gpu_nics_and_shape_reaches_the_rate_of_its_nics() -> None:
     """And takes what tables that name the same links are told."""
     wide = {"gpu": "b300", "gpus_per_node": 8, "intra_node": "NVSwitch 900 GB/s", "inter_node": "8x800 Gbit/s"}
     cluster = small(**wide)
-    across = [way.bytes_per_s for way in ways(cluster) if not way.inside]
+    across = [way.bytes_per_s for way in route_classes(cluster) if not way.inside]
     assert across == [(100 * GB, 100 * GB)] * len(across)
     machine = links_in("B300", "nvlink5-nvswitch", 32, 4, network="xdr-ib", nics_per_node=8, nic_gbit=800)
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast"):

@@ -14,14 +14,14 @@ import simulator as sim
 from simulator.config import catalog
 from simulator.figures.topology_plot import draw
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.measure import bisection, diameter, link_classes, switches, ways
+from simulator.hardware.measure import bisection, diameter, link_classes, route_classes, switches
 from simulator.units import GB
 from tests.commandline import trainsim
 from tests.hardware.shapes import INSIDES, PROPORTIONS, SHAPES, SMALL_ROUTERS, build, nodes_of
 
 
 def test_ways_of_a_dgx() -> None:
-    found = ways(sim.cluster("dgx-h100", nodes=4, nodes_per_pod=2))
+    found = route_classes(sim.cluster("dgx-h100", nodes=4, nodes_per_pod=2))
     assert [(way.gpus, way.hops, way.inside) for way in found] == [
         (7, (2, 2), True), (1, (4, 4), False), (7, (6, 6), False), (2, (6, 6), False), (14, (8, 8), False),
     ]  # fmt: skip
@@ -35,7 +35,7 @@ def test_ways_of_a_dgx() -> None:
 def test_ways_reach_every_gpu_and_the_diameter_is_the_longest_shortest_way(shape: str) -> None:
     many = "many small nodes" if shape in ("rail-optimized", "fat-tree", "torus") else "one node"
     cluster = build(shape, PROPORTIONS[many])
-    assert sum(way.gpus for way in ways(cluster)) == cluster.gpus - 1
+    assert sum(way.gpus for way in route_classes(cluster)) == cluster.gpus - 1
     name = cluster.wiring.vertex_name
     shortest = dict(nx.all_pairs_shortest_path_length(cluster.graph))
     longest = max(shortest[name(a)][name(b)] for a in range(cluster.gpus) for b in range(cluster.gpus))
@@ -45,7 +45,7 @@ def test_ways_reach_every_gpu_and_the_diameter_is_the_longest_shortest_way(shape
 def test_a_single_gpu_has_no_bisection() -> None:
     cluster = sim.cluster("dgx-h100", nodes=1, gpus_per_node=1)
     assert bisection(cluster).bytes_per_s is None
-    assert ways(cluster) == []
+    assert route_classes(cluster) == []
     assert diameter(cluster).hops == 0
     assert "no other GPU" in trainsim("topology", "dgx-h100", "--nodes", 1).out
 

@@ -56,7 +56,7 @@ def took_us(probe: Probe) -> float:
 
 @pytest.mark.parametrize("cells", TABLE, ids=lambda cells: f"{cells['op']} {cells.get('variant', '')}")
 def test_a_row_is_of_the_kernels_that_validate_predicts(cells: dict[str, str]) -> None:
-    (judged,) = report.judged(kernels, [row(**cells)], "table").rows
+    (judged,) = report.compare_rows(kernels, [row(**cells)], "table").rows
     assert took_us(probe_of(row(**cells))) == pytest.approx(judged.predicted)
 
 

@@ -150,7 +150,7 @@ def test_no_list_schedule_beats_the_analytic_bound(data: st.DataObject, goal: Go
     line, _ = optimal._line_of(shape)
     head, tail = _line.heads(line), _line.tails(line)
     bound = _line.lower_bound(line, head, tail)
-    for words in _line.all_listed(line, tail):
+    for words in _line.list_schedules(line, tail):
         assert line.fits(words)
         ends = _line.ends_of(line, words)
         whole = _line.value_of(line, words)
@@ -224,8 +224,8 @@ def test_long_lines_are_searched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     assert whole.proven
     monkeypatch.setattr(_search, "MOST_AT_ONCE", 30)
     monkeypatch.setattr(_search, "IN_WINDOW", 40)
-    search = _search.begun(line, 30.0)
-    _search.known(search, ())
+    search = _search.start_search(line, 30.0)
+    _search.offer_known_orders(search, ())
     assert search.best.words
     search.offer(_first_in_first_out(line), "one at a time")
     _search.improve(search)
@@ -243,16 +243,16 @@ def test_the_pieces_are_bounds_and_orders_on_their_own(monkeypatch: pytest.Monke
     best = optimal.certificate(Shape(3, 12, memory_limit=2 / 3))
     monkeypatch.setattr(_search, "IN_WINDOW", 40)
     assert best.proven
-    poor = _search.begun(line, 30.0)
+    poor = _search.start_search(line, 30.0)
     assert poor.offer(_first_in_first_out(line), "one at a time")
     before = _line.value_of(line, _first_in_first_out(line))
-    _search._slide(poor, 10.0)
+    _search._solve_windows(poor, 10.0)
     assert before is not None
     assert best.value <= poor.best.value < before
-    halved = _search.begun(line, 30.0)
-    _search.known(halved, ())
+    halved = _search.start_search(line, 30.0)
+    _search.offer_known_orders(halved, ())
     halved.bound = 0
-    _search._halve(halved)
+    _search._solve_half(halved)
     assert 0 < halved.bound <= best.value
 
 

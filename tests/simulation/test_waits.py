@@ -21,7 +21,7 @@ from simulator.config.tenancy import Tenancy
 from simulator.engine import des
 from simulator.engine.task import WEIGHT_BITS, Profile, TaskGraph
 from simulator.metrics.idle import exposed
-from simulator.simulation.network.limiting_links import TOLERANCE, limited
+from simulator.simulation.network.limiting_links import TOLERANCE, limits_of_flows
 from simulator.simulation.network.link_use import Network
 from simulator.simulation.network.traffic import mean
 from simulator.simulation.network.waits import Wait
@@ -115,7 +115,7 @@ def test_t4_5_what_limits_a_flow_is_full_and_gives_nobody_more(changes: bool, se
     times = des.simulate(graph)
     flows = np.flatnonzero(graph.footprint >= 0)
     moves_ns = times.start_ns + graph.solo_ns
-    found = limited(graph, times, flows)
+    found = limits_of_flows(graph, times, flows)
     routes = graph.routes()
     lasted = np.zeros(len(graph), dtype=np.int64)
     np.add.at(lasted, found.flow, found.until_ns - found.from_ns)
@@ -268,7 +268,7 @@ def test_a_slow_link_is_the_busiest_and_told_with_what_it_carries() -> None:
     assert (first.name, first.capacity_bytes_per_s) == (SLOW, pytest.approx(5e9))
     told = network.waited_links(1)[0]
     assert (told.name, told.capacity_bytes_per_s) == (SLOW, pytest.approx(5e9))
-    assert network.like(network.cluster.link_named(SLOW)).tolist() == [network.cluster.link_named(SLOW)]
+    assert network.links_like(network.cluster.link_named(SLOW)).tolist() == [network.cluster.link_named(SLOW)]
     of_class = next(of for of in network.classes if of["kind"] == "nic > leaf")
     assert of_class["highest_utilisation"] == first.utilisation
 

@@ -20,7 +20,7 @@ from simulator.measurements.measured_cluster import INSIDE, cluster_of
 from simulator.study.collective import spread
 from simulator.units import US_PER_S
 from simulator.validate import collectives
-from simulator.validate.report import judged, validate
+from simulator.validate.report import compare_rows, validate
 
 from ..commandline import trainsim
 from ..project.source import ROOT
@@ -103,8 +103,8 @@ def test_shuffling_and_blanking_what_is_hidden_changes_no_prediction(tmp_path: P
     ]
     order = list(range(len(rows)))
     rng.shuffle(order)
-    before = [row.predicted for row in judged(collectives, rows, "before").rows]
-    after = [row.predicted for row in judged(collectives, [changed[i] for i in order], "after").rows]
+    before = [row.predicted for row in compare_rows(collectives, rows, "before").rows]
+    after = [row.predicted for row in compare_rows(collectives, [changed[i] for i in order], "after").rows]
     assert after == [before[i] for i in order]
 
 
@@ -359,7 +359,7 @@ def test_a_gpu_that_is_not_known_is_taken_for_the_usual_one() -> None:
 )
 def test_what_describes_no_machine_is_skipped_with_the_nearest_word(changes: dict[str, str], reason: str) -> None:
     good = columns("H100-SXM", "nvlink4-nvswitch", 8) | {"collective": "all_reduce", "bytes": "1024", "system": "mine"}
-    fine, bad = judged(collectives, [good, good | changes], "rows").rows
+    fine, bad = compare_rows(collectives, [good, good | changes], "rows").rows
     assert fine.predicted
     assert bad.predicted is None
     assert reason in (bad.skipped or "")
@@ -395,7 +395,7 @@ def predicted(asked: list[tuple[str, str]], size: int, kind: str = "all_reduce")
     """The times of one machine for libraries and algorithms, in us."""
     row = columns("H100-SXM", "nvlink4-nvswitch", 8) | {"collective": kind, "bytes": str(size)}
     rows = [row | {"library": library, "asked": algorithm} for library, algorithm in asked]
-    return [found.predicted or 0.0 for found in judged(collectives, rows, "rows").rows]
+    return [found.predicted or 0.0 for found in compare_rows(collectives, rows, "rows").rows]
 
 
 # The measured table ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ EXPERTS = {"gpu": "B200", "op": "moe_ffn", "dtype": "fp8", "m": "4096", "n": "40
 
 
 def judged(*rows: dict[str, str]) -> list[report.ComparedRow]:
-    return list(report.judged(kernels, [dict.fromkeys(HEAD, "") | row for row in rows], "table").rows)
+    return list(report.compare_rows(kernels, [dict.fromkeys(HEAD, "") | row for row in rows], "table").rows)
 
 
 def predicted(**row: str) -> float:

@@ -25,7 +25,7 @@ def written(path: Path, *rows: dict[str, str]) -> Path:
 
 
 def judged(**words: str) -> report.ComparedRow:
-    (row,) = report.judged(kernels, [GEMM | words], "table").rows
+    (row,) = report.compare_rows(kernels, [GEMM | words], "table").rows
     return row
 
 

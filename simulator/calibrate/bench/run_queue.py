@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...files import make_folder
-from ...measurements.kernel_table import COLUMNS, append, content, line, mend, rows_of
+from ...measurements.kernel_table import COLUMNS, append, content, line, repair_last_line, rows_of
 from ...measurements.kernel_words import Probe
 from .. import survey_folder
 from .kernel_grid import queues
@@ -89,7 +89,7 @@ def measured_before(path: Path, name: str) -> list[Probe]:
     begins = content(path)[: len(header)]
     if not header.startswith(begins):
         raise UserError(f"{path} is not a table that this command began", hint="--out names another folder")
-    mend(path)
+    repair_last_line(path)
     if len(content(path).splitlines()) < 2:
         return []
     rows = rows_of(path)

@@ -131,9 +131,11 @@ class Heads:
     prefix: ArrayLike = 0
 
 
-def attention_s(c: AttentionConstants, on: Machine, of: Heads | Attention, *, width: float = 2, backward: bool = False) -> Array:
+def attention_s(
+    c: AttentionConstants, on: Machine, shape: Heads | Attention, *, width: float = 2, backward: bool = False
+) -> Array:
     """Seconds of the forward pass, or of the backward pass by itself."""
-    sizes = columns(of.batch, of.seq, of.heads, of.kv_heads, of.head_dim, of.causal, of.prefix)
+    sizes = columns(shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim, shape.causal, shape.prefix)
     batch, seq, heads, kv_heads, head_dim, causal, prefix = sizes
     working_s = _working(c, on, sizes)
     working_s = working_s * (1 + c.throttle * working_s / (working_s + c.throttle_us / US_PER_S))

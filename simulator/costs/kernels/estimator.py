@@ -22,7 +22,7 @@ from ...hardware.gpu import PEAK_OF, TENSOR_CORE_DTYPE, Gpu
 from ...kernels import Kernel, Shape
 from ...units import ns
 from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Transfer, families
-from .gpu_model import HALVES, Machine, architecture, likeness, machine, same_kernels
+from .gpu_model import HALVES, Machine, architecture, machine, same_kernels, similarity
 
 RANGE_TOLERANCE = 1.001
 """Sizes that are the largest measured are not beyond it."""
@@ -50,7 +50,7 @@ AMPERE_ON_LATER = 0.45
 """Attention written for Ampere's tensor cores, on those of Hopper and data-centre Blackwell: FlashAttention 2 sustains 326 of
 989 TFLOP/s on an H100 (the tables that results/kernels fits), where it is 73% of the peak of an A100 (arXiv 2307.08691)."""
 GENERATION = 0.5
-"""How far apart, in `likeness`, generations of tensor cores are at least."""
+"""How far apart, in `similarity`, generations of tensor cores are at least."""
 SISTERS = 0.1
 """How far apart two boards of one kind are at most."""
 PORTABLE = "ampere"
@@ -108,26 +108,28 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
         owner, fit = found
         place = USUAL.index(fit.library) if fit.library in USUAL else len(USUAL)
         other, others = library.gpus[owner], fit.dtype not in ("", wanted)
-        far = abs(likeness(other) - likeness(gpu))
+        far = abs(similarity(other) - similarity(gpu))
         return owner != gpu.name, not same_kernels(gpu, other), others, other.architecture != gpu.architecture, far, place
 
     owner, fit = min(usable, key=order)
     owning = library.gpus[owner]
-    ported = fit.library in kernels.for_ampere and likeness(gpu) - likeness(owning) > GENERATION
+    ported = fit.library in kernels.for_ampere and similarity(gpu) - similarity(owning) > GENERATION
     slower = (1.0 if another else times) / (AMPERE_ON_LATER if ported else 1.0)
     everything = [(library.gpus[name], each) for name, each in known]
     made = fit if owner == gpu.name else kernels.transferred(fit, Transfer(owning, gpu, wanted, ported, everything))
     made = made if slower == 1 else replace(made, constants=kernels.slower_library(made.constants, slower))
     if owner == gpu.name and slower == 1 and _timed_as(fit, dtype) and not another:
         return SelectedFit(made, owner, "measured", fit.sigma)
-    sisters = abs(likeness(gpu) - likeness(owning)) < SISTERS and gpu.kernels.memory_fraction == owning.kernels.memory_fraction
+    sisters = (
+        abs(similarity(gpu) - similarity(owning)) < SISTERS and gpu.kernels.memory_fraction == owning.kernels.memory_fraction
+    )
     borrowed = BORROWED_SIGMA if sisters else SAME_KERNELS_SIGMA if same_kernels(gpu, owning) else kernels.far_sigma
     return SelectedFit(made, owner, "transferred", math.hypot(fit.sigma, borrowed), borrowed)
 
 
-def portable(one: Gpu, other: Gpu) -> bool:
+def portable(gpu: Gpu, other: Gpu) -> bool:
     """Whether two GPUs run kernels that are written for warps, and run in every format."""
-    return architecture(one).kernels == architecture(other).kernels == PORTABLE
+    return architecture(gpu).kernels == architecture(other).kernels == PORTABLE
 
 
 def libraries_of(fits: Iterable[Fit], family: str) -> tuple[str, ...]:

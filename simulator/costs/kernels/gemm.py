@@ -27,7 +27,7 @@ from ...units import US_PER_S
 from .deep_gemm import DEEP_TILES, SPILL_START, SPILL_US, spilled_s
 from .estimator import Estimator, SelectedFit, portable
 from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels, Transfer, constant, one_of, priors
-from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, likeness
+from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, similarity
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
 """Tiles of cuBLAS and CUTLASS, roughly: names of their kernels in public profiles."""
@@ -324,7 +324,7 @@ def _transferred_cast(transfer: Transfer) -> tuple[float, float] | None:
         return None
 
     def distance(one: tuple[Gpu, tuple[float, float]]) -> tuple[bool, float]:
-        return one[0] is not transfer.owner, abs(likeness(one[0]) - likeness(transfer.gpu))
+        return one[0] is not transfer.owner, abs(similarity(one[0]) - similarity(transfer.gpu))
 
     owner, (launch_us, passes) = min(found, key=distance)
     return launch_us, max(1.0, passes * _cast_passes(transfer.gpu) / _cast_passes(owner))

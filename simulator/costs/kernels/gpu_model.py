@@ -94,15 +94,15 @@ def tensor_peak(gpu: Gpu) -> float:
     return gpu.peak(next((dtype for dtype in HALVES if dtype in gpu.peak_flop_per_s), "fp32"))
 
 
-def likeness(gpu: Gpu) -> float:
+def similarity(gpu: Gpu) -> float:
     """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
     return math.log(tensor_peak(gpu) / gpu.sms)
 
 
-def same_kernels(one: Gpu, other: Gpu) -> bool:
+def same_kernels(gpu: Gpu, other: Gpu) -> bool:
     """Whether two GPUs run the same kernels."""
-    mine = architecture(one).kernels
-    return mine == architecture(other).kernels and (bool(mine) or one.architecture == other.architecture != "")
+    mine = architecture(gpu).kernels
+    return mine == architecture(other).kernels and (bool(mine) or gpu.architecture == other.architecture != "")
 
 
 def clock_per_s(gpu: Gpu) -> float:

@@ -1,1 +1,1 @@
-"""Topology families, one file each: `wire` lays out vertices and links, `route` finds the way between GPUs."""
+"""Topology families, one file each: `fabric` joins the nodes, `inside` the GPUs of a node; or `wire` and `route` do both."""

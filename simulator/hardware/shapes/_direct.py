@@ -1,8 +1,9 @@
 """Direct networks: points joined to each other without a switch between them. The points are GPUs of a node, or nodes.
 
 A point shares its rate evenly among its ports. In a grid it has two per dimension, one forth and one back; where a side is
-two points long both lead to the same neighbour and are one link of twice the rate. Routes go dimension by dimension, the
-shorter way round, and forth where both ways are as long: every point looks alike, so what is symmetric stays symmetric.
+two points long both lead to the same neighbour and are one link of twice the rate. Routes go dimension by dimension in the
+shorter direction, and forward where both directions are equally long. The same rule at every point keeps symmetric traffic
+symmetric.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from ...errors import UserError
 from ..cluster import Cluster
 from ..wiring import Array, Inside, Links, Part, Switching
 
-MOST_MESHED, MOST_AROUND = 1024, 4096
-"""Points that are all joined with all, and points of one side of a grid."""
+MOST_IN_MESH, MOST_IN_RING = 1024, 4096
+"""Largest numbers of points of a full mesh, and of one side of a grid."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Direct:
-    """Links between points, the share of its point's rate that each has, and routes as pairs x hops of links."""
+    """Links between points, the fraction of its source's rate that each link has, and routes as an array of pairs x hops."""
 
     source: Array
     target: Array
@@ -31,12 +32,12 @@ class Direct:
     between: Callable[[Array, Array], Array]
 
     def as_inside(self, cluster: Cluster) -> Inside:
-        """GPUs of a node as the points."""
+        """The links inside a node, with its GPUs as points."""
         link = cluster.nvlink
         return Inside((), (self._links(link.bytes_per_s, link.latency_s, "nvlink"),), self.between)
 
     def as_fabric(self, cluster: Cluster, name: str) -> Switching:
-        """Nodes as the points, each with a router that all its NICs are plugged into."""
+        """The links between nodes, with nodes as points: all NICs of a node are connected to one router."""
         rate, nic = cluster.nics_per_node * cluster.nic.bytes_per_s, np.arange(cluster.nodes * cluster.rails)
         links = self._links(rate, cluster.switch_latency_s, name)
         routers = (Part("router", cluster.nodes, lambda i: f"node{i}/router"),)
@@ -47,24 +48,24 @@ class Direct:
 
 
 def too_long(dims: Sequence[int]) -> tuple[str, str] | None:
-    """What is wrong with such sides of a grid, and what to do about it."""
-    if max(dims) <= MOST_AROUND:
+    """The fault and the remedy for a grid whose sides are too long; None if they are not."""
+    if max(dims) <= MOST_IN_RING:
         return None
-    return f"{max(dims)} points in a row are too many", f"at most {MOST_AROUND}; more dimensions make it shorter"
+    return f"{max(dims)} points in a row are too many", f"at most {MOST_IN_RING}; more dimensions make it shorter"
 
 
 def too_meshed(points: int) -> tuple[str, str] | None:
-    """What is wrong with so many points all joined with all, and what to do about it."""
-    if points <= MOST_MESHED:
+    """The fault and the remedy for a full mesh of too many points; None if it is small enough."""
+    if points <= MOST_IN_MESH:
         return None
-    return f"{points} points cannot all be joined with all", f"at most {MOST_MESHED}; try shape: dragonfly"
+    return f"{points} points cannot all be joined with all", f"at most {MOST_IN_MESH}; try shape: dragonfly"
 
 
 def grid(dims: tuple[int, ...]) -> Direct:
     """A torus of any number of dimensions; one dimension is a ring."""
-    wrong = too_long(dims)
-    if wrong:
-        raise UserError(wrong[0], hint=wrong[1])
+    fault = too_long(dims)
+    if fault:
+        raise UserError(fault[0], hint=fault[1])
     sides, strides = [(d, side) for d, side in enumerate(dims) if side > 1], [math.prod(dims[:d]) for d in range(len(dims))]
     point = np.arange(math.prod(dims))
     targets: list[Array] = []
@@ -97,9 +98,9 @@ def grid(dims: tuple[int, ...]) -> Direct:
 
 def mesh(points: int) -> Direct:
     """Every point joined to every other."""
-    wrong = too_meshed(points)
-    if wrong:
-        raise UserError(wrong[0], hint=wrong[1])
+    fault = too_meshed(points)
+    if fault:
+        raise UserError(fault[0], hint=fault[1])
     source, target = all_pairs(points)
 
     def between(a: Array, b: Array) -> Array:
@@ -115,13 +116,13 @@ def all_pairs(points: int) -> tuple[Array, Array]:
 
 
 def pair_number(points: int | Array, a: Array, b: Array) -> Array:
-    """The place of pairs of points in `all_pairs`."""
+    """The positions of pairs of points in `all_pairs`."""
     number: Array = a * (points - 1) + b - (b > a)
     return number
 
 
 def squarish(points: int, dimensions: int = 2) -> tuple[int, ...]:
-    """Sides of a grid of so many points, as equal as can be, the longest first."""
+    """The sides of a grid of `points` points, as equal as possible, the longest first."""
     if dimensions == 1:
         return (points,)
     most = round(points ** (1 / dimensions)) + 1

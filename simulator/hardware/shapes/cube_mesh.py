@@ -21,7 +21,7 @@ BRICKS = {
     4: (((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)), (1, 1, 1, 1)),
     6: (((0, 1, 1, 2), (1, 0, 2, 1), (1, 2, 0, 2), (2, 1, 2, 0)), (2, 2, 1, 1)),
 }
-"""By NVLinks of a GPU: how many join each pair of a quad, and how many each GPU of a quad to its twin."""
+"""NVLinks per GPU -> number of links between each pair of a quad, and between each GPU of a quad and its twin."""
 
 
 def inside(cluster: Cluster) -> Inside:
@@ -30,15 +30,15 @@ def inside(cluster: Cluster) -> Inside:
         raise UserError(f"a cube mesh has {GPUS} GPUs, not {gpus}", hint=f"gpus_per_node: {GPUS}, or up to {QUAD} of one quad")
     if bricks not in BRICKS:
         raise UserError(f"a cube mesh has no {bricks} NVLinks to a GPU", hint="6 (V100) or 4 (P100): cube-mesh 6x25 GB/s")
-    one, latency_s = cluster.nvlink.bytes_per_s / bricks, cluster.nvlink.latency_s
+    brick_bytes_per_s, latency_s = cluster.nvlink.bytes_per_s / bricks, cluster.nvlink.latency_s
     side = min(gpus, QUAD)
     pairs, quads = mesh(side), gpus // side
     source, target = (np.concatenate([ends + QUAD * quad for quad in range(quads)]) for ends in (pairs.source, pairs.target))
     quad, twin = np.array(BRICKS[bricks][0]), np.tile(BRICKS[bricks][1], 2)
     gpu = np.arange(gpus if quads > 1 else 0)
     runs = (
-        Links.between(source, target, one * quad[source % QUAD, target % QUAD], latency_s, "nvlink"),
-        Links.between(gpu, (gpu + QUAD) % GPUS, one * twin[gpu], latency_s, "nvlink"),
+        Links.between(source, target, brick_bytes_per_s * quad[source % QUAD, target % QUAD], latency_s, "nvlink"),
+        Links.between(gpu, (gpu + QUAD) % GPUS, brick_bytes_per_s * twin[gpu], latency_s, "nvlink"),
     )
 
     def between(a: Array, b: Array) -> Array:

@@ -1,9 +1,9 @@
 """Dragonfly: routers in groups, all joined with all inside a group, and every group joined to every other.
 
-A way is at most one link in the first group, one between groups and one in the last. Reference: Kim et al., "Technology-
+A route has at most one link in the first group, one between groups and one in the last. Reference: Kim et al., "Technology-
 driven, highly-scalable dragonfly topology", ISCA 2008; HPE Slingshot is one. Sprayed traffic uses all links of a group and
-all cables between two groups evenly: a group's links are then one hub in its middle, at half a hop from each router, and
-the cables one link from hub to hub. Hashed traffic takes one cable per flow, and the minimal way to it.
+all cables between two groups evenly: a group is then modelled as a hub, at half a hop from each router, and the cables as one
+link from hub to hub. Hashed traffic takes one cable per flow, and the minimal route to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPTIONS = ("dragonfly", "routing")
 
 
 class _Groups:
-    """Routers are numbered through the groups; only the last group may have fewer."""
+    """Numbers of routers and groups. Routers are numbered group by group; only the last group may have fewer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.ports = cluster, cluster.options.dragonfly
@@ -39,7 +39,7 @@ class _Groups:
 
 
 def too_few_links(nics: int, ports: Dragonfly) -> tuple[str, str] | None:
-    """What is wrong with such routers for so many NICs, and what to do about it; None if every two groups can be joined."""
+    """The fault and the remedy where not every two groups can be joined; None where they can."""
     groups = -(-nics // (ports.nics_per_router * ports.routers_per_group))
     most = ports.routers_per_group * ports.global_links + 1
     if groups <= most:
@@ -56,7 +56,7 @@ def fabric(cluster: Cluster) -> Switching:
 
 
 def _sprayed(g: _Groups) -> Switching:
-    """A hub in every group."""
+    """The fabric of sprayed traffic, with a hub in every group."""
     latency_s, router, hub = g.cluster.switch_latency_s, np.arange(g.routers), g.routers + np.arange(g.groups)
     rate = (g.size[g.group_of] - 1 + g.ports.global_links) * g.rate
     across = Links.between(hub[g.pair_source], hub[g.pair_target], g.bundle_bytes_per_s, latency_s, "global")
@@ -72,7 +72,7 @@ def _sprayed(g: _Groups) -> Switching:
 
 
 def _hashed(g: _Groups) -> Switching:
-    """Every cable a link, but for those that join the same two routers."""
+    """The fabric of hashed traffic: every cable is a link, except those that join the same two routers."""
     local = [np.stack(all_pairs(size)) + group * g.per_group for group, size in enumerate(g.size.tolist())]
     local_source, local_target = np.concatenate(local, axis=1)
     first_local = np.concatenate([[0], np.cumsum(g.size * (g.size - 1))])
@@ -83,7 +83,7 @@ def _hashed(g: _Groups) -> Switching:
     which = np.arange(len(pair)) - first_cable[pair]
 
     def end(group: Array, other: Array, cable: Array) -> Array:
-        """The router of a group that a cable to another group is plugged into."""
+        """The router of a group that a cable to another group is connected to."""
         turn = (other - group) % g.groups - 1
         router: Array = group * g.per_group + (turn * max(1, g.ports.global_links) + cable) % g.size[group]
         return router

@@ -1,9 +1,9 @@
-"""A graph that somebody gives vertex by vertex and link by link; data takes the shortest way.
+"""Explicit graphs, given vertex by vertex and link by link; data takes the shortest route.
 
-`vertices` names all of them with their kinds, GPUs in the order of their numbers, and `links` joins them. Shortest is the
-least latency, and of equal latencies the fewest links. Where several ways are as short, hashed routing takes one by the
-flow's hash, and sprayed routing the one of the earliest links, for it cannot divide a flow here. Shortest ways are found once
-for each source and kept.
+`vertices` lists all vertices with their kinds, GPUs in the order of their numbers, and `links` joins them. The shortest route
+has the least latency, and of equal latencies the fewest links. Of several shortest routes, hashed routing takes one by the
+hash of the flow, and sprayed routing the one of the earliest links, because it cannot divide a flow here. Shortest routes are
+computed once for each source and kept.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ UNREACHED = (1 << 62, 0)
 
 
 def wire(cluster: Cluster) -> Wiring:
-    drawn = cluster.options.drawn
-    if drawn is None:
+    graph = cluster.options.explicit_graph
+    if graph is None:
         hint = "vertices: [{name: gpu0, kind: gpu}], links: [...]"
         raise UserError(f"{cluster.name} has neither vertices nor links", hint=hint)
-    kinds = [kind for _, kind in drawn.vertices]
+    kinds = [kind for _, kind in graph.vertices]
     gpus = kinds.count("gpu")
     if gpus != cluster.gpus:
         message = f"the graph has {gpus} vertices of kind gpu, and {cluster.name} {cluster.nodes} x {cluster.gpus_per_node} GPUs"
@@ -38,10 +38,10 @@ def wire(cluster: Cluster) -> Wiring:
         by_kind.setdefault(kind, []).append(i)
     parts = []
     for kind, those in by_kind.items():
-        parts.append(Part(kind, len(those), [drawn.vertices[i][0] for i in those].__getitem__))
+        parts.append(Part(kind, len(those), [graph.vertices[i][0] for i in those].__getitem__))
     number = np.argsort([i for those in by_kind.values() for i in those])
-    source, target = (number[np.array(ends, dtype=np.int64)] for ends in zip(*((a, b) for a, b, _ in drawn.links), strict=True))
-    capacity, latency_s = (np.array([getattr(spec, x) for *_, spec in drawn.links]) for x in ("bytes_per_s", "latency_s"))
+    source, target = (number[np.array(ends, dtype=np.int64)] for ends in zip(*((a, b) for a, b, _ in graph.links), strict=True))
+    capacity, latency_s = (np.array([getattr(spec, x) for *_, spec in graph.links]) for x in ("bytes_per_s", "latency_s"))
     return Wiring.of(parts, [Links.between(source, target, capacity, latency_s)])
 
 
@@ -53,7 +53,7 @@ def route(cluster: Cluster, source: Array, target: Array) -> Array:
 
 
 def unjoined(gpus: Sequence[str], links: Sequence[tuple[str, str]]) -> Iterator[tuple[int, tuple[str, str]]]:
-    """GPUs, by number, that cannot reach the first or that it cannot reach, with the way that is missing."""
+    """GPUs, by number, that cannot reach the first GPU or that it cannot reach, with the ends of the missing route."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph(links)
@@ -66,7 +66,7 @@ def unjoined(gpus: Sequence[str], links: Sequence[tuple[str, str]]) -> Iterator[
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Tree:
-    """Ways from one source: for each vertex its last links, those of all shortest ways, as a range of `links`."""
+    """Shortest routes from one source: for each vertex the last links of all shortest routes, as a range of `links`."""
 
     hops: Array
     first: Array
@@ -75,7 +75,7 @@ class _Tree:
 
 
 class _Paths:
-    """Shortest ways by latency in nanoseconds, then by hops."""
+    """Shortest routes by latency in nanoseconds, then by hops."""
 
     def __init__(self, wiring: Wiring) -> None:
         self.wiring = wiring
@@ -88,11 +88,11 @@ class _Paths:
         self.trees: dict[int, _Tree] = {}
 
     def route(self, source: Array, target: Array, flow: Array) -> Array:
-        """The links of each pair in travelling order, padded with -1; of several last links the flow's hash chooses."""
+        """The links of each pair from source to target, padded with -1; the hash of the flow chooses among last links."""
         width, found = 0, []
         for start in np.unique(source).tolist():
             here = np.flatnonzero(source == start)
-            ways = self._ways(start, target[here], flow[here])
+            ways = self._routes_from(start, target[here], flow[here])
             found.append((here, ways))
             width = max(width, ways.shape[1])
         routes = np.full((len(source), width), -1, dtype=np.int64)
@@ -100,8 +100,8 @@ class _Paths:
             routes[here, : ways.shape[1]] = ways
         return routes
 
-    def _ways(self, start: int, target: Array, flow: Array) -> Array:
-        """Back from the targets, a hop at a time."""
+    def _routes_from(self, start: int, target: Array, flow: Array) -> Array:
+        """The routes from one source, built hop by hop from the targets back."""
         if start not in self.trees:
             self.trees[start] = self._tree(start)
         tree = self.trees[start]
@@ -120,7 +120,7 @@ class _Paths:
         return ways
 
     def _tree(self, start: int) -> _Tree:
-        """Dijkstra's algorithm, keeping every last link of the shortest ways, in the order of their numbers."""
+        """Dijkstra's algorithm, keeping the last links of all shortest routes, in the order of their numbers."""
         best, queue, done = [UNREACHED] * self.vertices, [(0, 0, start)], [False] * self.vertices
         best[start] = (0, 0)
         while queue:

@@ -1,10 +1,10 @@
 """Fat tree of three levels, from switches of k ports each: edge, aggregation and core.
 
 A pod is k/2 edge switches with k/2 NICs each, below k/2 aggregation switches; (k/2)^2 core switches join up to k pods, so
-that k^3/4 NICs can all talk at once. NICs are plugged in one after the other; switches have all their uplinks from the start.
-Sprayed traffic sees one aggregation switch per pod and one core that stand for all; hashed traffic takes one of each. Without a
-`radix`, k is the least power of two that does. Reference: Al-Fares et al., "A scalable, commodity data center network
-architecture", SIGCOMM 2008.
+that k^3/4 NICs can all send at full rate. NICs fill the edge switches in order; every switch has all its uplinks. Sprayed
+traffic is modelled with one aggregation switch per pod and one core that stand for all; hashed traffic takes one of each.
+Without a `radix`, k is the least power of two that is large enough. Reference: Al-Fares et al., "A scalable, commodity data
+center network architecture", SIGCOMM 2008.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ OPTIONS = ("radix", "oversubscription", "routing")
 
 
 def smallest_radix(nics: int) -> int:
-    """The least even number of ports of a switch that a fat tree of so many NICs can be built from."""
+    """The least even number of ports per switch with which a fat tree holds `nics` NICs."""
     return next(k for k in range(4, 2 * nics + 6, 2) if k**3 // 4 >= nics)
 
 
 def too_few_ports(nics: int, radix: int) -> tuple[str, str] | None:
-    """What is wrong with switches of so many ports for a tree of so many NICs, and which are the nearest that do."""
+    """The fault of switches with `radix` ports for a fat tree of `nics` NICs, and the nearest radix that suffices; or None."""
     fewest = smallest_radix(nics)
     if radix >= fewest and radix % 2 == 0:
         return None
@@ -32,7 +32,7 @@ def too_few_ports(nics: int, radix: int) -> tuple[str, str] | None:
 
 
 def fabric(cluster: Cluster) -> Switching:
-    """Edges are numbered through the pods, then aggregation switches through the pods, then cores."""
+    """The switches in order: edge switches pod by pod, aggregation switches pod by pod, cores."""
     nic, hashed = np.arange(cluster.nodes * cluster.rails), cluster.options.routing.hashed
     radix = cluster.options.radix or 1 << (smallest_radix(len(nic)) - 1).bit_length()
     wrong = too_few_ports(len(nic), radix)

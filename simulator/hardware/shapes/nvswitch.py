@@ -11,7 +11,7 @@ OPTIONS = ()
 
 
 def inside(cluster: Cluster) -> Inside:
-    """Every GPU has a link up to the NVSwitch and one down. Several switches of one layer are one, for they act as one."""
+    """A link from every GPU to the NVSwitch and back. Several switches of one layer are modelled as one."""
     n, link = cluster.gpus_per_node, cluster.nvlink
     runs = both_ways(np.arange(n), np.full(n, n), link.bytes_per_s, link.latency_s, "nvlink")
     return Inside((Part("nvswitch", 1, lambda _: "nvswitch"),), runs, lambda a, b: hops((a != b, a), (a != b, n + b)))

@@ -1,7 +1,7 @@
 """A PCIe box: GPUs below PCIe switches or right below the sockets, the sockets joined, NVLink bridges over pairs or none.
 
-What GPUs of different switches say to each other shares the one link from a switch up to its socket; what goes to the other
-socket shares the link between the two. A NIC sits beside the first of the GPUs that send through it.
+Traffic between GPUs of different switches shares the single link from a switch up to its socket; traffic to the other socket
+shares the link between the sockets. A NIC is attached to the PCIe switch or socket of the first GPU that sends through it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OPTIONS_INSIDE = ("box",)
 
 
 def inside(cluster: Cluster) -> Inside:
-    """Hosts are the PCIe switches, or the sockets where there are no switches."""
+    """The links of a box. `hosts` are its PCIe switches, or its sockets where there are no switches."""
     box, gpus, gpu = cluster.options.box, cluster.gpus_per_node, np.arange(cluster.gpus_per_node)
     switches = -(-gpus // box.gpus_per_switch) if box.gpus_per_switch else 0
     sockets = min(box.sockets, switches or gpus)
@@ -44,7 +44,7 @@ def inside(cluster: Cluster) -> Inside:
     up, down, switch_up, switch_down, first_across, bridge, nic_up, nic_down = first
 
     def climb(a: Array, b: Array, taken: Array) -> list[tuple[Array, Array]]:
-        """From host to host: up to the socket, across, and down."""
+        """The hops from one host to another: up to the socket, across, and down."""
         other, far = taken & (a != b), across.between(socket[a], socket[b])[:, 0]
         hop = other & bool(switches)
         return [(hop, switch_up + a), (other & (far >= 0), first_across + far), (hop, switch_down + b)]

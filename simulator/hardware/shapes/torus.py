@@ -36,7 +36,7 @@ def _sides(name: str, dims: tuple[int, ...], points: int) -> tuple[int, ...]:
 
 
 def halves(cluster: Cluster) -> list[Array]:
-    """For each side, which nodes (of a single node: which GPUs) lie in its lower half: the cuts that a bisection may be."""
+    """For each side, the nodes (of a single node: the GPUs) in its lower half, as candidates for the bisection."""
     one, options = cluster.nodes == 1, cluster.options
     points = cluster.gpus_per_node if one else cluster.nodes
     sides = _sides("node_dims", options.node_dims, points) if one else _sides("dims", options.dims, points)

@@ -152,5 +152,5 @@ def _key(slot: Slot, layout: Layout) -> Key:
     return (ACTIVATION if slot.kind == FORWARD else GRADIENT, *_instance(slot, layout)[1:])
 
 
-def _ended(of: tuple[str, int, int]) -> Key:
-    return (ENDED, *of)
+def _ended(transferred: tuple[str, int, int]) -> Key:
+    return (ENDED, *transferred)

@@ -1,1 +1,1 @@
-"""What the links of a cluster carried in a step, and which of them limited it."""
+"""The traffic of a training step on the links of a cluster, and the links that limit it."""

@@ -1,7 +1,7 @@
-"""Which links limit a flow, and when: those that are full and give no flow more than it.
+"""The links that limit a flow over time: full links on which no other flow has a higher rate.
 
-If none is, as the flow goes no faster than was measured, it is the fullest of its links at that time. Links that are equally full
-limit together: a ring fills its links both ways. Rates are those of the fluid, solved once more from the times of a run.
+Where no link is full, because a measured rate caps the flow, its fullest links at that time count instead. Equally full links
+limit together: a ring fills its links in both directions. Max-min rates are solved once more from the times of a run.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ from ...engine.task import WEIGHT_BITS, Array, TaskGraph
 from ...engine.timeline import Times
 
 TOLERANCE = 1e-3
-"""By such a part may the loads of links differ that count as equally full: weights are rounded to 2^-16."""
+"""Relative difference in load up to which links count as equally full, because weights are rounded to 2^-16."""
 LEAVES, JOINS, RESIZES, RECAPS = range(4)
 
 
 class Limit(NamedTuple):
-    """What limits whatever moves over a footprint."""
+    """The links that limit flows over a footprint."""
 
     footprint: int
     links: tuple[int, ...]
-    """Of the footprint."""
+    """The limiting links of the footprint."""
     full: bool
-    """Whether they are full and give no flow more; else the flow goes as fast as it ever does, and they are the fullest."""
+    """Whether these links are full and give no flow a higher rate; else the flow runs at its cap, and they are the fullest."""
 
 
 Change = tuple[int, int, Limit]
-"""A flow, and from when in nanoseconds this limits it."""
+"""A flow, the time in nanoseconds from which a limit applies, and the limit."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Limited:
-    """Intervals of flows with what limits them, sorted by flow and time: together all the time that its bytes move."""
+class FlowLimits:
+    """Intervals of flows with their limits, sorted by flow and time. They cover all the time in which bytes of a flow move."""
 
     flow: Array
     from_ns: Array
     until_ns: Array
     limit: Array
-    """By its place in `limits`."""
+    """Index in `limits`."""
     limits: tuple[Limit, ...]
 
 
-def limited(graph: TaskGraph, times: Times, flows: Array, *, uncontended: bool = False) -> Limited:
-    """What limits each of some flows while it moves; `uncontended`, as if each had its links to itself."""
+def limits_of_flows(graph: TaskGraph, times: Times, flows: Array, *, uncontended: bool = False) -> FlowLimits:
+    """The limits of the given flows while they move; with `uncontended`, as if each flow had its links to itself."""
     moves_ns = np.minimum(times.start_ns + graph.solo_ns, times.end_ns)
     shares = with_fixed_durations(graph, every=uncontended).footprint >= 0
     changes = [(flow, int(moves_ns[flow]), limit) for flow, limit in _uncontended(graph, flows[~shares[flows]], each=uncontended)]
     first_ns, last_ns = moves_ns[flows].min(initial=times.makespan_ns), times.end_ns[flows].max(initial=0)
-    meanwhile = (times.end_ns > first_ns) & (moves_ns < last_ns)  # whoever does not move between them matters to none
-    among = np.flatnonzero(shares & (moves_ns < times.end_ns) & meanwhile)
-    changes += _Replay(graph, set(flows[shares[flows]].tolist())).changes(among, moves_ns, times.end_ns)
+    meanwhile = (times.end_ns > first_ns) & (moves_ns < last_ns)  # flows that move at other times do not matter
+    moving = np.flatnonzero(shares & (moves_ns < times.end_ns) & meanwhile)
+    changes += _Replay(graph, set(flows[shares[flows]].tolist())).changes(moving, moves_ns, times.end_ns)
     changes.sort(key=itemgetter(0, 1))
     number: dict[Limit, int] = {}
     limit = np.array([number.setdefault(limit, len(number)) for _, _, limit in changes], dtype=np.int64)
     flow, from_ns = (np.array([change[i] for change in changes], dtype=np.int64) for i in (0, 1))
     until_ns = np.where(np.append(flow[1:] == flow[:-1], False), np.append(from_ns[1:], 0), times.end_ns[flow])
-    return Limited(flow, from_ns, until_ns, limit, tuple(number))
+    return FlowLimits(flow, from_ns, until_ns, limit, tuple(number))
 
 
 def _uncontended(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tuple[int, Limit]]:
-    """What limits flows that have their links to themselves, or would if `each` were alone: those that have most to carry for
-    what they can, full unless the flow goes slower than they let it.
+    """The limits of flows that share no links, or of all flows as if they shared none (`each`): the links with the highest load
+    relative to capacity, full unless the cap of the flow is lower.
     """
     capacity = np.array([profile.value[0] for profile in graph.profiles], dtype=np.int64)[graph.link_profile]
     weight = graph.single_weight if each and graph.single_weight is not None else graph.footprint_weight
@@ -87,7 +87,7 @@ def _uncontended(graph: TaskGraph, flows: Array, *, each: bool) -> Iterator[tupl
 
 
 class _Replay:
-    """Flows that share links, from one end or beginning of a flow to the next, and what limits those that are watched."""
+    """Replays flows that share links, from one start or end of a flow to the next, and finds the limits of watched flows."""
 
     def __init__(self, graph: TaskGraph, watched: set[int]) -> None:
         self.graph, self.watched = graph, watched
@@ -103,16 +103,16 @@ class _Replay:
         self.rate: dict[int, int] = {}
 
     def changes(self, flows: Array, moves_ns: Array, end_ns: Array) -> Iterator[Change]:
-        """Whenever something else limits a watched flow; `flows` are all that move meanwhile."""
+        """Every change of the limit of a watched flow; `flows` are all flows that move meanwhile."""
         if not self.watched:
             return
         events = [(at, JOINS, flow, 0) for at, flow in zip(moves_ns[flows].tolist(), flows.tolist(), strict=True)]
         events += [(at, LEAVES, flow, 0) for at, flow in zip(end_ns[flows].tolist(), flows.tolist(), strict=True)]
         changing = [(RESIZES, link, profile) for link, profile in enumerate(self.profiles)]
         changing += [(RECAPS, index, self.graph.profiles[index]) for index in self.capped]
-        for what, who, profile in changing:
+        for event, index, profile in changing:
             steps = zip(profile.since_ns[1:], profile.value[1:], strict=True)
-            events += [(since_ns, what, who, value) for since_ns, value in steps]
+            events += [(since_ns, event, index, value) for since_ns, value in steps]
         limit_of: dict[int, Limit] = {}
         for now, together in groupby(sorted(events), key=itemgetter(0)):
             changed = dict.fromkeys(link for _, *event in together for link in self._apply(*event))
@@ -127,35 +127,35 @@ class _Replay:
                     limit_of[flow] = limit
                     yield flow, now, limit
 
-    def _apply(self, what: int, who: int, value: int) -> Sequence[int]:
-        """A flow leaves or joins, or a link gets another capacity, or flows another cap; returns the links that this concerns."""
-        if what == RECAPS:
-            for flow in self.capped[who]:
+    def _apply(self, event: int, index: int, value: int) -> Sequence[int]:
+        """Applies an event: a flow leaves or joins, or a capacity or a cap changes. Returns the links that are affected."""
+        if event == RECAPS:
+            for flow in self.capped[index]:
                 self.cap[flow] = value
                 if flow in self.rate:
                     self.fabric.leave(flow)
                     self.fabric.join(flow, int(self.graph.footprint[flow]), value)
             return []
-        if what == RESIZES:
-            self.fabric.resize(who, value)
-            self.room[who] = value << WEIGHT_BITS
-            return [who]
-        footprint = int(self.graph.footprint[who])
+        if event == RESIZES:
+            self.fabric.resize(index, value)
+            self.room[index] = value << WEIGHT_BITS
+            return [index]
+        footprint = int(self.graph.footprint[index])
         route = self.routes[footprint]
-        if what == JOINS:
-            self.fabric.join(who, footprint, self.cap[who])
-            self.rate[who] = 0
+        if event == JOINS:
+            self.fabric.join(index, footprint, self.cap[index])
+            self.rate[index] = 0
             for link, weight in route:
-                self.on_link[link][who] = weight
+                self.on_link[link][index] = weight
         else:
-            self.fabric.leave(who)
-            del self.rate[who]
+            self.fabric.leave(index)
+            del self.rate[index]
             for link, _ in route:
-                del self.on_link[link][who]
+                del self.on_link[link][index]
         return [link for link, _ in route]
 
     def _limit(self, flow: int) -> Limit:
-        """What limits a flow now."""
+        """The current limit of a flow."""
         load, room, rate, footprint = self.load, self.room, self.rate, int(self.graph.footprint[flow])
         links = [link for link, _ in self.routes[footprint]]
         enough = rate[flow] / (1 - TOLERANCE)

@@ -1,7 +1,7 @@
-"""What the network did in a step: bytes and busy time of every link, those that ranks wait for, and one link over time.
+"""Use of the network in a step: bytes and busy time of every link, the links that ranks wait for, and one link over time.
 
-Bytes are exact: every collective puts its wire bytes, weighted, on each link of its footprint. Over time the bytes of a
-collective are spread evenly between the end of its latency and its own end. Links that behave alike are looked at once.
+Bytes are exact: every collective puts its weighted wire bytes on each link of its footprint. Over time, the bytes of a
+collective are spread evenly between the end of its latency and its own end. Links with equal traffic are computed once.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class LinkUse:
     capacity_bytes_per_s: float
     """Mean over the step."""
     busy_s: float
-    """While anything was on its way over it."""
+    """Seconds in which bytes were on their way over the link."""
     utilisation: float
-    """Bytes over what it could have carried in the step."""
+    """Bytes divided by the bytes that the link could have carried in the step."""
 
 
 @dataclass(frozen=True)
 class Network(Traffic):
     """The traffic of the measured training steps of a run, over time.
 
-    Bytes are those of the steps. The time of their moves counts from when the first rank begins: where steps run into
+    Bytes are those of the steps. The time of their moves counts from the start of the first rank: where steps run into
     each other, what reaches beyond it is in the step before as well, at its beginning.
     """
 
@@ -61,12 +61,12 @@ class Network(Traffic):
 
     @cached_property
     def capacity_bytes_per_s(self) -> Array:
-        """Of every link: what it could carry on average in the step."""
+        """Mean capacity of every link in the step."""
         return self.capacity(self.begin_ns, self.end_ns)
 
     @cached_property
     def utilisation(self) -> Array:
-        """Of every link: bytes over what it could have carried in the step."""
+        """Utilisation of every link: bytes divided by the bytes that it could have carried in the step."""
         return ratio(self.bytes, self.capacity_bytes_per_s * self.step_s)
 
     def busiest(self, count: int = 10) -> list[LinkUse]:
@@ -108,49 +108,54 @@ class Network(Traffic):
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """What ranks wait for, by kinds of links, the longest first: together the exposed communication of the step."""
-        (kind, names), of = self.kinds, self.waiting
-        found: dict[tuple[int, ...], list[int]] = {}
-        for limit, links in enumerate(of.limits):
-            found.setdefault(tuple(np.unique(kind[list(links)]).tolist()), []).append(limit)
-        listed = [Wait(tuple(names[i] for i in at), of.mean_s(by), of.full_s(by), of.by_axis_s(by)) for at, by in found.items()]
+        """The waits of ranks by kinds of links, the longest first. They add up to the exposed communication of the step."""
+        (kind, names), waiting = self.kinds, self.waiting
+        limits_of: dict[tuple[int, ...], list[int]] = {}
+        for limit, links in enumerate(waiting.limits):
+            limits_of.setdefault(tuple(np.unique(kind[list(links)]).tolist()), []).append(limit)
+        listed = [
+            Wait(tuple(names[i] for i in kinds), waiting.mean_s(limits), waiting.full_s(limits), waiting.by_axis_s(limits))
+            for kinds, limits in limits_of.items()
+        ]
         return sorted((wait for wait in listed if wait.waited_s), key=lambda wait: -wait.waited_s)
 
     def waited_links(self, count: int = 10) -> list[WaitedLink]:
-        """The links that ranks wait for longest; of links alike the first."""
-        (kind, names), of, rate = self.kinds, self.waiting, self.capacity_bytes_per_s
-        limits_of = of.limits_of_groups(self._alike)
+        """The links that ranks wait for longest; of links with equal traffic the first."""
+        (kind, names), waiting, rate = self.kinds, self.waiting, self.capacity_bytes_per_s
+        limits_of = waiting.limits_of_groups(self._alike)
         rows = zip(*(column.tolist() for column in np.unique(self._alike, return_index=True, return_counts=True)), strict=True)
-        longest = sorted((-of.mean_s(limits_of[which]), link, alike, which) for which, link, alike in rows if which in limits_of)
+        longest = sorted(
+            (-waiting.mean_s(limits_of[which]), link, alike, which) for which, link, alike in rows if which in limits_of
+        )
         name = self.cluster.wiring.link_name
         return [
-            WaitedLink(name(i), names[kind[i]], n, float(rate[i]), -less, of.full_s(limits_of[which]))
-            for less, i, n, which in longest[:count]
+            WaitedLink(name(i), names[kind[i]], n, float(rate[i]), -negated_s, waiting.full_s(limits_of[which]))
+            for negated_s, i, n, which in longest[:count]
         ]
 
     @property
     def _alike(self) -> Array:
-        """Of every link a number, equal for links of one kind that carry the same at the same times."""
+        """A number for every link, equal for links of one kind that carry the same traffic at the same times."""
         kind, names = self.kinds
         alike: Array = self.waiting.behaviour * len(names) + kind
         return alike
 
-    def like(self, link: int) -> Array:
-        """All links of its kind that carry the same at the same times, itself among them."""
+    def links_like(self, link: int) -> Array:
+        """All links of the same kind with the same traffic at the same times, including the link itself."""
         return np.flatnonzero(self._alike == self._alike[link])
 
     @cached_property
     def busy_s(self) -> Array:
-        """Of every link: how long anything was on its way over it."""
+        """Seconds per step in which bytes are on their way over each link."""
         footprints, patterns, alike = self.skeleton.footprints, self.skeleton.patterns, self.partition
         first, spans_ns = first_of(alike.link), self._spans_ns
         looked_at = np.flatnonzero(np.isin(footprints.idx, first))
         footprint = footprints.row_of[looked_at]
-        same = np.stack(
+        pairs = np.stack(
             [alike.link[footprints.idx[looked_at]], alike.communicator[footprint // patterns] * patterns + footprint % patterns]
         )
         busy = np.zeros(len(first))
-        for link, crossing in groupby(np.unique(same, axis=1).T.tolist(), key=itemgetter(0)):
+        for link, crossing in groupby(np.unique(pairs, axis=1).T.tolist(), key=itemgetter(0)):
             spans = [spans_ns[footprint] for _, footprint in crossing if footprint in spans_ns]
             if spans:
                 within = np.concatenate(spans, axis=1).clip(self.begin_ns, self.end_ns)
@@ -158,9 +163,9 @@ class Network(Traffic):
         return busy[alike.link]
 
     def _moves(self, wanted: set[int]) -> Iterator[tuple[int, Array]]:
-        """Of communicators: number, and of each turn that moves bytes (columns) pattern, begin and end in nanoseconds, work."""
+        """For each communicator its number, and for each turn that moves bytes (a column) pattern, begin and end in ns, work."""
         times = self.timeline.times
-        for communicator, rank, rows in self.turns(wanted, ever=True):
+        for communicator, rank, rows in self.turns(wanted, all_steps=True):
             pattern, latency_ns, work = self.charges(communicator, rank, rows)
             tasks = self.timeline.tasks_of(rank)[rows]
             end_ns = times.end_ns[tasks]
@@ -169,13 +174,12 @@ class Network(Traffic):
 
     @cached_property
     def _spans_ns(self) -> dict[int, Array]:
-        """Of every footprint in use, by the class of its communicator: when bytes begin to move, and when the last is sent, of
-        each of its turns."""
-        alike, patterns, found = self.partition.communicator, self.skeleton.patterns, {}
+        """Footprint, by the class of its communicator -> begin and end of the movement of bytes of each turn, in nanoseconds."""
+        alike, patterns, spans_ns = self.partition.communicator, self.skeleton.patterns, {}
         for communicator, moves in self._moves(set(first_of(alike).tolist())):
             for pattern in np.unique(moves[0]).tolist():
-                found[int(alike[communicator] * patterns + pattern)] = moves[1:3, moves[0] == pattern]
-        return found
+                spans_ns[int(alike[communicator] * patterns + pattern)] = moves[1:3, moves[0] == pattern]
+        return spans_ns
 
     def series(self, link: int, bins: int = 200) -> tuple[Array, Array]:
         """Edges of equal bins of the step in seconds, and the mean bytes/s over the link in each."""
@@ -200,14 +204,14 @@ class Network(Traffic):
 
 
 def _covered_ns(spans: Array, after: int) -> int:
-    """How much of the time after a moment the spans, a row of begins and one of ends, cover together."""
+    """Length of the union of spans (a row of begins and one of ends) after a time, in nanoseconds."""
     begin, end = np.maximum(spans[:, np.argsort(spans[0], kind="stable")], after)
     reached = np.maximum.accumulate(np.concatenate([[after], end[:-1]]))
     return int(np.maximum(end - np.maximum(begin, reached), 0).sum())
 
 
 def network(result: Result) -> Network:
-    """What links carried in the measured steps, and which of them ranks waited for."""
+    """The traffic of the measured steps on every link, and the links that ranks waited for."""
     observed, bound = result.observation, result.bound
     window, from_ns = observed.window, observed.from_ns
     end_ns = from_ns + round(observed.step_s * window.steps * NS_PER_S)

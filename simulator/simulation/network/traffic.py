@@ -1,4 +1,4 @@
-"""The bytes that a step puts on the links of a cluster, and what every link could have carried."""
+"""Bytes of a training step on the links of a cluster, and capacities of the links."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ...units import NS_PER_S
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes of a training step on the links of a cluster, whenever they move; of several their mean."""
+    """The bytes of a training step on the links of a cluster, or the mean of several steps."""
 
     cluster: Cluster
     skeleton: Skeleton
-    """With every link in its footprints."""
+    """The skeleton with every link in its footprints."""
     labels: tuple[Labels, ...]
     iterations: range
-    """The numbers of the training steps that are counted."""
+    """The numbers of the iterations that are counted."""
     steps: int
-    """How many steps they make up."""
+    """Number of steps that these iterations make up."""
 
     @cached_property
     def bytes(self) -> Array:
-        """Of every link, in the order of the cluster's wiring."""
+        """Bytes per step on every link, in the order of the cluster's wiring."""
         skeleton, alike = self.skeleton, self.partition.communicator
         carried = np.zeros((len(alike), skeleton.patterns))
         for communicator, rank, rows in self.turns(set(first_of(alike).tolist())):
@@ -43,13 +43,13 @@ class Traffic:
 
     @cached_property
     def partition(self) -> Partition:
-        """Communicators that do the same at the same times, and links that carry the same."""
+        """Classes of communicators with the same turns at the same times, and of links with the same traffic."""
         partition = refine(self.skeleton)
         verify(self.skeleton, partition)
         return partition
 
     def capacity(self, begin_ns: int, end_ns: int) -> Array:
-        """Bytes/s that every link could carry between two moments, on average: its own rate, or what perturbations leave."""
+        """Mean capacity of every link between two times, in bytes/s, with perturbations."""
         skeleton, rate = self.skeleton, self.cluster.wiring.capacity_bytes_per_s
         undisturbed = np.rint(rate / NS_PER_S * (1 << RATE_BITS))
         left = np.array([mean(profile, begin_ns, end_ns) for profile in skeleton.profiles])[skeleton.link_profile]
@@ -58,7 +58,7 @@ class Traffic:
 
     @cached_property
     def kinds(self) -> tuple[Array, tuple[str, ...]]:
-        """The kind of every link, a number, and the names of the kinds (`nic > leaf`) in the order of their first links."""
+        """The number of the kind of every link, and the names of the kinds (`nic > leaf`) in the order of their first links."""
         wiring = self.cluster.wiring
         first = np.array([run.first for run in wiring.vertices])
         source, target = (np.searchsorted(first, ends, side="right") - 1 for ends in (wiring.source, wiring.target))
@@ -69,14 +69,14 @@ class Traffic:
 
     @cached_property
     def _first_members(self) -> list[tuple[int, int, int]]:
-        """Of every communicator in use: its number, its slot at its first member, and that rank."""
+        """For every communicator in use its number, its slot at its first member, and the rank of that member."""
         communicator, slot, rank = self.skeleton.members
         number, at = np.unique(communicator, return_index=True)
         return list(zip(number.tolist(), slot[at].tolist(), rank[at].tolist(), strict=True))
 
-    def turns(self, wanted: set[int], *, ever: bool = False) -> Iterator[tuple[int, int, Array]]:
-        """Of the wanted communicators: number, first member, and the rows of its program that are its turns in the counted
-        steps, or in all that were simulated."""
+    def turns(self, wanted: set[int], *, all_steps: bool = False) -> Iterator[tuple[int, int, Array]]:
+        """For the wanted communicators: number, first member, and the rows of its program that are turns of the communicator, in
+        the counted steps or in all simulated steps."""
         rows_of: dict[tuple[int, int], Array] = {}
         for communicator, slot, rank in self._first_members:
             program = int(self.skeleton.program[rank])
@@ -84,12 +84,12 @@ class Traffic:
                 if (program, slot) not in rows_of:
                     rows = self.skeleton.templates[program].rows_of(slot)
                     rows_of[program, slot] = (
-                        rows if ever else rows[np.isin(self.labels[program].iteration[rows], self.iterations)]
+                        rows if all_steps else rows[np.isin(self.labels[program].iteration[rows], self.iterations)]
                     )
                 yield communicator, rank, rows_of[program, slot]
 
     def charges(self, communicator: int, rank: int, rows: Array) -> tuple[Array, Array, Array]:
-        """Of turns of a communicator, rows of a member's program: pattern on the links, latency in nanoseconds, and work."""
+        """The pattern on the links, the latency in nanoseconds and the work of turns (rows of a member's program)."""
         tariff, kind = self.skeleton.tariff, self.skeleton.kind[communicator]
         charge = self.skeleton.templates[int(self.skeleton.program[rank])].charge[rows]
         return tariff.pattern[kind, charge], tariff.latency_ns[kind, charge], tariff.work[kind, charge]
@@ -101,15 +101,15 @@ def first_of(classes: Array) -> Array:
     return first
 
 
-def mean(of: Profile, begin_ns: int, end_ns: int) -> float:
-    """The mean of a profile over an interval; of an empty one, its value there."""
-    inside = np.clip([*of.since_ns, np.inf], begin_ns, end_ns)
+def mean(profile: Profile, begin_ns: int, end_ns: int) -> float:
+    """The mean of a profile over an interval, or its value there if the interval is empty."""
+    inside = np.clip([*profile.since_ns, np.inf], begin_ns, end_ns)
     lasted_ns = np.diff(inside)
     if end_ns > begin_ns:
-        return float(np.dot(lasted_ns, of.value) / (end_ns - begin_ns))
-    return float(of.value[int(np.searchsorted(of.since_ns, begin_ns, side="right")) - 1])
+        return float(np.dot(lasted_ns, profile.value) / (end_ns - begin_ns))
+    return float(profile.value[int(np.searchsorted(profile.since_ns, begin_ns, side="right")) - 1])
 
 
-def ratio(used: Array, able: Array) -> Array:
-    """Of every link its utilisation; none where nothing could have been carried."""
-    return np.divide(used, able, out=np.zeros(len(able)), where=able > 0)
+def ratio(carried: Array, capacity: Array) -> Array:
+    """The utilisation of every link; 0 where the capacity is 0."""
+    return np.divide(carried, capacity, out=np.zeros(len(capacity)), where=capacity > 0)
