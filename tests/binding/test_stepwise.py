@@ -287,7 +287,9 @@ UNLIKE = [
 RING_TOLERANCE = 0.2
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "broadcast"])
+@pytest.mark.parametrize(
+    "kind", ["all_reduce", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("all_gather", "broadcast"))]
+)
 @pytest.mark.parametrize("nics, per_node, nodes, shape, latency", UNLIKE)
 def test_t7_9_a_ring_over_unequal_hops_is_as_long_as_its_messages(
     nics: int, per_node: int, nodes: int, shape: str, latency: str, kind: str

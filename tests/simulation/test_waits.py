@@ -59,7 +59,7 @@ def waits_of(network: Network) -> dict[tuple[str, ...], dict[str, float]]:
     return {wait.links: wait.waited_by_axis_s for wait in network.waits}
 
 
-@pytest.mark.parametrize("way", ["fluid", "closed", "stepwise", "launched"])
+@pytest.mark.parametrize("way", ["fluid", "closed", pytest.param("stepwise", marks=pytest.mark.slow), "launched"])
 @pytest.mark.parametrize("name", PLANS)
 def test_t4_7_latency_and_links_are_the_exposed_time(name: str, way: str) -> None:
     """On every class of ranks and along every axis; latency is what of it comes before or after the bytes that are waited for."""
