@@ -1,12 +1,11 @@
-"""A cluster: nodes of GPUs joined by a network of some shape; a read-only graph of vertices and links.
+"""Cluster: nodes of GPUs joined by a network of some shape, as a read-only graph of vertices and links.
 
-A *node* here is an NVLink domain or a PCIe box: eight GPUs in a DGX, a whole rack in an NVL72. GPUs are numbered node by
-node. The graph is made from the wiring when somebody asks for it; routes are known without a search (only graphs that somebody
-drew by hand are searched).
+A *node* is an NVLink domain or a PCIe box: eight GPUs in a DGX, a whole rack in an NVL72. GPUs are numbered node by node. The
+graph is built from the wiring at the first use. Routes are computed without a search, except in explicit graphs.
 
-Links come in runs: those inside the nodes, run by run and node by node, then NIC to switch and switch to NIC, then those of
-the fabric. So a route is arithmetic: out of the node, up to the switch that the NIC is plugged into, from switch to switch
-as the fabric says, down, and into the other node.
+Links are numbered in runs: the links inside the nodes, run by run and node by node, then the links from NIC to switch, from
+switch to NIC, and of the fabric. So a route is computed by arithmetic: out of the node, up to the leaf switch of the NIC, from
+switch to switch as the fabric defines, down, and into the other node.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MOST_NAMED, MOST_NEAR = 4, 4096
-"""Number of links of a vertex that a hint names, and of links that an unknown name is compared with."""
+"""Largest number of links of a vertex that a hint names, and of links that an unknown name is compared with."""
 
 
 class OwnWiring(Protocol):
@@ -39,12 +38,12 @@ class OwnWiring(Protocol):
         """All vertices and links."""
 
     def route(self, cluster: Cluster, source: Array, target: Array) -> Array:
-        """For each pair of GPUs the links on the way, padded with -1: an array of pairs x hops."""
+        """The links on the route of each pair of GPUs, padded with -1: an array of pairs x hops."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Everything about the machines that a simulation needs."""
+    """The machines of a simulation: GPU, nodes, network shape, and the rates and latencies of the links."""
 
     name: str
     gpu: Gpu
@@ -52,30 +51,30 @@ class Cluster:
     nodes: int
     shape_name: str
     shape: Any = field(compare=False)
-    """A topology family, one file in `hardware/shapes/`: a module with `fabric(cluster)`, or one that is an `OwnWiring`."""
+    """The module of a topology family, a file in `hardware/shapes/`, with `fabric(cluster)` or as an `OwnWiring`."""
     inside_name: str
     inside: Any = field(compare=False)
-    """The shape of a node's inside: a module with `inside(cluster)`."""
+    """The module that wires the inside of a node by `inside(cluster)`."""
     nvlink: LinkSpec
     """Bandwidth of all links of a GPU inside its node, per direction; latency of one link."""
     nvlinks: int | None
-    """Number of links of a GPU inside its node, where it matters."""
+    """Number of links of a GPU inside its node; None where the cluster does not give the number."""
     pcie: LinkSpec
     """Link from GPU to NIC."""
     nic: LinkSpec
     """Link from NIC to leaf switch."""
     switch_latency_s: float
-    """Link between switches."""
+    """Latency of a link between switches, in seconds."""
     nics_per_node: int
     nodes_per_pod: int
-    """Nodes that share their leaf switches."""
+    """Number of nodes that share their leaf switches."""
     oversubscription: float
-    """Bandwidth below a leaf over bandwidth above it: 1 is non-blocking, 4 a quarter of it."""
+    """Bandwidth below a leaf switch divided by the bandwidth above the switch: 1 is non-blocking, 4 leaves a quarter above."""
     options: Options = field(default_factory=Options)
     fabric: str = ""
-    """The measured fabric that joins the nodes; nothing for a usual one, `ideal` for links at their nominal rate."""
+    """Name of the measured fabric between the nodes; empty for the most similar fabric, `ideal` for links at nominal rate."""
     sharp: bool = False
-    """Whether libraries are set up to let the switches between nodes reduce; a fabric of one's own may say so too."""
+    """Whether libraries let the switches between nodes reduce; the measured fabric may say so too."""
 
     def __repr__(self) -> str:
         size = f"{self.gpus:,} GPUs, {self.nodes:,} nodes of {self.gpus_per_node} {escape.terminal(self.gpu.name)}"
@@ -87,7 +86,7 @@ class Cluster:
 
     @property
     def rails(self) -> int:
-        """NIC vertices of a node: at most one per GPU, for the several NICs of one GPU are pooled."""
+        """Number of NIC vertices of a node: at most one per GPU, because several NICs of one GPU are pooled."""
         return min(self.nics_per_node, self.gpus_per_node)
 
     @property
@@ -108,7 +107,7 @@ class Cluster:
 
     @cached_property
     def assembly(self) -> Assembly | None:
-        """Nodes and fabric put together; None where the shape has a wiring of its own."""
+        """Nodes and fabric combined; None for a shape that has its own `wire`."""
         if hasattr(self.shape, "wire"):
             return None
         if self.nodes > 1 and not hasattr(self.shape, "fabric"):
@@ -124,25 +123,25 @@ class Cluster:
         return self.assembly.wiring() if self.assembly else own.wire(self)
 
     def route(self, source: Array, target: Array) -> Array:
-        """For each pair of GPUs the links on the way, padded with -1."""
+        """The links on the route of each pair of GPUs, padded with -1."""
         own: OwnWiring = self.shape
         return self.assembly.route(source, target) if self.assembly else own.route(self, source, target)
 
     def relay(self, source: Array, target: Array) -> Array:
-        """For each pair of GPUs of different nodes, the one of the source's node through whose NIC the data leaves: the source
-        itself, unless the shape has it handed over first.
+        """For each pair of GPUs of different nodes, the GPU of the source's node through whose NIC the data leaves: the source
+        itself, unless the shape hands the data over to another GPU of the node first.
         """
         return self.assembly.relay(source, target) if self.assembly else source
 
     def nic_of(self, gpu: Array) -> Array:
-        """For each GPU its NIC, numbered node by node: neighbours share one where NICs are fewer than GPUs."""
+        """The NIC of each GPU, numbered node by node: neighbouring GPUs share a NIC where a node has fewer NICs than GPUs."""
         node, local = np.divmod(gpu, self.gpus_per_node)
         nic: Array = node * self.rails + local * self.rails // self.gpus_per_node
         return nic
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
-        """The topology as a frozen networkx graph: vertices have a `kind`, edges capacity, latency and class."""
+        """The topology as a frozen networkx graph: each vertex with a `kind`, each link with capacity, latency and class."""
         import networkx as nx
 
         wiring = self.wiring
@@ -164,11 +163,11 @@ class Cluster:
 
     @cached_property
     def vertices(self) -> dict[str, int]:
-        """Every vertex by its name, in the order of their numbers."""
+        """The number of every vertex by name, in ascending order."""
         return {run.name(i): run.first + i for run in self.wiring.vertices for i in range(run.count)}
 
     def link_named(self, name: str) -> int:
-        """The link called `source>target`."""
+        """The number of the link with the name `source>target`."""
         ends = [end.strip() for end in name.split(">")]
         if len(ends) == 2 and len(found := self._links(ends[0], ends[1])):
             return int(found[0])
@@ -176,7 +175,7 @@ class Cluster:
         raise UserError(f"no link {name!r} in {self.name}", hint=f"{self._nearest_link(name, ends)}{listed}")
 
     def _links(self, source: str | None, target: str | None) -> Array:
-        """The links with these ends; None stands for any vertex."""
+        """The numbers of the links with these ends; None stands for any vertex."""
         matches = np.ones(self.wiring.links, dtype=bool)
         for name, column in ((source, self.wiring.source), (target, self.wiring.target)):
             if name is not None:
@@ -184,11 +183,11 @@ class Cluster:
         return np.flatnonzero(matches)
 
     def _of(self, vertex: str) -> Array:
-        """The links of a vertex: those out of it, then those into it."""
+        """The numbers of the links of a vertex, outgoing links first."""
         return np.concatenate([self._links(vertex, None), self._links(None, vertex)])
 
     def _nearest_link(self, name: str, ends: list[str]) -> str:
-        """The link name most similar to an unknown one: a link out of the most similar source, or else one into the target."""
+        """A hint for an unknown link name: similar links out of the most similar source, or into the most similar target."""
         if name in self.vertices:
             links = self._of(name)
             return f"{name} is a vertex; {self._such_as(links)}" if len(links) else f"{name} has no link"
@@ -202,12 +201,12 @@ class Cluster:
         return self._such_as(links) if len(links) else "it has none"
 
     def _such_as(self, links: Array) -> str:
-        """The names of the first few links, as examples."""
+        """A hint with the names of the first few links as examples."""
         return f"write a link source>target, such as {either(map(self.wiring.link_name, links[:MOST_NAMED].tolist()))}"
 
 
 class Assembly:
-    """Nodes and fabric put together: the numbers of vertices and links in the whole, the wiring, and routes."""
+    """Nodes and fabric combined: the numbers of vertices and links in the whole cluster, the wiring, and the routes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.rails = cluster, cluster.rails if cluster.nodes > 1 else 0
@@ -254,7 +253,7 @@ class Assembly:
         return Wiring.of([*parts, *self.fabric.switches], runs, [*self._covered_in_nodes(), *covered])
 
     def _covered_in_nodes(self) -> list[tuple[Array, Array]]:
-        """A link to a NIC carries what the NIC sends, and one from it what it receives."""
+        """Links to a NIC with the covering link on which the NIC sends; links from a NIC with the link on which it receives."""
         first, nodes = self.vertex.locals - self.rails, np.arange(self.cluster.nodes)
         source, target = (np.concatenate([getattr(run, end) for run in self.runs]) for end in ("source", "target"))
         pairs = []
@@ -265,9 +264,9 @@ class Assembly:
         return pairs
 
     def route(self, source: Array, target: Array) -> Array:
-        """For each pair of GPUs the links on the way, padded with -1.
+        """The links on the route of each pair of GPUs, padded with -1.
 
-        Inside a node as its inside says; else, maybe, first to the GPU of the source's node that relays, then out.
+        A route inside a node follows the wiring of the node. A route to another node may pass a relaying GPU of its own node.
         """
         per_node = self.cluster.gpus_per_node
         node, near = source // per_node, source // per_node == target // per_node
@@ -285,7 +284,7 @@ class Assembly:
         return whole.T
 
     def relay(self, source: Array, target: Array) -> Array:
-        """For each pair of GPUs of different nodes, the one of the source's node that hands the data to its NIC."""
+        """For each pair of GPUs of different nodes, the GPU of the source's node that hands the data to its own NIC."""
         if not self.fabric or self.fabric.rail is None:
             return source
         per_node, rail, site = self.cluster.gpus_per_node, self.fabric.rail, self.fabric.site
@@ -296,7 +295,7 @@ class Assembly:
         return np.where(handed_over, source // per_node * per_node + target % per_node, source)
 
     def _outside(self, fabric: Switching, source: Array, target: Array, flow: Array) -> Array:
-        """From GPU to GPU of another node."""
+        """The links on the routes between GPUs of different nodes."""
         (out_of, source_local), (into, target_local) = (np.divmod(gpu, self.cluster.gpus_per_node) for gpu in (source, target))
         leave, arrive = self.to_nics
         out_nic, into_nic = self.cluster.nic_of(source), self.cluster.nic_of(target)
@@ -313,7 +312,7 @@ def _in_node(part: Part) -> Callable[[int], str]:
 
 
 class _Repeated:
-    """Numbers of things that every node has: kind by kind, within a kind node by node."""
+    """Numbering of elements that every node has: kind by kind, and node by node within a kind."""
 
     def __init__(self, counts: list[int], nodes: int) -> None:
         of = np.array(counts, dtype=np.int64)
@@ -323,17 +322,17 @@ class _Repeated:
         self.locals, self.end = int(local[-1]), int(first[-1])
 
     def of(self, nodes: Array, local: Array) -> Array:
-        """The numbers of local things in all the nodes, node by node."""
+        """The numbers of local elements in all given nodes, node by node."""
         number: Array = (nodes[:, None] * self.stride[local][None, :] + self.base[local][None, :]).ravel()
         return number
 
     def at(self, node: Array, local: Array) -> Array:
-        """The numbers of rows of local things, each row in its node; -1 stays."""
+        """The numbers of rows of local elements, each row in its own node; -1 stays -1."""
         return np.where(local < 0, -1, self.base[local] + node[:, None] * self.stride[local])
 
 
 def flow_hashes(routing: Routing, source: Array, target: Array) -> Array:
-    """A hash of each flow where routing is hashed: the same for the same seed and ends, otherwise as good as random. Else 0."""
+    """A hash of each flow under hashed routing, equal for equal seed and ends, else pseudo-random; 0 under other routing."""
     mixed = np.zeros(len(source), dtype=np.uint64)
     if routing.hashed:
         mixed = mix(mixed + np.uint64(routing.seed))
@@ -344,5 +343,5 @@ def flow_hashes(routing: Routing, source: Array, target: Array) -> Array:
 
 
 def hops(*taken: tuple[Array, Array]) -> Array:
-    """Links where they are taken and -1 elsewhere, side by side: pairs x hops."""
+    """The number of each link where the link is taken, and -1 elsewhere: an array of pairs x hops."""
     return np.stack([np.where(here, link, -1) for here, link in taken], axis=1)

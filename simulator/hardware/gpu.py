@@ -1,4 +1,4 @@
-"""One GPU: what it can do at best, and how much of that its kernels sustain beside those of other GPUs."""
+"""GPU: peak rates, memory, and the fractions of the peaks that large kernels sustain."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from ..fields import (
 )  # fmt: skip
 
 TENSOR_CORE_DTYPE = {"fp32": "tf32"}
-"""Dtype -> format in which its GEMMs run instead: training code asks frameworks for TF32 instead of fp32."""
+"""Dtype -> format in which GEMMs of the dtype run instead: training code requests TF32 from frameworks instead of fp32."""
 
 PEAK_OF = {"fp8_block": "fp8", "mxfp8": "fp8"}
-"""Dtype with scaling -> format whose peak it runs at."""
+"""Dtype with scaling -> format whose peak rate applies."""
 BLOCK_SCALED = {"mxfp8": "nvfp4"}
 """Dtype with scaling in the tensor cores -> the four-bit format that only such tensor cores have."""
 
@@ -92,12 +92,12 @@ class Gpu(Declared):
         return self.peak_flop_per_s[dtype]
 
     def matmul_peak(self, dtype: str) -> float:
-        """The dense peak of matrix products in a dtype, in flop/s: fp32 ones run as TF32 where the GPU has it."""
+        """The dense peak of GEMMs in a dtype, in flop/s: fp32 GEMMs run in TF32 where the GPU has a TF32 peak."""
         dtype = PEAK_OF.get(dtype, dtype)
         tensor_dtype = TENSOR_CORE_DTYPE.get(dtype, dtype)
         return self.peak(tensor_dtype if tensor_dtype in self.peak_flop_per_s else dtype)
 
     def runs(self, dtype: str) -> bool:
-        """Whether matrix products can be in a dtype."""
+        """Whether the GPU can run GEMMs in a dtype."""
         needed = (PEAK_OF.get(dtype, dtype), BLOCK_SCALED.get(dtype, ""))
         return all(name in self.peak_flop_per_s for name in needed if name)

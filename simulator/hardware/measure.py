@@ -1,10 +1,10 @@
-"""Properties of a topology: its classes of links, the routes between its GPUs, its bisection bandwidth, its diameter.
+"""Properties of a topology: classes of links, routes between GPUs, bisection bandwidth, diameter.
 
-The bisection is the maximal flow from the GPUs of the first half of the nodes to those of the other half (of a single
-node: from half of its GPUs to the others), exact by the theorem of maximal flow and minimal cut. A torus is cut across each
-of its sides, and the least counts: so the order of the sides does not. Where the graph is large it
-is found among the switches alone, each NIC at the rate that it can be fed with. It is a property of the cables: routing that
-hashes flows may get less out of them.
+The bisection bandwidth is the maximum flow from the GPUs of the first half of the nodes to the GPUs of the other half (in a
+single node: from half of the GPUs to the others), exact by the max-flow min-cut theorem. A torus is cut across each of its sides
+and the least flow counts, so that the order of the sides has no influence. In a large graph the flow is computed among the
+switches alone, with each NIC at the rate at which the GPUs of its node can feed the NIC. The bisection bandwidth is a property
+of the cables: hashed routing may reach less.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .options import Routing
 from .wiring import Array, Links, Wiring
 
 MOST_CUT, MOST_CUT_AMONG_SWITCHES = 3_000, 40_000
-"""Numbers of links up to which a maximum flow is computed in the whole graph, and among switches."""
+"""Largest numbers of links for which a maximum flow is computed in the whole graph, and among the switches."""
 MOST_SOURCES = 16
 WORDS = {"agg": "aggregation"}
 """Kinds of switches, by the short names of their vertices."""
@@ -40,7 +40,7 @@ class LinkClass:
 
 @dataclass(frozen=True, slots=True)
 class RouteClass:
-    """Routes from GPU 0 over the same classes of links in the same order: number of GPUs, lowest and highest rate and latency."""
+    """Routes from GPU 0 over equal sequences of link classes: number of target GPUs, lowest and highest rate and latency."""
 
     classes: tuple[str, ...]
     inside: bool
@@ -54,7 +54,7 @@ class RouteClass:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """Bytes/s from one half to the other, or None where it was not found, and the method."""
+    """Bisection bandwidth in bytes/s, or None where no value was found, and the method of computation."""
 
     bytes_per_s: float | None
     method: str
@@ -62,7 +62,7 @@ class Bisection:
 
 @dataclass(frozen=True, slots=True)
 class Diameter:
-    """Number of links on the longest of all shortest routes between GPUs, and the number of GPUs that were searched from."""
+    """Number of links on the longest shortest route between GPUs, and the number of GPUs from which routes were searched."""
 
     hops: int
     sources: int
@@ -70,7 +70,7 @@ class Diameter:
 
 
 def link_classes(wiring: Wiring) -> list[LinkClass]:
-    """Links by class, rate and latency, in the order of the wiring."""
+    """Number of links by class, rate and latency, in the order of the wiring."""
     columns = np.stack([wiring.link_class, wiring.capacity_bytes_per_s, wiring.latency_s], axis=1)
     found, first, counts = np.unique(columns, axis=0, return_index=True, return_counts=True)
     rows = [(found[i], int(counts[i])) for i in np.argsort(first)]
@@ -78,9 +78,9 @@ def link_classes(wiring: Wiring) -> list[LinkClass]:
 
 
 def switches(cluster: Cluster) -> dict[str, int]:
-    """Switches between the nodes by kind, as one buys them: where traffic is sprayed the graph pools some that look alike.
+    """Number of physical switches between the nodes by kind; under sprayed traffic the graph pools switches that look alike.
 
-    Spines are as many as a full leaf has uplinks, unless they are given. None for a single node, and for an explicit graph.
+    The number of spines is the number of uplinks of a full leaf, unless given. A single node and an explicit graph have none.
     """
     shape: Any = cluster.shape
     if cluster.nodes == 1 or not hasattr(shape, "fabric"):
@@ -114,7 +114,7 @@ def route_classes(cluster: Cluster) -> list[RouteClass]:
 
 
 def _sequences(classes: Array) -> tuple[Array, list[tuple[int, ...]]]:
-    """Which sequence of classes each row is, repetitions and padding left out, and the sequences."""
+    """The index of the sequence of classes of each row, without repetitions and padding, and the sequences."""
     distinct, of_row = np.unique(classes, axis=0, return_inverse=True)
     number: dict[tuple[int, ...], int] = {}
     plain = [tuple(c for c, _ in groupby(c for c in row if c >= 0)) for row in distinct.tolist()]
@@ -122,7 +122,7 @@ def _sequences(classes: Array) -> tuple[Array, list[tuple[int, ...]]]:
 
 
 def diameter(cluster: Cluster) -> Diameter:
-    """Found breadth first from every GPU, or from some that are spread evenly over the cluster."""
+    """The diameter, by breadth-first search from every GPU, or from `MOST_SOURCES` GPUs spread evenly over the cluster."""
     wiring, count = cluster.wiring, min(cluster.gpus, MOST_SOURCES)
     order = np.argsort(wiring.source, kind="stable")
     vertices = sum(run.count for run in wiring.vertices)
@@ -133,7 +133,7 @@ def diameter(cluster: Cluster) -> Diameter:
 
 
 def _eccentricity(gpus: int, source: int, target: Array, ends: Array) -> int:
-    """Number of hops from a GPU to the farthest other one."""
+    """Number of hops from a GPU to the farthest other GPU."""
     begins, hops = np.concatenate([[0], ends[:-1]]), np.full(len(ends), -1)
     hops[source], front, step = 0, np.array([source]), 0
     while len(front):
@@ -147,7 +147,7 @@ def _eccentricity(gpus: int, source: int, target: Array, ends: Array) -> int:
 
 
 def bisection(cluster: Cluster) -> Bisection:
-    """Between the first half of the nodes and the others, or between the halves of a single node; the least of all `halves`."""
+    """Bisection bandwidth between the halves of the nodes, or of a single node: the least over all cuts of the shape."""
     if cluster.gpus == 1:
         return Bisection(None, "a single GPU has no halves")
     halves = _halves(cluster)
@@ -171,14 +171,14 @@ def bisection(cluster: Cluster) -> Bisection:
 
 
 def _halves(cluster: Cluster) -> list[Array]:
-    """Which nodes (of a single node: which GPUs) stand on one side of each cut: those of the shape, or the first half."""
+    """The nodes (in a single node: the GPUs) on one side of each cut of the shape; by default the first half."""
     shape, points = (cluster.inside, cluster.gpus_per_node) if cluster.nodes == 1 else (cluster.shape, cluster.nodes)
     cuts: list[Array] = shape.halves(cluster) if hasattr(shape, "halves") else [np.arange(points) < points // 2]
     return cuts
 
 
 def _max_flow(runs: Iterable[Wiring | Links], sources: Mapping[int, float], targets: Mapping[int, float]) -> float:
-    """The maximum flow over links, in whole bytes/s, from some vertices to others, by what each of them can send or take."""
+    """The maximum flow over links in bytes/s, rates rounded to whole bytes/s, within the rate of each source and target."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -196,13 +196,13 @@ def _unlimited(vertices: Array) -> dict[int, float]:
 
 
 def _rates(ports: Array, bytes_per_s: Array) -> dict[int, float]:
-    """What the NICs that are plugged into each switch can send or take together."""
+    """The total rate in bytes/s of the NICs at each switch, by switch."""
     plugged = np.bincount(ports, weights=bytes_per_s)
     return {switch: round(plugged[switch]) for switch in np.flatnonzero(plugged).tolist()}
 
 
 def _fed(assembly: Assembly) -> Array:
-    """Bytes/s that the GPUs of a node can send to each of its NICs."""
+    """The rate in bytes/s at which the GPUs of a node can send to each NIC of the node."""
     gpus, nics = np.arange(assembly.cluster.gpus_per_node), assembly.vertex.locals - assembly.rails + np.arange(assembly.rails)
     if assembly.cluster.inside_name == "nvswitch":
         ends, rates = (np.concatenate([getattr(run, x) for run in assembly.runs]) for x in ("target", "capacity_bytes_per_s"))

@@ -1,4 +1,4 @@
-"""Options that only some shapes have: routing, sides of a torus, the inside of a PCIe box, sites of a wide-area network."""
+"""Options of single shapes: routing, sides of a torus, the inside of a PCIe box, sites of a wide-area network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How a flow chooses among links that lead equally far: `spray` takes all of them evenly, `ecmp` one by its hash."""
+    """Choice among links of equal distance to the target: `spray` spreads a flow evenly, `ecmp` picks one link by a hash."""
 
     hashed: bool = False
     seed: int = 0
@@ -52,7 +52,7 @@ class Dragonfly(Declared):
 
 @dataclass(frozen=True, slots=True)
 class Wan:
-    """Sites far apart: the shape of each, and the link between any two of them."""
+    """Distant sites: the shape of each site, and the link between any two sites."""
 
     shape_names: tuple[str, ...]
     shapes: tuple[Any, ...] = field(compare=False)
@@ -61,7 +61,7 @@ class Wan:
 
 @dataclass(frozen=True, slots=True)
 class ExplicitGraph:
-    """A graph given vertex by vertex and link by link: (name, kind), and (source, target, spec) by vertex number."""
+    """A graph of listed vertices (name, kind) and links (source, target, spec), with both ends as vertex numbers."""
 
     vertices: tuple[tuple[str, str], ...]
     links: tuple[tuple[int, int, LinkSpec], ...]
@@ -69,7 +69,7 @@ class ExplicitGraph:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All of these; a shape reads those that its `OPTIONS` names."""
+    """The options of all shapes; a shape reads the options that its `OPTIONS` names."""
 
     routing: Routing = Routing()
     dims: tuple[int, ...] = ()
@@ -77,9 +77,9 @@ class Options:
     node_dims: tuple[int, ...] = ()
     """Sides of a torus of the GPUs of a node."""
     radix: int | None = None
-    """Ports of a switch of a fat tree; None for the least power of two that does."""
+    """Ports of a switch of a fat tree; None for the least power of two that suffices."""
     spines: int | None = None
-    """Spine switches of hashed routing; None for one per uplink of a leaf."""
+    """Number of spine switches under hashed routing; None for one per uplink of a leaf."""
     dragonfly: Dragonfly = Dragonfly()
     box: Box = Box()
     wan: Wan | None = None

@@ -1,9 +1,9 @@
-"""The links of a cluster as columns: small enough for 100,000 GPUs, complete enough to draw the graph.
+"""Vertices and links of a cluster as columns: small enough for 100,000 GPUs, complete enough to draw the graph.
 
-A vertex is a number; its kind and its name follow from the number. A link is directed and belongs to a class, such as
-`nvlink up`, that tables are made by. `covered` lists, for a link whose flows all cross some other links too, those links:
-where they carry less than this one can, it can never bind. A shape gives its part of this: `Inside` a node, or the `Switching`
-between nodes.
+A vertex is a number; the kind and the name of a vertex follow from the number. A link is directed and belongs to a class, such
+as `nvlink up`; tables group links by class. Where all flows of a link also cross certain other links, `covered` pairs the link
+with these others: a link can never be a bottleneck if the covering links carry less than the capacity of the link. A shape
+describes a part of the wiring: `Inside` for a node, `Switching` for the network between nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Vertices of one kind: of each node, where they are parts of its inside; of the whole, where they are switches."""
+    """Vertices of one kind: the count per node for vertices inside nodes, and the count of the whole cluster for switches."""
 
     kind: str
     count: int
@@ -38,7 +38,7 @@ class Vertices(Part):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Links:
-    """A run of links of one class: both ends, capacity in bytes/s and latency in seconds of each."""
+    """A run of links of one class: both ends of each link, the capacity in bytes/s and the latency in seconds."""
 
     source: Array
     target: Array
@@ -66,14 +66,14 @@ class Wiring:
     capacity_bytes_per_s: Array
     latency_s: Array
     covered: Array
-    """Pairs (link, one of the links that cover it), two columns."""
+    """Pairs (link, a link that covers the first), as two columns."""
     link_class: Array
-    """For each link its class, a number; `link_classes[number]` is the name."""
+    """The class of each link as a number; `link_classes[number]` is the name."""
     link_classes: tuple[str, ...]
 
     @classmethod
     def of(cls, parts: Sequence[Part], runs: Sequence[Links], covered: Sequence[tuple[Array, Array]] = ()) -> Wiring:
-        """The wiring of vertices that are numbered part by part."""
+        """The wiring of these parts and runs, with vertices numbered part by part."""
         first = accumulate((part.count for part in parts), initial=0)
         vertices = tuple(Vertices(part.kind, part.count, part.name, at) for part, at in zip(parts, first, strict=False))
         source, target, capacity, latency = (
@@ -104,7 +104,7 @@ class Wiring:
 
 
 def _classes(vertices: Sequence[Vertices], runs: Sequence[Links]) -> tuple[Array, tuple[str, ...]]:
-    """The class of every link, and the names of the classes in the order of their first run."""
+    """The class of every link, and the names of the classes in the order of the first run of each class."""
     first, kinds = np.array([v.first for v in vertices]), [v.kind for v in vertices]
     number: dict[str, int] = {}
     columns = []
@@ -121,37 +121,37 @@ def _classes(vertices: Sequence[Vertices], runs: Sequence[Links]) -> tuple[Array
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Inside:
-    """The wiring of one node, and the routes in it as arrays of pairs x hops of local links, padded with -1."""
+    """The wiring of one node, and the routes inside the node as arrays of local links (pairs x hops), padded with -1."""
 
     parts: tuple[Part, ...]
     runs: tuple[Links, ...]
     between: Callable[[Array, Array], Array]
-    """From GPU to GPU."""
+    """The links from GPU to GPU."""
     to_nics: tuple[Array, Array] | None = None
-    """From each GPU to its NIC, and back; None for a PCIe link of its own each way."""
+    """The links from each GPU to the NIC of the GPU, and back; None if each GPU has its own PCIe link in each direction."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Switching:
-    """Switches, numbered from 0, the links between them, and which of them each NIC is plugged into."""
+    """Switches, numbered from 0, the links between switches, and the switch of each NIC (`port`)."""
 
     switches: tuple[Part, ...]
     port: Array
     runs: tuple[Links, ...] = ()
     between: Callable[[Array, Array, Array], Array] | None = None
-    """From switch to switch: links of the fabric, pairs x hops, padded with -1; None where all NICs share one switch. The third
-    argument is a hash of each flow where routing is hashed, and 0 elsewhere."""
+    """The links of the fabric from switch to switch, pairs x hops, padded with -1; None where all NICs share one switch. The
+    third argument is a hash of each flow under hashed routing, and 0 under other routing."""
     gathered: tuple[tuple[Array, Array], ...] = ()
-    """Pairs (link, NIC): all that the link carries comes from NICs that are so listed with it."""
+    """Pairs (link, NIC): all data on a link comes from the NICs that are paired with the link."""
     spread: tuple[tuple[Array, Array], ...] = ()
-    """Pairs (link, NIC): all that the link carries goes to NICs that are so listed with it."""
+    """Pairs (link, NIC): all data on a link goes to the NICs that are paired with the link."""
     rail: Array | None = None
-    """The rail of each NIC. Data for another rail goes first to the GPU of its own node that sits on that rail."""
+    """The rail of each NIC. Data for another rail goes first to the GPU on the target's rail in the source's own node."""
     site: Array | None = None
-    """The site of each NIC. Data for another site leaves by the NIC of the GPU that has it, whatever the rail."""
+    """The site of each NIC. Data for another site leaves through the NIC of the source GPU, whatever the rail."""
 
 
 def both_ways(lower: Array, upper: Array, bytes_per_s: Array | float, latency_s: float, name: str) -> tuple[Links, ...]:
-    """Links of one rate up from some vertices to others, and down again."""
+    """Links of one rate from the lower to the upper vertices, and links of the same rate back down."""
     up = Links.between(lower, upper, bytes_per_s, latency_s, f"{name} up")
     return up, Links.between(upper, lower, bytes_per_s, latency_s, f"{name} down")
