@@ -1,1 +1,1 @@
-"""The engine: integers in, integers out. It knows tasks, streams, links and speeds, and nothing of what they stand for."""
+"""Engine: computes start and end of every task from integers alone: tasks, streams, links and speeds, without their meaning."""

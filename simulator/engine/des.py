@@ -1,8 +1,8 @@
-"""The reference engine: a SimPy process per stream, each running its tasks first in, first out.
+"""Reference engine: a discrete-event simulation with a SimPy process per stream, which runs its tasks first in, first out.
 
-Everything faster is an optimisation of this file and is tested to give the same integers. The rules are those of
-docs/semantics.md: a task starts when it heads all its streams and its predecessors have ended and arrived; first its
-`solo_ns` pass, then its work drains at a rate that is solved anew once per instant, after all other events of that instant.
+Every faster engine is an optimisation of this file and is tested to give the same integers. docs/semantics.md states the rules:
+a task starts when the task is at the head of all its streams and its predecessors have ended and arrived. First its `solo_ns`
+pass, then its work drains at a rate that is solved anew once per instant, after all other events of the instant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .timeline import Times, deadlock
 
 Process = Generator[simpy.Event, Any, None]
 LAST = 2
-"""SimPy runs priority 0 and 1 first: an event of priority 2 sees the whole instant."""
+"""SimPy priority of an event after all other events of an instant, which have priority 0 or 1."""
 
 
 def simulate(graph: TaskGraph) -> Times:
@@ -29,7 +29,7 @@ def simulate(graph: TaskGraph) -> Times:
 
 
 class _Run:
-    """One run: the streams, what each task still waits for, and the log of starts and ends."""
+    """One run: the streams, the number of conditions for which each task still waits, and the log of starts and ends."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
@@ -61,7 +61,7 @@ class _Run:
         return Times.of(self.start, self.end, self.graph.tail_ns)
 
     def stream(self, stream: int) -> Process:
-        """One stream: its tasks in order. The first stream of a gang runs it; the others arrive and wait for its end."""
+        """Runs the tasks of one stream in order. The first stream of a gang runs the task; the others wait for its end."""
         env, owner, waiting, solo_ns = self.env, self.owner, self.waiting, self.solo_ns
         flows = self.fluid.flows
         for task in self.streams[stream]:
@@ -81,7 +81,7 @@ class _Run:
             self.finish(task)
 
     def finish(self, task: int) -> None:
-        """Logs the end of a task and frees its streams; those that depend on it wait for its tail."""
+        """Logs the end of a task and frees its streams; the successors of the task wait for its tail."""
         self.end[task] = self.env.now
         if task in self.has_ended:
             self.has_ended.pop(task).succeed()
@@ -91,12 +91,12 @@ class _Run:
             self.arrive(task)
 
     def arrive(self, task: int) -> None:
-        """The tail of a task has passed: its successors wait for one thing less."""
+        """Removes, when the tail of a task has passed, one condition from each of its successors."""
         for successor in self.successors[task]:
             self.release(successor)
 
     def release(self, task: int) -> None:
-        """One thing less that a task waits for; after the last its owner may start it."""
+        """Removes one condition for which a task waits; after the last condition the owning stream may start the task."""
         self.waiting[task] -= 1
         if not self.waiting[task] and task in self.may_start:
             self.may_start.pop(task).succeed()
@@ -104,7 +104,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Drain:
-    """Work under way: what was left of it at a time, the rate since then, and when it will be done if that stays."""
+    """Work in progress: the remaining work at a time, the rate since then, and the time of completion at this rate."""
 
     left: int
     since: int
@@ -114,9 +114,9 @@ class _Drain:
 
 
 class _Fluid:
-    """A clock for `SharedLinkRates`: the work whose rate may change, bytes on links and tasks whose speed changes alike.
+    """Clock for `SharedLinkRates`: drains work whose rate may change, both bytes on links and tasks whose speed changes.
 
-    Such a task is a flow over the last route, which has no links, so that its rate is its cap: the speed.
+    A task whose speed changes is a flow over the last route, which has no links, so that its rate is its cap: the speed.
     """
 
     def __init__(self, env: Any, graph: TaskGraph, rates: SharedLinkRates) -> None:
@@ -126,7 +126,7 @@ class _Fluid:
         followed = np.full(len(graph), -1) if graph.cap_profile is None else graph.cap_profile.copy()
         followed[paced] = graph.speed_profile[graph.speed[paced]]
         self.profile_of: list[int] = followed.tolist()
-        """Task -> the index of the profile that its cap follows, or -1."""
+        """Task -> the index of the profile that the cap of the task follows, or -1."""
         self.present = {index: profile.value[0] for index, profile in enumerate(graph.profiles) if not profile.steady}
         self.flows = {t: (int(graph.footprint[t]), int(graph.work[t]), int(graph.cap[t])) for t in flowing.tolist()}
         self.flows |= {t: (-1, int(graph.solo_ns[t]) << SPEED_BITS, 0) for t in paced.tolist()}
@@ -140,7 +140,7 @@ class _Fluid:
             env.process(self.follow(index, links))
 
     def follow(self, index: int, links: list[int]) -> Process:
-        """Gives links, caps and speeds their new value at each change of their profile; flows under way go on with it."""
+        """Sets links, caps and speeds to the new value at each change of their profile, also for flows in progress."""
         for since_ns, value in self.profiles[index].changes:
             yield self.env.timeout(since_ns - self.env.now)
             self.present[index] = value
@@ -153,7 +153,7 @@ class _Fluid:
             self.solve_after_instant()
 
     def begin(self, task: int) -> Any:
-        """The task's work starts to drain now; the event returned fires when none is left."""
+        """Starts to drain the work of a task; the returned event fires when no work is left."""
         footprint, work, cap = self.flows[task]
         self.rates.join(task, footprint, self.present.get(self.profile_of[task], cap))
         self.drains[task] = _Drain(work, self.env.now, self.env.event())
@@ -161,7 +161,7 @@ class _Fluid:
         return self.drains[task].empty
 
     def solve_after_instant(self) -> None:
-        """Calls `solve` once all other events of the present instant are done."""
+        """Schedules `solve` after all other events of the present instant."""
         if not self.solve_is_due:
             self.solve_is_due = True
             event = simpy.Event(self.env)
@@ -181,7 +181,7 @@ class _Fluid:
                 self.env.timeout(wait, task).callbacks.append(self.expire)
 
     def expire(self, event: Any) -> None:
-        """A clock rang: the task is done, unless its rate changed meanwhile and another clock was set."""
+        """Ends the flow of a task whose clock has expired, unless a change of its rate has set another clock meanwhile."""
         task = event.value
         if task in self.drains and self.drains[task].due == self.env.now:
             self.rates.leave(task)

@@ -1,13 +1,13 @@
 """Folding: ranks that must behave alike are simulated once.
 
-A partition of ranks, communicators and links is *stable* when members of a class look alike and have alike neighbours:
-ranks run the same program at the same speed and meet the same class of communicator in each slot; communicators have the
-same kind, the same members by slot and cross the same links with the same weights; links have the same capacity and carry
-the same weight of every class of footprint. Then members of a class do the same things at the same times, to the
-nanosecond, and one of each class is enough: the quotient is a skeleton, and `expand` makes its tasks as it makes any.
+A partition of ranks, communicators and links is *stable* when the members of a class are alike and have alike neighbours:
+ranks run the same program at the same speed and have the same class of communicator in each slot; communicators have the same
+kind, the same classes of members by slot, and cross the same classes of links with the same weights; links have the same
+capacity and carry the same weight of every class of footprint. Then the members of a class act at the same times, to the
+nanosecond, and one member of each class is enough: the quotient is a skeleton, which `expand` expands like any other skeleton.
 
-`refine` finds the coarsest such partition by colour refinement with 64-bit hashes. Hashes can collide, so `verify` proves
-the result afterwards without any. Why this is sound: docs/semantics.md, "Folding".
+`refine` finds the coarsest stable partition by colour refinement with 64-bit hashes. Hashes can collide, so `verify` proves
+the result afterwards without hashes. docs/semantics.md, "Folding", gives the proof.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .skeleton import Expansion, Skeleton, expand, task_count
 from .task import Array, Csr, offsets
 
 MOST_KEYS = 1 << 40
-"""Keys of entries stay below this, so that together with their owner they fit into 63 bits."""
+"""Upper bound on the keys of entries, so that a key and the owner of the entry together fit into 63 bits."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Partition:
-    """The class of every rank, communicator and link; classes are numbered by their first member."""
+    """The class of every rank, communicator and link; classes are numbered in the order of their first members."""
 
     rank: Array
     communicator: Array
@@ -40,7 +40,7 @@ class Partition:
 
 
 def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
-    """One rank of each class, expanded: refine, prove, take the quotient; `within` may refuse the number of tasks by raising."""
+    """The expansion of one rank of each class, by `refine`, `verify` and `quotient`; `within` may raise for too many tasks."""
     partition = refine(skeleton)
     verify(skeleton, partition)
     small = quotient(skeleton, partition)
@@ -49,20 +49,20 @@ def fold(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None)
 
 
 def unfolded(skeleton: Skeleton, within: Callable[[int], None] = lambda tasks: None) -> Expansion:
-    """All ranks, expanded without folding."""
+    """The expansion of all ranks, without folding."""
     within(task_count(skeleton))
     return expand(skeleton)
 
 
 def refine(skeleton: Skeleton) -> Partition:
-    """The coarsest stable partition, by colour refinement. Trusted only after `verify`.
+    """The coarsest stable partition, by colour refinement; to be trusted only after `verify`.
 
-    Everything starts with the colour of what it is by itself: a rank with its program and speed, a communicator with its kind,
-    a link with its capacity. Then, round by round, each takes up the colours of its neighbours: a communicator those of its
-    members (by slot) and of its links (by pattern and weight), a rank those of its communicators (by slot), a link those of the
-    footprints that cross it. Two things keep one colour only while all their neighbours match. Colours can only split, so when
-    a round leaves the number of classes as it was, the partition is stable. Neighbours are a multiset: their hashes are summed,
-    wrapping at 64 bits, which needs no sorting and does not depend on their order.
+    The first colour of an element comes from the element alone: the program and speed of a rank, the kind of a communicator, the
+    capacity of a link. Then, round by round, the colour of each element takes up the colours of its neighbours: members (by
+    slot) and links (by pattern and weight) for a communicator, communicators (by slot) for a rank, crossing footprints for a
+    link. Two elements keep a common colour only while all their neighbours match. Colours can only split, so the partition is
+    stable when a round leaves the number of classes unchanged. Neighbours are a multiset: their hashes are summed, wrapping at
+    64 bits, which needs no sorting and does not depend on the order of the neighbours.
     """
     communicator, slot, member = skeleton.members
     footprint, link = skeleton.footprints.row_of, skeleton.footprints.idx
@@ -86,7 +86,7 @@ def refine(skeleton: Skeleton) -> Partition:
 
 
 def verify(skeleton: Skeleton, partition: Partition) -> None:
-    """Proves that the partition is stable, by comparing every member with the first of its class. No hashes."""
+    """Proves that the partition is stable, by comparing every member with the first member of its class, without hashes."""
     rank, comm, link = partition.rank, partition.communicator, partition.link
     slots = np.append(comm, -1)[skeleton.slots]
     communicator, slot, member = skeleton.members
@@ -108,7 +108,7 @@ def verify(skeleton: Skeleton, partition: Partition) -> None:
 
 
 def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
-    """The skeleton of the classes: its first member stands for each, and each link carries what that member carries."""
+    """The skeleton of the classes: the first member represents each class, and each link carries the load of its first member."""
     rank, comm, link = (_representatives(c) for c in (partition.rank, partition.communicator, partition.link))
     carried = _carried(skeleton, partition)
     representative = np.zeros(len(partition.link), dtype=bool)
@@ -132,7 +132,7 @@ def quotient(skeleton: Skeleton, partition: Partition) -> Skeleton:
 
 
 def _single_weight(skeleton: Skeleton, partition: Partition, first: Array, wanted: Array) -> Array:
-    """What the first communicator of each class puts on the fullest link of a class, for entries (footprint, class of links)."""
+    """The weight of the first communicator of each class on the fullest link of a class, per entry (footprint, link class)."""
     footprint, links = skeleton.footprints.row_of, _count(partition.link)
     communicator, pattern = footprint // skeleton.patterns, footprint % skeleton.patterns
     mine = first[partition.communicator[communicator]] == communicator
@@ -145,7 +145,7 @@ def _single_weight(skeleton: Skeleton, partition: Partition, first: Array, wante
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Carried:
-    """What each link carries of each class of footprint: the weights of the class's members on it, summed."""
+    """The load of each link by class of footprint: the sum of the weights of the members of the class on the link."""
 
     link: Array
     footprint: Array
@@ -165,7 +165,7 @@ def _carried(skeleton: Skeleton, partition: Partition) -> _Carried:
 
 
 def _same_lists(classes: Array, owner: Array, columns: list[Array]) -> bool:
-    """Whether owners of one class have equal lists of entries, as multisets of the columns' values."""
+    """Whether the owners of each class have equal multisets of entries, where an entry is a row of values of the columns."""
     counts = np.bincount(owner, minlength=len(classes))
     begins, first = offsets(counts)[:-1], _representatives(classes)[classes]
     if (counts != counts[first]).any():
@@ -177,7 +177,7 @@ def _same_lists(classes: Array, owner: Array, columns: list[Array]) -> bool:
 
 
 def _numbered(columns: list[Array]) -> tuple[Array, int]:
-    """One number for each row of values, equal for equal rows, and a bound on it."""
+    """One number for each row of values, equal for equal rows, and an upper bound on the numbers."""
     number, bound = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         least = int(column.min(initial=0))
@@ -197,7 +197,7 @@ def _representatives(classes: Array) -> Array:
 
 
 def _labels(colours: Array) -> Array:
-    """Colours as classes numbered in the order of their first member."""
+    """Colours as classes, numbered in the order of their first members."""
     _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first, kind="stable")] = np.arange(len(first))
@@ -214,7 +214,7 @@ def _run_starts(ordered: Array) -> Array:
 
 
 def _sums(rows: Array, values: Array, n: int) -> Array:
-    """Sums of 64-bit values by row, wrapping: the same for a multiset in any order."""
+    """Sums of 64-bit values by row, wrapping at 64 bits, and so independent of the order of the values."""
     total = np.zeros(n, dtype=np.uint64)
     np.add.at(total, rows, values)
     return total

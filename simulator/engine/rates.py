@@ -1,19 +1,20 @@
-"""Max-min fair rates of flows over links: pure, in integers, without a clock.
+"""Max-min fair rates of flows over links, as pure integer arithmetic without a clock.
 
-Progressive filling: raise the rate of all flows together until a link is full or a flow reaches its own cap, freeze what
-is there, go on with the rest. Every link and cap at the minimal level freezes *together*: freezing one at a time would
-let integer division give twins different rates, and break both folding and incremental solving. The tests do just that
-(tests/engine/progressive_filling.py); `SharedLinkRates` gives the same integers and looks only at what a change reaches.
+Progressive filling raises the rate of all flows together until a link is full or a flow reaches its own cap, freezes the flows
+at this level, and continues with the other flows. All links and caps at the minimal level freeze *together*: freezing one link
+at a time would let integer division give different rates to equal flows, and break both folding and incremental solving. The
+tests implement progressive filling (tests/engine/progressive_filling.py); `SharedLinkRates` gives the same integers and looks
+only at the links that a change affects.
 
-`SharedLinkRates` keeps the *level* of each link: the rate at which filling finds the link full, which is the room that flows
-with a lower rate leave, divided by the weight of the others. A link that slows no flow has the level `FREE`. A flow's rate is the
-least of its cap and the levels of its links. Together these are equations, one per link, and the levels that filling finds are
-their only solution. The proof goes up from the lowest level: no level is below the least room // weight of all links; on the
-link where that least value stands every flow asks for as much or more, so this is its level; freeze its flows, and the next
-lowest level follows in the same way. It does not matter, then, in which order links are set: once all equations hold, the rates
-are those of filling. So a change costs only the links that it reaches: those whose own equation no longer holds are set anew,
-which may put others out of balance, and so on. Taken lowest first, hardly any link is set twice, and a link that stays `FREE`
-passes nothing on.
+`SharedLinkRates` keeps the *level* of each link: the rate at which filling finds the link full, i.e. the room that flows with a
+lower rate leave, divided by the weight of the other flows. A link that slows no flow has the level `FREE`. The rate of a flow is
+the least of its cap and the levels of its links. These definitions are equations, one per link, and the levels from progressive
+filling are the only solution. The proof goes up from the lowest level: no level is below the least room // weight of all links;
+on the link with this least value every flow asks for at least the value, so the value is the level of the link; with the flows
+of the link frozen, the next lowest level follows in the same way. So the order in which links are set does not matter: once all
+equations hold, the rates are the rates of filling. A change costs only the links that the change affects: a link whose equation
+no longer holds is set anew, which may unbalance other links, and so on. With the lowest link first, hardly any link is set twice,
+and a link that stays `FREE` affects no other link.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from heapq import heapify, heappop, heappush
 from .task import WEIGHT_BITS
 
 Route = Sequence[tuple[int, int]]
-"""The links that a flow crosses, each with its weight in 2^-16."""
+"""The links that a flow crosses, each with the weight of the flow in units of 2^-16."""
 FREE = 1 << 256
 """The level of a link that slows no flow: above every rate."""
 
 
 class SharedLinkRates:
-    """The flows under way on a set of links, and their rates. `solve` returns the rates that changed since last time."""
+    """The flows in progress on a set of links, and their rates. `solve` returns the rates that changed since the last call."""
 
     def __init__(self, footprints: Sequence[Route], capacity: Sequence[int]) -> None:
         self._footprints = footprints
         self._room = [value << WEIGHT_BITS for value in capacity]
         self._spare = list(self._room)
-        """The part of each room that no flow uses. While that is `_slack` or more, no flow of a free link is above the level
-        that the link would have. `_slack` is one quantum for each unit of weight, as integer division may leave a remainder,
-        and 0 for a link with a single flow."""
+        """The part of each room that no flow uses. While this part is at least `_slack`, no flow of a free link is above the
+        level that the link would have. `_slack` is one quantum for each unit of weight, as integer division may leave a
+        remainder, and 0 for a link with a single flow."""
         self._slack = [0] * len(capacity)
         self._weight = [0] * len(capacity)
         self._level = [FREE] * len(capacity)
@@ -49,7 +50,7 @@ class SharedLinkRates:
         self._touched: dict[int, None] = {}
 
     def join(self, flow: int, footprint: int, cap: int) -> None:
-        """A flow begins to move over a footprint; its rate comes with the next `solve`."""
+        """Adds a flow over a footprint; the next `solve` returns the rate of the flow."""
         route = self._footprints[footprint]
         self._flows[flow] = route, cap
         self._rate[flow] = rate = self._limit_elsewhere(flow, -1)
@@ -62,7 +63,7 @@ class SharedLinkRates:
             self._touched[link] = None
 
     def leave(self, flow: int) -> None:
-        """A flow has moved its last byte."""
+        """Removes a flow that has moved its last byte."""
         rate = self._rate.pop(flow)
         self._before.pop(flow, None)
         for link, weight in self._flows.pop(flow)[0]:
@@ -77,13 +78,13 @@ class SharedLinkRates:
                 self._touched[link] = None
 
     def resize(self, link: int, capacity: int) -> None:
-        """A link changes its capacity."""
+        """Changes the capacity of a link."""
         self._spare[link] += (capacity << WEIGHT_BITS) - self._room[link]
         self._room[link] = capacity << WEIGHT_BITS
         self._touched[link] = None
 
     def solve(self) -> list[tuple[int, int]]:
-        """Brings all rates up to date; returns (flow, rate) for those that changed, by flow."""
+        """Updates all rates; returns (flow, rate) for the flows whose rates changed, in order of flow."""
         flows, rates, before, waiting = self._flows, self._rate, self._before, self._touched
         room, spare, slack, level = self._room, self._spare, self._slack, self._level
         due = [(room[link] // (self._weight[link] or 1), link) for link in waiting]
@@ -108,11 +109,11 @@ class SharedLinkRates:
         return changed
 
     def _set_level(self, link: int) -> list[tuple[int, int]]:
-        """Sets the level of a link; returns (flow, rate) of its flows whose rates this changes.
+        """Sets the level of a link; returns (flow, rate) of the flows of the link whose rates change.
 
-        Flows are taken from the lowest rate up: each that gets less than the level leaves room, which raises the level for the
-        rest. The present rate of a flow that this link slowed so far says nothing about its other links: once such a flow comes
-        below the rising level, the rest are sorted again by what their other links allow.
+        Flows are taken from the lowest rate up: each flow with less than the level leaves room, which raises the level for the
+        rest. The present rate of a flow that this link slowed so far tells nothing about the flow's other links: once such a
+        flow comes below the rising level, the remaining flows are sorted again by the rates that their other links allow.
         """
         rates, weights = self._rate, self._on_link[link]
         room, load, was = self._room[link], self._weight[link], self._level[link]
@@ -136,7 +137,7 @@ class SharedLinkRates:
         return changed
 
     def _limit_elsewhere(self, flow: int, here: int) -> int:
-        """The least of a flow's cap and the levels of its links other than `here`."""
+        """The least of the cap of a flow and the levels of the flow's links other than `here`."""
         route, least = self._flows[flow]
         level = self._level
         for link, _ in route:

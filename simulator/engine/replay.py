@@ -1,8 +1,8 @@
-"""Replay: start and end of every task by longest path, where nothing shares a link.
+"""Replay: start and end of every task by the longest path through a graph in which no transfers share a link.
 
-An uncontended transfer becomes a task of known length first. This is exact, and cheap: the flows of one stream never overlap, so
-a link that only flows of one stream cross gives each of them its uncontended rate. Replay is legal only if every duration is
-then fixed: no two flows of different streams on one link, no speed that changes. It proves that first and refuses otherwise.
+Each uncontended transfer is first replaced by a task of fixed duration. This is exact, and cheap: the flows of one stream never
+overlap, so a link with flows of a single stream gives each flow its uncontended rate. Replay is legal only if all durations are
+then fixed: no two flows of different streams on one link, no speed that changes. Replay proves this first, or else refuses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .timeline import Times, deadlock
 
 
 def with_fixed_durations(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
-    """The same graph with every uncontended transfer turned into a fixed duration.
+    """The same graph with a fixed duration for every uncontended transfer.
 
-    With `every` all transfers are, contended or not: that is the fidelity `closed`, which leaves contention out on purpose, also
-    that of ranks which fold into one.
+    With `every`, contended transfers get a fixed duration too: the fidelity `closed` leaves contention out on purpose, also the
+    contention among ranks that are folded into one.
     """
     flowing = (graph.footprint >= 0) & (graph.work > 0)
     if not flowing.any():
@@ -47,7 +47,7 @@ def with_fixed_durations(graph: TaskGraph, *, every: bool = False) -> TaskGraph:
 
 
 def shared_links(graph: TaskGraph, flowing: Array) -> Array:
-    """For each link, whether flows of different streams cross it, so that two of them may overlap."""
+    """For each link, whether flows of different streams cross the link, so that two flows may overlap."""
     owner = np.full_like(graph.work, np.iinfo(np.int64).max)
     np.minimum.at(owner, graph.streams.idx, graph.streams.row_of)
     lowest = np.full(len(graph.footprints), np.iinfo(np.int64).max)
@@ -65,19 +65,19 @@ def shared_links(graph: TaskGraph, flowing: Array) -> Array:
 
 
 def _any_link(graph: TaskGraph, links: Array) -> Array:
-    """For each footprint, whether it crosses one of `links`."""
+    """For each footprint, whether the footprint contains one of `links`."""
     crosses = np.zeros(len(graph.footprints), dtype=bool)
     crosses[graph.footprints.row_of[links[graph.footprints.idx]]] = True
     return crosses
 
 
 def why_not(graph: TaskGraph) -> str:
-    """The reason why replay may not run this graph, or an empty string if it may."""
+    """The reason why replay may not run a graph, or an empty string if replay may."""
     return _refusal(with_fixed_durations(graph))
 
 
 def _refusal(closed: TaskGraph) -> str:
-    """Why durations are not fixed, in a graph whose uncontended transfers are; an empty string if all of them are."""
+    """The reason why some durations are not fixed even with fixed uncontended transfers; an empty string if all are fixed."""
     shared = int(((closed.footprint >= 0) & (closed.work > 0)).sum())
     if shared:
         return f"{shared} transfers share links with others that may run at the same time, or cross links that change"
@@ -87,11 +87,11 @@ def _refusal(closed: TaskGraph) -> str:
 
 
 def replay(graph: TaskGraph) -> Times:
-    """Start and end of every task: each task, once it has ended, pushes its successors back.
+    """Start and end of every task: the end of each task delays the start of its successors.
 
-    Raises `UserError` where a fixed duration would be an approximation. Plain integers in lists: sorting the tasks into levels
-    takes as long as this, and a numpy call on a level costs as much as some hundred tasks do here, while most levels of a small
-    graph hold only a few.
+    Raises `UserError` where a fixed duration would be an approximation. The loop runs on plain integers in lists: sorting the
+    tasks into levels takes as long as this loop, and a numpy call on a level costs as much as some hundred tasks in the loop,
+    while most levels of a small graph hold only a few tasks.
     """
     closed = with_fixed_durations(graph)
     if reason := _refusal(closed):

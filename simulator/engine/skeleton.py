@@ -1,8 +1,8 @@
-"""The skeleton: which rank runs which program, in which communicators, over which links. Small where tasks are many.
+"""Skeleton: compact form of a task graph, with the program of each rank, its communicators, and the links they cross.
 
-A rank's program (`Template`) names communicators by slot, never by rank; a communicator's tasks are FIFO. So a program is
-written once per role, and the symmetry of a cluster shows in a graph of ranks, communicators and links. `expand` makes
-tasks from any skeleton: the whole cluster's, or the quotient that `fold` returns, which is a skeleton too.
+The program of a rank (`Template`) names communicators by slot, never by rank; the tasks of a communicator are FIFO. So a program
+is written once per role, and the symmetry of a cluster shows in a graph of ranks, communicators and links. `expand` makes the
+tasks of any skeleton: the skeleton of the whole cluster, or the quotient from `fold`, which is a skeleton too.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .task import Array, Csr, Profile, TaskGraph, offsets
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """The program of a rank: rows on FIFO lanes. A row is the rank's own work or one turn of a communicator."""
+    """The program of a rank: rows on FIFO lanes. A row is own work of the rank or one turn of a communicator."""
 
     slot: Array
-    """The slot of the communicator whose next task this row is, or -1 for the rank's own work."""
+    """The slot of the communicator whose next task the row is, or -1 for own work of the rank."""
     solo_ns: Array
-    """Duration of own work at full speed; unused for communicators."""
+    """Duration of own work at full speed, in ns; unused for communicators."""
     charge: Array
     """The charge of a communicator's task: a column of the tariff; unused for own work."""
     preds: Csr
-    """Row -> rows of this template that must end before it."""
+    """Row -> rows of this template that must end before the row starts."""
     lanes: Csr
-    """Lane -> its rows in FIFO order. A row may stand on several lanes."""
+    """Lane -> its rows in FIFO order. A row may be on several lanes."""
 
     def __len__(self) -> int:
         return len(self.slot)
 
     @cached_property
     def turn(self) -> Array:
-        """For each row, how many earlier rows have the same slot: its place in the communicator's (or own) sequence."""
+        """For each row, the number of earlier rows with the same slot: the index of the row among all rows of its slot."""
         order = np.argsort(self.slot, kind="stable")
         ordered = self.slot[order]
         starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
@@ -47,14 +47,14 @@ class Template:
 
     @cached_property
     def own(self) -> Array:
-        """The rows that are the rank's own work."""
+        """The rows of own work of the rank."""
         return np.flatnonzero(self.slot < 0)
 
     def rows_of(self, slot: int) -> Array:
         return np.flatnonzero(self.slot == slot)
 
     def private(self, slot: int) -> bool:
-        """Whether the lanes that hold this slot hold nothing else, so that the FIFO order of its communicator implies theirs."""
+        """Whether the lanes of a slot hold no other rows, so that the FIFO order of the communicator implies the lane order."""
         lanes = sorted(set(self.lanes.row_of[self.slot[self.lanes.idx] == slot].tolist()))
         return all(bool((self.slot[self.lanes.row(lane)] == slot).all()) for lane in lanes)
 
@@ -67,16 +67,16 @@ class Tariff:
     work: Array
     cap: Array
     pattern: Array
-    """The one of the communicator's footprints that the bytes take."""
+    """The footprint of the communicator that the bytes take, by its number within the communicator."""
     tail_ns: Array
-    """From the end of the task, when its streams are free, until what depends on it may start."""
+    """Time from the end of the task, when its streams are free, until the successors of the task may start."""
     cap_profile: Array
-    """The index in the skeleton's profiles of a cap that changes with time, or -1."""
+    """The index, in the profiles of the skeleton, of a cap that changes with time, or -1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """Ranks, communicators and links, with everything that distinguishes them."""
+    """Ranks, communicators and links, with all properties that distinguish ranks, communicators and links."""
 
     templates: tuple[Template, ...]
     tariff: Tariff
@@ -90,12 +90,12 @@ class Skeleton:
     kind: Array
     """Communicator -> its row of the tariff."""
     patterns: int
-    """Footprints per communicator; footprint = communicator * patterns + pattern."""
+    """Number of footprints per communicator; footprint = communicator * patterns + pattern."""
     footprints: Csr
     footprint_weight: Array
     link_profile: Array
     single_weight: Array | None = None
-    """For each entry of `footprints`, the weight of one of the footprints that it stands for; None if it is itself one."""
+    """For each entry of `footprints`, the weight of a single footprint of those folded into the entry; None without folding."""
 
     @property
     def ranks(self) -> int:
@@ -116,20 +116,20 @@ class Skeleton:
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """The task graph of a skeleton, folded or not, and the way back: which rank and row each task stands for."""
+    """The task graph of a skeleton, folded or not, and the mapping from ranks and rows of templates to tasks and back."""
 
     graph: TaskGraph
     skeleton: Skeleton
     own_base: Array
     turn_base: Array
     stream_rank: Array
-    """Stream -> the first rank that it belongs to."""
+    """Stream -> the first rank of the stream."""
     stream_lane: Array
     """Stream -> the lane of that rank's template."""
     class_of: Array
-    """Rank before folding -> the rank of the skeleton that behaves like it; without folding the rank itself."""
+    """Rank before folding -> the rank of the skeleton with the same behaviour; without folding the rank itself."""
     tasks_unfolded: int
-    """The tasks of the whole cluster: each rank's own, and each communicator's task once."""
+    """Number of tasks of the whole cluster: the own tasks of each rank, and each task of a communicator once."""
 
     def tasks_of(self, rank: int) -> Array:
         """The task of each row of a rank's template."""
@@ -138,7 +138,7 @@ class Expansion:
 
     @cached_property
     def origin(self) -> tuple[Array, Array]:
-        """For each task, the lowest rank that takes part in it and the row of that rank's template."""
+        """For each task, the lowest participating rank and the row of that rank's template."""
         rank_of, row_of = np.full(len(self.graph), -1), np.full(len(self.graph), -1)
         for rank in range(self.skeleton.ranks - 1, -1, -1):
             tasks = self.tasks_of(rank)
@@ -150,7 +150,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 def _tasks(skeleton: Skeleton, template: Template, ranks: Array, own_base: Array, turn_base: Array) -> Array:
-    """The task ids of every row (columns) of every given rank (rows), all of which run `template`."""
+    """The task of every row (columns) of every given rank (rows); all given ranks run `template`."""
     communicators = skeleton.slots[np.maximum(template.slot, 0)][:, ranks].T
     base = np.where(template.slot < 0, own_base[ranks][:, None], turn_base[communicators])
     tasks: Array = base + template.turn
@@ -164,9 +164,9 @@ def task_count(skeleton: Skeleton) -> int:
 
 
 def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: int | None = None) -> Expansion:
-    """The task graph of a skeleton: own work first, rank by rank, then every communicator's tasks in turn.
+    """The task graph of a skeleton: own work first, rank by rank, then the tasks of each communicator in turn.
 
-    Of a folded skeleton, `class_of` is the class of every rank, and `tasks_unfolded` counts what all of them run.
+    For a folded skeleton, `class_of` gives the class of every rank, and `tasks_unfolded` the number of tasks of all ranks.
     """
     of_program = [np.flatnonzero(skeleton.program == p) for p in range(len(skeleton.templates))]
     turns = _turns(skeleton)
@@ -217,7 +217,7 @@ def expand(skeleton: Skeleton, class_of: Array | None = None, tasks_unfolded: in
 
 
 def _turns(skeleton: Skeleton) -> Array:
-    """How many tasks each communicator has. All its members must take the same turns at the same charges."""
+    """The number of tasks of each communicator. All members of a communicator must take the same turns at the same charges."""
     charges = [[t.charge[t.slot == s] for s in range(len(skeleton.slots))] for t in skeleton.templates]
     length_of = np.array([[len(of_slot) for of_slot in of_template] for of_template in charges], dtype=np.int64)
     lacking = ((length_of[skeleton.program].T > 0) & (skeleton.slots < 0)).nonzero()
@@ -239,13 +239,13 @@ def _turns(skeleton: Skeleton) -> Array:
 
 
 def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_base: Array) -> tuple[Csr, Array, Array]:
-    """One stream per rank and lane, and one per communicator whose lanes carry nothing else at any of its members.
+    """One stream per rank and lane, and one stream per communicator whose lanes hold no other tasks at any member.
 
-    A lane of a rank often holds nothing but one communicator's tasks. The same tasks stand, in the same order, on such a lane of
-    every member: as many FIFO queues of equal content, which all say the same. Where that is so at each member (the communicator
-    is *private*) one stream replaces them, so that a gang of a thousand ranks occupies one stream and not a thousand. It stands
-    for the lane of the communicator's first member. A lane that holds own work or several communicators' tasks, or a
-    communicator with such a lane at any member, keeps its queues: they order tasks against others.
+    A lane of a rank often holds the tasks of one communicator only. Each member then has a FIFO queue with the same tasks in the
+    same order, and all these queues impose the same order. If this holds for every member (the communicator is *private*), one
+    stream replaces the queues, so that a gang of a thousand ranks occupies one stream and not a thousand. The stream is counted
+    as the lane of the first member. A lane with own work or with tasks of several communicators keeps its queue, and a
+    communicator with such a lane at any member keeps all its queues, because these queues order tasks of different kinds.
     """
     communicator, slot, rank = skeleton.members
     private_slot = np.array([[t.private(s) for s in range(len(skeleton.slots))] for t in skeleton.templates], dtype=bool)
@@ -284,7 +284,7 @@ def _streams(skeleton: Skeleton, of_program: list[Array], own_base: Array, turn_
 
 
 def join_skeletons(parts: Sequence[Skeleton]) -> Skeleton:
-    """One skeleton of several on the same links; parts are independent of each other except for the links that they share."""
+    """One skeleton from several on the same links; the parts are independent of each other except for shared links."""
     links = parts[0].link_profile
     for part in parts[1:]:
         if [part.profiles[i] for i in part.link_profile] != [parts[0].profiles[i] for i in links]:
@@ -317,14 +317,14 @@ def join_skeletons(parts: Sequence[Skeleton]) -> Skeleton:
 
 
 def _footprints(part: Skeleton, patterns: int) -> tuple[Csr, Array]:
-    """The footprints of a part with as many patterns per communicator as the part that has most."""
+    """The footprints of a part, renumbered for `patterns` footprints per communicator, the maximum over all parts."""
     row = part.footprints.row_of
     wider = row // part.patterns * patterns + row % part.patterns
     return Csr.from_pairs(wider, part.footprints.idx, part.communicators * patterns), part.footprint_weight
 
 
 def _tariff(tariffs: Sequence[Tariff], profiles: Sequence[int]) -> Tariff:
-    """Kinds under one another; charges of different parts share their columns. The profiles of each part begin at `profiles`."""
+    """The tariffs with kinds as stacked rows and shared columns of charges. The profiles of each part begin at `profiles`."""
     width = max(t.work.shape[1] for t in tariffs)
     moved = [np.where(t.cap_profile >= 0, t.cap_profile + at, -1) for t, at in zip(tariffs, profiles, strict=True)]
     tariffs = [replace(t, cap_profile=profile) for t, profile in zip(tariffs, moved, strict=True)]

@@ -1,10 +1,10 @@
-"""The task graph: columns of integers without meaning, the only thing that an engine is given.
+"""Task graph: columns of integers without meaning, the only input of an engine.
 
-A task takes its `solo_ns`, then moves its `work` over a footprint of links, if it has one, and ends: its streams are free.
-What depends on it starts no earlier than `tail_ns` after that. A task starts when it is at the head of every stream that holds
-it, its predecessors have ended and their tails have passed. Times are nanoseconds, rates 2^-24 bytes/ns, link
-weights and speeds 2^-16, work bytes << 24. Everything was rounded once, before it came here: engines that do the
-same arithmetic on the same integers agree to the bit. docs/semantics.md states the rules sentence by sentence.
+A task takes its `solo_ns`, then moves its `work` over its footprint of links, if the task has a footprint. Then the task ends
+and its streams are free. A successor starts no earlier than `tail_ns` after that end. A task starts when the task is at the head
+of all its streams, its predecessors have ended and their tails have passed. Units: times are nanoseconds, rates 2^-24 bytes/ns,
+link weights and speeds 2^-16, work 2^-24 bytes. All values were rounded once, before the graph was built: engines with the same
+arithmetic on the same integers agree to the bit. docs/semantics.md states the rules sentence by sentence.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 RATE_BITS = 24
-"""A rate counts 2^-24 bytes/ns and work 2^-24 bytes: work / rate is nanoseconds."""
+"""The unit of a rate is 2^-24 bytes/ns, the unit of work 2^-24 bytes: work / rate is in nanoseconds."""
 WEIGHT_BITS = 16
-"""A link weight counts 2^-16: a footprint of weight 1 << 16 puts each byte of work once on that link."""
+"""The unit of a link weight is 2^-16: a footprint of weight 1 << 16 puts each byte of work once on the link."""
 SPEED_BITS = 16
-"""A speed counts 2^-16: at 1 << 16 a task takes its solo time."""
+"""The unit of a speed is 2^-16: at 1 << 16 a task takes its solo time."""
 FULL_SPEED = 1 << SPEED_BITS
 UNCAPPED = 1 << 62
-"""The rate cap of a task that only its links limit."""
+"""The rate cap of a task whose rate only its links limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A piecewise-constant integer over time: `value[i]` holds from `since_ns[i]` until the next."""
+    """A piecewise-constant integer over time: `value[i]` holds from `since_ns[i]` until `since_ns[i + 1]`."""
 
     since_ns: tuple[int, ...]
     value: tuple[int, ...]
@@ -44,7 +44,7 @@ class Profile:
 
     @classmethod
     def of(cls, since_ns: Sequence[int], value: Sequence[int]) -> Profile:
-        """A profile without changes to an equal value."""
+        """The profile of these values, without changes to an equal value."""
         kept = [i for i in range(len(value)) if i == 0 or value[i] != value[i - 1]]
         return cls(tuple(since_ns[i] for i in kept), tuple(value[i] for i in kept))
 
@@ -54,11 +54,11 @@ class Profile:
 
     @property
     def changes(self) -> list[tuple[int, int]]:
-        """The times at which it takes another value, in ns, and that value."""
+        """Each change of the profile: the time in ns and the new value."""
         return list(zip(self.since_ns[1:], self.value[1:], strict=True))
 
     def at(self, now_ns: int) -> int:
-        """The value that holds at a time."""
+        """The value at a time."""
         return self.value[bisect_right(self.since_ns, now_ns) - 1]
 
 
@@ -71,7 +71,7 @@ class Csr:
 
     @classmethod
     def from_pairs(cls, rows: Array, values: Array, n_rows: int) -> Csr:
-        """Groups `values` by `rows`, keeping their order within a row."""
+        """Groups `values` by `rows` and keeps the order within a row."""
         order = np.argsort(rows, kind="stable")
         return cls(offsets(np.bincount(rows, minlength=n_rows)), values[order])
 
@@ -93,7 +93,7 @@ class Csr:
 
     @property
     def row_of(self) -> Array:
-        """For each entry of `idx`, the row that it stands in."""
+        """The row of each entry of `idx`."""
         return np.repeat(np.arange(len(self)), self.counts)
 
     def lists(self) -> list[list[int]]:
@@ -101,37 +101,37 @@ class Csr:
         return [flat[a:b] for a, b in pairwise(ptr)]
 
     def transposed(self, n_rows: int) -> Csr:
-        """The converse relation: for each value, the rows that hold it, in ascending order."""
+        """The inverse relation: for each value, the rows that hold the value, in ascending order."""
         return Csr.from_pairs(self.idx, self.row_of, n_rows)
 
 
 def offsets(counts: Array) -> Array:
-    """Where each row starts in a flat column, given the length of each row; one entry more than rows."""
+    """The start of each row in a flat column, from the length of each row, and at the end the total length."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TaskGraph:
-    """One column entry per task, then the relations between tasks, streams, footprints and links."""
+    """Columns with one entry per task, and the relations between tasks, streams, footprints and links."""
 
     solo_ns: Array
-    """Time before any byte moves: a compute task's duration at full speed, a transfer's latency."""
+    """Time before any byte moves: the duration of a compute task at full speed, or the latency of a transfer."""
     tail_ns: Array
-    """Time from the end of a task until what depends on it may start, whatever the speeds: a transfer's propagation."""
+    """Time from the end of a task until its successors may start, at any speed: the propagation time of a transfer."""
     speed: Array
     """The index of the speed that stretches `solo_ns`, or -1 for a task that takes its nominal duration."""
     footprint: Array
     """The footprint over which `work` moves, or -1 for none."""
     work: Array
     cap: Array
-    """The rate that the task never exceeds, `UNCAPPED` if only links limit it. Where it changes, what it is at time zero."""
+    """The largest rate of the task, `UNCAPPED` if only links limit the rate. A cap that changes has its value at time zero."""
     streams: Csr
     """Stream -> its tasks in FIFO order."""
     preds: Csr
-    """Task -> the tasks that must end, and their tails pass, before it starts. FIFO order is not repeated here. Repeats do no
-    harm."""
+    """Task -> the tasks that must end, and whose tails must pass, before the task starts, without the FIFO order of streams.
+    Duplicates do no harm."""
     footprints: Csr
-    """Footprint -> the links that it crosses."""
+    """Footprint -> its links."""
     footprint_weight: Array
     """For each entry of `footprints`, the weight of the footprint on that link."""
     link_profile: Array
@@ -140,9 +140,9 @@ class TaskGraph:
     """Speed -> its index in `profiles`."""
     profiles: tuple[Profile, ...]
     single_weight: Array | None = None
-    """For each entry of `footprints`, the weight of one of the footprints that it stands for; None if it is itself one."""
+    """For each entry of `footprints`, the weight of a single footprint of those folded into the entry; None without folding."""
     cap_profile: Array | None = None
-    """Task -> the index in `profiles` of its cap where that changes with time, or -1; None if no cap changes."""
+    """Task -> the index in `profiles` of a cap that changes with time, or -1; None if no cap changes."""
 
     def __len__(self) -> int:
         return len(self.solo_ns)
@@ -165,14 +165,14 @@ class TaskGraph:
         return np.array([not profile.steady for profile in self.profiles], dtype=bool)
 
     def changing_speed_tasks(self) -> Array:
-        """For each task, whether its speed may change while it runs, so that its duration is not known before."""
+        """For each task, whether its speed may change while the task runs, so that its duration is not known in advance."""
         restless = np.append(self.changing()[self.speed_profile], False)  # the last entry is for tasks without a speed
         found: Array = restless[self.speed] & (self.solo_ns > 0)
         return found
 
     @property
     def changing_caps(self) -> dict[int, list[int]]:
-        """The index of each profile that caps have -> the tasks whose cap it is."""
+        """Index of each profile that caps follow -> the tasks whose cap follows the profile."""
         if self.cap_profile is None:
             return {}
         tasks = np.flatnonzero(self.cap_profile >= 0)
@@ -182,7 +182,7 @@ class TaskGraph:
         return by_profile
 
     def stretched_ns(self) -> Array:
-        """`solo_ns` stretched by the constant speed of each task; 0 for tasks whose speed changes, which are work to be done."""
+        """`solo_ns` stretched by the constant speed of each task; 0 for tasks whose speed changes, whose `solo_ns` is work."""
         speeds = [*(self.profiles[i].value[0] for i in self.speed_profile.tolist()), FULL_SPEED]  # the last: no speed
         speed = np.array(speeds, dtype=np.int64)[self.speed]
         result: Array = np.where(self.changing_speed_tasks(), 0, self.solo_ns)
@@ -191,8 +191,8 @@ class TaskGraph:
         return result
 
     def all_preds(self) -> tuple[Csr, Array]:
-        """Task -> everything that must end before it: its predecessors, and the task before it on each of its streams; and for
-        each entry the tail that has to pass as well, which is 0 for the order of a stream."""
+        """Task -> all tasks that must end before the task: its predecessors, and the previous task on each of its streams; and
+        for each entry the tail in ns that must pass as well, which is 0 for the order of a stream."""
         idx, row = self.streams.idx, self.streams.row_of
         follows = row[1:] == row[:-1]
         after = np.concatenate([self.preds.row_of, idx[1:][follows]])

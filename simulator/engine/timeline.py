@@ -1,4 +1,4 @@
-"""What a run ends with: when each task started and ended, folded as it was simulated; or a deadlock and who waits for what."""
+"""Timeline of a run: start and end of each task, per class of folded ranks; or the error for a deadlock, with what waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .skeleton import Expansion
 from .task import Array, TaskGraph
 
 SHOWN = 32
-"""The number of streams that the message draws; the exception holds all of them."""
+"""The largest number of streams that the message shows; the exception holds all streams."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -23,11 +23,11 @@ class Times:
     start_ns: Array
     end_ns: Array
     arrival_ns: Array
-    """The end and the tail after it: what depends on the task may start then."""
+    """The end of the task plus its tail: the time at which successors of the task may start."""
 
     @classmethod
     def of(cls, start: ArrayLike, end: ArrayLike, tail_ns: Array) -> Times:
-        """Arrivals are worked out; without tails they are the ends themselves."""
+        """Times with arrivals computed from ends and tails; without tails the arrivals are the ends."""
         kind = object if np.max(end, initial=0) >= 1 << 62 else np.int64
         start_ns, end_ns = np.array(start, dtype=kind), np.array(end, dtype=kind)
         return cls(start_ns, end_ns, end_ns + tail_ns if tail_ns.any() else end_ns)
@@ -40,7 +40,7 @@ class Times:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Timeline:
-    """The times of every rank, held once per class of ranks that behave alike."""
+    """The times of every rank, stored once per class of ranks that behave alike."""
 
     times: Times
     expansion: Expansion
@@ -51,7 +51,7 @@ class Timeline:
 
     @property
     def class_of(self) -> Array:
-        """For each rank, its row in the expansion that was simulated."""
+        """For each rank, the simulated rank of the expansion that behaves like the rank."""
         return self.expansion.class_of
 
     @property
@@ -60,11 +60,11 @@ class Timeline:
 
     @property
     def multiplicity(self) -> Array:
-        """How many ranks each simulated class stands for."""
+        """The number of ranks that each simulated class represents."""
         return np.bincount(self.class_of, minlength=self.expansion.skeleton.ranks)
 
     def tasks_of(self, rank: int) -> Array:
-        """The tasks of one rank, in the order of its template's rows."""
+        """The tasks of one rank, in the order of the rows of the rank's template."""
         return self.expansion.tasks_of(int(self.class_of[rank]))
 
     def rank_times(self, rank: int) -> Times:
@@ -100,7 +100,7 @@ def deadlock(graph: TaskGraph, end: Sequence[int]) -> Deadlock:
 
 
 def grid(blocked: Sequence[Blocked], stream_name: Callable[[int], str], task_name: Callable[[int], str]) -> str:
-    """The unfinished streams drawn under one another, an arrow at each blocked head."""
+    """Text with one line per unfinished stream, and an arrow at each blocked head."""
     names = [stream_name(b.stream) for b in blocked[:SHOWN]]
     width = max((len(name) for name in names), default=0)
     lines = []

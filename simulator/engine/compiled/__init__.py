@@ -1,1 +1,1 @@
-"""The event loop in machine code, equal to the reference event by event."""
+"""Compiled engine: the event loop in machine code, equal to the reference engine event by event."""

@@ -1,8 +1,8 @@
-"""The engine compiled: the rules of `des.py` and the levels of `rates.py`, over records of integers, by numba.
+"""Event loop of the compiled engine: the rules of `des.py` and the levels of `rates.py`, over records of integers, by numba.
 
-Equal to them to the bit, for graphs whose integers fit into 64 bits and whose speeds do not change while a task runs; `why_not`
-gives the reason for any other. numba is the extra `fast`, and takes a while to import: import this where it is needed.
-The flows and their rates are in `fluid_rates.py`.
+The results equal the reference engine to the bit, for graphs whose integers fit into 64 bits and whose speeds do not change while
+a task runs; `why_not` gives the reason for a refusal of other graphs. numba is the extra `fast` and slow to import: import this
+module only where the compiled engine is needed. `fluid_rates.py` holds the flows and their rates.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .fluid_rates import FREE, NEW, NOTHING, UNCHANGED, Fluid, fluid_of, join, l
 from .machine_code import compiled, heap, numba, push, records, remove, why_not_kept
 
 LIMIT = 1 << 61
-"""Rooms, times and products of a rate and a weight stay below this."""
+"""Upper bound on rooms, times and products of a rate and a weight."""
 
 
 def why_not(graph: TaskGraph) -> str:
-    """The reason why this engine may not run a graph, or an empty string if it may."""
+    """The reason why the compiled engine may not run a graph, or an empty string if the engine may."""
     if numba is None:
         return "numba is not installed"
     if graph.changing_speed_tasks().any():
@@ -43,12 +43,12 @@ def why_not(graph: TaskGraph) -> str:
 
 
 def why_slow_to_begin() -> str:
-    """The reason why every process compiles this engine, which takes some ten seconds; an empty string if it is kept on disk."""
+    """The reason why every process compiles the engine, which takes some ten seconds; empty if machine code is kept on disk."""
     return why_not_kept(_run)
 
 
 def simulate(graph: TaskGraph) -> Times:
-    """Start and end of every task, as `des.simulate` gives them. Raises `UserError` for a graph that `why_not` refuses."""
+    """Start and end of every task, equal to `des.simulate`. Raises `UserError` for a graph that `why_not` refuses."""
     if reason := why_not(graph):
         install = "pip install 'cluster-training-simulator[fast]', or " if numba is None else ""
         raise UserError(f"the compiled engine does not run this: {reason}", hint=f"{install}use --engine des (or auto)")
@@ -63,13 +63,13 @@ def simulate(graph: TaskGraph) -> Times:
 
 
 class State(NamedTuple):
-    """The graph as records, and the state of the run. A row holds where its own rows begin in another table; they end where the
-    next row's begin.
+    """The graph as records, and the state of the run. A row gives the start of its own rows in another table; the start of the
+    next row's rows is their end.
 
-    A task has rows of `after`, the tasks that wait for it, and of `streams_of`; a stream of `order`, a footprint of `routes`.
-    `clock` is a heap of streams by the time at which their task's latency has passed, or its last byte has moved. `arrivals` is
-    a heap of the tasks that have a tail, by the time at which it has passed: task `sent[i]` is item i of it. `caps` are the
-    present values of the caps that change, by the index of their profile.
+    A task has rows in `after` (the tasks that wait for the task) and in `streams_of`, a stream in `order`, a footprint in
+    `routes`. `clock` is a heap of streams by the time at which the latency of the current task has passed or its last byte has
+    moved. `arrivals` is a heap of the tasks with a tail, by the time at which the tail has passed; item i of the heap is task
+    `sent[i]`. `caps` holds the present values of the caps that change, by the index of the profile.
     """
 
     tasks: Array
@@ -125,7 +125,7 @@ def _state_of(graph: TaskGraph) -> State:
 
 
 def _changes(graph: TaskGraph) -> Array:
-    """Changes of rooms and caps in order of time: a row of time, link, new room; or of time, index of a cap inverted, new cap."""
+    """Changes of rooms and caps in order of time, as rows (time, link, new room) or (time, ~index of a profile, new cap)."""
     changes = []
     for link, profile in enumerate(graph.profile_of_link):
         changes += [(since, link, value << WEIGHT_BITS) for since, value in profile.changes]
@@ -136,7 +136,7 @@ def _changes(graph: TaskGraph) -> Array:
 
 @compiled
 def _run(state: State, fluid: Fluid, changes: Array) -> bool:
-    """Runs to the end, instant by instant. False if times grow too long for 64 bits."""
+    """Runs the graph to the end, instant by instant. Returns False if times grow too long for 64 bits."""
     clock, arrivals, ready, changed, now = state.clock, state.arrivals, 0, 0, 0
     for stream in range(len(state.streams) - 1):
         ready = _advance(state, stream, ready)
@@ -177,20 +177,20 @@ def _run(state: State, fluid: Fluid, changes: Array) -> bool:
 
 @compiled
 def _next(heap: Array) -> int:
-    """The lowest key of a heap."""
+    """The lowest key of a heap; `FREE` if the heap is empty."""
     return heap[heap[1].item].key if heap[0].item else FREE
 
 
 @compiled
 def _advance(state: State, stream: int, ready: int) -> int:
-    """The next task of a stream comes to its head; returns how many tasks are ready."""
+    """Moves the next task of a stream to the head of the stream; returns the number of ready tasks."""
     head = state.streams[stream].head
     return _release(state, state.order[head], ready) if head < state.streams[stream + 1].first else ready
 
 
 @compiled
 def _release(state: State, task: int, ready: int) -> int:
-    """One thing less that a task waits for; returns how many tasks are ready."""
+    """Removes one condition for which a task waits; returns the number of ready tasks."""
     state.tasks[task].waiting -= 1
     if state.tasks[task].waiting:
         return ready
@@ -200,7 +200,7 @@ def _release(state: State, task: int, ready: int) -> int:
 
 @compiled
 def _start_or_finish(state: State, fluid: Fluid, stream: int, now: int, ready: int) -> int:
-    """The task of a stream starts to move its bytes, or finishes; returns how many tasks are ready."""
+    """Starts the transfer of a stream's task, or finishes the task; returns the number of ready tasks."""
     number = state.streams[stream].task
     task, flow = state.tasks[number], fluid.flows[stream]
     if flow.end >= 0:
@@ -224,7 +224,7 @@ def _start_or_finish(state: State, fluid: Fluid, stream: int, now: int, ready: i
 
 @compiled
 def _arrive(state: State, task: int, ready: int) -> int:
-    """The tail of a task has passed, and what depends on it may start; returns how many tasks are ready."""
+    """Releases the successors of a task whose tail has passed; returns the number of ready tasks."""
     for i in range(state.tasks[task].after, state.tasks[task + 1].after):
         ready = _release(state, state.after[i], ready)
     return ready
@@ -232,7 +232,7 @@ def _arrive(state: State, task: int, ready: int) -> int:
 
 @compiled
 def _change_cap(state: State, fluid: Fluid, profile: int, cap: int, now: int) -> None:
-    """Changes the cap of all tasks that follow this profile; those under way leave and join with the work that is left."""
+    """Changes the cap of all tasks that follow a profile; flows in progress leave and join again with their remaining work."""
     state.caps[profile] = cap
     for stream in range(len(fluid.flows)):
         flow = fluid.flows[stream]

@@ -1,7 +1,7 @@
-"""The flows of the compiled engine: the levels of `rates.py` over records of integers.
+"""Flows of the compiled engine and their rates: the levels of `rates.py` over records of integers.
 
-A flow has the number of the first stream of its task, which runs nothing else meanwhile. It crosses links; the crossings
-of a link are a doubly linked list.
+The number of a flow is the first stream of its task; the stream runs no other task meanwhile. A crossing is a pair of a flow and
+a link; the crossings of a link form a doubly linked list.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .machine_code import compiled, heap, push, records, remove
 FREE = 2**63 - 1
 """The level of a link that slows no flow."""
 NOTHING, NEW, UNCHANGED = -1, -1, -2
-"""In place of an index: none. In place of the rate before this instant: the flow is new; its rate has not changed."""
+"""`NOTHING` replaces an index. `NEW` and `UNCHANGED` replace the rate before this instant, for new and for unchanged flows."""
 
 
 class Fluid(NamedTuple):
-    """The flows under way, by the first stream of each task, and the links that they cross.
+    """The flows in progress, by the first stream of each task, and the links that the flows cross.
 
-    `due` is a heap of links whose level may be wrong, by the lowest that it can be. `scratch` holds the flows whose rate
-    changed, their number in front, and the crossings of the link in hand, with the rate that each asks for.
+    `due` is a heap of links whose level may be wrong, by the lowest possible level. `scratch` holds the flows whose rate changed
+    (their number is in row 0), and the crossings of the current link with the rate that each flow asks for.
     """
 
     flows: Array
@@ -34,7 +34,7 @@ class Fluid(NamedTuple):
 
 
 def fluid_of(graph: TaskGraph) -> Fluid:
-    """The links of a graph, before any flow is under way."""
+    """The links of a graph, before the first flow starts."""
     streams, links = len(graph.streams), len(graph.link_profile)
     streams_of = graph.streams.transposed(len(graph))
     flowing = np.flatnonzero((graph.footprint >= 0) & (graph.work > 0))
@@ -56,7 +56,7 @@ def fluid_of(graph: TaskGraph) -> Fluid:
 
 @compiled
 def note_change(fluid: Fluid, stream: int, before: int) -> None:
-    """Notes that the rate of a flow changes in this instant, and from what."""
+    """Notes that the rate of a flow changes in this instant, and the rate before the change."""
     if fluid.flows[stream].before == UNCHANGED:
         fluid.flows[stream].before = before
         fluid.scratch[0].changed += 1
@@ -65,7 +65,7 @@ def note_change(fluid: Fluid, stream: int, before: int) -> None:
 
 @compiled
 def join(fluid: Fluid, stream: int, route: Array) -> None:
-    """A flow begins to move; all its links will get their levels."""
+    """Adds a flow and marks the levels of all its links as due."""
     flow = fluid.flows[stream]
     flow.rate, flow.end = flow.cap, flow.first + len(route)
     for i in range(len(route)):
@@ -87,7 +87,7 @@ def join(fluid: Fluid, stream: int, route: Array) -> None:
 
 @compiled
 def leave(fluid: Fluid, stream: int) -> None:
-    """A flow has moved its last byte; only links that slowed it may slow others less."""
+    """Removes a flow that has moved its last byte; only the links that slowed the flow may then slow other flows less."""
     flow = fluid.flows[stream]
     for at in range(flow.first, flow.end):
         crossing = fluid.crossings[at]
@@ -122,7 +122,7 @@ def resize(fluid: Fluid, number: int, room: int) -> None:
 
 @compiled
 def solve(fluid: Fluid) -> None:
-    """Brings the levels of all links up to date, and the rates of their flows."""
+    """Updates the levels of all links and the rates of all flows."""
     while fluid.due[0].item:
         link = fluid.due[1].item
         remove(fluid.due, link)
@@ -131,7 +131,7 @@ def solve(fluid: Fluid) -> None:
 
 @compiled
 def _set_level(fluid: Fluid, number: int) -> None:
-    """Sets the level of a link and the rates of its flows; other links that this puts out of balance become due."""
+    """Sets the level of a link and the rates of its flows; other links whose equations no longer hold become due."""
     link = fluid.links[number]
     n, at = 0, link.first
     while at >= 0:
@@ -157,7 +157,7 @@ def _set_level(fluid: Fluid, number: int) -> None:
 
 @compiled
 def _level(fluid: Fluid, number: int, n: int) -> int:
-    """The level of a link on which `n` flows ask for rates; if it rises, flows that the link slowed so far ask again."""
+    """The level of a link on which `n` flows ask for rates; if the level rises, flows that the link slowed so far ask again."""
     link, scratch = fluid.links[number], fluid.scratch
     room, weight, was = link.room, link.weight, link.level
     level: int = room // weight
@@ -184,7 +184,7 @@ def _level(fluid: Fluid, number: int, n: int) -> int:
 
 @compiled
 def _limit_elsewhere(fluid: Fluid, stream: int, here: int) -> int:
-    """The least of a flow's cap and the levels of its links other than `here`."""
+    """The least of the cap of a flow and the levels of the flow's links other than `here`."""
     flow = fluid.flows[stream]
     least: int = flow.cap
     for at in range(flow.first, flow.end):

@@ -1,10 +1,10 @@
-"""The parts of the compiled engine: functions as machine code that is kept on disk, records of integers, and a heap of them.
+"""Machine code of the compiled engine: compilation with a cache on disk, records of integers, and a heap of records.
 
-Making machine code takes ten seconds. numba keeps it, and makes it anew when the file of a function changes, but holds copies of
-what that calls in other files: so here it looks at all files of the engine. It also gives up where it finds no folder that it may
-write to, as in a container with a read-only installation, and where a file of its cache is cut short, and takes whatever code a
-file holds. Here code is made again for the process in the first case, and on disk in the second; a digest is kept with it, as a
-flipped bit might change results.
+Compilation takes ten seconds. numba caches machine code and recompiles a function when the file of the function changes, but the
+machine code includes copies of called functions from other files: so the cache here depends on all files of the engine. numba
+also raises where no folder is writable, as in a container with a read-only installation, and where a cache file is truncated,
+and trusts the content of cache files. Here the code is compiled again, for the process in the first case and on disk in the
+second; a digest is stored with the code, because a flipped bit might change results.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FunctionCache: Any = numba.core.caching.FunctionCache if numba else object
 
 NO_FOLDER = "no folder for machine code can be written to: NUMBA_CACHE_DIR may name one"
 SOURCES = tuple(sorted((path.name, path.stat().st_mtime, path.stat().st_size) for path in Path(__file__).parent.glob("*.py")))
-"""The files that machine code is made from, with their times and sizes."""
+"""The source files of the machine code, with modification times and sizes."""
 UNCOUNTED = {"_nrt": False} if numba and hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
-"""Nothing here makes an array, so nobody needs to count who holds one: counting took a quarter to half of the time."""
+"""Option without reference counting of arrays: compiled code makes no arrays, and counting took a quarter to half of the time."""
 
 
 class Files:
-    """The files of one function, with a digest of what they hold."""
+    """The cache files of one function, with a digest of the content."""
 
     def __init__(self, files: Any) -> None:
         files._source_stamp = SOURCES
@@ -55,17 +55,17 @@ class Files:
 
 
 class CodeCache(FunctionCache):  # type: ignore[misc]
-    """The cache of one function; once there is a folder for it, it never raises."""
+    """The cache of one function, which never raises once a folder for the cache exists."""
 
     fault = ""
-    """Why machine code was not kept, if it was not."""
+    """The reason why machine code was not kept; empty if the code was kept."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__(function)
         self._cache_file: Any = Files(self._cache_file)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The machine code; None if there is none, or none that can be read: then its files are forgotten."""
+        """The machine code; None if no code is cached, or if the files cannot be read: then the files are discarded."""
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # whatever reading a damaged pickle may raise
@@ -81,7 +81,7 @@ class CodeCache(FunctionCache):  # type: ignore[misc]
 
 
 def compiled(function: Function) -> Function:
-    """The function as machine code, where numba is installed."""
+    """The function as machine code if numba is installed, else the function itself."""
     if not numba:
         return function
     machine_code = numba.njit(**UNCOUNTED)(function)
@@ -91,13 +91,13 @@ def compiled(function: Function) -> Function:
 
 
 def why_not_kept(function: Any) -> str:
-    """The reason why the machine code of a function is made on every use, or an empty string if it is kept."""
+    """The reason why a function is compiled again in every process, or an empty string if the machine code is kept."""
     cache = getattr(function, "_cache", None)
     return cache.fault if isinstance(cache, CodeCache) else NO_FOLDER
 
 
 def records(n: int, **columns: Any) -> Array:
-    """Rows of integers with names."""
+    """An array of `n` records with named integer columns."""
     rows = np.zeros(n, dtype=[(name, np.int64) for name in columns])
     for name, values in columns.items():
         rows[name][: len(values) if isinstance(values, np.ndarray) else n] = values
@@ -105,13 +105,13 @@ def records(n: int, **columns: Any) -> Array:
 
 
 def heap(items: int) -> Array:
-    """An empty heap. Row i holds the item at place i of the heap, from 1 on, and the place and key of item i; row 0 the size."""
+    """An empty heap. Row i holds the item at place i (from 1 on), and the place and key of item i; row 0 holds the size."""
     return records(items + 1, item=0, place=0, key=0)
 
 
 @compiled
 def push(heap: Array, item: int, key: int) -> None:
-    """Puts an item into the heap, or moves it to another key."""
+    """Inserts an item into the heap, or changes the key of the item."""
     row = heap[item]
     row.key = key
     at = row.place
@@ -123,7 +123,7 @@ def push(heap: Array, item: int, key: int) -> None:
 
 @compiled
 def remove(heap: Array, item: int) -> None:
-    """Takes an item out of the heap."""
+    """Removes an item from the heap."""
     at = heap[item].place
     heap[item].place = 0
     last = heap[heap[0].item].item
