@@ -1,1 +1,1 @@
-"""Lowering: a model, a plan, a job and a schedule become a program. `build` writes it unsplit, `passes/` transform it."""
+"""Lowering: from model, plan, job and schedule to a program. `build` writes the unsplit program, `passes/` transform it."""

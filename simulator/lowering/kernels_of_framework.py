@@ -1,8 +1,8 @@
-"""Fusion: a model's operators as the kernels that a framework launches for them, with the bytes that they keep for backward.
+"""Fusion: the kernels that a framework launches for the operators of a model, with the bytes that each keeps for backward.
 
-Blocks describe operators; a framework runs them with biases and dropout, several as one kernel or one as several. What is
-merged no longer writes and reads what passes between; what is split does. Traffic follows from the formulas, with
-intermediate results in fp32 where PyTorch has them so: no operator has a factor of its own. Flop never change.
+Blocks describe operators; a framework adds biases and dropout, and runs several operators as one kernel or one operator as
+several. Merged operators no longer write and read the intermediate result; split operators do. Traffic follows from the
+formulas, with intermediate results in fp32 where PyTorch uses fp32: no operator has a factor of its own. Flop never change.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..workload.framework import UNFUSED, Framework, Fusion
 Layered = tuple[int, BlockOp]
 """(layer within the stage or -1, operator)."""
 Piece = tuple[str, float, float]
-"""A kernel of an operator that is split: its name, and how many elements it moves in the job's format and in fp32."""
+"""A kernel of a split operator: name, and elements moved in the job's format and in fp32, per element of the operator."""
 
 BIAS, DROPOUT, RESIDUAL = "bias", "dropout", "add"
 NORMS = ("rmsnorm", "layernorm")
 ACTIVATIONS = ("silu", "gelu", "relu")
 GATED = "_gated"
 MASK_BYTES = 1
-"""Of an element that is dropped or kept."""
+"""Bytes of the dropout mask per element."""
 FP32_BYTES = 4
 
 BY_COMPILER = (
     "norm", "residual_norm", "rope", "activation", "bias", "bias_activation", "bias_dropout_add", "softmax", "cross_entropy"
 )  # fmt: skip
-"""What a compiler of pointwise operators and reductions fuses."""
+"""The fields of `Fusion` that a compiler of pointwise operators and reductions sets."""
 
 RMSNORM: tuple[Piece, ...] = (
     ("cast", 1, 1), ("square", 0, 2), ("mean", 0, 1), ("scale", 0, 2), ("cast", 1, 1), ("multiply", 2, 0)
@@ -41,29 +41,29 @@ RMSNORM_BACKWARD: tuple[Piece, ...] = (
     ("multiply", 2, 0), ("multiply", 3, 0), ("sum", 1, 0), ("cast", 1, 1), ("scale", 0, 2), ("multiply", 0, 3),
     ("sum", 0, 1), ("multiply", 0, 2), ("add", 0, 3), ("cast", 1, 1),
 )  # fmt: skip
-"""As Llama's code writes it: x in fp32 over the root of its mean square, cast back, times the weight; and what autograd
-makes of that."""
+"""RMSNorm as in Llama's code: x in fp32 over the root of its mean square, cast back, times the weight; and the kernels that
+autograd derives for the backward pass."""
 LAYERNORM: tuple[Piece, ...] = (("layernorm", 2, 0),)
 LAYERNORM_BACKWARD: tuple[Piece, ...] = (("layernorm_backward", 3, 0), ("sum", 2, 0))
-"""PyTorch's own layer norm is one kernel forward, and sums the gradients of its weights apart."""
+"""Layer norm of PyTorch: one kernel forward; backward a separate kernel sums the gradients of the weights."""
 ROPE: tuple[Piece, ...] = (("negate", 1, 0), ("concatenate", 2, 0), ("multiply", 2, 0), ("multiply", 2, 0), ("add", 3, 0))
-"""x cos + rotated(x) sin, the rotated half negated and joined to the other; backward moves as much."""
+"""x cos + rotated(x) sin, where the rotated half is negated and joined to the other half; the backward pass moves as much."""
 LOSS: tuple[Piece, ...] = (
     ("cast", 1, 1), ("max", 0, 1), ("subtract", 0, 2), ("exponential", 0, 2), ("sum", 0, 1), ("divide", 0, 2)
 )  # fmt: skip
 LOSS_BACKWARD: tuple[Piece, ...] = (("scale", 0, 2), ("cast", 1, 1))
-"""As Megatron-LM writes the loss over a divided vocabulary."""
+"""The loss over a divided vocabulary as in Megatron-LM."""
 PIECES: dict[str, tuple[str, tuple[Piece, ...], tuple[Piece, ...]]] = {
     "rmsnorm": ("norm", RMSNORM, RMSNORM_BACKWARD),
     "layernorm": ("norm", LAYERNORM, LAYERNORM_BACKWARD),
     "rope": ("rope", ROPE, ROPE),
     "cross_entropy": ("cross_entropy", LOSS, LOSS_BACKWARD),
 }
-"""Operator -> the field of `Fusion` that keeps it whole, and its kernels forward and backward where it is not."""
+"""Operator -> the field of `Fusion` that keeps the operator whole, and the forward and backward kernels of a split operator."""
 
 
 def framework_kernels(ops: Sequence[Layered], framework: Framework) -> list[Layered]:
-    """The operators in forward order as the framework's kernels; a compiler fuses all that is pointwise."""
+    """The kernels of a framework for operators in forward order; a compiler fuses all pointwise operators and reductions."""
     if framework.compile:
         framework = replace(framework, fusion=replace(framework.fusion, **dict.fromkeys(BY_COMPILER, True)))
     added = [(layer, new) for layer, op in ops for new in _with_bias_and_dropout(op, framework)]
@@ -71,7 +71,7 @@ def framework_kernels(ops: Sequence[Layered], framework: Framework) -> list[Laye
 
 
 def _with_bias_and_dropout(op: BlockOp, framework: Framework) -> Iterator[BlockOp]:
-    """An operator with its bias and its dropout, which blocks leave out."""
+    """An operator with its bias and its dropout, which are not part of blocks."""
     kernel = op.forward
     dropped = framework.dropout and isinstance(kernel, Rowwise)
     if dropped and _kind(op) == RESIDUAL:
@@ -87,7 +87,7 @@ def _with_bias_and_dropout(op: BlockOp, framework: Framework) -> Iterator[BlockO
 
 
 def _dropout(name: str, beside: Rowwise, split: Split = Split.SEQUENCE) -> BlockOp:
-    """Dropout of what an operator yields: the mask is written forward, kept, and read backward."""
+    """Dropout of the result of an operator: the mask is written forward, kept, and read backward."""
     moved = 2 * beside.element_bytes + MASK_BYTES
     kernel = replace(beside, op=DROPOUT, bytes_per_element=moved)
     backward = replace(kernel, op="dropout_backward")
@@ -95,7 +95,7 @@ def _dropout(name: str, beside: Rowwise, split: Split = Split.SEQUENCE) -> Block
 
 
 def _merged(ops: Sequence[Layered], fused: Fusion) -> list[Layered]:
-    """Operators with those before them that the framework runs in the same kernel."""
+    """Operators, each merged with the preceding operators that the framework runs in the same kernel."""
     out: list[Layered] = []
     for layer, op in ops:
         name, absorbed = _kind(op), set[str]()
@@ -119,13 +119,13 @@ def _kind(op: BlockOp) -> str:
 
 
 def _sums(op: BlockOp) -> bool:
-    """Whether an operator ends in a residual sum, with dropout or without."""
+    """Whether an operator ends in a residual sum, with or without dropout."""
     backward = op.input_gradient
     return op.forward is not None and isinstance(backward, Rowwise) and backward.op == f"{RESIDUAL}_backward"
 
 
 def _absorbed(first: BlockOp, then: BlockOp) -> tuple[BlockOp, BlockOp]:
-    """What is left of an operator (its backward pass) whose forward pass the next one does on the way, and that one."""
+    """The rest of an operator (its backward pass) whose forward pass the next operator includes, and the next operator."""
     early, late = _rowwise(first.forward), _rowwise(then.forward)
     beyond = (early.bytes_per_element - 2 * early.element_bytes) * early.columns / late.columns
     op = DROPOUT if DROPOUT in (early.op, late.op) else late.op
@@ -135,7 +135,7 @@ def _absorbed(first: BlockOp, then: BlockOp) -> tuple[BlockOp, BlockOp]:
 
 
 def _joined(add: BlockOp, norm: BlockOp) -> BlockOp:
-    """A norm that sums what it normalises: forward the sum is written but not read again, backward it is neither."""
+    """A norm with a fused residual sum: the forward pass writes but does not read the sum, the backward pass does neither."""
     total, scaled = _rowwise(add.forward), _rowwise(norm.forward)
     passed, returned = _rowwise(add.input_gradient), _rowwise(norm.input_gradient)
     width = scaled.element_bytes
@@ -155,7 +155,7 @@ def _rowwise(kernel: Kernel | None) -> Rowwise:
 
 
 def _pieces(op: BlockOp, framework: Framework) -> list[BlockOp]:
-    """An operator as the kernels that it runs as."""
+    """The kernels that a framework runs for an operator."""
     kernel, kind = op.forward, _kind(op)
     if isinstance(kernel, Attention) and framework.attention == UNFUSED:
         return _attention(op, kernel, framework)
@@ -167,9 +167,9 @@ def _pieces(op: BlockOp, framework: Framework) -> list[BlockOp]:
 
 
 def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> list[BlockOp]:
-    """The pieces of an operator on rows: the first owns its parameters, the last forward one what it keeps.
+    """The kernels of a split operator on rows: the first owns the parameters, the last forward kernel the bytes for backward.
 
-    The first sum of the backward pass is that over tokens, which adds to the gradients of its parameters.
+    The first sum of the backward pass runs over tokens and adds to the gradients of the operator's parameters.
     """
     whole, inner = _rowwise(op.forward), Split.INNER if op.split is Split.LOSS else op.split
 
@@ -187,9 +187,9 @@ def _split(op: BlockOp, forward: Sequence[Piece], backward: Sequence[Piece]) -> 
 
 
 def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[BlockOp]:
-    """Attention whose scores are written: two products forward, four backward, and between them mask, softmax and dropout.
+    """Attention with scores in memory: two GEMMs forward, four backward, and mask, softmax and dropout between the GEMMs.
 
-    Kept are queries, keys and values, the probabilities, and what is left of them with the mask of the dropout.
+    Kept for backward are queries, keys and values, the probabilities, the probabilities after dropout, and the dropout mask.
     """
     lines, width = whole.batch * whole.heads, whole.element_bytes
     seq, keys, depth = whole.seq, whole.seq + whole.prefix, whole.head_dim
@@ -223,7 +223,7 @@ def _attention(op: BlockOp, whole: Attention, framework: Framework) -> list[Bloc
 
 
 def accumulate(program: Program, *, element_bytes: int, gradient_bytes: int) -> Program:
-    """Every weight gradient read in the job's format and added, by a kernel of its own, to one in the gradients' format."""
+    """A kernel after every weight gradient that reads the gradient in the job's format and adds to the accumulated gradient."""
     moved = element_bytes + 2 * gradient_bytes
 
     def added(body: Body) -> Iterator[AnyOp]:

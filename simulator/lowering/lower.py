@@ -1,10 +1,10 @@
-"""From model, plan, job and schedule to a program: `build`, then one pass after another.
+"""Lowering of model, plan, job and schedule to a program: `build`, then one pass after another.
 
-What is built is the pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order.
-Training steps in a row are several from a standing start, or the one that every step of a long run is like. Where every rank
-waits for the gradient norm, nothing is under way when that ends: all ranks begin anew together. So a step of a long run is what
-happens from one norm to the next: the optimizer and the gathers of parameters of one training step, then the passes and
-reductions of the next. That much is simulated, and nothing else (decision 010).
+`build` writes the pipeline before any other parallelism: stages, bodies of unsplit operators, steps in schedule order. The
+program contains either several training steps from a standing start, or the one step that represents every step of a long run.
+Where every rank waits for the gradient norm, no work is in progress when the norm ends: all ranks begin anew together. So a step
+of a long run extends from one norm to the next: the optimizer and the parameter gathers of one training step, then the passes
+and reductions of the next. Only this interval is simulated (decision 010).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VOCABULARY_MULTIPLE = 128
 
 
 def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None = 1) -> Program:
-    """What every pipeline rank does in `steps` training steps, or (None) from one gradient norm to the next, free of hardware."""
+    """The hardware-free program of `steps` training steps, or (None) from one gradient norm to the next, per pipeline rank."""
     overlap, sequence, sharded = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.shards_optimizer
     shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
     narrow = Quantisation(job.dtype, framework.low_precision, element_bytes, shares) if job.narrow else None
@@ -71,14 +71,14 @@ def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framew
 
 
 def _as_divided(model: Model, tp: int) -> Model:
-    """The model as tensor-parallel ranks hold it: a vocabulary that divides, and a key head for every rank at least."""
+    """The model on tensor-parallel ranks, with a vocabulary that divides evenly and at least one key head for every rank."""
     rows = VOCABULARY_MULTIPLE * tp
     vocab = model.vocab if model.vocab % tp == 0 else -(-model.vocab // rows) * rows
     return replace(model, vocab=vocab, kv_heads=max(model.kv_heads, tp))
 
 
 def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Program:
-    """Each stage's operators, as the framework runs them, as bodies for F, B, I and W, called in the order of the schedule."""
+    """Bodies for F, B, I and W with the framework's kernels of each stage, called in the order of the schedule."""
     stages = tuple(stages_of(model.layers, layout))
     embedded, headed = ({s.rank for s in stages if getattr(s, end)} for end in ("embedding", "head"))
     shared = model.tied_embeddings and embedded == headed  # one rank has both ends, and holds their table once
@@ -101,7 +101,7 @@ def build(model: Model, job: Job, layout: Layout, framework: Framework) -> Progr
 
 
 def stages_of(layers: int, layout: Layout) -> Iterator[Stage]:
-    """Layers divided over the stages, what is left over one each to the first; embedding and head are not counted."""
+    """The stages, with the layers divided evenly and the remainder given to the first stages; embedding and head do not count."""
     if layers < layout.stages:
         raise UserError(f"{layers} layers do not fill {layout.stages} stages", hint=f"pp x chunks can be at most {layers}")
     share, rest = divmod(layers, layout.stages)
@@ -112,7 +112,7 @@ def stages_of(layers: int, layout: Layout) -> Iterator[Stage]:
 
 
 def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, part: int) -> list[tuple[int, BlockOp]]:
-    """(layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence."""
+    """Operators as (layer within the stage or -1, operator) in forward order, for one of `splits` parts of every sequence."""
     block, seq = model.block, job.sequence_length // splits
     size = {"batch": job.microbatch_size, "seq": seq, "element_bytes": job.element_bytes}
     before = block.embedding(model, **size) if stage.embedding else []
@@ -123,13 +123,13 @@ def _operators(model: Model, job: Job, stage: Stage, shared: bool, splits: int, 
 
 
 def _body(kind: str, operators: list[tuple[int, BlockOp]]) -> Body:
-    """F in forward order; B, I and W backwards, with input gradients, weight gradients or (B) both."""
+    """The body of a slot: F in forward order; B, I and W in reverse, with input gradients, weight gradients or (B) both."""
     order = operators if kind == FORWARD else reversed(operators)
     return Body(tuple(new for layer, op in order for part in PARTS[kind] for new in _compute(layer, op, part)))
 
 
 def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
-    """The kernel of one part of an operator, if it has one."""
+    """The kernel of one part of an operator; nothing if the operator has no such part."""
     kernel = {Part.FORWARD: op.forward, Part.INPUT_GRADIENT: op.input_gradient, Part.WEIGHT_GRADIENT: op.weight_gradient}[part]
     if kernel is None:
         return
@@ -143,7 +143,7 @@ def _compute(layer: int, op: BlockOp, part: Part) -> Iterator[Compute]:
 
 
 def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
-    """A slot as a call: what it waits for and what it produces."""
+    """The step of a slot: the call of a body, with the keys that the step waits for and produces."""
     kind, number, microbatch = slot
     stage, last = layout.instance(number, microbatch), number == layout.stages - 1
     after: tuple[Key, ...] = ()
@@ -158,13 +158,13 @@ def _step(body: str, slot: Slot, layout: Layout, pair: int) -> Step:
 
 
 def repeat(program: Program, steps: int) -> Program:
-    """The program run `steps` times from a standing start. The first finds its parameters gathered."""
+    """The program repeated `steps` times from a standing start, with parameters already gathered before the first step."""
     orders = tuple(tuple(_step_of(iteration, step) for iteration in range(steps) for step in order) for order in program.orders)
     return replace(program, orders=orders)
 
 
 def between_norms(program: Program) -> Program:
-    """One step of a long run: what follows the norm in one training step, and what leads to the norm of the next."""
+    """One step of a long run: the steps after the norm of one training step, then the steps up to the norm of the next."""
     return replace(program, orders=tuple(_turned(order) for order in program.orders))
 
 
@@ -176,7 +176,7 @@ def _step_of(iteration: int, step: Step) -> Step:
 
 
 def _turned(order: tuple[Step, ...]) -> tuple[Step, ...]:
-    """A rank's steps from behind the norm to the norm; what waited for the norm waits for nothing."""
+    """The steps of a rank from after one norm to the next norm; steps that waited for the first norm wait for no key."""
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
     begins = (replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :])

@@ -1,1 +1,1 @@
-"""Passes: each takes a program and returns one, and adds one thing: a kind of parallelism, casts, the release of activations."""
+"""Passes from program to program, each for one feature: a kind of parallelism, casts, or the release of activations."""

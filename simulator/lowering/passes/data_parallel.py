@@ -1,10 +1,10 @@
-"""Data parallelism and the end of a training step: gradients are reduced in buckets, then the norm, then the optimizer.
+"""Data parallelism and the end of a training step: reductions of gradients in buckets, the gradient norm, the optimizer.
 
-A bucket is a layer, and so are the embedding and the head. It is ready when everything that adds to its gradients is done for the
-last microbatch, norms and biases too, and travels on the dp stream in backward order, beside the rest of the backward pass;
-without overlap there is one reduction after the rank's last backward. Every optimizer waits for the gradient norm, a barrier of
-all ranks, unless it is post-validated: then it waits for its own rank's reductions only (Qi et al., arXiv 2401.10241, section 4).
-Where a schedule keeps copies of a stage on several pipeline ranks, they are replicas too.
+Each layer is a bucket, and so are the embedding and the head. A bucket is ready when all kernels that add to its gradients,
+including norms and biases, have ended for the last microbatch. Buckets travel on the dp stream in backward order, beside the
+rest of the backward pass; without overlap one reduction follows the last backward of the rank. Every optimizer waits for the
+gradient norm, a barrier of all ranks, except a post-validated optimizer, which waits only for the reductions of its own rank (Qi
+et al., arXiv 2401.10241, section 4). Copies of a stage that a schedule keeps on several pipeline ranks are replicas too.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ DP = Communicator("dp", "dp", ("dp", "cp"))
 WORLD = Communicator("world", "dp", ("tp", "cp", "ep", "dp", "pp"))
 REDUCED, READY, UPDATED = "reduced", "ready", "updated"
 NORM, OPTIMIZER = "norm", "optimizer"
-"""The phases of the steps in which a rank waits for the gradient norm, and updates its parameters."""
+"""Phases of the steps in which a rank waits for the gradient norm, and updates its parameters."""
 
 FP32_BYTES = 4
 ADAM_BYTES = 26
-"""Traffic per parameter, besides the gradient that is read: read and write the fp32 master and both moments (24 bytes), write
-the half-precision weight (2)."""
+"""Traffic per parameter in bytes, besides the read of the gradient: read and write of the fp32 master and both moments (24),
+write of the half-precision weight (2)."""
 ADAM_UNFUSED = (
     ("decay", 8, 0), ("moment", 8, 1), ("variance", 8, 0), ("square", 8, 1), ("root", 8, 0), ("divide", 8, 0),
     ("epsilon", 8, 0), ("update", 16, 0), ("cast", 6, 0),
 )  # fmt: skip
-"""The same in PyTorch's multi-tensor operators: bytes besides the gradient, and how often that is read."""
+"""The traffic of PyTorch's multi-tensor operators: name, bytes per parameter besides the gradient, reads of the gradient."""
 
 Bucket = tuple[int, str]
-"""Parameters that are reduced, and gathered, at once: (layer within the stage or -1; layer, embedding or head)."""
+"""Parameters that are reduced, and gathered, together: (layer within the stage or -1; "layer", "embedding" or "head")."""
 Buckets = Mapping[int, Mapping[Bucket, int]]
-"""Stage -> bucket -> its parameters."""
+"""Stage -> bucket -> number of its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """What the pass needs to know of a plan and a job."""
+    """The values of plan, job and framework that the pass needs."""
 
     dp: int
     overlaps: bool
     synchronised: bool
     tied_parameters: int
-    """Per tensor-parallel rank, of an embedding that the last stage's head uses too; 0 if it is not tied."""
+    """Parameters per tensor-parallel rank of an embedding table that the head shares; 0 if the table is not tied."""
     gradient_bytes: int = FP32_BYTES
-    """Of a gradient as it is accumulated and reduced."""
+    """Bytes of a gradient in accumulation and reduction."""
     fused_optimizer: bool = True
 
 
 def data_parallel(program: Program, plan: DataParallel) -> Program:
-    """Adds gradient reductions, the norm and the optimizer to every rank's order."""
+    """Adds gradient reductions, the norm and the optimizer to the steps of every rank."""
     replicas = {replicas_of(program, stage) for stage in range(len(program.stages))}
     program = program.with_communicators(DP, *sorted(replicas - {DP}, key=lambda group: group.name))
     if plan.synchronised:
@@ -97,7 +97,7 @@ def data_parallel(program: Program, plan: DataParallel) -> Program:
 
 
 def replicas_of(program: Program, stage: int) -> Communicator:
-    """The replicas of a stage: those along dp, and those on other pipeline ranks if a schedule keeps copies."""
+    """The communicator of the replicas of a stage: along dp, and across pipeline ranks that keep copies of the stage."""
     number = program.stages[stage].number
     holders = tuple(sorted(s.rank for s in program.stages if s.number == number))
     if len(holders) == 1:
@@ -110,7 +110,7 @@ def replica_count(program: Program, stage: int, dp: int) -> int:
 
 
 def parameters_by_stage(program: Program, rank: int) -> dict[int, dict[Bucket, int]]:
-    """Parameters per tensor-parallel rank, in buckets, of every stage of a pipeline rank."""
+    """Number of parameters per tensor-parallel rank, by stage of a pipeline rank and by bucket."""
     found: dict[int, dict[Bucket, int]] = {}
     for stage, at in first_forward(program.orders[rank]).items():
         buckets = found.setdefault(stage, {})
@@ -121,7 +121,7 @@ def parameters_by_stage(program: Program, rank: int) -> dict[int, dict[Bucket, i
 
 
 def bucket_of(op: AnyOp) -> Bucket:
-    """The bucket that the parameters of an operator belong to."""
+    """The bucket of the parameters of an operator."""
     if op.layer >= 0:
         return op.layer, "layer"
     return op.layer, "embedding" if isinstance(op, Compute) and op.split is Split.LOOKUP else "head"
@@ -134,13 +134,13 @@ def collective_name(bucket: Bucket, moved: str) -> str:
 
 
 def _final(steps: tuple[Step, ...]) -> dict[int, int]:
-    """The last backward step of each stage, by its position among a rank's steps, in that order."""
+    """The position of the last backward step of each stage among the steps of a rank, in ascending order."""
     final = {step.stage: i for i, step in enumerate(steps) if step.phase in ("B", "W")}
     return dict(sorted(final.items(), key=lambda item: item[1]))
 
 
 def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Buckets) -> Buckets:
-    """The bucket of a table that the head on the same rank still adds to after the embedding's last backward."""
+    """The bucket of a tied table whose gradient the head on the same rank completes after the embedding's last backward."""
     final = _final(steps)
     ends = {name: s for s in final for name in ("embedding", "head") if getattr(program.stages[s], name)}
     if len(ends) == 2 and final[ends["head"]] > final[ends["embedding"]]:
@@ -152,7 +152,7 @@ def _unfinished_table(steps: tuple[Step, ...], program: Program, buckets: Bucket
 def _reduce_as_ready(
     steps: tuple[Step, ...], program: Program, bodies: dict[str, Body], ready: Buckets, plan: DataParallel
 ) -> tuple[tuple[Step, ...], list[Key]]:
-    """The last backward of each stage on this rank exchanged for one that reduces these buckets when they are ready."""
+    """The steps of a rank, where the last backward of each stage reduces its buckets as they become ready, and the keys."""
     changed = list(steps)
     reduced: list[Key] = []
     for stage, i in _final(steps).items():
@@ -170,9 +170,9 @@ def _reduce_as_ready(
 
 
 def _reducing(body: Body, parameters: Mapping[Bucket, int], group: Communicator, gradient_bytes: int) -> Iterator[AnyOp]:
-    """A backward body in which each bucket is reduced after the last kernel that adds to a gradient of it.
+    """A backward body in which the reduction of each bucket follows the last kernel that adds to a gradient of the bucket.
 
-    Kernels of a rank run one after the other: when the last has ended, so have those before it, of earlier slots too.
+    Kernels of a rank run one after the other: the end of the last kernel implies the end of all earlier kernels and slots.
     """
     last = {bucket_of(op): op.name for op in body.ops if isinstance(op, Compute) and op.adds_gradient}
     if missing := parameters.keys() - last.keys():
@@ -200,7 +200,7 @@ def _reduction(name: str, payload_bytes: int, group: Communicator, purpose: Purp
 def _late_reductions(
     rank: int, late: Buckets, waits: tuple[Key, ...], program: Program, plan: DataParallel
 ) -> Iterator[tuple[Step, Body]]:
-    """Buckets that were not reduced as they became ready, in one collective per set of replicas."""
+    """Reductions of the buckets that were not reduced as they became ready, in one collective per group of replicas."""
     parameters: dict[Communicator, int] = {}
     for stage, buckets in late.items():
         if buckets and replica_count(program, stage, plan.dp) > 1:
@@ -214,7 +214,7 @@ def _late_reductions(
 def _end(
     rank: int, waits: tuple[Key, ...], buckets: Buckets, tied: Communicator | None, plan: DataParallel
 ) -> Iterator[tuple[Step, Body]]:
-    """What a rank does when its gradients are reduced: the sum of a tied table, the norm, the optimizer."""
+    """The steps of a rank after the reduction of its gradients: the sum of a tied table, the norm, the optimizer."""
     if tied:
         # The whole table, once: the two ranks cut their shares of the optimizer elsewhere.
         table_bytes = plan.tied_parameters * plan.gradient_bytes
@@ -230,7 +230,7 @@ def _end(
 
 
 def _update(parameters: int, plan: DataParallel) -> Body:
-    """The kernels of an Adam step over so many parameters: one, or the multi-tensor operators of PyTorch."""
+    """The kernels of an Adam step over `parameters` parameters: one fused kernel, or the multi-tensor operators of PyTorch."""
     kernels = (("adam", ADAM_BYTES, 1),) if plan.fused_optimizer else ADAM_UNFUSED
     return Body(
         tuple(

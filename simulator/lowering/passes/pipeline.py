@@ -1,18 +1,19 @@
-"""Pipeline parallelism: what one rank produces and another consumes is sent.
+"""Pipeline parallelism: transfers of activations and gradients between the ranks of neighbouring stages.
 
-A transfer is ready when the producing slot has ended, with its tensor collective; receives are posted beforehand, so the
-transfer waits for nobody; the consumer's first operation waits for its arrival. Each directed edge and kind (activation,
-gradient) is a stream of its own at both ends, in the sender's order: fewer streams deadlock half of the public schedules.
+A transfer is ready when the producing slot has ended, with its tensor collective. Receives are posted beforehand, so that the
+transfer does not wait for the receiver; the first operation of the consumer waits for the arrival. Each directed edge and kind
+(activation, gradient) is a stream of its own at both ends, in the sender's order: fewer streams deadlock half of the public
+schedules.
 
-Blocking transfers: without overlap a rank's compute waits for what the rank sends and receives.
+Blocking transfers: without overlap the compute of a rank waits for the sends and receives of the rank.
 
-The layout says what is exchanged at once. An exchange begins when the slot before it has ended; its sends leave then, and
-the compute stream goes on when they have left their edges and all that is to be received has arrived. Its receives were
+The layout defines the exchanges. An exchange begins when the slot before the exchange has ended; its sends leave then, and the
+compute stream continues when the sends have left their edges and all receives of the exchange have arrived. The receives were
 posted beforehand, so that no sender waits for the other side, and no schedule can wait in a circle because of its sends.
 
-The program is the one with overlap and waits added to it: same transfers, same order on every edge. A wait is an operation
-of no length on the compute stream and, behind the sends, on their edges: what the sender waits for is that an edge is free
-again, not that the data has arrived.
+The program is the program with overlap, plus waits: same transfers, same order on every edge. A wait is an operation of length
+zero on the compute stream and, behind the sends, on their edges: the sender waits until an edge is free again, not until the
+data has arrived.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ SEND, RECEIVE = "send", "receive"
 WAIT = "wait"
 """Phase of a step that waits for transfers."""
 ENDED = "ended"
-"""What the keys of slots that exchanges come after begin with."""
+"""First element of the keys of slots that exchanges wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """One value that changes ranks."""
+    """One value that is sent from rank to rank."""
 
     key: Key
     source: int
@@ -84,7 +85,7 @@ def _receive(p: _Passage) -> Step:
 
 
 def _posted(program: Program, passages: Sequence[Sequence[_Passage]]) -> tuple[tuple[Step, ...], ...]:
-    """Receives first, in each sender's order; a send right after the step that produces."""
+    """The steps of each rank with receives first, in each sender's order, and each send right after the producing step."""
     orders = []
     for rank, steps in enumerate(program.orders):
         posted = [_receive(p) for ps in passages for p in ps if p.target == rank]
@@ -96,14 +97,14 @@ def _posted(program: Program, passages: Sequence[Sequence[_Passage]]) -> tuple[t
 
 
 def blocking(program: Program, layout: Layout) -> Program:
-    """Adds, rank by rank, the waits for every exchange; what is sent in one leaves together."""
+    """Adds the waits for every exchange, rank by rank; all sends of an exchange leave together."""
     bodies = dict(program.bodies)
     orders = tuple(tuple(_waiting(steps, rank, layout, bodies)) for rank, steps in enumerate(program.orders))
     return replace(program, bodies=bodies, orders=orders)
 
 
 def _waiting(steps: tuple[Step, ...], rank: int, layout: Layout, bodies: dict[str, Body]) -> Iterator[Step]:
-    """The steps of a rank, its sends moved into their exchanges, and a wait at the end of each of those."""
+    """The steps of a rank, with sends moved into their exchanges, and a wait at the end of each exchange."""
     sends: dict[Key, Step] = {(step.after[0][0], step.stage, step.microbatch): step for step in steps if step.phase == SEND}
     receives = {step.outputs[0][1]: step for step in steps if step.phase == RECEIVE}
     exchanged: dict[tuple[str, int, int] | None, list[Step]] = {}
@@ -127,7 +128,7 @@ def _waiting(steps: tuple[Step, ...], rank: int, layout: Layout, bodies: dict[st
 def _exchanged(
     exchange: Exchange, own: dict[Key, Step], receives: dict[Key, Step], layout: Layout, bodies: dict[str, Body]
 ) -> Iterator[Step]:
-    """The sends of an exchange, ready when the slot before it has ended, and the wait for all of it; nothing if it is empty."""
+    """The sends of an exchange, ready when the slot before has ended, and the wait for the exchange; no step if empty."""
     sends = [own[key] for slot in exchange.sends if (key := _key(slot, layout)) in own]
     arrived = tuple(key for slot in exchange.receives if (key := _key(slot, layout)) in receives)
     if not sends and not arrived:
@@ -148,7 +149,7 @@ def _instance(slot: Slot, layout: Layout) -> tuple[str, int, int]:
 
 
 def _key(slot: Slot, layout: Layout) -> Key:
-    """What tells the input of a slot, and likewise its result, from all others of its rank."""
+    """The kind of value, stage and microbatch that identify the input of a slot, and likewise its result, within a rank."""
     return (ACTIVATION if slot.kind == FORWARD else GRADIENT, *_instance(slot, layout)[1:])
 
 

@@ -1,10 +1,10 @@
-"""GEMMs in eight or four bits: linear layers of the model's own layers, forward and backward, with the casts they need.
+"""GEMMs in eight or four bits: linear layers inside the decoder layers, forward and backward, with the necessary casts.
 
-Attention, norms, activations and the projection to the vocabulary stay as they are. The input of a layer, its weights and the
-gradient of its output are cast before they are multiplied, each once, into two copies: as it is and (for the GEMM along
-tokens, which reads it across) transposed or scaled across. A norm or an activation can write them instead of its own result.
-Scales are from earlier steps (delayed), of the tensor as it is (current, nvfp4: it is read once more), or of blocks. With
-sequence parallelism the cast shares are gathered. References: Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
+Attention, norms, activations and the projection to the vocabulary stay in the wide format. The input of a linear layer, its
+weights and the gradient of its output are each cast once before the GEMMs, into two copies: one unchanged in layout and one
+transposed, or scaled across, for the GEMM along tokens. A norm or an activation can write the copies instead of its own result.
+Scales come from earlier steps (delayed), from the present tensor (current, nvfp4: one more read of the tensor), or from blocks.
+With sequence parallelism cast shares are gathered. References: Micikevicius et al., arXiv 2209.05433; NVIDIA Transformer Engine.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ...workload.framework import LowPrecision
 from ..kernels_of_framework import ACTIVATIONS, GATED, NORMS
 
 BY_TENSOR = "fp8"
-"""The format with one scale for a tensor: what is gathered has to be transposed where it arrives."""
+"""The format with one scale per tensor: a gathered tensor has to be transposed on arrival."""
 READ_FIRST = "nvfp4"
-"""The format with a scale for the tensor besides those of its blocks."""
+"""The format with a scale for the tensor besides the scales of its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """The narrow format of a job's GEMMs, and how the framework casts to it."""
+    """The narrow format of the GEMMs of a job, and the recipe of the framework for casts to this format."""
 
     dtype: str
     recipe: LowPrecision
     element_bytes: int
-    """Of the format of everything else."""
+    """Bytes of an element in the wide format."""
     shares: int
-    """Ranks that share the tokens between divided layers."""
+    """Number of ranks that share the tokens between divided layers."""
 
     @property
     def width(self) -> float:
@@ -40,22 +40,22 @@ class Quantisation:
 
     @property
     def reads_first(self) -> bool:
-        """Whether a tensor is read to find its scale before it is cast."""
+        """Whether a cast first reads the tensor to find the scale."""
         return self.dtype == READ_FIRST or (self.dtype == BY_TENSOR and self.recipe.scaling == "current")
 
     @property
     def keeps(self) -> bool:
-        """Whether the input of a forward GEMM serves the weight gradient as it was cast."""
+        """Whether the weight gradient uses the narrow copy of the input from the forward GEMM."""
         return self.recipe.weight_gradients and self.recipe.keeps_narrow
 
 
 def quantise(program: Program, formats: Quantisation) -> Program:
-    """Linear layers in the narrow format, and casts before them; cached weights are cast after the optimizer."""
+    """The program with linear layers in the narrow format, and casts before them; `cast_weights` casts cached weights."""
     return program.with_bodies(lambda body: _Caster(body, formats).rewritten())
 
 
 def cast_weights(program: Program, formats: Quantisation) -> Program:
-    """With cached weights, a stage's first forward pass of a training step casts each weight right before it is multiplied."""
+    """With cached weights, the first forward pass of a stage in a training step casts each weight right before its GEMM."""
     if not formats.recipe.cached_weights:
         return program
     bodies, orders = dict(program.bodies), []
@@ -70,17 +70,17 @@ def cast_weights(program: Program, formats: Quantisation) -> Program:
 
 
 def weights_cast_before(program: Program) -> Program:
-    """The same program with every forward pass as those that find their weights cast."""
+    """The same program without the casts of cached weights, as in every forward pass but the first of a stage."""
     return program.with_bodies(lambda body: (op for op in body.ops if op.purpose is not Purpose.CAST_CACHED_WEIGHTS))
 
 
 def _gemm(op: Compute) -> Gemm:
-    """The GEMM that an op is, or one of no size."""
+    """The GEMM of an op, or an empty GEMM if the op has another kernel."""
     return op.kernel if isinstance(op.kernel, Gemm) else Gemm(0, 0, 0, 0)
 
 
 class _Caster:
-    """Rewrites one body, op by op; remembers the names of the GEMMs whose operand has been cast already."""
+    """Rewrites one body, op by op, and records the names of the GEMMs whose operand has already been cast."""
 
     def __init__(self, body: Body, formats: Quantisation) -> None:
         self.ops, self.formats = body.ops, formats
@@ -104,7 +104,7 @@ class _Caster:
         return self.out
 
     def with_weights_cast(self) -> Iterator[AnyOp]:
-        """A rewritten forward body, with casts of the weights that its narrow GEMMs take."""
+        """A rewritten forward body, with casts of the weights of its narrow GEMMs."""
         for op in self.ops:
             if isinstance(op, Compute) and op.part is Part.FORWARD and _gemm(op).dtype:
                 yield from (replace(cast, purpose=Purpose.CAST_CACHED_WEIGHTS) for cast in self._weights(op))
@@ -114,7 +114,7 @@ class _Caster:
         return self._casts(op, "weights", _gemm(op).k, _gemm(op).n, 2)
 
     def _collective(self, op: Collective) -> None:
-        """A gather of the operand of a narrow GEMM carries it in the narrow format, if it is cast before it is gathered."""
+        """Adds a collective; the gather of the operand of a narrow GEMM has a narrow payload if the cast precedes the gather."""
         gemm = self.narrow.get((op.operator, op.part))
         if gemm is None or op.purpose not in (Purpose.GATHER, Purpose.REGATHER) or not self.formats.recipe.narrow_gathers:
             self.out.append(op)
@@ -137,7 +137,7 @@ class _Caster:
         self.out.append(replace(op, kernel=replace(kernel, dtype=self.formats.dtype), held_bytes=held_bytes))
 
     def _before(self, op: Compute, *, gathered: bool = False) -> None:
-        """The cast of a GEMM's first operand, unless it was cast before its gather, or by the op that made it."""
+        """Adds the cast of the first operand of a GEMM, unless cast before the gather or by the producing op."""
         if op.name in self.cast:
             return
         self.cast.add(op.name)
@@ -149,7 +149,7 @@ class _Caster:
             self.out += self._casts(op, "cast", kernel.m // (self.formats.shares if gathered else 1), kernel.k, copies)
 
     def _written_by_last(self, copies: int) -> bool:
-        """Whether the op before can write the cast copies instead of its result: then it does."""
+        """Whether the previous op can write the cast copies instead of its result; if so, changes the op to write the copies."""
         last = self.out[-1] if self.out else None
         if not isinstance(last, Compute) or not isinstance(last.kernel, Rowwise) or self.formats.reads_first:
             return False
@@ -164,7 +164,7 @@ class _Caster:
         return True
 
     def _for_weights(self, op: Compute) -> Iterator[AnyOp]:
-        """What a weight gradient needs besides the transposed copies made before: of what was gathered or kept in 16 bits."""
+        """Casts and transposes before a weight gradient, for operands that were gathered or kept without a transposed copy."""
         kernel, name = _gemm(op), op.operator
         arriving = self.formats.dtype == BY_TENSOR and self.formats.recipe.narrow_gathers
         regathers = {(name, part, Purpose.REGATHER) for part in (Part.INPUT_GRADIENT, Part.WEIGHT_GRADIENT)}
@@ -181,7 +181,7 @@ class _Caster:
         yield self._extra(op, name, rows, columns, self.formats.element_bytes + copies * self.formats.width)
 
     def _extra(self, op: Compute, name: str, rows: int, columns: int, moved: float, kind: str = "") -> Compute:
-        """A kernel before a GEMM, outside the chain of the body if the GEMM is."""
+        """A kernel before a GEMM, detached from the chain of the body if the GEMM is detached."""
         what = kind or ("transpose" if name == "transpose" else "quantise")
         kernel = Rowwise(what, rows, columns, 1, moved)
         return replace(

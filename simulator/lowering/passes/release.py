@@ -1,8 +1,8 @@
-"""The end of activations: what a forward pass holds is given back by the backward pass that ends it, layer by layer.
+"""Release of activations: the backward pass of a microbatch frees, layer by layer, the bytes that the forward pass holds.
 
-The last kernel of a layer in B, or in W where the backward pass is split, frees what the operators of that layer held for it:
-what is needed for input gradients only stays until then, as in the frameworks. A layer that has no kernel there is freed by
-the last one of the pass.
+The last kernel of a layer in B, or in W where the backward pass is split, frees the bytes that the operators of the layer hold:
+activations for input gradients alone stay until then, as in the frameworks. The last kernel of the pass frees the activations of
+a layer without a kernel in this pass.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import replace
 from ...program.program import AnyOp, Body, Compute, Program
 
 Place = tuple[int, bool]
-"""(layer within the stage or -1, whether it is a layer or stands behind all of them)."""
+"""(layer within the stage or -1, whether the operation is in a layer or behind the layers)."""
 
 
 def release_activations(program: Program) -> Program:
-    """Every backward body that ends a microbatch on its stage, with the bytes that its kernels free."""
+    """The program with the bytes that each kernel frees, in every backward body that ends a microbatch on a stage."""
     bodies = dict(program.bodies)
     for order in program.orders:
         forward = {(step.stage, step.microbatch): step.body for step in order if step.phase == "F"}
@@ -44,7 +44,7 @@ def _releasing(body: Body, forward: Body) -> Body:
 
 
 def _placed(ops: Iterable[AnyOp]) -> Iterator[tuple[Place, AnyOp]]:
-    """Operations in forward order with their places."""
+    """Operations in forward order, each with its place."""
     behind = False
     for op in ops:
         behind = behind or op.layer >= 0

@@ -1,19 +1,19 @@
-"""Tensor parallelism, as Megatron has it: linear layers divided by columns, then by rows, and sums where they meet.
+"""Tensor parallelism as in Megatron: linear layers divided by columns, then by rows, with collectives for the partial sums.
 
 Each rank of a group holds a share of every matrix. After a row layer (and after the embedding) the partial sums are
-all-reduced forward; before a column layer the input's gradient is all-reduced backward; the loss over a divided vocabulary
+all-reduced forward; before a column layer the gradient of the input is all-reduced backward; the loss over a divided vocabulary
 needs three small all-reduces: the maximum, the sum of exponentials, and the target's logit. Reference: Shoeybi et al.,
 arXiv 1909.08053.
 
 With sequence parallelism each rank keeps only its share of the tokens between the divided layers. Every all-reduce of
-activations becomes a reduce-scatter, and an all-gather stands before each divided region: the same bytes on the wire, norms and
-residuals divided by the group, and activations kept in shares. Backward it is mirrored, and the input of a column layer, kept in
-shares, is gathered once more for its weight gradient. Reference: Korthikanti et al., arXiv 2205.05198.
+activations becomes a reduce-scatter, and an all-gather precedes each divided region: the same bytes on the wire, norms and
+residuals divided by the group, and activations kept in shares. The backward pass mirrors the forward pass, and gathers the input
+of a column layer, which is kept in shares, once more for the weight gradient. Reference: Korthikanti et al., arXiv 2205.05198.
 
-With overlap the sum of the gradient of a column layer's input runs beside the weight gradient, and the gather of the kept input
-beside the input gradient. So the weight gradient leaves the chain: it waits only for that gather, and what follows waits for the
-sum instead of for it. A split backward pass has no input gradient beside its weight gradients: there each of them follows its
-gather in the chain, as without overlap.
+With overlap the all-reduce of the input gradient of a column layer runs beside the weight gradient, and the gather of the kept
+input beside the input gradient. So the weight gradient leaves the chain: the weight gradient waits only for the gather, and later
+ops wait for the all-reduce instead of the weight gradient. A split backward pass has no input gradient beside its weight
+gradients: there each weight gradient follows its gather in the chain, as without overlap.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOSS_SUMS = 3
 HELD_BY_CHANNELS = (Split.ROW, Split.INNER, Split.HEADS, Split.LOSS)
 """Operators that hold a share of the channels for the backward pass."""
 HELD_BY_TOKENS = (Split.SEQUENCE, Split.COLUMN)
-"""Operators that hold a share of the tokens, with sequence parallelism."""
+"""Operators that, with sequence parallelism, hold a share of the tokens."""
 
 
 def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool) -> Program:
@@ -41,7 +41,7 @@ def tensor_parallel(program: Program, tp: int, *, sequence: bool, overlap: bool)
 
         @cache
         def share(kernel: Kernel, split: Split) -> Kernel:
-            """One rank's share of a kernel; layers are alike, so that few kernels are met often."""
+            """The share of a kernel on one rank, cached because layers are alike and repeat a few kernels."""
             return kernel if split is Split.LOOKUP else kernel.split(Split.INNER if split is Split.LOSS else split, tp)
 
         program = program.with_communicators(TP).with_bodies(lambda body: _divided(body, tp, sequence, share))
@@ -68,8 +68,8 @@ def _divided(body: Body, tp: int, sequence: bool, share: Callable[[Kernel, Split
 
 
 def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective]:
-    """What an operator needs whole and finds in shares: its input forward, its result's gradient backward, and the input of a
-    column layer for its weight gradient. `present` are the operators of its body, and which parts of them it has.
+    """Gathers of tensors that are kept in shares: the input forward, the gradient of the result backward, and the input of a
+    column layer for its weight gradient. `present` lists the operators of the body with their parts in the body.
     """
     kernel, column = op.kernel, op.split is Split.COLUMN
     if isinstance(kernel, Rowwise) and op.split is Split.LOOKUP and op.part is Part.WEIGHT_GRADIENT:
@@ -86,7 +86,7 @@ def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective
 
 
 def _sums(op: Compute, kind: str) -> Iterator[Collective]:
-    """The sums of what the ranks of a group have in parts: a result, the gradient of an input, the terms of the loss."""
+    """Collectives for the partial sums of a group: of a result, of the gradient of an input, of the terms of the loss."""
     of_result = op.part is Part.FORWARD and op.split in (Split.ROW, Split.LOOKUP)
     if of_result or (op.part is Part.INPUT_GRADIENT and op.split is Split.COLUMN):
         if isinstance(op.kernel, Attention):
@@ -99,7 +99,7 @@ def _sums(op: Compute, kind: str) -> Iterator[Collective]:
 
 
 def _collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> Collective:
-    """A collective of the tensor-parallel group that stands beside an operator."""
+    """A collective of the tensor-parallel group for an operator."""
     return Collective(
         name=f"{op.name}.{purpose.value}",
         streams=(TP.name,),
@@ -114,7 +114,7 @@ def _collective(op: AnyOp, purpose: Purpose, kind: str, payload_bytes: int) -> C
 
 
 def _loosened(body: Body) -> Iterator[AnyOp]:
-    """Takes weight gradients of column layers, and the gathers that only they need, out of the chain."""
+    """Detaches from the chain the weight gradients of column layers, and the gathers that only weight gradients need."""
     gathers = {op.operator: op.name for op in body.ops if op.purpose is Purpose.REGATHER and op.part is Part.INPUT_GRADIENT}
     passed_on = {op.operator for op in body.ops if op.part is Part.INPUT_GRADIENT}
     for op in body.ops:

@@ -1,9 +1,9 @@
-"""ZeRO-1: the replicas of a stage share the work and the state of its optimizer.
+"""ZeRO-1: the replicas of a stage divide the work and the state of the optimizer.
 
-Gradients are reduce-scattered where they were all-reduced, each replica updates its share of the parameters, and the parameters
-are gathered again, bucket by bucket in the order in which the next forward pass needs them. With overlap that pass waits for
-each bucket where it first needs it, as in Megatron-LM with --overlap-param-gather; without it, the first forward pass of a rank
-waits for everything. Reference: Rajbhandari et al., arXiv 1910.02054.
+Gradients are reduce-scattered instead of all-reduced, each replica updates its share of the parameters, and the parameters are
+gathered again, bucket by bucket in the order of use in the next forward pass. With overlap the forward pass waits for each
+bucket at its first use, as in Megatron-LM with --overlap-param-gather; without overlap the first forward pass of a rank waits
+for all buckets. Reference: Rajbhandari et al., arXiv 1910.02054.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .data_parallel import OPTIMIZER, Bucket, bucket_of, collective_name, parame
 def zero1(program: Program, dp: int, *, element_bytes: int, overlaps: bool) -> Program:
     """Divides the optimizer of a data-parallel program among the replicas of each stage; parameters have `element_bytes` each.
 
-    With overlap a layer's forward pass waits for its own parameters only; else the first one waits for all of the rank.
+    With overlap the forward pass of a layer waits only for the parameters of the layer; else the first pass waits for all.
     """
     bodies = dict(program.with_bodies(lambda body: map(_scattered, body.ops)).bodies)
     orders = []
@@ -46,7 +46,7 @@ def zero1(program: Program, dp: int, *, element_bytes: int, overlaps: bool) -> P
 
 
 def _scattered(op: AnyOp) -> AnyOp:
-    """Reductions of gradients as reduce-scatters."""
+    """The op itself, with a reduction of gradients changed to a reduce-scatter."""
     if isinstance(op, Collective) and op.purpose is Purpose.REDUCE_GRADIENTS:
         return replace(op, kind="reduce_scatter")
     return op
@@ -57,7 +57,7 @@ def _key(stage: int, bucket: Bucket) -> Key:
 
 
 def _gather(program: Program, stage: int, buckets: Mapping[Bucket, int], update: Step, element_bytes: int) -> tuple[Step, Body]:
-    """The gathers of a stage's parameters behind their update, bucket by bucket in the order of its forward pass."""
+    """The step after the update that gathers the parameters of a stage, bucket by bucket in the order of the forward pass."""
     replicas = replicas_of(program, stage)
     gathers = {
         bucket: Collective(
@@ -79,9 +79,9 @@ def _gather(program: Program, stage: int, buckets: Mapping[Bucket, int], update:
 
 
 def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program, *, overlaps: bool) -> Iterable[Step]:
-    """A rank's steps, the first forward pass of each stage behind the gathers of its parameters in the training step before.
+    """The steps of a rank, where the first forward pass of each stage waits for the gathers of the previous training step.
 
-    Each bucket is waited for where the pass first needs it; without overlap the rank's first pass waits for all of them.
+    The pass waits for each bucket at its first use; without overlap the first pass of the rank waits for all buckets.
     """
     changed = list(steps)
     if not overlaps:
@@ -97,7 +97,7 @@ def _waiting(steps: tuple[Step, ...], gathers: Iterable[Step], program: Program,
 
 
 def _first_use(body: Body) -> dict[Bucket, str]:
-    """For each bucket, the first op of a forward body that needs it: a layer's first, or a table's reader."""
+    """For each bucket, the first op of a forward body that needs the bucket: the first of a layer, or the reader of a table."""
     first: dict[Bucket, str] = {}
     for op in body.ops:
         if op.layer >= 0 or (isinstance(op, Compute) and op.parameters):
