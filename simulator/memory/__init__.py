@@ -1,1 +1,1 @@
-"""Memory: what every rank holds, at rest and over the step."""
+"""Memory: bytes that every rank holds, static and over the training step."""

@@ -1,16 +1,16 @@
-"""The memory of each pipeline rank by class: parameters, gradients, optimizer state, activations over the step, and what the
-driver, the communication library and the allocator take besides.
+"""Memory of each pipeline rank by class: parameters, gradients, optimizer state, activations over the step, and the overhead
+of the driver, the communication library and the allocator.
 
-Weights and gradients are counted per parameter: weights in the format of activations, gradients in theirs, and Adam's fp32 master
-copy and two moments, which ZeRO-1 divides among the replicas. Training in fp32 needs no master copy. Activations are counted
-operation by operation: what each holds from its start, and what it frees at its end. What is taken besides is the framework's
-to say (`MemoryOverhead`); what is not counted is in limits.md.
+Parameters, gradients and optimizer state are counted per parameter: weights in the format of activations, gradients in their own
+format, and Adam's fp32 master copy and two moments, which ZeRO-1 divides among the replicas. Training in fp32 needs no master
+copy. Activations are counted operation by operation: the bytes that each holds from its start, and the bytes that each frees at
+its end. The framework gives the overhead (`MemoryOverhead`); limits.md lists the memory that is not counted.
 
 NCCL keeps buffers for every communicator: for each connection, channel and protocol. A ring or a chain of a tree connects a GPU
-with two neighbours whatever the size of the group, a transfer with its other end. For each connection every channel holds two
-allocations in pages of 2 MiB: what is received through (a buffer for each of the three protocols), and what is sent through.
-Read in NVIDIA/nccl 2.30 (5067397c): computeBuffSizes in src/init.cc, p2pSendSetup and p2pRecvSetup in src/transport/p2p.cc; the
-allocations of 10 and of 2 MiB that follow are those in NVIDIA/nccl#1685.
+with two neighbours at any size of the group, a transfer with its other end. For each connection every channel holds two
+allocations in pages of 2 MiB: one for receiving (a buffer for each of the three protocols), and one for sending. Source:
+NVIDIA/nccl 2.30 (5067397c), computeBuffSizes in src/init.cc, p2pSendSetup and p2pRecvSetup in src/transport/p2p.cc; the resulting
+allocations of 10 and of 2 MiB match NVIDIA/nccl#1685.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MOMENT_BYTES = 8
 MASTER_BYTES = 4
 FP32_BYTES = 4
 LL_BYTES = 512 * KIB
-"""Low latency: 8 lines of 16 bytes for each of 512 threads, in 8 steps."""
+"""Buffer of the low-latency protocol (LL): 8 lines of 16 bytes for each of 512 threads, in 8 steps."""
 LL128_BYTES = 120 * 640 * 8 * 8
-"""Low latency in lines of 128 bytes: 120 words of 8 bytes for each of 640 threads, in 8 steps."""
+"""Buffer of the LL128 protocol (lines of 128 bytes): 120 words of 8 bytes for each of 640 threads, in 8 steps."""
 PAGE_BYTES = 2 * MIB
-"""What memory that other processes map is allocated in (CUDA_IPC_MIN)."""
+"""Page size for allocations that other processes map (CUDA_IPC_MIN)."""
 MOST_NEIGHBOURS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes that a GPU of one pipeline rank holds; `activations_bytes` at their peak."""
+    """Bytes that a GPU of one pipeline rank holds; `activations_bytes` is the peak over the step."""
 
     rank: int
     stages: tuple[int, ...]
@@ -51,21 +51,21 @@ class RankMemory:
     optimizer_bytes: int
     activations_bytes: int
     context_bytes: int
-    """The CUDA context, and what the driver keeps for itself."""
+    """The CUDA context, and memory reserved by the driver."""
     nccl_bytes: int
     """Buffers of the communicators."""
     fragmentation_bytes: int
-    """What the allocator reserves and cannot use."""
+    """Memory that the allocator reserves and cannot use."""
 
     @property
     def static_bytes(self) -> int:
-        """All but activations."""
+        """All memory except activations."""
         state = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
         return state + self.overhead_bytes
 
     @property
     def overhead_bytes(self) -> int:
-        """What is taken besides tensors."""
+        """Memory besides tensors."""
         return self.context_bytes + self.nccl_bytes + self.fragmentation_bytes
 
     @property
@@ -75,20 +75,20 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What memory depends on besides the program."""
+    """The inputs of memory accounting besides the program."""
 
     element_bytes: int
     gradient_bytes: int
     optimizer_shards: int
     degrees: Mapping[str, int]
-    """Of the mesh, by axis."""
+    """Degree of each axis of the mesh."""
     overhead: MemoryOverhead
     reserved_bytes: float = 0.0
-    """What the driver keeps of a GPU's memory."""
+    """Bytes of a GPU's memory that the driver reserves."""
 
 
 def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | None = None) -> tuple[RankMemory, ...]:
-    """The memory of every pipeline rank, of its largest role; with `bodies`, of one that runs those instead of its own steps."""
+    """The memory of every pipeline rank, for its largest role; with `bodies`, for a rank that runs these bodies instead."""
     usage = {name: _usage(body) for name, body in program.bodies.items()}
     state_bytes = MOMENT_BYTES + (MASTER_BYTES if terms.element_bytes < FP32_BYTES else 0)
     result = []
@@ -115,7 +115,7 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
 
 
 def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
-    """The bodies that every pipeline rank of a layout runs, slot by slot, from a program of a single microbatch of it."""
+    """The bodies that every pipeline rank of a layout runs, slot by slot, taken from a program with a single microbatch."""
     splits = layout.shape.splits
     named = {(s.phase, s.stage, s.microbatch % splits): s.body for order in sample.orders for s in order if s.phase in KINDS}
     return [
@@ -129,8 +129,8 @@ def bodies_of(layout: Layout, sample: Program) -> list[list[str]]:
 
 
 def _usage(body: Body) -> tuple[int, int]:
-    """The most bytes that a body adds to those in use while it runs, and what is left of them when it has ended; negative if it
-    frees what others held.
+    """The largest number of bytes that a body adds to the bytes in use while the body runs, and the number of added bytes after
+    its end, which is negative if the body frees bytes that other bodies held.
     """
     peak = alive = 0
     for op in body.ops:
@@ -141,7 +141,7 @@ def _usage(body: Body) -> tuple[int, int]:
 
 
 def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
-    """The most that bodies one after the other use. Of a pair that runs together the forward pass counts first, as a whole."""
+    """The peak bytes of consecutive bodies. Of a pair that runs together, the whole forward pass counts first."""
     peak = alive = 0
     for most_bytes, left_bytes in order:
         peak = max(peak, alive + most_bytes)
@@ -150,10 +150,10 @@ def _peak_bytes(order: Iterable[tuple[int, int]]) -> int:
 
 
 def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, iterations: range) -> tuple[Array, Array]:
-    """Nanoseconds and the bytes that any rank of this role holds from then on, in some training steps.
+    """Times in nanoseconds, and the bytes that any rank of a role holds from each time on, in the given training steps.
 
-    An operation holds from its start, and frees at its end. Of a pair that runs together the forward pass holds all that it
-    keeps from the start of the pair: what the backward pass frees meanwhile is not counted on.
+    An operation holds bytes from its start, and frees bytes at its end. The forward pass of a pair that runs together holds all
+    its bytes from the start of the pair, without use of the bytes that the backward pass frees meanwhile.
     """
     at = int(np.flatnonzero(timeline.expansion.skeleton.program == role)[0])
     tasks = timeline.expansion.tasks_of(at)
@@ -172,8 +172,8 @@ def over_time(role: int, static_bytes: int, timeline: Timeline, labels: Labels, 
 
 
 def _nccl_bytes(program: Program, rank: int, terms: Terms) -> int:
-    """Bytes of the buffers of all communicators that the GPU of a pipeline rank uses: for its neighbours in every group of its
-    collectives, and once for the other ends of all of its transfers.
+    """Bytes of the NCCL buffers of the GPU of a pipeline rank: for the neighbours in every group of its collectives, and once for
+    each other end of its transfers.
     """
     used = dict.fromkeys(step.body for order in program.orders_of(rank) for step in order)
     ops = [op for name in used for op in program.bodies[name].ops]

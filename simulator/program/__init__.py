@@ -1,1 +1,1 @@
-"""Programs: what every pipeline rank does, free of hardware. Lowering writes them, and binding makes tasks of them."""
+"""Programs: the operations of every pipeline rank, free of hardware. Lowering writes programs, binding turns them into tasks."""

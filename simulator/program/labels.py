@@ -1,4 +1,4 @@
-"""Labels: what each row of a role's template stands for. The engine never sees them; metrics and figures join them back."""
+"""Labels: step and operation of each row of a role's template. The engine never sees labels; metrics and figures join them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The rows of one role: for each the step and the operation that it came from."""
+    """The rows of one role, each with the step and the operation from which the row was made."""
 
     steps: tuple[Step, ...]
     ops: tuple[AnyOp, ...]
     step: Array
     op: Array
     lanes: tuple[str, ...]
-    """Names of the template's lanes."""
+    """Names of the lanes of the template."""
     axes: tuple[str, ...]
-    """For each of `ops`, the axis that its time counts for, or "" for compute. That of launches is `HOST`."""
+    """For each of `ops`, the axis under which its time is counted: "" for compute, `HOST` for launches."""
     stages: tuple[Stage, ...]
     pipeline: int = 0
     """The pipeline coordinate of the role."""
@@ -40,22 +40,22 @@ class Labels:
 
     @cached_property
     def is_transfer(self) -> Array:
-        """The rows that are an end of a transfer between two ranks."""
+        """Whether each row is an end of a transfer between two ranks."""
         return self._of_op([isinstance(op, Transfer) for op in self.ops])
 
     @cached_property
     def is_launch(self) -> Array:
-        """The rows of the host, each of the step whose operation it launches."""
+        """Whether each row is a launch on the host; a launch belongs to the step of the launched operation."""
         return self._of_op([axis == HOST for axis in self.axes])
 
     @cached_property
     def is_wait(self) -> Array:
-        """The rows at which the compute stream waits for transfers."""
+        """Whether the compute stream waits for transfers at each row."""
         return self._of_op([isinstance(op, Wait) for op in self.ops])
 
     @cached_property
     def axis(self) -> Array:
-        """The axis of each row, "" for compute."""
+        """The axis of each row; "" for compute."""
         return self._of_op(self.axes)
 
     @cached_property
@@ -64,7 +64,7 @@ class Labels:
 
     @cached_property
     def stage(self) -> Array:
-        """The stage of each row in the order of the model, -1 for none."""
+        """The number of the stage of each row in model order; -1 for rows without a stage."""
         return self._of_step([self.stages[s.stage].number if s.stage >= 0 else -1 for s in self.steps])
 
     @cached_property
@@ -81,12 +81,12 @@ class Labels:
 
     @cached_property
     def kind(self) -> Array:
-        """What the row does: the kernel's kind, the collective, send and receive, or wait."""
+        """The kind of each row: the kind of the kernel or of the collective, or send, receive, or wait."""
         return self._of_op([_kind(op) for op in self.ops])
 
     @cached_property
     def flop(self) -> Array:
-        """Flop of each row by the `full` convention."""
+        """Flop of each row by the `full` convention; 0 for rows other than compute."""
         return self._of_op([op.kernel.model_flop if isinstance(op, Compute) else 0 for op in self.ops])
 
     @cached_property
@@ -98,7 +98,7 @@ class Labels:
         return self._of_op([op.streams[0] for op in self.ops])
 
     def block(self, row: int) -> str:
-        """The operator in words: `layer 12 qkv`, layers counted over the whole model."""
+        """The operator of a row in words, such as `layer 12 qkv`, with layers counted over the whole model."""
         op, step = self.ops[int(self.op[row])], self.steps[int(self.step[row])]
         if op.layer < 0 or step.stage < 0:
             return op.name

@@ -1,13 +1,13 @@
-"""A program: bodies of operations, and the order in which every pipeline rank runs them.
+"""Program: bodies of operations, and the order in which every pipeline rank runs the bodies.
 
-A body is a function, a step is its call: the step says which values the body's first op waits for and what its results
-are called, by *keys* such as `("activation", 3, 7)`. Bodies are shared by all steps that do the same, so that a program
-of a hundred thousand operations is a dozen bodies and a few thousand steps.
+A body is like a function, and a step is a call of a body: the step names the values for which the first op of the body waits and
+the results of the body, by *keys* such as `("activation", 3, 7)`. Steps with equal work share a body, so that a program of a
+hundred thousand operations is a dozen bodies and a few thousand steps.
 
-Operations name streams, communicators and each other, never ranks or hardware. Order in a body means data flow: an op waits for
-the op before it, unless it says what it waits for (`after`). A `detached` op stands beside that chain: later ops do not wait for
-it unless they name it. Passes find each other's ops by fields: the operator that an op belongs to (`operator`), its part of a
-training step and its purpose. Names are for people and for references; no pass reads what one says.
+Operations name streams, communicators and other operations, never ranks or hardware. Order in a body means data flow: an op waits
+for the previous op, unless `after` names other ops. A `detached` op is outside this chain: later ops do not wait for a detached
+op unless they name the op. Passes find the ops of other passes by fields: the operator of an op (`operator`), its part of a
+training step and its purpose. Names are for readers and for references; no pass parses a name.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from ..kernels import Kernel, Part, Split
 COMPUTE = "compute"
 """The stream of a rank's own kernels. Communication runs on a stream per axis, transfers on one per edge and kind."""
 HOST = "host"
-"""The stream of the thread that launches a rank's operations, and what waiting for it counts for."""
+"""The stream of the thread that launches the operations of a rank, and the axis of time spent waiting for launches."""
 
 
 class Purpose(Enum):
-    """What a pass put an op into the program for."""
+    """The reason why a pass added an op to the program."""
 
     REDUCE = "reduce"
-    """The sum of activations, or of their gradients, over a tensor-parallel group; AGREE is one over the whole vocabulary."""
+    """The sum of activations, or of their gradients, over a tensor-parallel group; AGREE is for the loss over the vocabulary."""
     AGREE = "agree"
     GATHER = "gather"
-    """The activations, or their gradients, of all tokens; REGATHER is of an input, once more for its weight gradient."""
+    """The gather of activations, or of their gradients, of all tokens; REGATHER repeats the gather of an input for the weight gradient."""
     REGATHER = "regather"
     CAST = "cast"
     CAST_CACHED_WEIGHTS = "cast cached weights"
     ACCUMULATE = "accumulate"
-    """A weight gradient added to those of earlier microbatches."""
+    """The addition of a weight gradient to the gradients of earlier microbatches."""
     REDUCE_GRADIENTS = "reduce gradients"
     REDUCE_TIED_TABLE = "reduce tied table"
-    """The gradient of a table that the first and the last stage share."""
+    """The reduction of the gradient of a table that the first and the last stage share."""
     NORM = "norm"
     UPDATE = "update"
     GATHER_PARAMETERS = "gather parameters"
@@ -47,25 +47,25 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """What every operation has: a name that is unique in its body, the streams that it occupies, what it waits for."""
+    """Common fields of operations: a name that is unique in the body, the occupied streams, the ops to wait for, and others."""
 
     name: str
     streams: tuple[str, ...]
     after: tuple[str, ...] | None = None
-    """Names of earlier ops of the same body; None for the last op of its chain so far."""
+    """Names of earlier ops of the same body to wait for; None for the last op of the chain so far."""
     detached: bool = False
     layer: int = -1
-    """The layer that it belongs to, counted within its stage; -1 for none."""
+    """The layer of the op, counted within its stage; -1 for an op outside layers."""
     purpose: Purpose | None = None
-    """None for an operator of the model itself, and for what moves between stages."""
+    """None for an operator of the model itself, and for transfers between stages."""
     part: Part = Part.FORWARD
-    """The part of a training step that it belongs to; of what stands beside an operator, that of the operator."""
+    """The part of a training step to which the op belongs; an op added for an operator has the part of the operator."""
     operator: str = ""
-    """The name of the forward op of the operator that it belongs to, its own if it is that; "" for what belongs to none."""
+    """The name of the forward op of the operator to which the op belongs; "" for an op without an operator."""
     held_bytes: int = 0
-    """Memory that is taken when it starts."""
+    """Memory that the op takes at its start."""
     freed_bytes: int = 0
-    """Memory that is given back when it has ended."""
+    """Memory that the op gives back at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class Compute(Op):
     kernel: Kernel
     split: Split = Split.SEQUENCE
     parameters: int = 0
-    """Parameters that this op owns; only forward ops name them."""
+    """Number of parameters of the op; only forward ops count parameters."""
     whole_parameters: int = 0
-    """Of those, the ones that are never divided within a tensor-parallel group."""
+    """The part of `parameters` that is never divided within a tensor-parallel group."""
     adds_gradient: bool = False
-    """Whether it adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
+    """Whether the op adds to the gradient of a parameter: weight gradients, and backward kernels of norms, which make both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +90,12 @@ class Collective(Op):
     kind: str
     payload_bytes: int
     matrix_bytes: tuple[tuple[int, ...], ...] = ()
-    """Of an all-to-all that is not even: what each member has for each other one, in the order of the group."""
+    """For an uneven all-to-all: the bytes from each member to each other member, in the order of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(Op):
-    """One end of a point-to-point transfer: `sends` at its source, not at its target."""
+    """One end of a point-to-point transfer: `sends` is true at the source and false at the target."""
 
     communicator: str
     payload_bytes: int
@@ -104,24 +104,24 @@ class Transfer(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait(Op):
-    """A point that all of its streams pass together. It takes no time."""
+    """A point that all streams of the op pass together, in zero time."""
 
 
 AnyOp = Compute | Collective | Transfer | Wait
 
 Key = tuple[str | int, ...]
-"""Names a value that passes from step to step: `("activation", stage, microbatch)` is the input of that stage."""
+"""The name of a value that passes from step to step: `("activation", stage, microbatch)` is the input of the stage."""
 
 ACTIVATION, GRADIENT, PARAMETERS = "activation", "gradient", "parameters"
-"""What the keys that cross ranks or training steps begin with: a stage's input, the gradient of its output, a bucket of its
-weights. What waits for parameters means those of the training step before."""
+"""First elements of keys that cross ranks or training steps: the input of a stage, the gradient of its output, a bucket of its
+weights. A step that waits for parameters waits for the parameters of the previous training step."""
 LOSS = "loss"
-"""What the keys of the last stage's results begin with."""
+"""First element of the keys of the last stage's results."""
 
 END = "end"
-"""Names, among the outputs of a step, the last op of its body's chain: when the result is there."""
+"""Among the outputs of a step, the name for the last op of the body's chain, whose end makes the result available."""
 LAST = "last"
-"""Names the last op on the compute stream: when the rank is done with the body."""
+"""Among the outputs of a step, the name for the last op on the compute stream, whose end completes the body on the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,42 +133,42 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a body: what it stands for, what it waits for, what its results are called."""
+    """One call of a body: phase, stage and microbatch, the keys to wait for, and the keys of the results."""
 
     body: str
     phase: str
     stage: int = -1
     microbatch: int = -1
     after: tuple[Key, ...] = ()
-    """What the first op of the body waits for."""
+    """The keys for which the first op of the body waits."""
     outputs: tuple[tuple[str, Key], ...] = ()
     """(name of an op, or END or LAST; the key of its result)."""
     iteration: int = 0
-    """The training step that it belongs to."""
+    """The training step of the call."""
     pair: int = -1
     """Steps of a rank with the same number (not -1) run together: their operations take turns on every stream."""
     waits: tuple[tuple[str, Key], ...] = ()
-    """(name of an op; a key that it waits for, besides what it waits for in the body)."""
+    """(name of an op; a key for which the op waits, besides the ops of the body)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A family of groups of ranks: one group for each way to fix the coordinates that it does not vary.
+    """A family of groups of ranks: one group for each combination of coordinates on the axes along which no group extends.
 
-    `axes` are the mesh axes along which a group extends. With `pipeline` the group has only those pipeline coordinates,
-    in that order; a transfer's group is its source and its target.
+    `axes` are the mesh axes along which a group extends. With `pipeline` the group has only these pipeline coordinates, in
+    this order; the group of a transfer is its source and its target.
     """
 
     name: str
     axis: str
-    """What its time is reported under: tp, dp, pp ..."""
+    """The axis under which the time of the communicator is reported: tp, dp, pp ..."""
     axes: tuple[str, ...]
     pipeline: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A slice of the model in pipeline order: the `number`-th. Where microbatches take two directions it exists twice."""
+    """The `number`-th slice of the model in pipeline order. Where microbatches take two directions, each stage exists twice."""
 
     number: int
     rank: int
@@ -181,25 +181,25 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Ranks that do the same: those of a pipeline coordinate, or of these the ones at certain coordinates of other axes."""
+    """Ranks with equal steps: all ranks of a pipeline coordinate, or only the ranks at certain coordinates of other axes."""
 
     pipeline: int
     coordinates: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Mesh axis -> the coordinates along it; all of them where an axis is left out."""
+    """Mesh axis -> the coordinates along the axis; an axis that is left out has all coordinates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the ranks of every role do in a training step."""
+    """The bodies, steps and communicators of the ranks of every role in a training step."""
 
     stages: tuple[Stage, ...]
-    """Instances of stages, one direction after the other: what a step's `stage` means."""
+    """Instances of stages, one direction after the other; the `stage` of a step is an index of this tuple."""
     bodies: Mapping[str, Body]
     orders: tuple[tuple[Step, ...], ...]
     """Role -> its steps."""
     communicators: Mapping[str, Communicator]
     divided_roles: tuple[Role, ...] = ()
-    """The role of each order; none where every pipeline coordinate is one, as it is until a pass divides them."""
+    """The role of each order; empty where every pipeline coordinate is a role, until a pass divides the roles."""
 
     def __repr__(self) -> str:
         steps = sum(map(len, self.orders))
@@ -209,12 +209,12 @@ class Program:
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Whose steps the orders are."""
+        """The role of each order."""
         return self.divided_roles or tuple(map(Role, range(len(self.orders))))
 
     @property
     def ranks(self) -> int:
-        """Pipeline coordinates."""
+        """Number of pipeline coordinates."""
         return 1 + max((role.pipeline for role in self.roles), default=-1)
 
     def orders_of(self, pipeline: int) -> tuple[tuple[Step, ...], ...]:
@@ -222,7 +222,7 @@ class Program:
         return tuple(order for role, order in zip(self.roles, self.orders, strict=True) if role.pipeline == pipeline)
 
     def with_bodies(self, change: Callable[[Body], Iterable[AnyOp]]) -> Program:
-        """Every body with the operations that `change` makes of it."""
+        """The program with every body replaced by the operations that `change` makes of the body."""
         return replace(self, bodies={name: Body(tuple(change(body))) for name, body in self.bodies.items()})
 
     def with_communicators(self, *new: Communicator) -> Program:
@@ -230,7 +230,7 @@ class Program:
 
 
 def first_forward(steps: Iterable[Step]) -> dict[int, int]:
-    """The first forward step of each stage, by its position among a rank's steps, in that order."""
+    """The position of the first forward step of each stage among the steps of a rank, in ascending order."""
     first: dict[int, int] = {}
     for i, step in enumerate(steps):
         if step.phase == "F":

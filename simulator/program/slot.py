@@ -1,18 +1,18 @@
-"""Slots, the boxes of a pipeline schedule, and what a schedule is.
+"""Slots: the boxes of a pipeline schedule, the interface of a schedule, and the layout of a schedule for a shape.
 
-A schedule is a module (a file in `simulator/schedules/`, or anybody's) with a pure generator `order(rank, shape)` that
-yields the slots of one rank in order, or a pure function `orders(shape)` that gives those of all ranks. It may also define
+A schedule is a module (a file in `simulator/schedules/`, or any other file) with a pure generator `order(rank, shape)` that
+yields the slots of one rank in order, or a pure function `orders(shape)` that returns the slots of all ranks. Optional names are
 
 - `placement(shape)`, the rank of every stage (else stage s is on rank s mod P), or `placements(shape)`, one for each
   direction that microbatches take: with D directions, microbatch m of M takes direction m D // M;
-- `refuse(shape)`, which raises `OutsideDomain` where the schedule has no answer;
-- `in_flight(rank, shape)`, the most chunks of activations that a rank ever holds;
-- `COST_AWARE = True`, if its order depends on the durations in the shape;
-- `CHUNKS`, if it runs that many stages per rank and no other number, whatever is asked for;
-- `exchanges(rank, shape)`, a pure generator of what a rank sends and receives at once where transfers block, in order (else
-  it waits behind every box for what that box sends);
-- `OPTIONS`, names of the fields `group`, `splits` and `memory_limit` of the shape that it looks at;
-- `WITH_ONE`, the schedule that it comes to with one of the `chunks`, or `splits`, that it is made for: {"chunks": "1f1b"}.
+- `refuse(shape)`, which raises `OutsideDomain` for a shape that the schedule does not support;
+- `in_flight(rank, shape)`, the largest number of chunks of activations that a rank ever holds;
+- `COST_AWARE = True`, if the order depends on the durations in the shape;
+- `CHUNKS`, if the schedule always runs this number of stages per rank, whatever number the user asks for;
+- `exchanges(rank, shape)`, a pure generator of the exchanges of a rank where transfers block, in order (else the rank waits
+  behind every box for the sends of the box);
+- `OPTIONS`, the names among `group`, `splits` and `memory_limit` of the fields of the shape that the schedule reads;
+- `WITH_ONE`, the equivalent schedule for a value of 1 of the `chunks`, or `splits`, of the schedule: {"chunks": "1f1b"}.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Slot(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A forward and a backward slot run together, each hiding the other's communication."""
+    """A forward and a backward slot that run together and hide each other's communication."""
 
     forward: Slot
     backward: Slot
@@ -56,18 +56,18 @@ def slots_of(box: Box) -> tuple[Slot, ...]:
 
 
 class Exchange(NamedTuple):
-    """What a rank sends and receives at once where transfers block: its compute waits for all of it."""
+    """Sends and receives of a rank at one point where transfers block: the compute of the rank waits for all transfers."""
 
     after: Slot | None
-    """The slot of the rank behind which it takes place; None for before the first."""
+    """The slot of the rank after which the exchange takes place; None for an exchange before the first slot."""
     sends: tuple[Slot, ...] = ()
-    """Slots whose results leave then. What does not change ranks is not sent."""
+    """Slots whose results leave in the exchange. A result that stays on its rank is not sent."""
     receives: tuple[Slot, ...] = ()
-    """Slots whose inputs have arrived when it is over."""
+    """Slots whose inputs have arrived at the end of the exchange."""
 
 
 PerStage = float | tuple[float, ...]
-"""One duration for every stage, or one for each."""
+"""One duration for all stages, or a duration per stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class Durations:
     input_gradient: PerStage = 1.0
     weight_gradient: PerStage = 1.0
     backward: PerStage | None = None
-    """The whole backward; by default input and weight gradient together."""
+    """Duration of the whole backward; by default the sum of input and weight gradient."""
     pair: float | None = None
-    """An overlapped forward and backward; by default one after the other."""
+    """Duration of an overlapped forward and backward; by default the sum of both."""
     comm: float = 0.0
 
     def of(self, box: Box) -> float:
-        """How long a box lasts."""
+        """The duration of a box."""
         if isinstance(box, Pair):
             return self.of(box.forward) + self.of(box.backward) if self.pair is None else self.pair
         if box.kind == FORWARD:
@@ -101,10 +101,10 @@ def _at(duration: PerStage, stage: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a schedule that is searched for makes short, how it counts memory, and how long it may search."""
+    """Settings of a schedule found by search: the objective, the count of memory, and the time limit of the search."""
 
     objective: Literal["makespan", "span"] = "makespan"
-    """makespan: from the first start to the last end; span: the longest that one rank takes from its own first to its last."""
+    """makespan: time from the first start to the last end; span: the longest such time of a single rank."""
     memory_count: Literal["fw", "half"] = "fw"
     """fw: an activation is held from the start of F to the end of W; half: I frees one half of it and W the other."""
     time_limit_s: float = 60.0
@@ -112,21 +112,21 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a schedule may depend on. Stages are numbered in forward order; each rank holds `chunks` of them."""
+    """The inputs of a schedule. Stages are numbered in forward order; each rank holds `chunks` stages."""
 
     ranks: int
     microbatches: int
-    """Of a schedule that splits sequences: sub-sequences, numbered microbatch x splits + part."""
+    """Number of microbatches; with split sequences the number of sub-sequences, numbered microbatch x splits + part."""
     chunks: int = 1
     group: int | None = None
-    """Microbatches per round of an interleaved schedule; None for the schedule's own choice."""
+    """Number of microbatches per round of an interleaved schedule; None for the choice of the schedule."""
     splits: int = 1
-    """Parts that every sequence is cut into, by a schedule that does so."""
+    """Number of parts of every sequence, for a schedule that splits sequences."""
     memory_limit: float = 1.0
     """Activations that a rank may hold, in multiples of P microbatches, for schedules that are built under a limit."""
     durations: Durations = Durations()
     goal: Goal = Goal()
-    """Of a schedule that is searched for."""
+    """Settings of the search, for a schedule found by search."""
 
     @property
     def stages(self) -> int:
@@ -146,7 +146,7 @@ class Layout:
     """Direction -> stage -> rank."""
     orders: tuple[tuple[Box, ...], ...]
     asked: tuple[tuple[Exchange, ...], ...] = ()
-    """Rank -> the exchanges that the schedule defines; nothing if it defines none."""
+    """Rank -> the exchanges that the schedule defines; empty if the schedule defines no exchanges."""
 
     @property
     def stages(self) -> int:
@@ -158,22 +158,22 @@ class Layout:
         return tuple(rank for placement in self.placements for rank in placement)
 
     def instance(self, stage: int, microbatch: int) -> int:
-        """The instance of a stage that a microbatch passes."""
+        """The instance of a stage through which a microbatch passes."""
         return microbatch * len(self.placements) // self.shape.microbatches * self.stages + stage
 
     def exchanges(self, rank: int) -> tuple[Exchange, ...]:
-        """What the rank sends and receives at once where transfers block: as the schedule defines it, else box by box."""
+        """The exchanges of a rank where transfers block: as the schedule defines them, else one exchange per box."""
         if self.asked:
             return self.asked[rank]
         boxes = (slots_of(box) for box in self.orders[rank])
         return tuple(Exchange(slots[-1], tuple(s for s in slots if s.kind != WEIGHT_GRADIENT)) for slots in boxes)
 
     def chunk(self, instance: int) -> int:
-        """Which of its rank's stages this is, in forward order."""
+        """The index of an instance among the stages of its rank, in forward order."""
         return self.placement[:instance].count(self.placement[instance])
 
     def sampled(self) -> Layout:
-        """The same with a single microbatch for each direction, which has every slot that any of its direction has."""
+        """The layout with a single microbatch per direction, which has every slot of any microbatch of the direction."""
         directions, splits = len(self.placements), self.shape.splits
         number = [m * directions // self.shape.microbatches * splits + m % splits for m in range(self.shape.microbatches)]
         orders = tuple(
@@ -204,7 +204,7 @@ def lay_out(schedule: Any, shape: Shape) -> Layout:
 
 
 def as_taken(schedule: Any, shape: Shape) -> Shape:
-    """The shape with the number of chunks that the schedule runs, if it runs no other."""
+    """The shape with the number of chunks that the schedule requires, if the schedule has a fixed number."""
     return replace(shape, chunks=getattr(schedule, "CHUNKS", shape.chunks))
 
 
@@ -214,13 +214,13 @@ def looped(shape: Shape) -> tuple[int, ...]:
 
 
 def snaked(shape: Shape) -> tuple[int, ...]:
-    """Forth through the ranks, back, and forth again: with two chunks the V of the zero-bubble papers."""
+    """Stages through the ranks in ascending, then descending order, and so on: for two chunks the V of the zero-bubble papers."""
     forth = tuple(range(shape.ranks))
     return tuple(rank for chunk in range(shape.chunks) for rank in (forth[::-1] if chunk % 2 else forth))
 
 
 def check(layout: Layout) -> None:
-    """Every F, B (or I and W) of every stage and microbatch once, on the stage's rank, F before B (or I) before W."""
+    """Checks that F and B (or F, I and W) of each stage and microbatch occur once, on the stage's rank and in this order."""
     faults: list[Fault] = []
     seen: dict[Slot, int] = {}
     placement = layout.placement
@@ -254,7 +254,7 @@ def _misplaced(slot: Slot, rank: int, layout: Layout, placement: Sequence[int]) 
 
 
 def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
-    """A stage's F comes before its B or I, and its I before its W."""
+    """Faults of slots in the wrong order: F must precede B or I of a stage and microbatch, and I must precede W."""
     position = {slot: i for i, slot in enumerate(_flat(boxes))}
     before = {BACKWARD: FORWARD, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: INPUT_GRADIENT}
     return [
@@ -265,7 +265,7 @@ def _out_of_order(rank: int, boxes: Sequence[Box]) -> list[Fault]:
 
 
 def _foreign(rank: int, boxes: Sequence[Box], layout: Layout) -> list[Fault]:
-    """Exchanges of slots that the rank does not run."""
+    """Faults of exchanges with slots that the rank does not run."""
     own = set(_flat(boxes))
     named = [
         slot

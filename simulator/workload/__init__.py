@@ -1,1 +1,1 @@
-"""Workloads: models as blocks of operators, and the job that trains them."""
+"""Workloads: models as blocks of operators, the framework that runs the models, and the training job."""

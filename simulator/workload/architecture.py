@@ -1,4 +1,4 @@
-"""The shape of a decoder model as people write it: what its layers are made from, field by field."""
+"""Architecture of a decoder model as written in model files: number, size and kind of the parts of a layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..fields import Contradiction, Declared, Limits, Name, Size, Usual
 
 
 def nearest_divisor(whole: int, wanted: int) -> int:
-    """The divisor of `whole` that is nearest to `wanted`; of two the smaller."""
+    """The divisor of `whole` that is nearest to `wanted`; the smaller divisor if two are equally near."""
     below = next(n for n in range(min(wanted, whole), 0, -1) if whole % n == 0)
     above = next((n for n in range(wanted, min(whole, 2 * wanted) + 1) if whole % n == 0), below)
     return min(below, above, key=lambda n: (abs(n - wanted), n))

@@ -1,8 +1,8 @@
-"""What a framework does to a model: which kernels it fuses, what a launch costs its host, how it handles gradients and narrow
-number formats.
+"""Framework of a run: fused kernels, host times of launches, treatment of gradients and of narrow number formats, overlaps,
+memory overhead.
 
-All of it is configuration that is known before a run; nothing here is fitted to step times. The default, `none`, launches for
-nothing and runs every operator as one kernel. Files in workloads/frameworks describe software that exists.
+All values are configuration that is known before a run; no value is fitted to step times. The default, `none`, has launches of
+zero time and runs every operator as one kernel. Files in workloads/frameworks describe existing software.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Framework(Declared):
 
     @property
     def kernel_s(self) -> float:
-        """Host time of a kernel."""
+        """Host time for the launch of a kernel, in seconds."""
         return self.host.compiled_kernel_s if self.compile else self.host.kernel_s
 
     @property

@@ -1,4 +1,4 @@
-"""What is trained per step: the batch, its sequences, the number format."""
+"""Job: batch, sequence length and number format of a training step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..fields import Declared, Later, Limits, Noun, documented
 from ..kernels import NARROW_BYTES
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of an activation or a weight in the dtypes that everything can run in."""
+"""Bytes of an activation or a weight, in the dtypes that all operators support."""
 BESIDE_NARROW = "bf16"
-"""What all else runs in where linear layers run in eight or four bits."""
+"""The dtype of all other operators where linear layers run in eight or four bits."""
 NarrowFormat = Literal["fp8", "fp8_block", "mxfp8", "nvfp4"]
 Dtype = Literal["fp32", "bf16", "fp16", NarrowFormat]
-"""Number formats to train in. Those of eight or four bits are for the GEMMs of linear layers only."""
+"""Number formats of training. Formats of eight or four bits apply to the GEMMs of linear layers only."""
 DTYPES: tuple[str, ...] = get_args(Dtype)
 LATER_DTYPES = ("fp4", "mxfp4", "tf32", "fp64", "int8")
 
@@ -36,7 +36,7 @@ class Job(Declared):
 
     @property
     def narrow(self) -> bool:
-        """Whether linear layers run in a format of their own."""
+        """Whether linear layers run in a format of eight or four bits."""
         return self.dtype in NARROW_BYTES
 
     @property
@@ -51,5 +51,5 @@ class Job(Declared):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
+        """Number of tokens of a training step."""
         return self.global_batch * self.sequence_length

@@ -1,4 +1,4 @@
-"""A decoder model: its shape, and what follows from the shape alone (parameters, flop per token)."""
+"""Decoder model: shape, and the parameters and flop per token that follow from the shape alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Model(Architecture):
 
     @cached_property
     def operators(self) -> tuple[tuple[int, dense.BlockOp], ...]:
-        """How often the model has each operator, and the operator on one token; a tied table belongs to the embedding."""
+        """The count of each operator in the model, and the operator on one token; a tied table belongs to the embedding."""
         block, one_token = self.block, {"batch": 1, "seq": 1, "element_bytes": 1}
         layer, embedding = block.layer(self, **one_token), block.embedding(self, **one_token)
         head = block.head(self, **one_token, owns_table=not self.tied_embeddings)
@@ -45,10 +45,10 @@ class Model(Architecture):
 
     @cached_property
     def matmul_parameters(self) -> int:
-        """Parameters that multiply activations, with the output projection: the N of 6N flop per token."""
+        """Number of parameters that multiply activations, including the output projection: the N of 6N flop per token."""
         return sum(times * op.matmul_parameters for times, op in self.operators)
 
     def train_flop_per_token(self, seq: int, *, causal: bool) -> int:
-        """Forward and backward flop of one token, nothing recomputed: 6N + 12Lhs, or half the attention if `causal`."""
+        """Forward and backward flop of one token without recomputation: 6N + 12Lhs, with half the attention term if `causal`."""
         attention = 12 * self.layers * self.heads * self.head_dim * seq
         return 6 * self.matmul_parameters + (attention // 2 if causal else attention)

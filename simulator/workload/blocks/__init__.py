@@ -1,5 +1,5 @@
-"""Blocks: the operators that a layer, an embedding or a head is made of, with flop, traffic, parameters and what they keep.
+"""Blocks: the operators of a layer, an embedding or a head, with flop, traffic, parameters and bytes kept for backward.
 
-A block is written for one GPU, unsplit. `split` says how an operator is divided in a tensor-parallel group; the passes of
-`lowering/` do the dividing.
+A block is written for one GPU, unsplit. `split` names the way in which a tensor-parallel group divides an operator; the passes
+of `lowering/` perform the division.
 """

@@ -1,8 +1,8 @@
-"""The dense decoder layer, GPT-style and Llama-style, with its embedding and head.
+"""Dense decoder layer, GPT-style and Llama-style, with embedding and head.
 
-Norm, attention, residual, norm, MLP, residual: grouped-query attention if there are fewer key heads than heads, an MLP of
-two or (gated) three matrices. Attention is one fused kernel that keeps its inputs and one number per row; the gated MLP's
-two up projections are one matrix product, as they are in every framework.
+A layer is norm, attention, residual, norm, MLP, residual, with grouped-query attention if the model has fewer key heads than
+heads, and an MLP of two or (gated) three matrices. Attention is one fused kernel that keeps its inputs and one number per row;
+the two up projections of the gated MLP are one GEMM, as in every framework.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ FP32_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockOp:
-    """An operator: its kernel in each direction, its parameters, and the bytes that it keeps from forward to backward."""
+    """An operator: the kernel of each part, the parameters, and the bytes kept from forward to backward."""
 
     name: str
     forward: Kernel | None
-    """None for what only the backward pass does."""
+    """None for an operator of the backward pass only."""
     split: Split
     input_gradient: Kernel | None = None
     weight_gradient: Kernel | None = None
     parameters: int = 0
     whole_parameters: int = 0
-    """Of those, the ones that a tensor-parallel group does not divide: biases added to sums, learned positions."""
+    """The part of `parameters` that a tensor-parallel group does not divide: biases added to sums, learned positions."""
     matmul_parameters: int = 0
     saved_bytes: int = 0
-    """Kept for the backward pass, before any splitting: mostly the operator's own input."""
+    """Bytes kept for the backward pass, before any splitting: mostly the input of the operator."""
     fused_weight_gradient: bool = False
-    """The kernel of the input gradient makes the gradients of the parameters too."""
+    """Whether the kernel of the input gradient also makes the gradients of the parameters."""
 
 
 def layer(model: Architecture, *, batch: int, seq: int, element_bytes: int, prefix: int = 0) -> list[BlockOp]:
-    """The operators of one layer on `batch` sequences of `seq` tokens, in forward order; `prefix` tokens came before."""
+    """The operators of one layer on `batch` sequences of `seq` tokens after `prefix` earlier tokens, in forward order."""
     tokens, hidden, bias = batch * seq, model.hidden, model.bias
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     gates = 2 if model.gated_mlp else 1
@@ -75,7 +75,7 @@ def embedding(model: Architecture, *, batch: int, seq: int, element_bytes: int) 
 def head(model: Architecture, *, batch: int, seq: int, element_bytes: int, owns_table: bool = True) -> list[BlockOp]:
     """Final norm, projection to the vocabulary, and the loss, whose softmax is kept in fp32.
 
-    A head that does not own its table uses the embedding's, which is held and counted there.
+    A head that does not own its table uses the table of the embedding, which holds and counts the parameters.
     """
     tokens = batch * seq
     project = Gemm(tokens, model.vocab, model.hidden, element_bytes)
@@ -118,7 +118,7 @@ def _attention(model: Architecture, batch: int, seq: int, element_bytes: int, pr
 
 
 def linear(name: str, shape: tuple[int, int, int, int], split: Split, *, bias: bool) -> BlockOp:
-    """A linear layer of some tokens, inputs, outputs and bytes per element: three GEMMs of equal flop, its input kept."""
+    """A linear layer of shape (tokens, inputs, outputs, bytes per element): three GEMMs of equal flop; the input is kept."""
     tokens, inputs, outputs, element_bytes = shape
     return BlockOp(
         name,
@@ -143,8 +143,8 @@ def rowwise(
     saved: int = 0,
     parameters: int = 0,
 ) -> BlockOp:
-    """A memory-bound operator on rows, columns and bytes per element; `moved` (forward, backward) and `saved` are elements per
-    element of that shape.
+    """A memory-bound operator of shape (rows, columns, bytes per element); `moved` (forward, backward) and `saved` are numbers of
+    elements per element of the shape.
     """
     rows, columns, element_bytes = shape
     forward_bytes, backward_bytes = (times * element_bytes for times in moved)
