@@ -1,4 +1,4 @@
-"""Timeline of a run: start and end of each task, per class of folded ranks; or the error for a deadlock, with what waits."""
+"""Timeline of a run: start and end of each task, per class of folded ranks; error for a deadlock, with the blocked streams."""
 
 from __future__ import annotations
 

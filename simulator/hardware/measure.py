@@ -94,7 +94,7 @@ def switches(cluster: Cluster) -> dict[str, int]:
 
 
 def route_classes(cluster: Cluster) -> list[RouteClass]:
-    """The routes from GPU 0 to the others, the most direct ones first."""
+    """The classes of routes from GPU 0 to the other GPUs, routes inside the node and with few hops first."""
     target = np.arange(1, cluster.gpus)
     if not len(target):
         return []

@@ -176,7 +176,7 @@ def _step_of(iteration: int, step: Step) -> Step:
 
 
 def _turned(order: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps of a rank from after one norm to the next norm; steps that waited for the first norm wait for no key."""
+    """The steps of a rank from after one norm to the next norm, without waits for the first norm."""
     at = next(i for i, step in enumerate(order) if step.phase == NORM)
     passed = {key for _, key in order[at].outputs}
     begins = (replace(step, after=tuple(key for key in step.after if key not in passed)) for step in order[at + 1 :])

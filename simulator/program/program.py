@@ -31,7 +31,7 @@ class Purpose(Enum):
     """The sum of activations, or of their gradients, over a tensor-parallel group; AGREE is for the loss over the vocabulary."""
     AGREE = "agree"
     GATHER = "gather"
-    """The gather of activations, or of their gradients, of all tokens; REGATHER repeats the gather of an input for the weight gradient."""
+    """The gather of activations, or of their gradients, of all tokens; REGATHER gathers an input again for weight gradients."""
     REGATHER = "regather"
     CAST = "cast"
     CAST_CACHED_WEIGHTS = "cast cached weights"

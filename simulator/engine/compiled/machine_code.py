@@ -1,7 +1,7 @@
 """Machine code of the compiled engine: compilation with a cache on disk, records of integers, and a heap of records.
 
 Compilation takes ten seconds. numba caches machine code and recompiles a function when the file of the function changes, but the
-machine code includes copies of called functions from other files: so the cache here depends on all files of the engine. numba
+machine code includes copies of called functions from other files: so the cache here depends on all files of this folder. numba
 also raises where no folder is writable, as in a container with a read-only installation, and where a cache file is truncated,
 and trusts the content of cache files. Here the code is compiled again, for the process in the first case and on disk in the
 second; a digest is stored with the code, because a flipped bit might change results.
