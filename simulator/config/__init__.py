@@ -1,1 +1,2 @@
-"""What a person writes, read into values: documents with places, scenarios, files of GPUs, fabrics and fits, code of users."""
+"""Input of the simulator read into values: documents with places, scenarios, files of GPUs, fabrics and fits, and code of
+users."""
