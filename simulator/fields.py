@@ -49,8 +49,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of a field in files, if different from the field's name without its unit; empty for a field that files do not
-    have."""
+    """The key of a field in files, if not the field's name without its unit; empty for a field that files do not have."""
 
     name: str = ""
 

@@ -130,8 +130,7 @@ DIMENSIONS = {Part.FORWARD: "mkn", Part.INPUT_GRADIENT: "mnk", Part.WEIGHT_GRADI
 class Attention:
     """Fused scaled dot-product attention: `batch` sequences of `seq` tokens; `causal` computes the lower triangle only.
 
-    With a `prefix` the sequences are the next `seq` tokens of longer sequences, and attend to the keys of all `prefix` tokens
-    before.
+    With a `prefix` the sequences are the next `seq` tokens of longer sequences, and also see the keys of `prefix` tokens before.
     """
 
     family: ClassVar[str] = "attention"
@@ -218,8 +217,7 @@ class Rowwise:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A feed-forward network of gated experts in one kernel: m tokens of k channels, each through `top_k` of `batch` experts of
-    width n.
+    """Feed-forward network of gated experts in one kernel: m tokens of k channels, each through `top_k` of `batch` experts of n.
 
     No program carries this kernel: inference libraries have it, and tables of measurements.
     """

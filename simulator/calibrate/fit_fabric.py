@@ -181,8 +181,7 @@ def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any], source:
 
 
 def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Curve:
-    """The runs of one collective over the same ranks and nodes as one curve, with the error of times interpolated from the
-    curve."""
+    """The runs of one collective over the same ranks and nodes as one curve, with the error of times read from the curve."""
     first = tables[0]
     times: dict[float, list[float]] = {}
     for table in tables:

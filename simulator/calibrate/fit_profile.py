@@ -284,8 +284,7 @@ def _fit(group: Group, constants: Any, sigma: float, extra: Array) -> Fit:
 
 
 def _with_ratios(fits: list[EvaluatedFit], group: Group, unused: Counter[str], shipped: SelectedFit) -> list[EvaluatedFit]:
-    """The fits, with ratios added to the fit of pointwise kernels, or to the shipped fit if the table has no pointwise
-    kernels."""
+    """The fits, with ratios added to the fit of pointwise kernels, or to the shipped fit if no pointwise kernel was measured."""
     own = next((made for made in fits if made.fit.family == group.family.name), None)
     known = (shipped.fit.constants, shipped.sigma, shipped.fit.ranges, 0, source_of(shipped))
     made, timed = own or EvaluatedFit(Fit(group.family.name, "", "", *known), 0, 0.0), group.timed
@@ -313,8 +312,8 @@ def ratios_of(
     large = (moved == 0) | (pointwise_s(c, on, moved, cold) >= LARGE * c.launch_us / US_PER_S)
 
     def ratio(op: str) -> Ratio:
-        """The median ratio, and the errors of the rows of each size by the median of the other sizes, or of all rows if there is
-        one size."""
+        """The median ratio, and the errors of each size's rows by the median of the other sizes, or of all rows if there is one
+        size."""
         own, small = large & (ops == op), ~large & (ops == op)
         sizes, times = moved[own], seconds[own] / pointwise_s(c, on, moved[own], cold[own])
         all_times = float(np.median(times))

@@ -169,8 +169,7 @@ def _seconds(kernel: Shape, row: Measured, by: Estimator) -> float:
 
 
 def _scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
-    """Rows that are no kernel of the workload: launches, copies to the host, and the ratio of GEMMs beside a copy to uncontended
-    GEMMs."""
+    """Rows that are no kernel of the workload: launches, copies to the host, and slowdowns of GEMMs beside a copy."""
     for row in rows:
         probe, tail = row.probe, [f"{(row.high_s - row.low_s) / row.seconds / 2:.4f}", "1", "0", "spread of the runs"]
         time_us = f"{row.seconds * US_PER_S:.4g}"

@@ -1,2 +1,1 @@
-"""Input of the simulator read into values: documents with places, scenarios, files of GPUs, fabrics and fits, and code of
-users."""
+"""Input of the simulator read into values: documents, scenarios, files of GPUs, fabrics and fits, and user code."""

@@ -1,8 +1,7 @@
-"""The catalog of models, clusters, GPUs, schedules and other named parts, found by file name. There is no registry: a new file in
-the right folder is a new entry.
+"""The catalog of models, clusters, GPUs, schedules and other named parts, found by file name, without a registry.
 
-Names take dashes or underscores and any case. A path to a file, or `module:name`, works wherever a name does; an object is taken
-as it is.
+To add an entry, add its file. Names take dashes or underscores and any case. A path to a file, or `module:name`, works wherever a
+name does; an object is taken as it is.
 """
 
 from __future__ import annotations
@@ -158,8 +157,7 @@ SIZE = re.compile(r"(\d{1,3})(gb)?")
 def gpu_named(words: str) -> str:
     """The GPU of the catalog that a table of measurements calls "A100-SXM-80", "NVIDIA H100 80GB HBM3" or "RTX PRO 6000".
 
-    Among GPUs with the same chip, one of the same form (card or module) is preferred, then one with the same memory size, then
-    the largest.
+    Among GPUs with the same chip, the form (card or module) decides first, then the memory size, then the largest memory.
     """
     chip, card, size = _parts(words)
     kin, known, file = _kin(chip), files("gpus"), f"{words}.yaml"
@@ -175,8 +173,7 @@ def gpu_named(words: str) -> str:
 
 
 def unambiguous_gpu(words: str) -> str:
-    """The GPU of the catalog that some words name with its memory size. Words that contradict the entry or fit several are
-    refused."""
+    """The GPU of the catalog that some words name, with its memory size. Contradictory and ambiguous words are refused."""
     name, size = gpu_named(words), _parts(words)[2]
     chip, card, its_size = _parts(name)
     alike = [other for other in _kin(chip) if _parts(other)[1] == card]

@@ -25,8 +25,8 @@ MOST_GPUS = 2**20
 MOST_NICS = 1024
 MOST_SITES = 64
 PCIE_BYTES_PER_S = 63.0 * GB
-"""Bandwidth from GPU to NIC in bytes/s where a cluster file does not state it: PCIe 5.0 x16. If the NICs of a GPU are faster, the
-default is their rate, since such servers are built to feed their NICs."""
+"""Bandwidth from GPU to NIC, unless stated: PCIe 5.0 x16, or the rate of the NICs if faster, since servers are built for that
+rate."""
 SOMETIMES = (
     "dims", "node_dims", "radix", "spines", "dragonfly", "box", "wan", "vertices", "links", "routing", "oversubscription",
 )  # fmt: skip
@@ -44,8 +44,7 @@ class Nics(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """How the GPUs of a node are joined, the number of links per GPU if the text states it, and bytes/s of each GPU per
-    direction."""
+    """How the GPUs of a node are joined, the number of links of a GPU if stated, and bytes/s of each GPU per direction."""
 
     kind: str
     links: int | None
@@ -53,8 +52,7 @@ class Inside(NamedTuple):
 
 
 def intra_node(text: Any) -> Inside:
-    """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of intra-node fabric, and the rate of a GPU over all its links
-    together."""
+    """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of intra-node fabric, and the rate of a GPU over all its links."""
     example = "NVSwitch 450 GB/s"
     kind, _, rate = text_of(text, example).strip().partition(" ")
     plain = catalog.plain(kind)
@@ -96,8 +94,8 @@ def text_of(value: Any, example: str) -> str:
 
 
 def shape(name: Any) -> str:
-    """The name of a cluster shape, checked against the catalog. A name of user code passes here; `Trust` refuses or imports
-    it."""
+    """The name of a cluster shape, checked against the catalog. A name of user code passes; `Trust` refuses or imports the
+    code."""
     if not catalog.is_code(name):
         found = catalog.module("shapes", text_of(name, "rail-optimized"))
         if not (hasattr(found, "fabric") or hasattr(found, "inside") or (hasattr(found, "wire") and hasattr(found, "route"))):
@@ -138,8 +136,7 @@ def fabric(text: Any) -> str:
 
 
 def is_shape_with(name: str, part: str) -> bool:
-    """Whether the catalog has a shape of this name with a function `part`, such as `inside` or `fabric`. No other shape is
-    imported."""
+    """Whether the catalog has a shape of this name with a function such as `inside` or `fabric`. No other shape is imported."""
     return name in catalog.files("shapes") and hasattr(catalog.module("shapes", name), part)
 
 

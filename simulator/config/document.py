@@ -42,8 +42,7 @@ def place_of(text: str) -> Place:
 
 
 class Mark(NamedTuple):
-    """A position in a file. A mark without a line is a setting of the command line; a mark without a file is a value from
-    Python."""
+    """A position in a file. Without a line, the mark is a setting of the command line; without a file, a value from Python."""
 
     file: str
     line: int = 0
@@ -77,8 +76,7 @@ class Document:
         return str(self.mark(place) or "")
 
     def where_of_several(self, place: Place, message: str) -> str:
-        """The mark of a fault between several legal fields: the settings that `message` names, or the nearest mark of this
-        place."""
+        """The mark of a fault between legal fields: the settings that `message` names, or the nearest mark of this place."""
         mark, words = self.mark(place), set(re.findall(r"\w+", message))
         if mark is None or not mark.line:
             return str(mark or "")
@@ -168,8 +166,7 @@ def placed(where: str) -> Iterator[None]:
 
 
 def beside(name: str, mark: Mark | None) -> str:
-    """A relative path resolved against the folder of the file that names it. A path found only from the current folder is
-    unchanged."""
+    """A relative path resolved beside the file that names it, or unchanged if the path exists only from the current folder."""
     if mark is None or not mark.line:
         return name
     path = str(Path(mark.file).parent / name)

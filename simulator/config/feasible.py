@@ -32,8 +32,7 @@ LONGEST_MICROBATCH_S = 24 * 3600
 """Longest time of one microbatch of the whole model on one GPU, in seconds. Below this limit every duration fits the clock."""
 
 OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_limit": (1.0, "zb-auto")}
-"""Fields of a plan that only some schedules use (the schedules that name them in `OPTIONS`): the default, and a schedule that
-uses the field."""
+"""Fields of a plan that only schedules with the field in their `OPTIONS` use: the default, and one such schedule."""
 
 Found = Iterator[tuple[str, str, str]]
 """(dotted field, what is wrong, hint)."""
@@ -78,8 +77,7 @@ def check(scenario: Scenario) -> None:
 
 
 def _well_formed(scenario: Scenario, marks: Document) -> None:
-    """Checks the type of every section made in Python, and the value of each of its fields. Sections from files were already
-    checked."""
+    """Checks the type and the fields of every section made in Python. Sections from files were already checked."""
     kinds = {"model": Model, "cluster": Cluster, "plan": Plan, "job": Job, "framework": Framework, "fidelity": Fidelity}
     sections: list[tuple[str, Any, type[Any]]] = [(name, getattr(scenario, name), kind) for name, kind in kinds.items()]
     sections += [(f"perturb.{i}", one, Perturb) for i, one in enumerate(scenario.perturb)]

@@ -22,8 +22,7 @@ from .reader import NO_GRAMMARS, Grammars, examined
 MOST_DIGITS = 18
 """Most digits of a line or column number."""
 CODE: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
-"""Fields that may name code. No other field of a file leads to an import: `catalog.module` imports only modules of the
-catalog."""
+"""Fields that may name code. Other fields lead to no import: `catalog.module` imports only modules of the catalog."""
 
 
 class Named(NamedTuple):
@@ -33,8 +32,7 @@ class Named(NamedTuple):
     kind: str
     """The kind of the part in the catalog."""
     schema: type[Declared] | None = None
-    """The dataclass that describes the part. A mapping with all required keys of the dataclass needs no file; its name is then
-    only a label."""
+    """The dataclass of the part. A mapping with all required keys needs no file to start from; its name is then only a label."""
     resolve_alias: Callable[[str], str] | None = None
     """Function from other names of the part to its name in the catalog."""
 
@@ -53,8 +51,7 @@ def read_or_import(file: Path, kind: str) -> Document:
 
 
 def resolved(document: Document, part: Named) -> Document:
-    """The document with a named part replaced by the contents of its file. Without a `name` in the file, the part takes the
-    file's stem."""
+    """The document with a named part replaced by the contents of its file. The default name of the part is the file's stem."""
     place, kind = part.place, part.kind
     value = document.at(place)
     inner = value if isinstance(value, dict) else {}

@@ -1,5 +1,4 @@
-"""Reading dataclasses from documents: every value is checked against its annotation, and all faults are reported with their
-places.
+"""Reading dataclasses from documents: values checked against their annotations, and all faults reported with their places.
 
 Two readers share one walk over the fields. `_Reader` takes the contents of a file and makes the dataclass. `_Checker` takes a
 dataclass made in Python and only checks the values: there a quantity is a number in the unit of its field's name.

@@ -155,8 +155,8 @@ def _stated_constants(fit: Fit) -> dict[str, Any]:
 
 
 def flow(value: Any) -> str:
-    """A value as one line of YAML: mappings in braces, pairs in brackets, and numbers with four significant digits. Whole numbers
-    and words are unchanged."""
+    """A value as one line of YAML: mappings in braces, pairs in brackets, words and whole numbers unchanged, others with four
+    digits."""
     if isinstance(value, RatioRows):
         value = {spec.key: held for spec in specs(RatioRows) if (held := getattr(value, spec.name)) != spec.default}
     if isinstance(value, Mapping):
@@ -205,8 +205,8 @@ def gpu(name: str, profile: str = "") -> Gpu:
 
 @cache
 def _of_the_catalog(name: str) -> Gpu:
-    """A GPU of the catalog, read once: files of the catalog do not change during a run, while files of users may, and are read
-    each time."""
+    """A GPU of the catalog, read once. Files of the catalog do not change during a run; files of users may, and are read each
+    time."""
     return complete(file_of(name))
 
 

@@ -73,8 +73,8 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
 
 
 def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trust) -> tuple[Scenario, Tenant]:
-    """The scenario of a job on the whole cluster, and the job on its own GPUs: the listed GPUs, or a number of GPUs from the
-    first free GPU on."""
+    """The scenario of a job on the whole cluster, and the job on its own GPUs: those listed, or a number from the first free GPU
+    on."""
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:
         hint = "{name: a, model: .., plan: {..}, job: {..}, gpus: 8}"
         raise UserError(f"jobs: {shown(entry)} is no job", where=document.where(place), hint=hint)

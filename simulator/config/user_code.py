@@ -136,8 +136,8 @@ class Watched:
 
 
 class Schedule(Watched):
-    """A schedule of a user: an object with `order`, or the function `order` alone. Missing functions take the defaults of
-    schedules."""
+    """A schedule of a user: an object with `order`, or only that function. Missing functions have the same defaults as
+    elsewhere."""
 
     hint = SCHEDULE
 

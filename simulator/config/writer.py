@@ -59,8 +59,8 @@ def _rate(value: float) -> str:
 
 
 def _us(value: float) -> str:
-    """Seconds as text in microseconds. The value is rounded twice, since means of measured times lie half way between digits,
-    where machines round differently."""
+    """Text in microseconds, rounded twice: means of times lie half way between digits, and machines would round them
+    differently."""
     us = float(f"{value * US_PER_S:.9g}")
     return f"{us:.4g} us" if us < MIB else f"{us:.0f} us"
 

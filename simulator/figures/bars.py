@@ -141,8 +141,7 @@ def _row_of_rank(run: Run, rank: int) -> Row:
 
 
 def step_spans_ns(labels: Labels, times: Times, counted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first start and the last end of the counted rows in each step of a program. The start of a step without such rows is
-    huge."""
+    """The first start and the last end of the counted rows in each step of a program. Without such rows the start is huge."""
     first, last = np.full(len(labels.steps), np.iinfo(np.int64).max), np.zeros(len(labels.steps), dtype=np.int64)
     np.minimum.at(first, labels.step[counted], times.start_ns[counted])
     np.maximum.at(last, labels.step[counted], times.end_ns[counted])

@@ -69,7 +69,7 @@ class Summary:
         return figure
 
     def _draw_bars(self, axes: Axes) -> None:
-        """Draws the bars. Switches between nodes have the number to buy, and the number in the graph where spraying pools equal
+        """Draws the bars. Switches between nodes show the number to buy, and that of the graph where spraying pools equal
         switches."""
         cluster, count, bought = self.cluster, Topology(self.cluster).vertices, switches(self.cluster)
         is_explicit = cluster.shape_name == "explicit"
@@ -124,8 +124,8 @@ class Summary:
         return list(zip(self.heat.colours(fullest), [bool(self.heat.is_marked[g].any()) for g in groups], strict=True))
 
     def _label(self, joint: Joint) -> str:
-        """The number of links, their rates and latencies, and the mean utilisation of both directions; also that of the fullest
-        link where it is much larger."""
+        """Links, their rates and latencies, and the mean utilisation of both directions; also the largest where it is much
+        larger."""
         wiring, links = self.cluster.wiring, joint.up
         rate, latency = (np.sort(column[links]).tolist() for column in (wiring.capacity_bytes_per_s, wiring.latency_s))
         text = f"{len(links):,} {without_direction(joint.name)}, {span(show_rate, rate)}, {span(show_s, latency)}"

@@ -113,8 +113,7 @@ def _inside(cluster: Cluster) -> tuple[Array, Array, float, float]:
 
 
 def _gpus(cluster: Cluster) -> Array:
-    """Positions of the GPUs of a node: in rows above the vertices that join them, or arranged so that direct links are
-    distinguishable."""
+    """Positions of the GPUs of a node: in rows above the vertices that join them, or arranged so that links do not overlap."""
     n, kind = cluster.gpus_per_node, cluster.inside_name
     number = np.arange(n)
     if kind == "cube-mesh":
@@ -133,8 +132,7 @@ def _gpus(cluster: Cluster) -> Array:
 
 
 def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
-    """Places the layers above: kind by kind by distance from below, each vertex above the middle of the vertices that it
-    joins."""
+    """Places the layers above: kind by kind by distance from below, each vertex above the middle of the vertices below it."""
     wiring, bought = cluster.wiring, switches(cluster)
     distance = _distances(wiring, placed)
     runs: dict[str, list[int]] = {}
@@ -169,8 +167,7 @@ def plural(kind: str, count: int) -> str:
 
 
 def _spread(wanted: Array, apart: float) -> Array:
-    """Increasing places, nearest to the wanted places, with a distance of at least `apart`: neighbours that are too near are
-    pooled."""
+    """Increasing places, nearest to the wanted places and at least `apart` from each other: neighbours too near are pooled."""
     shifted = wanted - apart * np.arange(len(wanted))
     blocks: list[tuple[float, int]] = []
     for value in shifted.tolist():

@@ -1,9 +1,8 @@
-"""Names of attention libraries in tables, PyTorch and inference frameworks, the fit of each name, and the cost of key-value
-caches.
+"""Names of attention libraries in tables, PyTorch and inference frameworks, the fit of each name, and the cost of caches.
 
 Before attention over a prompt, inference frameworks write keys and values to a cache, and time both together. So do the public
 collectors whose tables are read here (ai-dynamo/aiconfigurator, collector/{sglang,vllm,trtllm}/collect_attn.py): SGLang and vLLM
-copy keys and values into pages; TensorRT-LLM also applies the rotary positions to queries and keys. Attention without a mask
+copy keys and values into pages; TensorRT-LLM applies the rotary positions to queries and keys. Attention without a mask
 (collect_attn_encoder.py) has no cache and is the kernel alone. Training writes no cache, so the time of the cache is fitted
 beside the kernel and left out of training steps. A kernel that reads its keys from pages may be slower too: FlashAttention 2 on
 A100, whose uncached times forward and backward were published. On H100 rows with and without a cache agree.
@@ -69,8 +68,7 @@ def is_of_frameworks(variant: str) -> bool:
 
 
 def cached_s(cache_us: float, passes: float, on: Machine, what: Heads, width: float, *, queries: bool) -> Array:
-    """Seconds of writing keys and values of `width` bytes per element to a cache, and of moving the queries if `queries` is
-    set."""
+    """Seconds of writing keys and values of `width` bytes per element to a cache; with `queries` also of moving the queries."""
     batch, seq, heads, kv_heads, head_dim = columns(what.batch, what.seq, what.heads, what.kv_heads, what.head_dim)
     moved = READ_AND_WRITTEN * width * batch * seq * head_dim * (2 * kv_heads + (heads if queries else 0))
     took_s: Array = cache_us / US_PER_S + passes * moved / on.bytes_per_s

@@ -86,7 +86,6 @@ def number(text: str) -> float:
 
 
 def truth(text: str) -> bool | None:
-    """The truth value of a cell, such as whether attention is causal: 1, true or causal; 0, false or full; None for any other
-    text."""
+    """Whether attention is causal, by a cell: 1, true or causal; 0, false or full; None for any other text."""
     words = text.strip().lower()
     return {0.0: False, 1.0: True}.get(number(words), TRUTH.get(words))

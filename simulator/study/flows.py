@@ -65,8 +65,7 @@ class Case:
         return Fraction(flow.start_s) + sum(Fraction(self.latency_s[link]) for link in flow.route)
 
     def uncontended_end_s(self, flow: Flow) -> Fraction:
-        """The end in seconds of a flow without other flows; links that the flow crosses more than once are shared by its
-        crossings."""
+        """The end in seconds of a flow without other flows. A link crossed several times is shared by the crossings."""
         if not flow.route:
             return self.begin_s(flow)
         return self.begin_s(flow) + Fraction(flow.size_bytes) / Fraction(min(self.capacity_bytes_per_s[i] for i in flow.route))
@@ -206,8 +205,7 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
 
 
 def _check_keys(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
-    """Notes keys that are not in the format. An unknown key in place of a missing number is reported together with that
-    number."""
+    """Notes keys that are not in the format. An unknown key in place of a missing number is reported with that number."""
     hinted = len(faults) < MOST_LISTED
     for key in [key for key in row if key not in known]:
         likely_key = nearest(key, known) if hinted else None

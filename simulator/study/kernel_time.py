@@ -170,8 +170,7 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
 
 
 def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:
-    """The time of a kernel. The time is zero if a framework launches no kernel, as the gradient of a sum is passed on
-    unchanged."""
+    """The time of a kernel, or zero if a framework launches none: the gradient of a sum is passed on unchanged."""
     made = by.estimate(kernel)
     if kernel.traffic_bytes:
         return made

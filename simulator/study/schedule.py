@@ -24,8 +24,7 @@ from ..escape import Summarised
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 
 SCALE_BITS, TOTAL_BITS = 40, 62
-"""Exponents of the longest duration, at most 2^40 ticks, and of all boxes in sequence, each with a crossing, at most 2^62
-ticks."""
+"""The longest duration takes at most 2^40 ticks, and all boxes in sequence, each with a crossing, take at most 2^62."""
 MOST_BOXES_WITH_MEMORY = 20_000
 """Most boxes for which the record of an evaluation includes the memory over time; longer records are of no use to readers."""
 
@@ -129,8 +128,7 @@ class Evaluation(Summarised):
 
 
 def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluation:
-    """The evaluation of a laid-out schedule with the durations of its shape. Raises `Deadlock` if its order cannot be
-    executed."""
+    """The evaluation of a laid-out schedule with the durations of its shape. Raises `Deadlock` if its order is impossible."""
     durations = layout.shape.durations
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
     lengths = [durations.of(box) for _, box in boxes]
@@ -213,8 +211,7 @@ def _explained(deadlock: Deadlock, boxes: list[tuple[int, Box]], graph: TaskGrap
 
 
 def crossings(layout: Layout) -> int:
-    """Number of transfers between ranks: activations forward and their gradients back, each of the size of one microbatch's
-    activations."""
+    """Number of transfers between ranks: activations forward, gradients back, each as large as one microbatch's share."""
     stages = layout.stages
     hops = [sum(a != b for a, b in pairwise(placement)) for placement in layout.placements]
     passed = (layout.instance(0, microbatch) // stages for microbatch in range(layout.shape.microbatches))

@@ -125,8 +125,7 @@ def _beside_s(by: Estimator, kernel: Gemm, probe: Probe) -> float:
 
 
 def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
-    """The time of attention, with the write of the key-value cache before it in inference frameworks, by the constants of its
-    fit."""
+    """The time of attention, with the write of the key-value cache before it in inference frameworks, by its fit."""
     made = by.estimate(kernel)
     writes_cache = probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant)
     chosen = ATTENTION.in_sixteen_bits(by, by.selected(ATTENTION.name)) if writes_cache else None
@@ -152,5 +151,4 @@ def _rowwise(by: Estimator, kernel: Rowwise, probe: Probe) -> Estimate:
 TIMED: Mapping[str, Callable[[Estimator, Any, Probe], Estimate]] = {
     GEMM.name: _gemm, ATTENTION.name: _attention, ROWWISE.name: _rowwise,
 }  # fmt: skip
-"""Functions by family of kernels that estimate a kernel with the other work in its row. Kernels of other families are timed
-alone."""
+"""Estimates by family of a kernel with the other work in its row. Kernels of other families are timed alone."""

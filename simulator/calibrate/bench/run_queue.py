@@ -84,8 +84,7 @@ def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
 
 
 def measured_before(path: Path, name: str) -> list[Probe]:
-    """The kernels that a table has, after an incomplete last row was removed. Raises `UserError` for a file that is no such
-    table."""
+    """The kernels in a table, after an incomplete last row was removed. Raises `UserError` for a file that is no such table."""
     header = line(COLUMNS).encode()
     begins = content(path)[: len(header)]
     if not header.startswith(begins):

@@ -44,8 +44,8 @@ ASKED = (
     ("clocks.sm", "power.draw", "clocks_throttle_reasons.active"),
     ("clocks.sm", "power.draw"),
 )
-"""Fields asked of nvidia-smi. `power.draw` is an average over a second on newer GPUs; older drivers have other names for the
-reasons."""
+"""Fields asked of nvidia-smi. `power.draw` is an average over a second on newer GPUs; older drivers name the reasons
+otherwise."""
 REASONS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "hot", 0x40: "hot", 0x80: "power brake"}
 """Bits of NVML's reasons for a reduced clock. An idle GPU, or a clock set by a user, is not in this list."""
 
@@ -103,7 +103,7 @@ class TorchBench:
 
 
 def _identity(torch: Any) -> str:
-    """The name that nvidia-smi has for PyTorch's first device."""
+    """The identifier of PyTorch's first device for nvidia-smi."""
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
     return f"GPU-{uuid}" if uuid else "0"
 

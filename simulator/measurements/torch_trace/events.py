@@ -160,8 +160,8 @@ class Launches:
     call_us: float | None
     """Median duration of a launch call, in microseconds."""
     apart_us: float | None
-    """Median time in microseconds from the end of one launch to the end of the next: the cost of a launch on a host that does
-    little else."""
+    """Median microseconds from the end of one launch to the end of the next: the cost of a launch on a host that does little
+    else."""
 
 
 def read(path: Path) -> Events:

@@ -83,8 +83,8 @@ OPERATORS = (
     (r"soft_?max", "softmax"), (r"adam", "adam"), (r"swiglu|silu_?(and_)?mul", "swiglu"), (r"embedding", "embedding"),
 )  # fmt: skip
 BACKWARD = re.compile(r"bwd|backward|bprop|cutlassB|grad|dot_do_o|convert_dq", re.IGNORECASE)
-"""Names of backward kernels, including the two kernels around attention's backward pass: sums of output and gradient, and the
-cast of dq."""
+"""Names of backward kernels, with both kernels around attention's backward pass: sums of output and gradient, and the cast of
+dq."""
 ONE_WAY = ("gemm", "adam")
 """Operators whose kernel names do not show the direction."""
 
@@ -95,8 +95,7 @@ def is_composite(op: Op) -> bool:
 
 
 def known_operator(op: Op) -> tuple[Op, Probe] | None:
-    """The operator for which a kernel was launched, as a row of a table: the outermost composite operator, otherwise the
-    innermost known."""
+    """The operator of a kernel, as a row of a table: the outermost composite operator, otherwise the innermost known."""
     known = [(outer, probe) for outer in op.chain if (probe := probe_of(outer)) is not None]
     composite = [pair for pair in known if is_composite(pair[0])]
     return next(iter(composite[-1:] or known[:1]), None)
@@ -139,8 +138,7 @@ def _gemm(op: Op, ours: str, place: int) -> Probe | None:
 
 
 def _grouped(op: Op, ends: int) -> Probe | None:
-    """A grouped GEMM of tokens with one weight per group, or of pairs of such groups. All groups are assumed to have equal
-    sizes."""
+    """A grouped GEMM of tokens with one weight per group, or of pairs of groups. All groups are assumed to be of equal size."""
     first, second, groups = op.dims(0), op.dims(1), math.prod(op.dims(ends))
     split = {(2, 3): "m", (2, 2): "k", (3, 2): "n"}.get((len(first), len(second)))
     if len(op.dims(ends)) != 1 or not groups or split is None:
