@@ -155,8 +155,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """The known word most similar to `word`, ignoring case. Below a similarity of ALIKE, words that begin with `word` come
-    first."""
+    """The known word most similar to `word`, ignoring case. Words that begin with `word` precede words less than ALIKE."""
     as_written = {name.lower(): name for name in sorted(known, reverse=True)}
     plain = word[:MOST_SHOWN].lower()
     close = get_close_matches(plain, as_written, n=1, cutoff=cutoff)

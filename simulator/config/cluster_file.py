@@ -94,8 +94,7 @@ def text_of(value: Any, example: str) -> str:
 
 
 def shape(name: Any) -> str:
-    """The name of a cluster shape, checked against the catalog. A name of user code passes; `Trust` refuses or imports the
-    code."""
+    """The name of a cluster shape, checked against the catalog. `Trust` refuses or imports user code."""
     if not catalog.is_code(name):
         found = catalog.module("shapes", text_of(name, "rail-optimized"))
         if not (hasattr(found, "fabric") or hasattr(found, "inside") or (hasattr(found, "wire") and hasattr(found, "route"))):

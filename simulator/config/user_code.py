@@ -136,8 +136,7 @@ class Watched:
 
 
 class Schedule(Watched):
-    """A schedule of a user: an object with `order`, or only that function. Missing functions have the same defaults as
-    elsewhere."""
+    """A schedule of a user: an object with `order`, or only that function. Other functions have the usual defaults."""
 
     hint = SCHEDULE
 

@@ -124,8 +124,7 @@ class Summary:
         return list(zip(self.heat.colours(fullest), [bool(self.heat.is_marked[g].any()) for g in groups], strict=True))
 
     def _label(self, joint: Joint) -> str:
-        """Links, their rates and latencies, and the mean utilisation of both directions; also the largest where it is much
-        larger."""
+        """Links, their rates and latencies, and the mean utilisation of both directions; with the largest if much larger."""
         wiring, links = self.cluster.wiring, joint.up
         rate, latency = (np.sort(column[links]).tolist() for column in (wiring.capacity_bytes_per_s, wiring.latency_s))
         text = f"{len(links):,} {without_direction(joint.name)}, {span(show_rate, rate)}, {span(show_s, latency)}"

@@ -285,7 +285,7 @@ def split_possible(rows: Sequence[Measured], gpu: Gpu, path: Path) -> tuple[list
 
 
 def _why_impossible(row: Measured, kernel: Kernel | Experts, peak: float, gpu: Gpu) -> str:
-    """The reason why a row is impossible; empty if it is possible. `peak`, in FLOP/s, is 0 where no peak is known or binding."""
+    """The reason why a row is impossible; empty for a possible row. `peak`, in FLOP/s, is 0 where no peak is known or binding."""
     reached = kernel.flop / row.seconds
     if peak and reached > ABOVE * peak:
         return f"{reached / TFLOP:,.4g} TFLOP/s, and the peak of {gpu.name} is {peak / TFLOP:,.4g}"

@@ -78,7 +78,7 @@ class KernelTime(Summarised):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """What `trainsim kernel --json` prints."""
+        """The content of `trainsim kernel --json`."""
         record = asdict(self)
         return record if self.site_scalar != 1 else {name: value for name, value in record.items() if name != "site_scalar"}
 

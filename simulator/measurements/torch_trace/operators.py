@@ -159,7 +159,7 @@ def _attention(op: Op, ours: str, place: int, causal: int, variant: str) -> Prob
 
 def _heads_first(op: Op, shape: list[int]) -> list[int]:
     """The shape of a tensor as batch x heads x sequence x width. Packed sequences form a batch if all are as long as the longest;
-    their starts are the first one-dimensional tensor, and the longest length is the first number, among the arguments."""
+    their starts are the first one-dimensional tensor among the arguments, and the longest length is the first number."""
     if not op.name.startswith(TOKENS_FIRST):
         return shape
     if len(shape) == 3:
