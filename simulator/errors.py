@@ -48,7 +48,7 @@ class SimulatorError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The message as it may be shown, whatever is in a name that it quotes."""
+        """The message with unsafe characters of quoted names escaped."""
         return escape.terminal(super().__str__(), lines=True)
 
 
@@ -98,7 +98,7 @@ class Blocked:
 
 
 class Deadlock(Infeasible):
-    """Tasks are left and nothing can start. `blocked` says where every unfinished stream stands."""
+    """Unfinished tasks of which none can start. `blocked` gives the state of every unfinished stream."""
 
     def __init__(self, message: str, *, blocked: Iterable[Blocked] = (), hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -117,7 +117,7 @@ class InvariantBroken(SimulatorError):
 
 
 def in_one_go(*parts: Callable[[], Any]) -> list[Any]:
-    """The results of all parts; if some raise `UserError`, one error with all their faults is raised."""
+    """The results of all parts. If some parts raise `UserError`, one error with all their faults is raised."""
     made: list[Any] = []
     errors: list[UserError] = []
     for part in parts:
@@ -133,20 +133,20 @@ def in_one_go(*parts: Callable[[], Any]) -> list[Any]:
 
 
 def must_be(value: object, kind: type[Any] | tuple[type[Any], ...], name: str, what: str, hint: str) -> Any:
-    """An argument of a function that users call; raises `UserError` if it is not of its kind."""
+    """An argument of a public function. Raises `UserError` if the argument is not of its type."""
     if not isinstance(value, kind):
         raise UserError(f"{name} is {described(value)}, not {what}", hint=hint)
     return value
 
 
 def described(value: object) -> str:
-    """A value in a message: plain data as it stands in YAML, anything else by its class."""
+    """A value in a message: plain data as YAML, anything else by its class."""
     plain = value is None or isinstance(value, (bool, int, float, str, dict, list, tuple))
     return shown(value) if plain else f"an object of class {type(value).__name__}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The hint for an unknown word: the nearest known one first, then the list (the nearest dozen if it is long)."""
+    """The hint for an unknown word: the nearest known word first, then the list (the nearest dozen of a long list)."""
     names = sorted(known)
     close = nearest(word, names)
     listed = names if len(names) <= MOST_LISTED else get_close_matches(word[:MOST_SHOWN].lower(), names, n=12, cutoff=0.0)
@@ -155,7 +155,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """The known word that is most like `word`, whatever its case; but one that begins with it before one less than alike."""
+    """The known word most similar to `word`, ignoring case. Words that begin with `word` precede words less than ALIKE."""
     as_written = {name.lower(): name for name in sorted(known, reverse=True)}
     plain = word[:MOST_SHOWN].lower()
     close = get_close_matches(plain, as_written, n=1, cutoff=cutoff)
@@ -173,7 +173,7 @@ def either(words: Iterable[object]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as it stands in YAML, short enough for a message."""
+    """A value as YAML, shortened for a message."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,8 +1,8 @@
-"""Text from outside, made safe to show: one function per medium, used where text leaves the program.
+"""Escaping of text from outside before output: one function per medium, used where text leaves the program.
 
-A name in a file, a trace or a table may hold whatever a string can: sequences that move a terminal's cursor or set its title,
-HTML, mathematical notation that matplotlib would typeset, a formula that a spreadsheet would compute. Inside the program
-names stay as they were written.
+A name in a file, a trace or a table may hold any string: sequences that move a terminal's cursor or set its title, HTML,
+mathematical notation that matplotlib would typeset, a formula that a spreadsheet would compute. Inside the program names stay as
+they were written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html import escape
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""First characters of a cell that a spreadsheet takes for a formula, their wide forms included."""
+"""First characters of a cell that a spreadsheet reads as a formula, including their full-width forms."""
 
 
 def terminal(text: str, *, lines: bool = False) -> str:
@@ -29,11 +29,11 @@ def html(text: str) -> str:
 
 
 class Summarised:
-    """A value that shows itself by its summary: names with values."""
+    """Base of values that print as their summary: names with values."""
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """Names and values, in the order in which people ask for them."""
+        """Names and values, the most requested first."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -47,13 +47,13 @@ class Summarised:
 
 
 def figure(text: str) -> str:
-    """Text for matplotlib, as it stands: a dollar sign begins no formula, and a leading underscore hides no label of a legend."""
+    """Text for matplotlib without markup: a dollar sign starts no formula, and a leading underscore hides no legend label."""
     shown = terminal(text).replace("$", r"\$")
     return f"\u200b{shown}" if shown.startswith("_") else shown
 
 
 def json(text: str) -> str:
-    """JSON as `json.dumps` writes it, for a terminal: it leaves one character in it that is not printable."""
+    """JSON as `json.dumps` writes it, with the remaining unprintable character escaped for a terminal."""
     return text.replace("\x7f", r"\u007f")
 
 
@@ -63,7 +63,7 @@ def yaml(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Text for a cell of a CSV file, on one line; what a spreadsheet would take for a formula begins with an apostrophe."""
+    """Text for a cell of a CSV file, on one line. Text that a spreadsheet would read as a formula starts with an apostrophe."""
     shown = terminal(text)
     is_formula = shown.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(shown.strip())
     return f"'{shown}" if is_formula else shown

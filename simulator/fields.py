@@ -19,7 +19,7 @@ from .errors import shown
 from .units import BYTES, BYTES_OR_NONE, BYTES_PER_SECOND, FLOP_PER_SECOND, HERTZ, LATENCY, SECONDS, WATTS, Dimension
 
 Contradiction = tuple[str, str, str]
-"""(field, what is wrong, hint): fields that are right one by one and do not go together."""
+"""(field, what is wrong, hint) of fields that are each legal but inconsistent with each other."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -44,26 +44,26 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A count that the simulator calculates with as a float: files hold whole numbers."""
+    """A whole number that the simulator calculates with as a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of a field in files, where that is not its name without the unit; none for a field that files do not have."""
+    """The key of a field in files, if not the field's name without its unit; empty for a field that files do not have."""
 
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text with a grammar of its own, which `config` has under this name: a schedule, a fabric, a bandwidth of links."""
+    """Text with a grammar of its own, which `config` supplies under this name: a schedule, a fabric, a bandwidth of links."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """The one value of a field that is modelled so far."""
+    """The only value of a field that is modelled so far."""
 
     value: int | bool
     what: str
@@ -71,7 +71,7 @@ class Only:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Words that a field will take and that are not modelled yet."""
+    """Planned words of a field that are not modelled yet."""
 
     words: tuple[str, ...]
     what: str = "{}"
@@ -79,14 +79,14 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """What the choices of a field are, for the fault of a word that is none of them."""
+    """The noun for the choices of a field, for the fault of an unknown word."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How a field is written to a file: in which format, and also at its default where another field is written."""
+    """The format of a field in a written file, and another field with which this field is written even at its default."""
 
     format: str = ".4g"
     with_field: str = ""
@@ -94,20 +94,20 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The default of a field that follows from the other values of a file."""
+    """A default that is computed from the other values of a file."""
 
     of: Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Also:
-    """What is asked of a dataclass where it stands in one that knows more."""
+    """An additional rule for a dataclass, which applies where another dataclass contains it."""
 
     rule: Callable[[Any], Iterator[Contradiction]]
 
 
 def once(find: Callable[[T], R]) -> Callable[[T], R]:
-    """`cache` for functions of classes, which mypy does not take for hashable."""
+    """`cache` for functions of classes, which mypy does not accept as hashable."""
     return cache(find)
 
 
@@ -136,30 +136,30 @@ class Declared:
     comments: ClassVar[Mapping[str, Any]] = {}
     """Keys of a file that only people read, with their types."""
     not_yet: ClassVar[Mapping[str, str]] = {}
-    """Keys that are known and not modelled yet: refused with a reason instead of a guess at a typo."""
+    """Known keys that are not modelled yet: refused with a reason instead of a suggestion for a typo."""
     instead: ClassVar[str] = "leave it out"
-    """What to do about such a key."""
+    """The hint for such a key."""
     before: ClassVar[tuple[str, ...]] = ()
-    """Keys of the format that are taken out before the rest is checked."""
+    """Keys of the format that are removed before all other keys are checked."""
 
     @classmethod
     def prepared(cls, data: Any) -> Any:
-        """The data of a file as it is checked."""
+        """The data of a file in the form that is checked."""
         return data
 
     @classmethod
     def gaps(cls, given: Mapping[str, Any]) -> Iterator[Contradiction]:
-        """What is wrong with leaving fields out beside the values that are given."""
+        """Faults of fields that may not be left out beside the given values."""
         return iter(())
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """What is wrong with the fields together."""
+        """Faults of the fields in combination."""
         return iter(())
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An annotation taken apart: the type itself, what is noted beside it, and whether it may be None."""
+    """An annotation in parts: the type, the notes beside the type, and whether the value may be None."""
 
     kind: Any
     origin: Any
@@ -167,11 +167,11 @@ class Form:
     optional: bool
     notes: tuple[Any, ...]
     members: tuple[Form, ...]
-    """What a container holds, of a mapping its keys and its values; or the alternatives of a union."""
+    """The types inside a container (for a mapping its keys and its values), or the alternatives of a union."""
     choices: tuple[str, ...]
-    """The words that are legal, if only some are."""
+    """The legal words; empty if all words are legal."""
     record: type[Declared] | None
-    """The dataclass that the field holds, or a list of."""
+    """The dataclass that the field holds, alone or in a list."""
     meaning: str
     text: Text | None
     dimension: Dimension | None
@@ -183,7 +183,7 @@ class Form:
     """The bounds of a number, or of the length of a text or a list."""
 
     def note(self, annotation: type[T]) -> T | None:
-        """The note of a kind, the outermost if there are several."""
+        """The note of a class, the outermost if there are several."""
         return _note(self.notes, annotation)
 
 
@@ -193,7 +193,7 @@ def _note(notes: tuple[Any, ...], annotation: type[T]) -> T | None:
 
 @once
 def form(hint: Any) -> Form:
-    """An annotation taken apart."""
+    """The parts of an annotation."""
     notes: tuple[Any, ...] = ()
     optional = False
     while True:
@@ -229,21 +229,21 @@ def form(hint: Any) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """A field of a dataclass as it was declared."""
+    """A field of a dataclass, as declared."""
 
     name: str
     key: str
-    """In a file; none if files do not have the field."""
+    """The key in a file; empty if files do not have the field."""
     form: Form
     default: Any
     """`MISSING` if there is none."""
     required: bool
-    """Whether a file has to say it."""
+    """Whether a file must state the field."""
 
 
 @once
 def specs(owner: type[Declared]) -> tuple[FieldSpec, ...]:
-    """The fields of a dataclass as they were declared."""
+    """The fields of a dataclass, as declared."""
     hints = get_type_hints(owner, include_extras=True)
     every: Iterable[dataclasses.Field[Any]] = dataclasses.fields(owner)  # type: ignore[arg-type]
     found = []
@@ -257,7 +257,7 @@ def specs(owner: type[Declared]) -> tuple[FieldSpec, ...]:
 
 @once
 def keys(owner: type[Declared]) -> Mapping[str, FieldSpec]:
-    """The fields that files have, by their keys."""
+    """The fields that files have, by key."""
     return {spec.key: spec for spec in specs(owner) if spec.key}
 
 
@@ -292,7 +292,7 @@ def type_words(field: Form) -> str:
 
 
 class _Documentation:
-    """The docstring of a class with what its fields are, put together only when somebody asks."""
+    """The docstring of a class with the meaning of its fields, composed on access."""
 
     def __init__(self, about: str | None) -> None:
         self.about = about or ""
@@ -307,7 +307,7 @@ class _Documentation:
 
 
 class _Signature:
-    """The signature of a dataclass without what is noted beside the types, which `_Documentation` says in words."""
+    """The signature of a dataclass without the notes beside the types, which `_Documentation` gives in words."""
 
     def __get__(self, instance: object, owner: type[Declared]) -> Signature:
         defaults = {one.name: Parameter.empty if one.default is MISSING else one.default for one in specs(owner)}
@@ -315,7 +315,7 @@ class _Signature:
 
 
 def documented(owner: type[T]) -> type[T]:
-    """Shows what the fields of a dataclass mean in `help()`."""
+    """The class, with the meaning of its fields shown by `help()`."""
     owner.__doc__ = _Documentation(owner.__doc__)  # type: ignore[assignment]
     owner.__signature__ = _Signature()  # type: ignore[attr-defined]
     return owner

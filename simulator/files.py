@@ -19,16 +19,16 @@ from typing import Any, TextIO
 from .errors import OutputFailed, UserError, shown
 
 MOST_SILENT_MS = 5000
-"""Longest time in which a pipe may send nothing, in seconds."""
+"""Longest time in which a pipe may send nothing, in milliseconds."""
 MOST_AT_ONCE_BYTES = 2**20
 OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of a fault of the machine, not of the request."""
+"""Error numbers of failures of the machine, not of the request."""
 
 
 MOST_NAMED = 240
-"""Most characters of a path that a message shows: the last ones, which say more than the first."""
+"""Most characters of a path in a message: the last characters, which are more specific than the first."""
 Hint = str | Callable[[Path], str]
-"""The hint for a file that cannot be read; a function is called only if the hint is needed."""
+"""The hint for an unreadable file. A function is called only if the hint is needed."""
 
 
 def read_bounded(path: str | Path, most_bytes: int, what: str, hint: Hint = "") -> bytes:
@@ -65,9 +65,9 @@ def read_unzipped(path: str | Path, most_bytes: int, what: str) -> bytes:
 
 
 def check_count(raw: bytes, marks: bytes, most: int, path: str | Path, what: str) -> None:
-    """Raises `UserError` for a content with more of some characters than a file of its kind may hold.
+    """Raises `UserError` for a content with more separator characters than a file of its kind may hold.
 
-    What separates values is counted before anything is parsed: a value takes many times its bytes.
+    Separators are counted before parsing, since a parsed value takes many times its bytes.
     """
     count = sum(map(raw.count, marks))
     if count > most:
@@ -97,7 +97,7 @@ def _content(file: int, most_bytes: int) -> bytes:
 
 
 def _wait_for(file: int) -> None:
-    """Returns once a pipe or a device has something to read, or has ended."""
+    """Returns when a pipe or a device has something to read, or has ended."""
     waiter = select.poll()
     waiter.register(file, select.POLLIN)
     if not waiter.poll(MOST_SILENT_MS):
@@ -105,9 +105,8 @@ def _wait_for(file: int) -> None:
 
 
 def parsed_json(text: str | bytes, where: str, *, unique: bool = False) -> Any:
-    """The value of a JSON text that another program wrote; `where` stands for its file in messages. With `unique` no key may
-    stand twice in an object.
-    """
+    """The value of a JSON text that another program wrote; `where` stands for its file in messages. With `unique` a repeated key
+    in an object is refused."""
     try:
         return json.loads(text, object_pairs_hook=_unique) if unique else json.loads(text)
     except UserError as error:
@@ -134,7 +133,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_folder(path: str | Path) -> None:
-    """Raises `UserError` if there is no folder to write a file in."""
+    """Raises `UserError` if the folder of a file to write does not exist."""
     folder = Path(path).parent
     if not folder.is_dir():
         wrong = "is not a folder" if folder.exists() else "does not exist"
@@ -143,7 +142,7 @@ def check_folder(path: str | Path) -> None:
 
 
 def make_folder(path: str | Path) -> Path:
-    """A folder, made with all above it where it does not exist."""
+    """The path of a folder, created with its parents if necessary."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -153,7 +152,7 @@ def make_folder(path: str | Path) -> Path:
 
 @contextmanager
 def atomic(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it if all went well and removed if not, whatever ends the program."""
+    """A temporary path beside `path`, renamed to `path` on success and removed otherwise, however the program ends."""
     target = Path(path)
     check_folder(target)
     temporary = target.with_name(f".trainsim-{os.getpid()}-{time.monotonic_ns()}.part")
@@ -170,17 +169,17 @@ def atomic(path: str | Path) -> Iterator[Path]:
 
 
 def not_written(path: str | Path, error: OSError, hint: str = "") -> UserError | OutputFailed:
-    """The error for a file that could not be written: the name was wrong, or the machine has no space left."""
+    """The error for a file that could not be written: `UserError` for a wrong name, `OutputFailed` for a full disk."""
     kind = OutputFailed if error.errno in OUT_OF_ROOM else UserError
     return kind(f"cannot write {named(path)}: {error.strerror or error}", hint=hint)
 
 
 def nowhere() -> TextIO:
-    """A file that discards what is written, in place of a closed output."""
+    """A file that discards all output, in place of a closed output."""
     return open(os.devnull, "w", encoding="utf-8")
 
 
 def named(path: str | Path) -> str:
-    """A path in a message."""
+    """A path as shown in a message."""
     text = str(path)
     return repr(text if len(text) <= MOST_NAMED else f"...{text[-MOST_NAMED:]}")

@@ -1,4 +1,4 @@
-"""A hash of integers that is the same on every machine: folding colours ranks with it, and routing spreads flows by it."""
+"""A hash of integers that is equal on every machine, used to colour ranks in folding and to spread flows in routing."""
 
 from __future__ import annotations
 

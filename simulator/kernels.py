@@ -1,8 +1,8 @@
-"""The vocabulary of work: what a kernel computes, in shapes, without saying how fast.
+"""Kernels as shapes of work (GEMM, attention, memory-bound operators, experts), without their speed.
 
-Workload blocks write it, programs carry it, cost models read it; that is why it stands below them all. Gemm computes
-(m, k) x (k, n), 2mnk flop. A kernel can be split among the ranks of a tensor-parallel group along the dimension that its
-`Split` names; what does not divide is refused. Sizes are whole numbers, traffic is in bytes.
+Workload blocks create kernels, programs carry them, and cost models read them, so this module is below all three. Gemm computes
+(m, k) x (k, n), 2mnk flop. A kernel can be split among the ranks of a tensor-parallel group along the dimension that its `Split`
+names; a dimension that does not divide is refused. Sizes are whole numbers, traffic is in bytes.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import ClassVar, Protocol
 from .errors import UserError
 
 NARROW_BYTES = {"fp8": 1.0, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
-"""Bytes of an element of the formats that only GEMMs run in, with its share of a scale: one fp32 for 128 elements, one byte
-for 32 or for 16."""
+"""Bytes per element of the formats that only GEMMs use, with the share of a scale: one fp32 for 128 elements, or one byte for 32
+or for 16."""
 
 
 class Split(Enum):
-    """How an operator is shared within a tensor-parallel group."""
+    """How an operator is divided within a tensor-parallel group."""
 
     COLUMN = "column"
-    """A linear layer whose outputs are divided: each rank has all of the input and some columns of the output."""
+    """A linear layer with divided outputs: each rank has all of the input and some columns of the output."""
     ROW = "row"
-    """A linear layer whose inputs are divided: each rank has a partial sum of the whole output."""
+    """A linear layer with divided inputs: each rank has a partial sum of the whole output."""
     INNER = "inner"
-    """Between a column and a row layer: heads or channels are divided already."""
+    """An operator between a column and a row layer: heads or channels are divided already."""
     HEADS = "heads"
-    """Inside attention that is not one kernel: each rank has whole heads."""
+    """An operator inside attention that is not one kernel: each rank has whole heads."""
     LOSS = "loss"
-    """Inner to the vocabulary, and the ranks must agree on sums over all of it."""
+    """An operator on the divided vocabulary, whose sums over the whole vocabulary the ranks must exchange."""
     LOOKUP = "lookup"
-    """A table divided by its rows: each rank looks up what it holds, and the results are summed."""
+    """A table divided by rows: each rank looks up its own rows, and the results are summed."""
     SEQUENCE = "sequence"
-    """Outside: every rank repeats it, unless sequence parallelism divides the tokens."""
+    """An operator outside the divided layers: every rank repeats it, unless sequence parallelism divides the tokens."""
 
 
 class Part(Enum):
@@ -48,14 +48,14 @@ class Part(Enum):
 
 
 def divided(what: str, total: int, parts: int) -> int:
-    """`total / parts`, which must be whole."""
+    """`total / parts` as a whole number; any other quotient is refused."""
     if total % parts:
         raise UserError(f"{what} {total} does not divide by {parts}", hint=f"choose a degree that divides {total}")
     return total // parts
 
 
 class Shape(Protocol):
-    """Any kernel: the family of its cost model, by name, and the work that it does."""
+    """Any kernel: the name of the family of its cost model, and its work."""
 
     family: ClassVar[str]
 
@@ -75,11 +75,11 @@ class Gemm:
     n: int
     k: int
     element_bytes: float
-    """Bytes of an element of the result, and of the operands if they have no format of their own."""
+    """Bytes per element of the result, and of operands without a format of their own."""
     part: Part = Part.FORWARD
     batch: int = 1
     dtype: str = ""
-    """The narrow format of the operands; nothing where they are as everything else."""
+    """The narrow format of the operands; empty where the operands have the format of the result."""
 
     @property
     def shape(self) -> str:
@@ -93,17 +93,17 @@ class Gemm:
 
     @property
     def model_flop(self) -> int:
-        """Flop by the `full` convention: GEMMs and attention, the score matrix in full, nothing recomputed."""
+        """Flop by the `full` convention: GEMMs and attention with the full score matrix, without recomputation."""
         return self.flop
 
     @property
     def operand_bytes(self) -> float:
-        """Bytes of an element of an operand."""
+        """Bytes per element of an operand."""
         return NARROW_BYTES.get(self.dtype, self.element_bytes)
 
     @property
     def traffic_bytes(self) -> int:
-        """Each operand read once and the result written once."""
+        """Bytes of each operand read once and the result written once."""
         operands_bytes = self.operand_bytes * (self.m * self.k + self.k * self.n)
         return self.batch * int(operands_bytes + self.element_bytes * self.m * self.n)
 
@@ -112,7 +112,7 @@ class Gemm:
         return int(self.m * self.n * self.batch * self.element_bytes)
 
     def split(self, how: Split, parts: int) -> Gemm:
-        """One rank's share. The dimension that stands for the outputs (or inputs) of the layer depends on the part."""
+        """The share of one rank. The dimension for the outputs (or inputs) of the layer depends on the part."""
         if how is Split.HEADS:
             return replace(self, batch=divided("attention heads", self.batch, parts))
         dim = DIMENSIONS[self.part][{Split.SEQUENCE: 0, Split.ROW: 1}.get(how, 2)]
@@ -122,15 +122,15 @@ class Gemm:
 
 
 DIMENSIONS = {Part.FORWARD: "mkn", Part.INPUT_GRADIENT: "mnk", Part.WEIGHT_GRADIENT: "kmn"}
-"""Part -> the dimensions that stand for the tokens, inputs and outputs of a layer. Forward (T, in) x (in, out); input gradient
+"""The dimensions of a GEMM for the tokens, inputs and outputs of a layer, by part. Forward (T, in) x (in, out); input gradient
 (T, out) x (out, in); weight gradient (in, T) x (T, out)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Scaled dot-product attention, fused: `batch` sequences of `seq` tokens; `causal` computes the lower triangle only.
+    """Fused scaled dot-product attention: `batch` sequences of `seq` tokens; `causal` computes the lower triangle only.
 
-    With a `prefix` these are the next `seq` tokens of longer sequences, and see the keys of all `prefix` tokens before.
+    With a `prefix` the sequences are the next `seq` tokens of longer sequences, and also see the keys of `prefix` tokens before.
     """
 
     family: ClassVar[str] = "attention"
@@ -152,9 +152,9 @@ class Attention:
 
     @property
     def model_flop(self) -> int:
-        """Flop of two GEMMs of seq x seq per head forward (4bs²hd flop), twice that backward: the matrix counted in full.
+        """Flop of two GEMMs of seq x seq per head forward (4bs²hd flop), twice as many backward, with the full score matrix.
 
-        For a causal part of a sequence that is its rows and its columns, so that the parts add up to the whole.
+        A causal part of a sequence counts its rows and its columns, so that the parts add up to the whole.
         """
         gemms = 2 if self.part is Part.FORWARD else 4
         scores = self.seq * (self.seq + self.prefix * (2 if self.causal else 1))
@@ -162,13 +162,13 @@ class Attention:
 
     @property
     def flop(self) -> int:
-        """Flop of the kernel: half if causal, and backward one GEMM more, which recomputes the scores."""
+        """Flop of the kernel: half if causal. The backward pass has one more GEMM, which recomputes the scores."""
         done = self.model_flop if self.part is Part.FORWARD else self.model_flop * 5 // 4
         return done // 2 if self.causal else done
 
     @property
     def traffic_bytes(self) -> int:
-        """Queries, keys, values and output once; backward also their gradients."""
+        """Bytes of queries, keys, values and output, each once; backward also of their gradients."""
         rows = self.seq * self.heads + (self.seq + self.prefix) * self.kv_heads
         tensors = self.batch * rows * self.head_dim * self.element_bytes * 2
         return tensors if self.part is Part.FORWARD else 2 * tensors
@@ -191,7 +191,7 @@ class Rowwise:
     columns: int
     element_bytes: int
     bytes_per_element: float
-    """Bytes read and written per element, all tensors together; scales of blocks make it a fraction."""
+    """Bytes read and written per element, over all tensors; scales of blocks make the number a fraction."""
 
     flop = 0
     model_flop = 0
@@ -219,7 +219,7 @@ class Rowwise:
 class Experts:
     """Feed-forward network of gated experts in one kernel: m tokens of k channels, each through `top_k` of `batch` experts of n.
 
-    No program carries it: libraries of inference have it, and tables of measurements.
+    No program carries this kernel: inference libraries have it, and tables of measurements.
     """
 
     family: ClassVar[str] = "moe"
@@ -236,7 +236,7 @@ class Experts:
 
     @property
     def traffic_bytes(self) -> int:
-        """The weights of the experts that have tokens, and the tokens once in and once out."""
+        """Bytes of the weights of the experts that have tokens, and of the tokens once in and once out."""
         weights = GATED_GEMMS * self.n * self.k * min(self.batch, self.m * self.top_k)
         return int(self.element_bytes * (weights + 2 * self.m * self.k))
 
@@ -245,4 +245,4 @@ GATED_GEMMS = 3
 """GEMMs of a gated expert: gate, value, and back."""
 Kernel = Gemm | Attention | Rowwise
 KernelCost = Callable[[Kernel], int]
-"""How long a kernel takes, in nanoseconds: what a cost model hands to those who bind."""
+"""The time of a kernel in nanoseconds, as a function that a cost model supplies to the binding."""

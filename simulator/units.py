@@ -1,8 +1,8 @@
-"""Quantities with units: the parser, the rounding to integers, and the way numbers are shown.
+"""Quantities with units: the parser, rounding to integers, and the printing of numbers.
 
-Inside the simulator a quantity's unit stands in its name (`_bytes`, `_bytes_per_s`, `_flop_per_s`, `_s`, `_ns`). At the
-edge, in YAML and on the command line, it stands in the value: "400 Gbit/s", "80 GiB", "5 us". A bare number is refused
-there. B is a byte and bit (or b) a bit; G is 10^9 and Gi is 2^30. This is the only file that holds a power of ten.
+Inside the simulator the name of a quantity states its unit (`_bytes`, `_bytes_per_s`, `_flop_per_s`, `_s`, `_ns`). In YAML and on
+the command line the value states its unit: "400 Gbit/s", "80 GiB", "5 us". A bare number is refused there. B is a byte and bit
+(or b) a bit; G is 10^9 and Gi is 2^30. This is the only file that holds a power of ten.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _SPELLINGS: dict[str, dict[str, Fraction]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """What a quantity measures: the suffix of a field that holds one, an example, the least and the most that makes sense.
+    """The kind of a quantity: the suffix of a field with such a quantity, an example, the least and the largest sensible value.
 
     Within these limits every number of the simulator fits its integers. Zero is legal where `least` is zero.
     """
@@ -102,7 +102,7 @@ def parse(value: object, dimension: Dimension) -> float:
 
 
 def checked(value: object, dimension: Dimension) -> float:
-    """A number in the dimension's own unit, as Python writes it, if it is one that makes sense."""
+    """A number from Python in the dimension's own unit, checked against the limits of the dimension."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole and not (isinstance(value, float) and math.isfinite(value)):
         raise UserError(f"{shown(value)} is no number of {dimension.name}", hint=f"at least {dimension.least}")
@@ -110,7 +110,7 @@ def checked(value: object, dimension: Dimension) -> float:
 
 
 def _bounded(text: object, value: Fraction, dimension: Dimension) -> float:
-    """The value, if it is within the limits of its dimension."""
+    """The value, checked against the limits of its dimension."""
     least, most = _limits(dimension)
     if value < least:
         wrong = "negative" if value < 0 else "zero" if not value else "too small"
@@ -140,7 +140,7 @@ def _exact(text: object, dimension: Dimension) -> Fraction:
 
 
 def _unit_hint(unit: str, dimension: Dimension) -> str:
-    """Names the dimension that a unit belongs to, if it belongs to another; else the nearest spelling."""
+    """A hint with the other dimension that a unit belongs to, or else with the nearest spelling."""
     for other, spellings in _SPELLINGS.items():
         if unit in spellings:
             return f"{unit!r} measures {other}; {dimension.hint}"
@@ -153,12 +153,12 @@ def _unit_hint(unit: str, dimension: Dimension) -> str:
 
 
 def _bare(unit: str) -> str:
-    """A unit without the notation of "per": GB/s, GBps and GBs are one, and Gb/s is another."""
+    """A unit without the notation of "per": GB/s, GBps and GBs are equal, and Gb/s is different."""
     return re.sub("/|p(?=s$)", "", unit)
 
 
 def ns(seconds: float | Fraction) -> Nanoseconds:
-    """Seconds to whole nanoseconds, to the nearest, a half up."""
+    """Seconds rounded to the nearest whole nanosecond, half a nanosecond up."""
     return Nanoseconds(math.floor(Fraction(seconds) * NS_PER_S + Fraction(1, 2)))
 
 
@@ -168,7 +168,7 @@ def seconds(nanoseconds: int | float) -> float:
 
 
 def show_s(value: float) -> str:
-    """A duration in the unit that reads best, with four significant digits: `6.295 s`, `18.50 ms`."""
+    """A duration in the most readable unit, with four significant digits: `6.295 s`, `18.50 ms`."""
     factor, unit = next(((f, unit) for f, unit in ((1, "s"), (MS_PER_S, "ms")) if abs(value) * f >= 1), (US_PER_S, "us"))
     return f"{_digits(value * factor)} {unit}"
 
@@ -189,7 +189,7 @@ def show_rate(value: float) -> str:
 
 
 def show_count(value: float) -> str:
-    """A count with its thousands: `16,384`; billions and more in words: `70.6 B`."""
+    """A count with separated thousands: `16,384`; billions and more with a letter: `70.6 B`."""
     if abs(value) >= TB:
         return f"{value / TB:.2f} T"
     if abs(value) >= GB:

@@ -1,1 +1,1 @@
-"""Constants of kernels and links fitted to measurements."""
+"""Calibration: constants of kernels and links fitted to measurements."""

@@ -1,9 +1,10 @@
-"""A fabric of one's own from the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
+"""A user's fabric fitted to the output of nccl-tests: constants fitted to all runs together, and a curve for each run.
 
-The start is a fabric that ships, and what the measurements do not determine stays as it is there: the one whose rate is nearest
-to what was measured, of those that join the GPUs which the runs name, or the one that is named. Runs inside a node give the links
-inside; runs over several nodes the network across them. Where a run was faster than the wire of that start, the rates of the wire
-are raised until no measurement beats them. Constants are fitted in logarithms, to the logarithm of time (least_squares.py).
+The fit starts from a shipped fabric, and constants that the measurements do not determine keep its values. The start is the
+fabric that the user names; otherwise, among the fabrics that can join the GPUs of the runs, the one with the rate nearest to the
+measurements. Runs inside a node determine the links inside; runs over several nodes determine the network across them. Where a
+run was faster than the wire of the start, the rates of the wire are raised until no measurement exceeds them. Constants are
+fitted in logarithms, to the logarithm of time (least_squares.py).
 """
 
 from __future__ import annotations
@@ -30,42 +31,42 @@ from ..measurements.nccl_tests import Table, read
 from .least_squares import Descent, least_squares
 
 Constants = Mapping[str, Inside | Across | Laws]
-"""By the name of their fabric, or `laws`."""
+"""Constants by the name of their fabric, or `laws`."""
 Links = TypeVar("Links", Inside, Across)
 
 MOST_KNOTS = 9
 CLOSE_ENOUGH = 0.03
-"""No more knots where all are as close as this."""
+"""Error in log time below which a curve gets no more knots."""
 SPIKE = 0.2
-"""How far, in logarithms, a single size may stick out from both neighbours."""
+"""Largest difference, in log time, of one size from both its neighbours before the size counts as an outlier."""
 DESCENT = Descent(25, 25, damping=1.0, eased=4, difference=2.0**-13, least_gain=2.0**-16)
 FREE = {
     "inside": {"launch_s": 0.5, "step_s": 0.5, "efficiency": 0.2, "fill_s": 0.7},
     "across": {"crossing_s": 0.7, "efficiency": 0.2, "rendezvous": 0.3, "rendezvous_bytes": 1.0},
 }
-"""What is fitted, and the sigma of the logarithm of its prior."""
+"""The fitted constants, each with the sigma of the prior of its logarithm."""
 LIMITS = (
     ("efficiency", 0.0, 1.0), ("pair_efficiency", 0.0, 2.0), ("nvls_efficiency", 0.0, 1.0), ("rendezvous", 1.0, 100.0),
 )  # fmt: skip
-"""Between which a file takes them."""
+"""Range of each constant that a file of a fabric accepts."""
 MOST_NAMED = 8
-"""Lines of wrong results that the source of a fabric names."""
+"""Most lines with wrong results that the source of a fabric lists."""
 RATE_TOLERANCE = 1e-5
-"""By how much a rate stays above what a measurement needs: files hold six digits."""
+"""Relative margin of a rate above the rate that a measurement needs, since files hold six digits."""
 PCIE = ("pcie3", "pcie4", "pcie5")
 CANDIDATES_INSIDE = ("nvlink3-nvswitch", "nvlink4-nvswitch", "nvlink5-nvswitch", *PCIE)
 INSIDE_OF = {
     "sm_70": "nvlink2-mesh", "sm_80": "nvlink3-nvswitch", "sm_90": "nvlink4-nvswitch", "sm_100": "nvlink5-nvswitch",
     "sm_103": "nvlink5-nvswitch", "gfx942": "xgmi-mi300", "gfx950": "xgmi-mi300",
 }  # fmt: skip
-"""Links between GPU modules of an architecture. Cards and other architectures are on PCIe, without regard to NVLink bridges."""
+"""Intra-node links of GPU modules by architecture. Cards and other architectures are on PCIe; NVLink bridges are ignored."""
 CARDS = ("pcie", "nvl")
 CANDIDATES_ACROSS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib", "efa", "slingshot-11", "tcp")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured time, and the fabrics that it was measured on."""
+    """One measured time, and the fabrics of its links."""
 
     call: Call
     seconds: float
@@ -75,7 +76,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A constant to fit, and how far from its start it may be believed to lie: the sigma of its logarithm."""
+    """A constant to fit, and the sigma of the prior of its logarithm around the start."""
 
     owner: str
     name: str
@@ -85,9 +86,8 @@ class Free:
 def calibrated(
     paths: Sequence[Path], name: str, inside: str | None = None, across: str | None = None, kind: str | None = None
 ) -> Fabric:
-    """The fabric that files of nccl-tests describe. `inside` and `across` name the fabrics to start from, `kind` the
-    collective of runs that do not say which they are of.
-    """
+    """The fabric that files of nccl-tests describe. `inside` and `across` name the fabrics to start from; `kind` is the
+    collective of runs that do not state it."""
     tables = [table for path in paths for table in read(path, kind)]
     within = _start(tables, _possible(tables) if inside is None else (inside,), "inside")
     many = [table for table in tables if table.nodes > 1]
@@ -107,12 +107,12 @@ def calibrated(
 
 
 def _possible_constants(held: Any) -> Any:
-    """Fitted constants where they mean something: runs that do not tell them push them anywhere."""
+    """Fitted constants clipped to their legal ranges: constants that the runs do not determine can take any value."""
     return replace(held, **{name: min(max(getattr(held, name), low), high) for name, low, high in LIMITS if hasattr(held, name)})
 
 
 def _possible(tables: Sequence[Table]) -> Sequence[str]:
-    """The fabrics that may be inside nodes of the GPUs that runs name; any where one is not in the catalog."""
+    """The fabrics that may be inside the nodes of the GPUs in the runs; all candidates if a GPU is not in the catalog."""
     found: list[str] = []
     try:
         for name in dict.fromkeys(gpu_named(name) for table in tables for name in table.gpus):
@@ -124,7 +124,7 @@ def _possible(tables: Sequence[Table]) -> Sequence[str]:
 
 
 def _start(tables: Sequence[Table], names: Sequence[str], part: str, inside: Inside | None = None) -> Any:
-    """The shipped constants that come nearest to the largest messages of all runs."""
+    """The shipped constants that are nearest to the time of the largest message of each run."""
     shipped = [fabric_files.load(name) for name in names]
     held = [getattr(fabric, part) for fabric in shipped if getattr(fabric, part) is not None]
     if not held:
@@ -146,10 +146,10 @@ def _start(tables: Sequence[Table], names: Sequence[str], part: str, inside: Ins
 
 
 def _fast_enough(tables: Sequence[Table], inside: Inside, across: Across | None) -> tuple[Inside, Across | None]:
-    """The links at rates that no measurement beats: NICs first, then the links inside, then both."""
+    """The links with rates that no measurement exceeds: NICs are raised first, then the links inside, then both."""
 
     def beaten(inside: Inside, across: Across | None) -> float:
-        """How many times faster than the wire the fastest measurement was, of those within a node or across nodes."""
+        """The largest ratio of the time at wire speed to a measured time, over runs within a node or runs across nodes."""
         runs = [run for table in tables if (table.nodes > 1) == (across is not None) for run in table.calls]
         return max((theory.least(call, inside, across) / seconds for call, seconds in runs), default=0.0)
 
@@ -163,7 +163,7 @@ def _fast_enough(tables: Sequence[Table], inside: Inside, across: Across | None)
 
 
 def _faster(links: Links, factor: float) -> Links:
-    """The same links, or NICs, at so many times their rates, if that is more."""
+    """The links, or NICs, with their rates multiplied by a factor if the factor is above 1."""
     if factor <= 1:
         return links
     rates = ("bytes_per_s", "beyond_bytes_per_s", "pair_bytes_per_s") if isinstance(links, Inside) else ("nic_bytes_per_s",)
@@ -181,7 +181,7 @@ def _fabric(name: str, tables: Sequence[Table], made: Mapping[str, Any], source:
 
 
 def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Curve:
-    """The runs of one collective over the same ranks and nodes, as one curve, with the error that its readers will see."""
+    """The runs of one collective over the same ranks and nodes as one curve, with the error of times read from the curve."""
     first = tables[0]
     times: dict[float, list[float]] = {}
     for table in tables:
@@ -203,7 +203,7 @@ def _curve(tables: Sequence[Table], inside: Inside, across: Across | None) -> Cu
 
 
 def fitted(points: Sequence[Point], start: Constants, free: Sequence[Free]) -> dict[str, Inside | Across | Laws]:
-    """The constants with the free ones fitted to the points."""
+    """The constants after the free ones were fitted to the points."""
     origin = np.array([math.log(getattr(start[f.owner], f.name)) for f in free])
     sigma = np.array([f.sigma for f in free])
 
@@ -223,11 +223,11 @@ def fitted(points: Sequence[Point], start: Constants, free: Sequence[Free]) -> d
 
 
 def knots(series: Mapping[float, Sequence[float]], baseline: Callable[[float], float]) -> tuple[Knots, float]:
-    """A handful of knots through a series (size in bytes -> measured seconds), and their median relative error.
+    """At most nine knots through a series (size in bytes -> measured seconds), and their median relative error.
 
-    The logarithm of measured over baseline is fitted by straight pieces between few of the sizes; the next piece is broken
-    where the error is largest. A single size that sticks out from both its neighbours is a disturbance, and times that fall
-    are levelled.
+    The logarithm of measured over baseline is fitted by linear pieces between a few of the sizes; the next knot is added at the
+    size with the largest error. A single size that differs from both its neighbours is treated as noise, and falling times are
+    levelled.
     """
     sizes = sorted(series)
     x = np.log2(np.array(sizes))
@@ -250,7 +250,7 @@ def knots(series: Mapping[float, Sequence[float]], baseline: Callable[[float], f
 
 
 def _without_spikes(y: Array) -> Array:
-    """Values, those that stick out from both neighbours drawn to the nearer of the two."""
+    """Values in which each outlier is replaced by the nearer of its two neighbours."""
     low, high = np.minimum(y[:-2], y[2:]), np.maximum(y[:-2], y[2:])
     calm = y.copy()
     calm[1:-1] = np.where(y[1:-1] > high + SPIKE, high, np.where(y[1:-1] < low - SPIKE, low, y[1:-1]))
@@ -258,7 +258,7 @@ def _without_spikes(y: Array) -> Array:
 
 
 def _levelled(values: Array) -> Array:
-    """The nearest values that never fall: pools of neighbours that do take their mean."""
+    """The nearest non-decreasing values: pooled neighbours that would decrease take their mean."""
     pools: list[tuple[float, int]] = []
     for value in values.tolist():
         mean, count = value, 1

@@ -1,18 +1,18 @@
-"""A profile from a table: the constants of kernel models fitted to measurements of one GPU.
+"""A profile fitted to a table: the constants of kernel models for one GPU.
 
-GEMMs and attention are fitted per dtype and library, pointwise kernels and look-ups at once; other memory-bound operators are
-known by their ratios to those. A fit starts from what is known of this GPU, or of the one most like it,
-and a constant that the rows do not determine keeps its start. The error of a fit is that of rows that it did not see: every
-fourth size is held out whole. Where there are too few sizes for that it is the error of the fitted rows themselves, and at least
-what borrowing from another GPU costs. Where there are too few rows for a fit, what ships is scaled to them: one or two rows give
-no more than one factor on every time constant (for attention one in each direction), and at other sizes times are transferred.
-Kernels that no row is of are named.
+GEMMs and attention are fitted per dtype and library, pointwise kernels and look-ups together; other memory-bound operators have
+ratios to pointwise kernels. A fit starts from the known constants of this GPU, or of the most similar one, and a constant that
+the rows do not determine keeps its start. The error of a fit is measured on rows outside the fit: every fourth size is held out
+entirely. Where there are too few sizes for a held-out set, the error is that of the fitted rows themselves, and at least the
+error of transferring from another GPU. Where there are too few rows for a fit, the shipped constants are scaled to the rows: one
+or two rows give only one factor on every time constant (for attention one per direction), and at other sizes times are
+transferred. Kernels without a row are listed.
 
-A norm, a softmax, an optimizer step takes so many times as long as a pointwise kernel of the same bytes. Such a ratio is fitted
-to rows which are one operator of the framework, so large that they hardly wait for their launch: their median, and as its error
-what most of them stay within, each size by the rows of all others. How far off smaller rows are by that ratio is reported beside
-it: how often they wait for a launch differs from operator to operator. Rows of several operators say nothing about one kernel; a
-run has those operators one by one.
+A norm, a softmax or an optimizer step takes a constant multiple of the time of a pointwise kernel of the same bytes. Such a ratio
+is fitted to rows that are one operator of the framework, and large enough that the launch hardly matters. The ratio is the median
+of these rows; its error is the error that 68% of the rows stay below when the ratio is fitted to the other sizes. The error of
+smaller rows is reported separately, since the share of launch overhead differs between operators. Rows of several operators say
+nothing about one kernel; a run has those operators one by one.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from ..units import US_PER_S
 from .least_squares import fit_constants
 
 RATIO = "ratio"
-"""Instead of a library: rows of operators that are known by their ratios to the kernels of a fit."""
+"""Key in place of a library: rows of operators that have ratios to the kernels of a fit."""
 EVERY = 4
-"""One size in so many is held out; of two sizes one in twice as many each."""
+"""One size in this many is held out; with two sizes per kernel, one in twice as many of each."""
 LEAST_HELD, LEAST_KEPT = 6, 24
-"""Fewest rows that a fit is evaluated by, and that it is fitted to then."""
+"""Fewest rows in the held-out set, and fewest rows for the fit without them."""
 SURE = 0.68
-"""The share of rows whose error stays below that of a fit or a ratio."""
+"""Fraction of rows whose error is below the stated error of a fit or a ratio."""
 SIGMA_MOST = 0.5
-"""What fits no better than that was not measured as the columns say."""
+"""Largest error of a ratio or fit: rows with a larger error were not measured as their columns say."""
 LEAST_SCALED_SIGMA = 0.15
-"""Least error of constants that were scaled: the sizes of a few rows stand for all (assumed: as between GPUs that run the same
-kernels)."""
+"""Least relative error of scaled constants: a few rows represent all sizes (assumed equal to the error between GPUs that run the
+same kernels)."""
 FEW, FEW_ERROR = 3, 0.15
-"""Fewer rows than that give no ratio that is surer than this."""
+"""With fewer rows than the first number, the error of a ratio is at least the second."""
 LARGE = 5.0
-"""A pointwise kernel of the bytes of a large row takes so many times as long as its launch."""
+"""A row is large if a pointwise kernel of its bytes takes at least this many launch overheads."""
 LEAST_ERROR = 0.05
-"""Least error of a ratio, as of every fit to what is bound by memory."""
+"""Least relative error of a ratio, as of every fit of memory-bound kernels."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of one fit: kernels of a family in one dtype and of one library."""
+    """The rows of one fit: kernels of one family, dtype and library."""
 
     family: KernelFamily
     dtype: str
@@ -72,21 +72,21 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as long as a pointwise kernel an operator takes."""
+    """Time of an operator relative to a pointwise kernel of the same bytes."""
 
     op: str
     times: float
     error: float
-    """Relative error that 68% of the rows stay below, each size unseen."""
+    """Relative error that 68% of the rows stay below, each size predicted from the other sizes."""
     large: RatioRows
-    """The rows that it was fitted to."""
+    """The large rows to which the ratio was fitted."""
     smaller_rows: int = 0
-    """Too small to be fitted to."""
+    """Number of rows that were too small for the fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """What was scaled to a few rows, and by how much."""
+    """The fit whose constants were scaled to a few rows, and the factor."""
 
     of: str
     times: float
@@ -94,36 +94,36 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedFit:
-    """A fit, how it was evaluated, and how far off it is on average."""
+    """A fit with its evaluation and its mean error."""
 
     fit: Fit
     held_out: int
-    """Rows that the fit was evaluated by and had not seen; 0 if there were too few."""
+    """Number of held-out rows on which the fit was evaluated; 0 if there were too few."""
     error: float
-    """Mean relative error of those rows, or of the fitted ones."""
+    """Mean relative error of the held-out rows, or else of the fitted rows."""
     ratios: tuple[Ratio, ...] = ()
-    """Of memory-bound operators to the pointwise kernels that the fit is of."""
+    """Ratios of memory-bound operators to the pointwise kernels of the fit."""
     scaled: Scaled | None = None
-    """What ships and was scaled, where there were too few rows for a fit."""
+    """The shipped fit and its factor, where there were too few rows for a fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProfile:
-    """The fits of a GPU that the rows of a table give."""
+    """The fits of a GPU to the rows of a table."""
 
     on: Gpu
     rows: Sequence[Measured]
     fits: tuple[EvaluatedFit, ...]
     unused: Mapping[str, int]
-    """Why rows were left out, and how many."""
+    """Reasons for which rows were left out, with the number of rows."""
     missing: tuple[str, ...]
-    """Kernels that no row is of, and whose constants they keep."""
+    """Kernels without a row, and the source of the constants that they keep."""
     impossible: Sequence[ImpossibleRow] = ()
     """Rows of the table that were left out because they are faster than the GPU can be."""
 
 
 def profile(rows: Sequence[Measured], gpu: Gpu, library: FitLibrary) -> GpuProfile:
-    """The fits that a table of one GPU's kernels gives."""
+    """The profile of a GPU from a table of its kernels."""
     unused = Counter[str]()
     every = list(groups(rows, gpu, unused))
     fits: list[EvaluatedFit] = []
@@ -154,7 +154,7 @@ def _name(fit: Fit) -> str:
 
 
 def _missing(measured: Sequence[Fit], gpu: Gpu, library: FitLibrary) -> tuple[str, ...]:
-    """Families of kernels, in the dtypes of a profile, that it has no fit for and that ship with one."""
+    """Families of kernels, in the dtypes of a profile, that have a shipped fit and no fit in the profile."""
     dtypes = dict.fromkeys(fit.dtype for fit in measured if fit.dtype)
     wanted = [*((family, dtype) for dtype in dtypes for family in ("gemm", "attention")), ("rowwise", "")]
     absent = [pair for pair in wanted if pair not in [(fit.family, fit.dtype) for fit in measured]]
@@ -163,7 +163,7 @@ def _missing(measured: Sequence[Fit], gpu: Gpu, library: FitLibrary) -> tuple[st
 
 
 def source_of(chosen: SelectedFit) -> str:
-    """Whose constants a GPU has without a profile."""
+    """The source of the constants that a GPU has without a profile."""
     if chosen.provenance == "roofline":
         return "the usual constants"
     return " ".join(filter(None, ("that of", chosen.owner, chosen.fit.dtype, chosen.fit.library)))
@@ -173,7 +173,7 @@ def source_of(chosen: SelectedFit) -> str:
 
 
 def groups(rows: Iterable[Measured], gpu: Gpu, unused: Counter[str]) -> Iterator[Group]:
-    """The rows of each fit; what belongs to none is counted."""
+    """The rows of each fit; rows that belong to no fit are counted in `unused`."""
     found: dict[tuple[str, str, str], list[tuple[Measured, tuple[Shape, ...]]]] = {}
     for row in rows:
         kernels = kernels_of(row.probe)
@@ -193,7 +193,7 @@ def groups(rows: Iterable[Measured], gpu: Gpu, unused: Counter[str]) -> Iterator
 
 
 def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> tuple[str, str, str] | str:
-    """The family, dtype and library of the fit that a row belongs to, or why it belongs to none."""
+    """The family, dtype and library of the fit of a row, or the reason why the row belongs to no fit."""
     probe = row.probe
     if not row.may_be_fitted:
         return f"the role {row.role!r}"
@@ -215,7 +215,7 @@ def _key(row: Measured, kernels: tuple[Shape, ...], gpu: Gpu) -> tuple[str, str,
 
 
 def _held_out(group: Group) -> Array | None:
-    """The rows to evaluate a fit by: all that have one of the held-out sizes. None if too few are left on either side."""
+    """The rows for the evaluation of a fit: all rows with a held-out size. None if too few rows are left in either set."""
     sizes = group.family.held_out
     for names in (sizes, *((name,) for name in sizes)):
         held, every = np.zeros(len(group.rows), dtype=bool), EVERY * len(names)
@@ -231,7 +231,7 @@ def _held_out(group: Group) -> Array | None:
 
 
 def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
-    """A fit to all rows, evaluated by one to some of them."""
+    """A fit to all rows, evaluated by a fit without the held-out rows."""
     start, timed, held = _shipped(group, gpu, library).fit.constants, group.timed, _held_out(group)
     free = group.family.free(timed, start)
 
@@ -249,7 +249,7 @@ def _fitted(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
 
 
 def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
-    """What ships, or would be borrowed, scaled to rows that are too few for a fit."""
+    """Shipped or transferred constants, scaled to rows that are too few for a fit."""
     chosen = _shipped(group, gpu, library)
     extra = group.family.extra_of(chosen.fit, group.timed)
     constants, times = group.family.scaled_to(chosen.fit.constants, group.timed, extra)
@@ -261,18 +261,18 @@ def _scaled(group: Group, gpu: Gpu, library: FitLibrary) -> EvaluatedFit:
 
 
 def _shipped(group: Group, gpu: Gpu, library: FitLibrary) -> SelectedFit:
-    """The fit for a group's kernels without a profile, of its library if anybody measured that."""
+    """The fit for a group's kernels without a profile, for its library if the library was measured."""
     named = group.library if group.library in library.libraries(group.family.name) else ""
     return best_fit_for(gpu, library, group.family.name, group.dtype, named)
 
 
 def _errors(family: KernelFamily, timed: TimedKernels, constants: Any, extra: Array) -> Array:
-    """Relative errors of rows by some constants."""
+    """Relative errors of predicted times of rows with some constants."""
     return np.abs(family.seconds(constants, timed, extra) / timed.seconds - 1)
 
 
 def _fit(group: Group, constants: Any, sigma: float, extra: Array) -> Fit:
-    """A fit with the sizes between which its rows lie, and what is known beside its constants."""
+    """A fit with the range of sizes of its rows, and its values beside the constants."""
     rows = [group.family.sizes(row[0]) for row in group.timed.rows]
     sizes = {name: (float(min(row[name] for row in rows)), float(max(row[name] for row in rows))) for name in rows[0]}
     source = ", ".join(sorted({row.source.partition(":")[0] or "not stated" for row in group.rows})).replace('"', "'")
@@ -284,7 +284,7 @@ def _fit(group: Group, constants: Any, sigma: float, extra: Array) -> Fit:
 
 
 def _with_ratios(fits: list[EvaluatedFit], group: Group, unused: Counter[str], shipped: SelectedFit) -> list[EvaluatedFit]:
-    """The fits, that to pointwise kernels with the ratios of other operators to those; or to what ships, if none was measured."""
+    """The fits, with ratios added to the fit of pointwise kernels, or to the shipped fit if no pointwise kernel was measured."""
     own = next((made for made in fits if made.fit.family == group.family.name), None)
     known = (shipped.fit.constants, shipped.sigma, shipped.fit.ranges, 0, source_of(shipped))
     made, timed = own or EvaluatedFit(Fit(group.family.name, "", "", *known), 0, 0.0), group.timed
@@ -305,14 +305,15 @@ def _with_ratios(fits: list[EvaluatedFit], group: Group, unused: Counter[str], s
 def ratios_of(
     seconds: Array, kernels: Sequence[Rowwise], c: RowwiseConstants, on: Machine, cold: ArrayLike = False
 ) -> tuple[Ratio, ...]:
-    """The ratios of measured times to those of pointwise kernels by some constants; of operators with large rows, or that move
-    nothing: they stand to a launch."""
+    """The ratios of measured times to those of pointwise kernels with some constants. Operators that move no bytes are compared
+    with the launch overhead."""
     moved = np.array([float(kernel.traffic_bytes) for kernel in kernels])
     ops, cold = np.array([kernel.op for kernel in kernels]), np.broadcast_to(cold, moved.shape)
     large = (moved == 0) | (pointwise_s(c, on, moved, cold) >= LARGE * c.launch_us / US_PER_S)
 
     def ratio(op: str) -> Ratio:
-        """The median, and how far off the rows of each size are by those of all others, or by all if there is one size only."""
+        """The median ratio, and the errors of each size's rows by the median of the other sizes, or of all rows if there is one
+        size."""
         own, small = large & (ops == op), ~large & (ops == op)
         sizes, times = moved[own], seconds[own] / pointwise_s(c, on, moved[own], cold[own])
         all_times = float(np.median(times))

@@ -1,6 +1,6 @@
-"""A profile fitted to a table of measured kernels: as YAML, as JSON, and as the files of a survey's folder.
+"""A profile fitted to a table of measured kernels, written as YAML, as JSON, and as the files of a survey's folder.
 
-fit.csv of a survey holds the constants with their errors, ratios, launches, and GEMMs beside a copy.
+fit.csv of a survey holds the constants with their errors, ratios, launches, and the slowdown of GEMMs beside a copy.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ CPU = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class FittedSurvey:
-    """What was made of the rows of a survey's folder."""
+    """The fit of the rows in a survey's folder."""
 
     profile: GpuProfile | None
     why_no_profile: str | None = None
     hint: str | None = None
-    """What to do about that."""
+    """What to do if there is no fit."""
     suggested: tuple[str, ...] = ()
-    """Options of a run that the launches suggest."""
+    """Options of `trainsim run` that the measured launches suggest."""
     slowdowns: dict[str, float] = field(default_factory=dict)
-    """How many times as long products take beside a copy."""
+    """Slowdown factors of GEMMs beside a copy."""
     impossible: tuple[str, ...] = ()
     """Rows that were left out because they are faster than the GPU can be, by file and line."""
 
@@ -50,7 +50,7 @@ class FittedSurvey:
 
 
 def record(made: GpuProfile | None) -> dict[str, Any]:
-    """The JSON of a profile, without its constants, or of there being none."""
+    """The JSON of a profile without its constants, or of a missing profile."""
     evaluated = made.fits if made else ()
     fits = [
         {"family": one.fit.family, "dtype": one.fit.dtype, "library": one.fit.library, "rows": one.fit.rows}
@@ -68,7 +68,7 @@ def record(made: GpuProfile | None) -> dict[str, Any]:
 
 
 def profile_of(path: Path, gpu: str = "") -> GpuProfile:
-    """The profile of a table, of its GPU or of the named one. A GPU in a file of its own takes all rows."""
+    """The profile of a table, for its own GPU or the named GPU. A GPU in a user's file takes all rows."""
     name, own = _rows_on(rows_of(path, gpu), gpu)
     on = shipped_fits.gpu(name)
     rows, impossible = split_possible(own, on, path)
@@ -76,8 +76,8 @@ def profile_of(path: Path, gpu: str = "") -> GpuProfile:
 
 
 def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured]]:
-    """The GPU that a profile is of, and its rows. `gpu` names it where the table does not, or has several; one in a file of its
-    own takes all rows."""
+    """The GPU of a profile, and its rows. `gpu` names the GPU where the table does not, or has several; a GPU in a user's file
+    takes all rows."""
     owners = {name: in_catalog(name) for name in dict.fromkeys(row.gpu for row in rows)}
     if gpu and catalog.is_path(gpu):
         if len(owners) > 1:
@@ -98,7 +98,7 @@ def _rows_on(rows: Sequence[Measured], gpu: str) -> tuple[str, Sequence[Measured
 
 
 def text(made: GpuProfile, about: str) -> str:
-    """A profile as YAML that can be read again, headed by what it is and by what was not measured."""
+    """A profile as YAML that can be read again, with a header that states its origin and the kernels that were not measured."""
     lines = [about, *(f"Not measured: {one}, as it ships" for one in made.missing)]
     content = shipped_fits.text(made.on.name, [one.fit for one in made.fits], "\n# ".join(map(escape.terminal, lines)))
     validated(shipped_fits.FitsFile, document.parse(content, f"the profile of {made.on.name}"))
@@ -106,7 +106,7 @@ def text(made: GpuProfile, about: str) -> str:
 
 
 def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
-    """Fits the rows of a folder and writes its files. `left` kernels wait for more time, if that is known."""
+    """Fits the rows of a folder and writes its files. `left` is the number of kernels not measured yet, if known."""
     if not rows_in(where):
         return FittedSurvey(None, "nothing was measured")
     rows, lines = rows_of(where / RAW), list[list[str]]()
@@ -131,7 +131,7 @@ def fit_survey(where: Path, left: int | None = None) -> FittedSurvey:
 
 
 def _constants(made: GpuProfile) -> Iterable[list[str]]:
-    """The constants that were fitted, and ratios, with the error of the fit that they belong to."""
+    """The fitted constants, and ratios, with the error of their fit."""
     for one in made.fits:
         fit, by = one.fit, "held-out sizes" if one.held_out else "its own rows"
         for name, value in asdict(fit.constants).items() if fit.rows else ():
@@ -143,8 +143,8 @@ def _constants(made: GpuProfile) -> Iterable[list[str]]:
 
 
 def _measured_over_predicted(made: GpuProfile) -> Iterable[list[str]]:
-    """Measured over predicted times with these constants, of every operator and dtype: the median, and of how many rows. A row of
-    several operators is compared with those."""
+    """Measured over predicted times with these constants for every operator and dtype: the median, and the number of rows. A row
+    of several operators is compared with the sum of its operators."""
     library = shipped_fits.overlaid(made.on, [one.fit for one in made.fits])
     for dtype in dict.fromkeys(row.probe.dtype for row in made.rows):
         by = Estimator(made.on, dtype, library, Options(tensor_cores=dtype != "fp32"))
@@ -163,13 +163,13 @@ def _measured_over_predicted(made: GpuProfile) -> Iterable[list[str]]:
 
 
 def _seconds(kernel: Shape, row: Measured, by: Estimator) -> float:
-    """The predicted time of a kernel of a row."""
+    """The predicted time of a kernel of a row, in seconds."""
     by = by.with_nothing_cached() if row.cold and isinstance(kernel, Rowwise) else by
     return replace(by, options=replace(by.options, eager=row.is_eager)).estimate(kernel).seconds
 
 
 def _scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
-    """Rows of no kernel of the workload: launches, copies to the host, and GEMMs beside a copy over the same uncontended."""
+    """Rows that are no kernel of the workload: launches, copies to the host, and slowdowns of GEMMs beside a copy."""
     for row in rows:
         probe, tail = row.probe, [f"{(row.high_s - row.low_s) / row.seconds / 2:.4f}", "1", "0", "spread of the runs"]
         time_us = f"{row.seconds * US_PER_S:.4g}"
@@ -182,7 +182,7 @@ def _scalars(rows: Sequence[Measured]) -> Iterable[list[str]]:
 
 
 def _suggestions(rows: Iterable[Measured]) -> Iterable[str]:
-    """Options of a run that launches suggest: what PyTorch takes for one after another. A CPU launches nothing."""
+    """Options that the measured launches suggest: PyTorch's time of one launch after another. A CPU launches nothing."""
     for row in rows:
         if row.probe.op == "launch" and row.probe.variant == "eager" and row.gpu != CPU:
             yield f"--set framework.host.kernel={row.seconds * US_PER_S:.3g}us"

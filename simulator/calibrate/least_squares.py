@@ -1,7 +1,7 @@
-"""Fitting: constants to measured times, by damped Gauss-Newton steps.
+"""Least-squares fits of constants to measured times, by damped Gauss-Newton steps.
 
-Constants are fitted to the logarithm of time; far outliers count with their absolute error. Each has a prior, the value that it
-starts from: what the measurements do not tell stays there.
+Constants are fitted to the logarithm of time; far outliers count with their absolute error. Each constant has a prior around its
+start value, so a constant that the measurements do not determine keeps that value.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from ..costs.kernels.family import Constant, Constants, kinds
 from ..costs.kernels.gpu_model import Array
 
 OUTLIER = 0.1
-"""Where an error stops to count with its square."""
+"""Error above which the cost of a row grows linearly instead of quadratically."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """How steps are taken."""
+    """Parameters of the Gauss-Newton steps."""
 
     rounds: int = 30
     trials: int = 8
-    """Of a round, each with more damping than the last."""
+    """Most trial steps in a round, each with more damping than the one before."""
     damping: float = 2.0**-6
-    """At the start."""
+    """Damping at the start."""
     eased: float = 8
-    """By how much it is divided after a step."""
+    """Factor by which the damping is divided after a successful step."""
     difference: float = 2.0**-12
-    """By which a constant is moved to find a slope."""
+    """Step of a constant for its numerical derivative."""
     least_gain: float = 2.0**-14
-    """Of the cost, below which nothing is left to gain."""
+    """Relative decrease of the cost below which the fit stops."""
 
 
 def least_squares(residuals: Callable[[Array], Array], origin: Array, sigma: Array, how: Descent = Descent()) -> Array:
-    """The point at which residuals are least, and the distance from `origin` in terms of `sigma`."""
+    """The point with the least cost of residuals and of the distance from `origin` in units of `sigma`."""
 
     def cost_of(error: Array, x: Array) -> float:
         far = 2 * OUTLIER**2 * (np.sqrt(1 + (error / OUTLIER) ** 2) - 1).sum()
@@ -74,9 +74,9 @@ def fit_constants(
     extra: Array | None = None,
     extra_sigma: float = 1.0,
 ) -> tuple[Any, Array]:
-    """Constants, and `extra` positive numbers of the caller's, whose predictions come nearest to measured times.
+    """Constants, and `extra` positive numbers of the caller, whose predictions are nearest to measured times.
 
-    `prior` holds the constants that are free, each with the sigma of its prior on the scale that it is fitted on.
+    `prior` holds the free constants, each with the sigma of its prior on the scale on which the constant is fitted.
     """
     names, known = list(prior), kinds(start)
     scales = [kind.scale for kind in (known[name] for name in names) if isinstance(kind, Constant)]

@@ -1,4 +1,4 @@
-"""The folder of a survey of one GPU: where it is, and what stands in its files.
+"""The folder of a survey of one GPU: its place, and its files.
 
 `raw.csv` has a row for every measured kernel; `machine.json` describes the machine; `fit.csv` has the constants of the kernel
 models that were fitted to the rows, with their errors, and the ratio of measured to predicted times of every other operator;
@@ -23,12 +23,12 @@ FOLDER = Path("results") / "calibration"
 RAW, MACHINE, FIT, PROFILE = "raw.csv", "machine.json", "fit.csv", "profile.yaml"
 DATE = r"\d{4}-\d{2}-\d{2}"
 LEFT, SUGGESTED = "left", "suggested"
-"""In machine.json: how many kernels wait for more time, and options of a run that the measurements suggest."""
+"""Keys of machine.json: the number of kernels not measured yet, and options of a run that the measurements suggest."""
 
 
 def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
-    """The folder that a survey writes: the named one; else the newest of this GPU that is not complete; else a new one. It is
-    called by the GPU's name in the catalog, if it is there."""
+    """The folder that a survey writes: the named folder; otherwise the newest folder of this GPU, if incomplete; otherwise a new
+    folder. The name is that of the GPU in the catalog, if listed there."""
     if out:
         return Path(out)
     name = in_catalog(gpu) or catalog.plain(gpu).replace(" ", "-").replace("/", "-")
@@ -38,19 +38,19 @@ def folder(out: str | None, gpu: str, date: str, root: Path = FOLDER) -> Path:
 
 
 def in_catalog(gpu: str) -> str | None:
-    """The catalog's name of a GPU; None if it lacks it."""
+    """The catalog's name of a GPU; None if the catalog lacks the GPU."""
     with suppress(UserError):
         return gpu_named(gpu)
     return None
 
 
 def rows_in(where: Path) -> int:
-    """How many rows a folder holds."""
+    """The number of rows in the table of a folder."""
     return max(0, content(where / RAW).count(b"\n") - 1)
 
 
 def facts(where: Path) -> dict[str, Any]:
-    """What machine.json says; nothing if it holds something else."""
+    """The contents of machine.json; empty if the file does not hold a mapping."""
     with suppress(UserError, ValueError):
         found = json.loads(read_bounded(where / MACHINE, catalog.MOST_BYTES, "a description of a machine"))
         return found if isinstance(found, dict) else {}

@@ -1,1 +1,1 @@
-"""What a person writes, read into values: documents with places, scenarios, files of GPUs, fabrics and fits, code of users."""
+"""Input of the simulator read into values: documents, scenarios, files of GPUs, fabrics and fits, and user code."""

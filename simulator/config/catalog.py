@@ -1,7 +1,7 @@
-"""The catalog: what exists, by file name. There is no registry: to add a thing is to add its file.
+"""The catalog of models, clusters, GPUs, schedules and other named parts, found by file name, without a registry.
 
-Names take dashes or underscores and any case. A path to a file, or `module:name`, works wherever a name does; an object is
-taken as it is.
+To add an entry, add its file. Names take dashes or underscores and any case. A path to a file, or `module:name`, works wherever a
+name does; an object is taken as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import torch_csv, user_code
 PACKAGE = Path(__file__).resolve().parent.parent
 
 MOST_BYTES = 2**20
-"""Of a file of the catalog."""
+"""Most bytes of a file of the catalog."""
 DATA = {
     "models": "workloads/models",
     "clusters": "topologies",
@@ -29,15 +29,15 @@ DATA = {
     "scenarios": "workloads/scenarios",
     "fabrics": "topologies/fabrics",
 }
-"""Kinds of things that are data: YAML files in a folder."""
+"""Kinds of entries that are data: YAML files in a folder."""
 CODE = {"schedules": "schedules", "shapes": "hardware/shapes", "collectives": "collectives", "metrics": "metrics"}
-"""Kinds of things that are code: Python files in a folder of the package."""
+"""Kinds of entries that are code: Python files in a folder of the package."""
 WITH_UNDERSCORES = ("collectives",)
 """Kinds whose names are written with underscores, as NCCL writes all_reduce; all others have dashes, as in rail-optimized."""
 
 
 def folder(kind: str) -> Path:
-    """Where the files of a kind are: inside the installed package, or beside it in a checkout."""
+    """The folder with the files of a kind: inside the installed package, or beside the package in a checkout."""
     if kind in CODE:
         return PACKAGE / CODE[kind]
     installed = PACKAGE / "_data" / DATA[kind]
@@ -45,7 +45,7 @@ def folder(kind: str) -> Path:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Every name of a kind, as it is written, and its file."""
+    """Every name of a kind in its printed spelling, and its file."""
     home, suffix = folder(kind), ".py" if kind in CODE else ".yaml"
     stems = [name.removesuffix(suffix) for name in os.listdir(home) if name.endswith(suffix)]
     found = {written(kind, stem): home / f"{stem}{suffix}" for stem in stems if not stem.startswith("_")}
@@ -53,42 +53,42 @@ def files(kind: str) -> dict[str, Path]:
 
 
 def plain(name: str) -> str:
-    """A name without the differences that do not matter."""
+    """A name in lower case with dashes, without spaces around it: equal for all spellings of a name."""
     return name.strip().lower().replace("_", "-")
 
 
 def written(kind: str, name: str) -> str:
-    """A name in the spelling of its kind: the one that is printed, whatever was typed."""
+    """A name in the spelling of its kind, which is the spelling that is printed."""
     return plain(name).replace("-", "_") if kind in WITH_UNDERSCORES else plain(name)
 
 
 def is_path(name: str) -> bool:
-    """Whether a name of data means a file of its own and not one of the catalog."""
+    """Whether the name of a data entry is the path of a user's file instead of a name of the catalog."""
     return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def is_table(name: object) -> bool:
-    """Whether a schedule is named by its file."""
+    """Whether a schedule is named by the path of a CSV table."""
     return isinstance(name, str) and name.lower().endswith(".csv")
 
 
 def is_code(name: object) -> TypeGuard[str]:
-    """Whether a name would have to be imported: `module:name` or `file.py:name`, of which nothing was imported yet."""
+    """Whether a name is `module:name` or `file.py:name` whose code would have to be imported and has not been imported yet."""
     return type(name) is str and ":" in name and not is_table(name)
 
 
 def exists(name: str) -> bool:
-    """Whether there is a file or a folder under a name."""
+    """Whether a file or a folder of this name exists."""
     return os.path.exists(Path(name))
 
 
 def is_file(name: str) -> bool:
-    """Whether there is something to read under a name, other than a folder."""
+    """Whether a file of this name exists that can be read and is not a folder."""
     return exists(name) and not os.path.isdir(Path(name))
 
 
 def find(kind: str, name: str) -> Path:
-    """The file of a name, or of a path."""
+    """The file of a name of the catalog, or of a path."""
     if kind in DATA and is_path(name):
         return Path(name)
     known, spelled = files(kind), written(kind, name)
@@ -105,10 +105,10 @@ def find(kind: str, name: str) -> Path:
 
 
 def module(kind: str, name: Any) -> Any:
-    """The module of a name, the object of code that was imported, or the thing itself if it is not a name.
+    """The module of a name of the catalog, the object of imported user code, or the given object itself if it is not a name.
 
-    A schedule may be a table in a `file.csv`. Somebody's code is watched while it runs. Nothing is imported here but modules of
-    the catalog: `module:name` and `file.py:name` are no names of it.
+    A schedule may be a table in a `file.csv`. User code is wrapped so that its errors are reported as input errors. Only modules
+    of the catalog are imported here: `module:name` and `file.py:name` are refused as unknown names.
     """
     if kind == "schedules" and is_table(name):
         return torch_csv.read(name)
@@ -125,19 +125,19 @@ def modules(package: str) -> dict[str, Any]:
 
 
 def typed(kind: str, name: Any) -> Any:
-    """The same of a name that somebody typed, or wrote in Python, which is trusted: code is imported."""
+    """The module or object of a name that a user typed or wrote in Python. Such a name is trusted: its code is imported."""
     return module(kind, user_code.imported(name) if is_code(name) else name)
 
 
 def called(thing: Any) -> str:
-    """The name of a schedule of the catalog, or of an object or a file that was given in its place."""
+    """The name of a schedule of the catalog, or of the object or file that was given in place of a name."""
     if isinstance(thing, str):
         return thing if ":" in thing or is_table(thing) else plain(thing)
     return str(getattr(thing, "__name__", type(thing).__name__)).rpartition(".")[2]
 
 
 def headline(path: Path) -> str:
-    """What a file says that it is: the first comment of a YAML file, the first line of a module's docstring."""
+    """The one-line description of a file: the first comment of a YAML file, or the first line of a module's docstring."""
     first, _, _ = read_bounded(path, MOST_BYTES, "a file of the catalog").partition(b"\n")
     return first.decode("utf-8").strip().strip('#"').strip()
 
@@ -148,8 +148,8 @@ WORD = re.compile(r"[a-z0-9]+")
 NOISE = re.compile(
     r"nvidia|amd|tesla|instinct|quadro|sxm\d?|oam|nvl\d+|hbm\w*|gpu|server|workstation|edition|bse|blackwell|unspecified"
 )
-"""Words that do not tell chips apart: "BSE" is the Blackwell Server Edition, and "NVL72" is a rack of the same modules; "NVL"
-alone is a board of its own, with other memory and less power."""
+"""Words that do not distinguish chips: "BSE" is the Blackwell Server Edition, and "NVL72" is a rack of the same modules. "NVL"
+alone is a separate board with other memory and less power."""
 CARD = "pcie"
 SIZE = re.compile(r"(\d{1,3})(gb)?")
 
@@ -157,7 +157,7 @@ SIZE = re.compile(r"(\d{1,3})(gb)?")
 def gpu_named(words: str) -> str:
     """The GPU of the catalog that a table of measurements calls "A100-SXM-80", "NVIDIA H100 80GB HBM3" or "RTX PRO 6000".
 
-    A board that the catalog does not distinguish is the module, or the nearest of as much memory.
+    Among GPUs with the same chip, the form (card or module) decides first, then the memory size, then the largest memory.
     """
     chip, card, size = _parts(words)
     kin, known, file = _kin(chip), files("gpus"), f"{words}.yaml"
@@ -173,7 +173,7 @@ def gpu_named(words: str) -> str:
 
 
 def unambiguous_gpu(words: str) -> str:
-    """The GPU of the catalog that some words name, with its memory size: refused if they contradict it or leave it open."""
+    """The GPU of the catalog that some words name, with its memory size. Contradictory and ambiguous words are refused."""
     name, size = gpu_named(words), _parts(words)[2]
     chip, card, its_size = _parts(name)
     alike = [other for other in _kin(chip) if _parts(other)[1] == card]
@@ -183,12 +183,12 @@ def unambiguous_gpu(words: str) -> str:
 
 
 def _kin(chip: str) -> list[str]:
-    """The GPUs of the catalog that have this chip."""
+    """The GPUs of the catalog with this chip."""
     return [other for other in sorted(files("gpus")) if chip and _parts(other)[0] == chip]
 
 
 def _parts(words: str) -> tuple[str, bool, int]:
-    """The chip, whether it is on a card, and its gigabytes, 0 if nobody says."""
+    """The chip, whether the GPU is a PCIe card, and its memory in gigabytes (0 if the words do not state the size)."""
     found = [word for word in WORD.findall(words.lower()) if not NOISE.fullmatch(word)]
     sizes = [match for match in map(SIZE.fullmatch, found) if match]
     chip = "".join(word for word in found if word != CARD and not SIZE.fullmatch(word))

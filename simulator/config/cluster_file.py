@@ -1,4 +1,4 @@
-"""A cluster as its file describes it: the text of its fields, whether they go together, and the cluster that is made of them."""
+"""The file of a cluster: parsers of its text fields, checks that its fields are consistent, and the cluster that it describes."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ MOST_GPUS = 2**20
 MOST_NICS = 1024
 MOST_SITES = 64
 PCIE_BYTES_PER_S = 63.0 * GB
-"""GPU to NIC where a cluster does not say, PCIe 5.0 x16, unless a GPU's NICs are faster: what leads to them is built for them."""
+"""Bandwidth from GPU to NIC, unless stated: PCIe 5.0 x16, or the rate of the NICs if faster, since servers are built for that
+rate."""
 SOMETIMES = (
     "dims", "node_dims", "radix", "spines", "dragonfly", "box", "wan", "vertices", "links", "routing", "oversubscription",
 )  # fmt: skip
-"""Fields of a cluster that only some shapes have a use for."""
+"""Fields of a cluster that only some shapes use."""
 
 Dims = Annotated[tuple[Degree, ...], Length(1, 8)]
 _COUNTED = re.compile(r"\s*(?:([0-9]{1,9})\s*[x×]\s*)?(.+)", re.DOTALL)
 
 
 class Nics(NamedTuple):
-    """The NICs of a node, and bytes/s of each per direction."""
+    """The number of NICs of a node, and bytes/s of each NIC per direction."""
 
     per_node: int
     bytes_per_s: float
 
 
 class Inside(NamedTuple):
-    """How the GPUs of a node are joined, over how many links each if that was said, and bytes/s of each GPU per direction."""
+    """How the GPUs of a node are joined, the number of links of a GPU if stated, and bytes/s of each GPU per direction."""
 
     kind: str
     links: int | None
@@ -51,7 +52,7 @@ class Inside(NamedTuple):
 
 
 def intra_node(text: Any) -> Inside:
-    """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of inside, and what a GPU sends over all its links together."""
+    """ "NVSwitch 450 GB/s", "cube-mesh 6x25 GB/s": the kind of intra-node fabric, and the rate of a GPU over all its links."""
     example = "NVSwitch 450 GB/s"
     kind, _, rate = text_of(text, example).strip().partition(" ")
     plain = catalog.plain(kind)
@@ -66,14 +67,14 @@ def intra_node(text: Any) -> Inside:
 
 
 def inter_node(text: Any) -> Nics:
-    """ "8x400 Gbit/s": the NICs of a node, and bytes/s of each per direction."""
+    """ "8x400 Gbit/s": the number of NICs of a node, and bytes/s of each NIC per direction."""
     example = "8x400 Gbit/s"
     count, each = _counted(text_of(text, example), text, example, "NICs")
     return Nics(count or 1, each)
 
 
 def _counted(rate: str, text: Any, example: str, what: str) -> tuple[int | None, float]:
-    """A number of links, if there is one, and bytes/s of each."""
+    """The number of links or NICs if the text states it, and bytes/s of each."""
     match = _COUNTED.fullmatch(rate)
     count, each = match.groups() if match else (None, rate)
     if not 1 <= int(count or 1) <= MOST_NICS:
@@ -86,14 +87,14 @@ def _counted(rate: str, text: Any, example: str, what: str) -> tuple[int | None,
 
 
 def text_of(value: Any, example: str) -> str:
-    """A value, if it is text; else the refusal shows an example of what to write."""
+    """The value itself if it is text; otherwise raises `UserError` with an example of what to write."""
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{shown(value)} is not text", hint=f'write it like "{example}"')
     return value
 
 
 def shape(name: Any) -> str:
-    """The name of a topology family; code that was not imported is refused elsewhere."""
+    """The name of a cluster shape, checked against the catalog. `Trust` refuses or imports user code."""
     if not catalog.is_code(name):
         found = catalog.module("shapes", text_of(name, "rail-optimized"))
         if not (hasattr(found, "fabric") or hasattr(found, "inside") or (hasattr(found, "wire") and hasattr(found, "route"))):
@@ -104,7 +105,7 @@ def shape(name: Any) -> str:
 
 
 def sites(value: Any) -> tuple[str, ...]:
-    """The shapes of the sites of a wide-area cluster; a number of sites are so many of rails."""
+    """The shapes of the sites of a wide-area cluster. A number of sites stands for that many rail-optimized sites."""
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SITES:
         return ("rail-optimized",) * value
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_SITES:
@@ -117,7 +118,7 @@ def sites(value: Any) -> tuple[str, ...]:
 
 
 def fabric(text: Any) -> str:
-    """A measured fabric by name, or the path of its file, or `ideal`; nothing for the usual one."""
+    """The name of a measured fabric, the path of its file, or `ideal`. An empty name selects the default fabric."""
     known = ("ideal", *catalog.files("fabrics"))
     name = catalog.plain(text) if isinstance(text, str) else None
     if name is not None and catalog.is_path(text):
@@ -134,12 +135,12 @@ def fabric(text: Any) -> str:
 
 
 def is_shape_with(name: str, part: str) -> bool:
-    """Whether the catalog has a shape of that name with such a function, such as `inside` or `fabric`; reads no other shape."""
+    """Whether the catalog has a shape of this name with a function such as `inside` or `fabric`. No other shape is imported."""
     return name in catalog.files("shapes") and hasattr(catalog.module("shapes", name), part)
 
 
 def shapes_with(what: str) -> list[str]:
-    """The shapes of the catalog that can be a node's `inside`, or a `fabric` of nodes, or that have an option."""
+    """The shapes of the catalog that can be the `inside` of a node, that can be a `fabric` of nodes, or that use an option."""
     found = {name: catalog.module("shapes", name) for name in catalog.files("shapes")}
     if what in ("inside", "fabric"):
         return [name for name, module in found.items() if hasattr(module, what)]
@@ -241,7 +242,7 @@ class ClusterFile(Declared):
             yield from explicit_graph.contradictions(self.vertices or (), self.links or (), self.nodes, self.gpus_per_node)
 
     def _out_of_place(self) -> Iterator[Contradiction]:
-        """Fields that say something about another shape than this one."""
+        """Fields that only apply to other shapes than the shape of this cluster."""
         shape, inside = catalog.module("shapes", self.shape or self.shape_name), catalog.module("shapes", self.inside_name)
         if not hasattr(shape, "OPTIONS"):
             return
@@ -256,7 +257,7 @@ class ClusterFile(Declared):
             yield "spines", ": sprayed traffic sees them as one", "routing: ecmp, or leave it out"
 
     def _out_of_shape(self) -> Iterator[Contradiction]:
-        """Numbers that do not go together in this shape."""
+        """Numbers that are inconsistent with each other in this shape."""
         for name, dims, points in (("dims", self.dims, self.nodes), ("node_dims", self.node_dims, self.gpus_per_node)):
             if dims and math.prod(dims) != points:
                 near = list(squarish(points, max(2, len(dims))))
@@ -274,7 +275,7 @@ class ClusterFile(Declared):
             yield "intra_node", message, '"cube-mesh 6x25 GB/s" (V100) or "cube-mesh 4x20 GB/s" (P100)'
 
     def _too_many(self) -> Iterator[Contradiction]:
-        """More nodes, or GPUs of a node, than a shape can join."""
+        """Numbers of nodes, or of GPUs per node, that are larger than the shape can join."""
         shape = catalog.module("shapes", self.shape or self.shape_name)
         if self.nodes > 1 and hasattr(shape, "inside") and not hasattr(shape, "fabric"):
             hint = "join the nodes by a fabric: shape: rail-optimized with inter_node: 8x400 Gbit/s"
@@ -293,7 +294,7 @@ class ClusterFile(Declared):
                 yield "dragonfly", f": {wrong[0]}", wrong[1]
 
     def _fabrics(self) -> list[tuple[str, int]]:
-        """What joins nodes, and how many: of a WAN, at each site."""
+        """Each shape that joins nodes, with its number of nodes. A WAN has one shape per site."""
         if self.nodes == 1 or self.shape_name != "wan":
             return [(self.shape_name, self.nodes)] if self.nodes > 1 else []
         sites = self.wan.sites if self.wan else ()
@@ -301,7 +302,7 @@ class ClusterFile(Declared):
 
 
 def cluster(file: ClusterFile) -> Cluster:
-    """A cluster, the modules of its shape and of its nodes' inside found."""
+    """The cluster of a file, with the modules of its shape and of its intra-node fabric."""
     nics, latency = file.inter_node or Nics(0, 0.0), file.latency
     inside = file.intra_node or Inside("explicit", None, 0.0)
     to_nics = max(PCIE_BYTES_PER_S, nics.per_node * nics.bytes_per_s / file.gpus_per_node)

@@ -1,7 +1,7 @@
-"""Documents: plain data with the place that each value came from, read from YAML and laid over one another.
+"""Documents: plain data with the file, line and column of each value, read from YAML and overlaid on one another.
 
-PyYAML finds the structure; the scalars are resolved here, so that `no` is a word, `1e9` a number and `12:30` neither a
-number nor a duration. Duplicate keys are refused and nothing is executed. Every value keeps its file, line and column.
+PyYAML finds the structure. The scalars are resolved here, so that `no` is a word, `1e9` a number and `12:30` neither a number nor
+a duration. Duplicate keys are refused and nothing is executed. Every value keeps its file, line and column.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ MOST_BYTES = 2**20
 MOST_VALUES = 100_000
 MOST_DEPTH = 50
 MOST_DIGITS, MOST_DIGITS_OF_INDEX = 1000, 9
-"""Of a whole number, and of an index of a list."""
+"""Most digits of a whole number, and of an index of a list."""
 MOST_LISTED = 6
 Place = tuple[str | int, ...]
-"""Where a value stands in a document: the keys and indices from the root."""
+"""The place of a value in a document: the keys and indices from the root."""
 
 
 def dotted(place: Place) -> str:
-    """A place as people write it: `plan.tp`."""
+    """A place as users write it: `plan.tp`."""
     return ".".join(map(str, place))
 
 
 def place_of(text: str) -> Place:
-    """The place that people write as `perturb.0.rank`; a number counts the entries of a list."""
+    """The place that users write as `perturb.0.rank`. A number is an index into a list."""
     parts = filter(None, text.split("."))
     return tuple(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS_OF_INDEX else part for part in parts)
 
 
 class Mark(NamedTuple):
-    """A position in a file; without a line, a setting of the command line; without a file, a value from Python."""
+    """A position in a file. Without a line, the mark is a setting of the command line; without a file, a value from Python."""
 
     file: str
     line: int = 0
@@ -54,18 +54,18 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain data, and the mark of every place in it."""
+    """Plain data, and the mark of every place in the data."""
 
     data: Any
     marks: Mapping[Place, Mark] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Document:
-        """Values from Python, which have no place in any file."""
+        """A document of values from Python, which have no place in a file."""
         return cls(dict(data), dict.fromkeys(_places(data), Mark("")))
 
     def mark(self, place: Place) -> Mark | None:
-        """The nearest mark: of the value itself, or of what holds it."""
+        """The nearest mark: of the value itself, or of the nearest mapping or list around the value."""
         for length in range(len(place), -1, -1):
             if place[:length] in self.marks:
                 return self.marks[place[:length]]
@@ -76,7 +76,7 @@ class Document:
         return str(self.mark(place) or "")
 
     def where_of_several(self, place: Place, message: str) -> str:
-        """Where fields go wrong that are legal one by one: at the settings that `message` speaks of, or else at this place."""
+        """The mark of a fault between legal fields: the settings that `message` names, or the nearest mark of this place."""
         mark, words = self.mark(place), set(re.findall(r"\w+", message))
         if mark is None or not mark.line:
             return str(mark or "")
@@ -94,21 +94,21 @@ class Document:
         return value
 
     def under(self, place: Place) -> Document:
-        """What stands at a place, as a document of its own."""
+        """The value at a place as a separate document."""
         marks = {p[len(place) :]: mark for p, mark in self.marks.items() if p[: len(place)] == place}
         return Document(self.at(place), marks)
 
     def overlaid(self, over: Document, at: Place = ()) -> Document:
-        """This document with `over` written over it at a place: mappings merge, everything else is replaced."""
+        """This document with `over` overlaid at a place: mappings merge, and all other values are replaced."""
         marks = {**self.marks, **{(*at, *place): mark for place, mark in over.marks.items()}}
         return Document(_assigned(self.data, at, over.data, at), marks)
 
     def changed(self, place: Place, value: Any, mark: Mark) -> Document:
-        """This document with a value of another origin at a place."""
+        """This document with a new value, and the mark of that value, at a place."""
         return self.overlaid(Document(value, dict.fromkeys(_places(value), mark)), place)
 
     def without(self, place: Place) -> Document:
-        """This document with nothing at a place."""
+        """This document without the value at a place."""
         marks = {p: mark for p, mark in self.marks.items() if p[: len(place)] != place}
         return Document(_without(self.data, place), marks)
 
@@ -119,7 +119,7 @@ def _without(data: dict[str, Any], place: Place) -> dict[str, Any]:
 
 
 def _places(value: Any) -> Iterator[Place]:
-    """Every place in a value that holds something itself: where mappings merge, only what they bring."""
+    """The places in a value that an overlay replaces. A mapping merges, so only the places of its entries are listed."""
     if isinstance(value, Mapping) and value:
         yield from ((key, *place) for key, inner in value.items() for place in _places(inner))
         return
@@ -129,7 +129,7 @@ def _places(value: Any) -> Iterator[Place]:
 
 
 def _assigned(data: Any, place: Place, value: Any, whole: Place) -> Any:
-    """`data` with `value` laid over what stands at a place."""
+    """`data` with `value` overlaid at a place."""
     if not place:
         return _merged(data, value)
     head, rest = place[0], place[1:]
@@ -152,13 +152,13 @@ def _merged(base: Any, over: Any) -> Any:
 
 
 def _named(data: Any) -> dict[str, Any]:
-    """A mapping to write keys into: a name becomes a mapping that starts from it."""
+    """A mapping for writing keys into: a name becomes a mapping with that `name`, and the new keys change the named entry."""
     return data if isinstance(data, dict) else {"name": data} if isinstance(data, str) else {}
 
 
 @contextmanager
 def placed(where: str) -> Iterator[None]:
-    """Faults that have no place of their own get this one."""
+    """Gives this place to all faults raised inside the `with` block that have no place yet."""
     try:
         yield
     except UserError as error:
@@ -166,7 +166,7 @@ def placed(where: str) -> Iterator[None]:
 
 
 def beside(name: str, mark: Mark | None) -> str:
-    """A relative path as seen from the file that holds it; as it is if it is only found from the current folder."""
+    """A relative path resolved beside the file that names it, or unchanged if the path exists only from the current folder."""
     if mark is None or not mark.line:
         return name
     path = str(Path(mark.file).parent / name)
@@ -186,17 +186,17 @@ _WORDS: dict[str, Any] = {
 }
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _HARMLESS = ("plain", "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq")
-"""Tags that may stand before a value: they change nothing, but that `!!str` makes it a text."""
+"""Tags that may stand before a value. These tags change nothing, except that `!!str` makes the value a text."""
 _Loader: Any = type(
     "_Loader",
     (getattr(yaml, "CSafeLoader", yaml.SafeLoader),),
     {"yaml_implicit_resolvers": {}, "DEFAULT_SCALAR_TAG": "plain"},
 )
-"""PyYAML's parser without its idea of what a scalar means."""
+"""PyYAML's parser without the resolution of scalars into numbers, dates and booleans."""
 
 
 def read(path: Path) -> Document:
-    """A YAML file whose root is a mapping."""
+    """The document of a YAML file whose root is a mapping."""
     raw = read_bounded(path, MOST_BYTES, "a scenario, or a file that one names", _neighbour)
     try:
         text = raw.decode("utf-8")
@@ -207,7 +207,7 @@ def read(path: Path) -> Document:
 
 
 def _neighbour(path: Path) -> str:
-    """What there is instead of a file that is missing, or that cannot be read."""
+    """The hint for a missing or unreadable file: a similar name, or the files in the same folder."""
     try:
         beside = {p.stem: p for p in sorted(path.parent.iterdir()) if p.suffix in (".yaml", ".yml") and p.is_file() and p != path}
     except (OSError, ValueError):
@@ -221,7 +221,7 @@ def _neighbour(path: Path) -> str:
 
 
 def parse(text: str, name: str) -> Document:
-    """YAML text whose root is a mapping; `name` stands for the file in messages."""
+    """The document of YAML text whose root is a mapping; `name` stands for the file in messages."""
     strange = _UNPRINTABLE.search(text)
     if strange:
         at = strange.start()
@@ -245,7 +245,7 @@ def parse(text: str, name: str) -> Document:
 
 
 def _measure(text: str, name: str) -> None:
-    """Refuses what is too deep for a parser that calls itself."""
+    """Raises `UserError` for text that is nested too deeply for a recursive parser."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -262,7 +262,7 @@ def _mark(name: str, start: Any) -> Mark:
 
 
 def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> UserError:
-    """What the parser found, in words that help."""
+    """The error for text that is not YAML: the parser's message in plain words, with a hint."""
     mark: Any = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     where = str(_mark(name, mark)) if mark else name
@@ -286,7 +286,7 @@ def scalar(text: str) -> Any:
 
 
 class _Builder:
-    """Turns nodes into data, noting where each came from and everything wrong on the way."""
+    """Builds data from YAML nodes, and notes the place of every value and every fault."""
 
     def __init__(self, name: str) -> None:
         self.name = name

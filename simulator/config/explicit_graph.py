@@ -1,4 +1,4 @@
-"""A graph of vertices and links given by hand, as a cluster's file has it: whether it holds together, and the graph itself."""
+"""Explicit cluster graphs: vertices and links listed in a cluster file, the checks on them, and the numbered graph."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Edge(Declared):
 
 
 def contradictions(vertices: Sequence[Vertex], links: Sequence[Edge], nodes: int, gpus_per_node: int) -> Iterator[Contradiction]:
-    """What is wrong with a graph given by hand; whether all GPUs are joined is only asked of one without other faults."""
+    """Faults of an explicit graph. Whether all GPUs are connected is only checked for a graph without other faults."""
     found = list(_of_each(vertices, links, nodes, gpus_per_node))
     yield from found or _not_joined(vertices, links)
 
@@ -75,7 +75,7 @@ def _of_each(vertices: Sequence[Vertex], links: Sequence[Edge], nodes: int, gpus
 
 
 def _not_joined(vertices: Sequence[Vertex], links: Sequence[Edge]) -> Iterator[Contradiction]:
-    """GPUs that cannot reach the first, or that it cannot reach."""
+    """GPUs that cannot reach the first GPU, or that the first GPU cannot reach."""
     places = {vertex.name: i for i, vertex in enumerate(vertices) if vertex.kind == "gpu"}
     names, directions = list(places), [one for link in links for one in link.directions]
     for gpu, (source, target) in unjoined(names, directions):
@@ -83,7 +83,7 @@ def _not_joined(vertices: Sequence[Vertex], links: Sequence[Edge]) -> Iterator[C
 
 
 def numbered_graph(vertices: Sequence[Vertex], links: Sequence[Edge]) -> ExplicitGraph:
-    """The graph with its vertices by number."""
+    """The graph with numbers instead of names for its vertices."""
     number = {vertex.name: i for i, vertex in enumerate(vertices)}
     joined = tuple(
         (number[source], number[target], LinkSpec(link.bytes_per_s, link.latency_s))

@@ -1,7 +1,7 @@
-"""Fabrics in files: the constants of links and the measured curves of collectives, one YAML file each in topologies/fabrics.
+"""Files of fabrics: the constants of links and the measured curves of collectives, one YAML file each in topologies/fabrics.
 
-A file describes the links inside a node, or the network across nodes, or both; curves measured across nodes name the fabric
-that was inside. `results/collectives/make.py` writes those that ship, `trainsim calibrate links` those of one's own.
+A file describes the links inside a node, or the network across nodes, or both. Curves measured across nodes name the fabric
+inside the nodes. `results/collectives/make.py` writes the shipped files; `trainsim calibrate links` writes files of users.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Series(Declared):
 
 
 def _served(choice: Choice) -> Iterator[Contradiction]:
-    """Refuses an algorithm that does not do the collective that it is chosen for."""
+    """Refuses an algorithm that does not implement the collective for which the file selects it."""
     if choice.kind not in catalog.module("collectives", choice.algorithm).KINDS:
         message = f": {choice.algorithm} does no {choice.kind}"
         yield "algorithm", message, "`trainsim catalog collectives` says what each does"
@@ -87,7 +87,7 @@ class Fabric(Declared):
 
 
 def _algorithm(name: Any) -> str:
-    """An algorithm of the catalog, as it is written there."""
+    """The name of an algorithm, in the spelling of the catalog."""
     known = catalog.files("collectives")
     found = catalog.written("collectives", name) if isinstance(name, str) else ""
     if found not in known:
@@ -96,7 +96,7 @@ def _algorithm(name: Any) -> str:
 
 
 def _name(value: Any) -> str:
-    """The name of a fabric, which is looked up when all else of a file is right."""
+    """The name of a fabric, which is looked up after all other fields of the file were checked."""
     if not isinstance(value, str):
         raise UserError(f"{shown(value)} is no name of a fabric", hint='write it like "nvlink4-nvswitch"')
     return value
@@ -109,17 +109,17 @@ Loader = Callable[[str], Fabric]
 
 
 def folder() -> Path:
-    """Where the fabrics are that ship."""
+    """The folder of the shipped fabrics."""
     return catalog.folder("fabrics")
 
 
 def names() -> list[str]:
-    """Every fabric that ships."""
+    """The names of all shipped fabrics."""
     return list(catalog.files("fabrics"))
 
 
 def load(name: str) -> Fabric:
-    """A fabric by name, or by the path of a file of one's own."""
+    """A fabric by its name, or by the path of a user's file."""
     if catalog.is_path(name):
         return _fabric(read(Path(name)), Path(name).stem)
     if catalog.plain(name) not in names():
@@ -128,7 +128,7 @@ def load(name: str) -> Fabric:
 
 
 def outline(name: str) -> Fabric:
-    """A fabric that ships, without its curves, which are most of its file and stand at its end."""
+    """A shipped fabric without its curves, which make up most of the file and stand at its end."""
     path = folder() / f"{catalog.plain(name)}.yaml"
     outlined = read_bounded(path, catalog.MOST_BYTES, "a fabric").decode("utf-8").partition("\ncurves:")[0]
     return _fabric(parse(outlined, str(path)), catalog.plain(name))
@@ -160,14 +160,14 @@ def _fabric(document: Document, name: str) -> Fabric:
 
 
 def text(fabric: Fabric) -> str:
-    """A fabric as its YAML file, the same on every machine."""
+    """A fabric as the text of its YAML file, identical on every machine."""
     series = tuple(_series(curve, None if fabric.inside else curve.inside.name) for curve in fabric.curves)
     lines = [f"# {escape.terminal(fabric.about.rstrip('.'))}.", *yaml_lines(replace(fabric, series=series))]
     return "\n".join(lines) + "\n"
 
 
 def _series(curve: Curve, inside: str | None) -> Series:
-    """A curve as its file has it."""
+    """A curve in the form of its file."""
     words: Any = {"kind": curve.kind, "algorithm": curve.algorithm, "source": curve.source, "inside": inside}
     sizes, times = zip(*curve.knots, strict=True)
     return Series(ranks=curve.ranks, nodes=curve.nodes, error=curve.error, sizes=sizes, times=times, **words)

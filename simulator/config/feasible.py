@@ -1,7 +1,7 @@
-"""Whether a scenario makes sense before anything is simulated: degrees that divide, GPUs that exist, features that do.
+"""Checks of a scenario before simulation: degrees that divide, GPUs that exist, and features that the parts support.
 
-Every fault names the field that a person would change. All are found in one go. A value that changes nothing is no fault, but
-worth a sentence: somebody wrote it to see what it does.
+Every fault names the field to change. All faults are reported together. A value without an effect is not a fault, but gives a
+warning, since the user probably expected an effect.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .scenario import GRAMMARS, Perturb, Scenario, schedule
 from .shipped_fits import file_of
 
 MOST_LAYER_SLOTS = 400_000
-"""Layers x microbatches of a replica: what one simulation takes in memory and in patience."""
+"""Most layers x microbatches of a replica that one simulation takes, for its memory and its run time."""
 LONGEST_MICROBATCH_S = 24 * 3600
-"""Of a whole model on one GPU: within it every duration fits the clock."""
+"""Longest time of one microbatch of the whole model on one GPU, in seconds. Below this limit every duration fits the clock."""
 
 OPTIONS = {"group": (None, "interleaved"), "splits": (1, "seq-1f1b"), "memory_limit": (1.0, "zb-auto")}
-"""Fields of a plan that only some schedules look at (those that name them in `OPTIONS`): default, and one that does."""
+"""Fields of a plan that only schedules with the field in their `OPTIONS` use: the default, and one such schedule."""
 
 Found = Iterator[tuple[str, str, str]]
 """(dotted field, what is wrong, hint)."""
 
 
 def data_parallel_degree(scenario: Scenario) -> int:
-    """The plan's dp, or what is left of the GPUs."""
+    """The data-parallel degree: the plan's dp, or the GPUs divided by the other degrees."""
     plan = scenario.plan
     return plan.dp or max(1, scenario.cluster.gpus // (plan.tp * plan.pp * plan.cp))
 
@@ -50,7 +50,7 @@ def microbatches(scenario: Scenario) -> int:
 
 
 def schedule_shape(scenario: Scenario) -> Shape:
-    """What the plan asks of its schedule, durations apart."""
+    """The shape that the plan requests from its schedule, without durations."""
     plan = scenario.plan
     shape = Shape(
         plan.pp, microbatches(scenario) * plan.splits, plan.chunks, plan.group, plan.splits, memory_limit=plan.memory_limit
@@ -65,7 +65,7 @@ def mesh_of(scenario: Scenario) -> Mesh:
 
 
 def check(scenario: Scenario) -> None:
-    """Raises `UserError` with every fault of the scenario, each with its place if it came from a file."""
+    """Raises `UserError` with every fault of the scenario, each with its place in the file if the value came from a file."""
     marks = Document({}, scenario.marks)
     _well_formed(scenario, marks)
     cheap: tuple[Callable[[Scenario], Found], ...] = (_degrees, _batch, _divisions, _order, _disturbed_ranks)
@@ -77,7 +77,7 @@ def check(scenario: Scenario) -> None:
 
 
 def _well_formed(scenario: Scenario, marks: Document) -> None:
-    """Whether what was made in Python is of the right type, each field legal by itself; what a file says was checked there."""
+    """Checks the type and the fields of every section made in Python. Sections from files were already checked."""
     kinds = {"model": Model, "cluster": Cluster, "plan": Plan, "job": Job, "framework": Framework, "fidelity": Fidelity}
     sections: list[tuple[str, Any, type[Any]]] = [(name, getattr(scenario, name), kind) for name, kind in kinds.items()]
     sections += [(f"perturb.{i}", one, Perturb) for i, one in enumerate(scenario.perturb)]
@@ -94,7 +94,7 @@ def _well_formed(scenario: Scenario, marks: Document) -> None:
 
 
 def _schedule(value: Any) -> Any:
-    """A schedule by name, or an object that is one."""
+    """The name of a schedule, or an object that defines a schedule."""
     if isinstance(value, str):
         return schedule(value)
     if not any(callable(getattr(value, name, None)) for name in ("order", "orders", "__call__")):
@@ -103,7 +103,7 @@ def _schedule(value: Any) -> Any:
 
 
 PYTHON_GRAMMARS: Grammars = {**GRAMMARS, "schedule": Grammar(_schedule, "1f1b")}
-"""What Python may say: there a schedule may also be an object."""
+"""The grammars for values from Python, where a schedule may also be an object."""
 
 
 def _degrees(scenario: Scenario) -> Found:
@@ -159,7 +159,7 @@ def _batch(scenario: Scenario) -> Found:
 
 
 def _multiples(value: int, unit: int) -> list[int]:
-    """The multiples of `unit` on both sides of a value, of which the lower is not zero."""
+    """The multiples of `unit` just below and just above a value. The lower multiple is not zero."""
     return sorted({max(1, value // unit) * unit, -(-value // unit) * unit})
 
 
@@ -193,7 +193,7 @@ def _order(scenario: Scenario) -> Found:
 
 
 def _cluster(scenario: Scenario) -> Found:
-    """What only the shape of the cluster can say."""
+    """Faults that only the shape of the cluster can detect."""
     try:
         len(scenario.cluster.wiring.source)
     except UserError as error:
@@ -219,7 +219,7 @@ def _disturbed_links(scenario: Scenario) -> Found:
 
 
 def _in_fields(scenario: Scenario, refused: OutsideDomain) -> str:
-    """The nearest shape that a schedule serves, in fields of a scenario: there are no microbatches there, but a batch."""
+    """The nearest shape that a schedule supports, in fields of a scenario: as a global batch instead of microbatches."""
     unit = data_parallel_degree(scenario) * scenario.job.microbatch_size
     fields = {name: f"plan.{name}" for name in ("chunks", "group", "memory_limit")}
     fields |= {"ranks": "plan.pp", "microbatches": "job.global_batch"}
@@ -259,7 +259,7 @@ def _scheduled(scenario: Scenario) -> Found:
 
 
 def unused(scenario: Scenario) -> list[str]:
-    """A sentence for each value that somebody gave and that has no effect; what a file of the catalog says needs no word."""
+    """A sentence for each value that a user set and that has no effect. Values from files of the catalog are not reported."""
     cluster, gpu = scenario.cluster, scenario.cluster.gpu
     found = []
     if gpu.tdp_w != (file_of(gpu.name).tdp_w if gpu.name in catalog.files("gpus") else 0.0):

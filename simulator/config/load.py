@@ -1,8 +1,8 @@
-"""Scenarios, models, clusters and frameworks: from files, by name or by their values, changed by settings, checked in one pass.
+"""Loading of scenarios, models, clusters and frameworks from files, names or values, with settings, checked together.
 
-A scenario may extend another and be changed by `--set`; its model, cluster and GPU may be names, paths or mappings, and a
-mapping with a `name` starts from the file of that name. A relative path is looked for beside the file that names it, then
-in the current folder. What is wrong is reported all at once, by place.
+A scenario may extend another scenario and be changed by `--set`. Its model, cluster and GPU may be names, paths or mappings, and
+a mapping with a `name` starts from the file of that name. A relative path is resolved beside the file that names it, then in the
+current folder. All faults are reported together, in the order of their places.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def scenario(data: Mapping[str, Any], *, trust: bool = False) -> Scenario | Tena
 
 
 def _read_scenario(document: Document, trust: Trust) -> Scenario | Tenancy:
-    """One job, or several that share a cluster."""
+    """The scenario of one job, or the tenancy of several jobs that share a cluster."""
     return tenancy(document, trust) if "jobs" in document.data else from_document(document, trust)
 
 
 def _extended(document: Document, seen: tuple[Path, ...]) -> Document:
-    """A document laid over the one that it extends, unless that is one of those that led to it."""
+    """A document overlaid on the document that it extends. Raises `UserError` for a chain of files that extends itself."""
     if "extends" not in document.data:
         return document
     base, mark = document.at(("extends",)), document.mark(("extends",))
@@ -85,7 +85,7 @@ def _with_settings(document: Document, settings: Iterable[str]) -> Document:
 
 
 def _set(document: Document, setting: str) -> Document:
-    """The document with one field changed, as `--set` writes it."""
+    """The document with one field changed by a setting in the form of `--set`."""
     name, equals, text = setting.partition("=") if isinstance(setting, str) else ("", "", "")
     parts, text = [part.strip() for part in name.split(".")], text.strip()
     if not equals or not all(parts):

@@ -1,7 +1,8 @@
-"""Names, paths and code in a document, replaced by what they stand for: files of the catalog, one's own beside the document.
+"""Named parts of a document: names and paths replaced by the contents of their files, and names of code by imported objects.
 
-Code is refused where a file names it, unless files are trusted; where they are, it is imported once. What was typed (`--set
-plan.schedule=mine.py:order`) or written in Python has no line in any file, and is trusted.
+Files are those of the catalog, or the user's own beside the document. Code named by a file is refused unless files are trusted;
+trusted code is imported once. A name that was typed (`--set plan.schedule=mine.py:order`) or written in Python has no line in a
+file, and is trusted.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from .document import Document, Mark, Place, beside, dotted, placed, read
 from .reader import NO_GRAMMARS, Grammars, examined
 
 MOST_DIGITS = 18
-"""Of a number of a line or a column."""
+"""Most digits of a line or column number."""
 CODE: tuple[Place, ...] = (("plan", "schedule"), ("cluster", "shape"))
-"""What may name code. Nothing else that stands in a file is imported: `catalog.module` imports only what the catalog has."""
+"""Fields that may name code. Other fields lead to no import: `catalog.module` imports only modules of the catalog."""
 
 
 class Named(NamedTuple):
@@ -29,19 +30,19 @@ class Named(NamedTuple):
 
     place: Place
     kind: str
-    """In the catalog."""
+    """The kind of the part in the catalog."""
     schema: type[Declared] | None = None
-    """What a mapping describes that needs no file to start from if it has all required keys: its name is then only a name."""
+    """The dataclass of the part. A mapping with all required keys needs no file to start from; its name is then only a label."""
     resolve_alias: Callable[[str], str] | None = None
-    """The name in the catalog that other words for it mean."""
+    """Function from other names of the part to its name in the catalog."""
 
     def described_by(self, inner: Mapping[str, Any]) -> bool:
-        """Whether a mapping says all that must be known of such a part."""
+        """Whether a mapping has all required keys of the part."""
         return self.schema is not None and all(key in inner for key in required(self.schema))
 
 
 def read_or_import(file: Path, kind: str) -> Document:
-    """A file of ours, or what an importer makes of one of another program."""
+    """The document of a file, translated by an importer if another program wrote the file."""
     document = read(file)
     for importer in catalog.modules("simulator.config.importers").values():
         if importer.recognises(document.data):
@@ -50,7 +51,7 @@ def read_or_import(file: Path, kind: str) -> Document:
 
 
 def resolved(document: Document, part: Named) -> Document:
-    """The document with the name of a part replaced by the contents of its file, which says the name or else is called by it."""
+    """The document with a named part replaced by the contents of its file. The default name of the part is the file's stem."""
     place, kind = part.place, part.kind
     value = document.at(place)
     inner = value if isinstance(value, dict) else {}
@@ -87,10 +88,8 @@ def read_with_parts(
     at: Place = (),
     grammars: Grammars = NO_GRAMMARS,
 ) -> Any:
-    """What stands at a place of a document as `schema`, and the document: its named parts replaced by what they stand for, in
-    this order, then the steps taken, each of which replaces something more. Raises `UserError` with all that is wrong, in the
-    order of reading.
-    """
+    """The value at a place of a document as `schema`, and the document after all replacements: first the named parts in this
+    order, then each of the steps, which replace further values. Raises `UserError` with all faults, in the order of reading."""
     faults: list[Fault] = []
     unresolved: list[Place] = []
     for part in parts:
@@ -113,12 +112,12 @@ def read_with_parts(
 
 
 def reading_order(fault: Fault) -> list[tuple[int, str]]:
-    """Faults of a file from its top to its bottom."""
+    """Sort key that orders the faults of a file from its top to its bottom."""
     return [(int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else 0, part) for part in re.split(r"(\d+)", fault.where)]
 
 
 def located(document: Document) -> Document:
-    """The document with the paths of a fabric and of a table as seen from where trainsim runs."""
+    """The document with the paths of a fabric and a schedule table relative to the current folder."""
     may_be_paths: dict[Place, Callable[[str], bool]] = {
         ("cluster", "fabric"): catalog.is_path,
         ("plan", "schedule"): catalog.is_table,
@@ -132,14 +131,14 @@ def located(document: Document) -> Document:
 
 @dataclass(slots=True)
 class Trust:
-    """Whether files may name code, and what was imported so far."""
+    """Whether files may name code, and the code that was imported so far."""
 
     files: bool = False
     refused: bool = False
     imported: dict[str, user_code.Code] = field(default_factory=dict)
 
     def refuse(self, document: Document, fields: Iterable[Place] = CODE) -> None:
-        """Raises `UserError` if anything is code that may not be imported; then nothing is imported any more."""
+        """Raises `UserError` if a field names code that may not be imported. After a refusal nothing more is imported."""
         faults: list[Fault] = []
         for place in fields:
             name, mark = document.at(place), document.mark(place)
@@ -151,7 +150,7 @@ class Trust:
             raise UserError(faults=faults)
 
     def admit(self, document: Document) -> Document:
-        """The document with code in place of its names; as it is if any was refused."""
+        """The document with imported code in place of its names, or the unchanged document if any code was refused."""
         self.refuse(document)
         for place in CODE:
             name = document.at(place)

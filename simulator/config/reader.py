@@ -1,7 +1,7 @@
-"""Dataclasses from documents: every value checked against the annotations of its field, all faults at once, each with its place.
+"""Reading dataclasses from documents: values checked against their annotations, and all faults reported with their places.
 
-Two readers share one walk over the fields. One takes what stands in a file and makes the dataclass. The other takes a dataclass
-that was made in Python and only checks it: there a quantity is a number in the unit of its field's name.
+Two readers share one walk over the fields. `_Reader` takes the contents of a file and makes the dataclass. `_Checker` takes a
+dataclass made in Python and only checks the values: there a quantity is a number in the unit of its field's name.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from .document import Document, Place, dotted, place_of
 from .suggestions import plain, true_or_false, unknown_key, whole_number
 
 MOST_FAULTS_WITH_HINTS = 1000
-"""Faults of a file that get a hint at the key that was likely meant; further ones go without."""
+"""Most faults of a file with a hint at the intended key; further faults have no hint."""
 T = TypeVar("T", bound=Declared)
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A kind of text: a function reads it, or raises `UserError`."""
+    """A kind of text: a function that reads the text, or raises `UserError`."""
 
     read: Callable[[Any], Any]
     example: str
     types: tuple[str, ...] = ("string",)
-    """In JSON."""
+    """Types of the text in a JSON Schema."""
 
 
 Grammars = Mapping[str, Grammar]
-"""Kind of text, as `Text` names it -> its grammar. Layers above the dataclasses supply them."""
+"""Grammars by the name in a `Text` annotation. Layers above the dataclasses supply the grammars."""
 NO_GRAMMARS: Grammars = {}
 WRONG: Any = object()
-"""Stands for a value that is wrong, after the fault is noted."""
+"""Placeholder for a wrong value whose fault was noted."""
 
 
 def validated(schema: type[T], document: Document, at: Place = (), grammars: Grammars = NO_GRAMMARS) -> T:
-    """The data at a place of a document as `schema`, or a `UserError` with every fault and its place."""
+    """The data at a place of a document as `schema`. Raises `UserError` with every fault and its place."""
     value: T
     value, found = examined(schema, document, at, grammars)
     if found:
@@ -52,32 +52,32 @@ def validated(schema: type[T], document: Document, at: Place = (), grammars: Gra
 def examined(
     schema: type[Declared], document: Document, at: Place = (), grammars: Grammars = NO_GRAMMARS
 ) -> tuple[Any, list[tuple[Place, Fault]]]:
-    """The data at a place as `schema`, or something else and every fault by its place."""
+    """The data at a place as `schema`, or a partial value, and every fault with its place."""
     reader = _Reader(schema, document, at, grammars)
     return reader.record(schema, document.at(at), at), reader.faults
 
 
 def faults_in(value: Declared, document: Document, at: Place, grammars: Grammars) -> list[Fault]:
-    """What is wrong with a dataclass that was made in Python; `document` says where values come from that were read before."""
+    """Faults of a dataclass made in Python; `document` has the marks of values that were read from files before."""
     checker = _Checker(type(value), document, at, grammars)
     checker.record(type(value), value, at)
     return [fault for _, fault in checker.faults]
 
 
 class _Reader:
-    """Reads the values of one document, noting every fault."""
+    """Reads the values of one document, and notes every fault."""
 
     def __init__(self, schema: type[Declared], document: Document, at: Place, grammars: Grammars) -> None:
         self.schema, self.document, self.at, self.grammars = schema, document, at, grammars
         self.faults: list[tuple[Place, Fault]] = []
 
     def fault(self, place: Place, message: str, hint: str) -> Any:
-        """Notes what is wrong with the value at a place."""
+        """Notes a fault of the value at a place, and returns `WRONG`."""
         self.faults.append((place, Fault(f"{dotted(place)}{message}", hint, self.document.where(place))))
         return WRONG
 
     def record(self, schema: type[Declared], data: Any, place: Place, field: Form | None = None) -> Any:
-        """The data of a mapping as a dataclass."""
+        """The dataclass that a mapping describes."""
         data, fields = schema.prepared(data), keys(schema)
         if not isinstance(data, dict):
             return self.fault(place, f" should be a mapping, not {shown(data)}", self._how(field or form(schema)))
@@ -111,7 +111,7 @@ class _Reader:
                 self.fault((*place, key), *unknown_key(self.schema, schema, (*place, key)[len(self.at) :], self.at))
 
     def _contradict(self, found: Iterable[Contradiction], place: Place) -> bool:
-        """Notes fields that do not go together; whether there are any."""
+        """Notes inconsistent fields, and returns whether there were any."""
         before = len(self.faults)
         for name, message, hint in found:
             at = (*place, *place_of(name))
@@ -120,7 +120,7 @@ class _Reader:
         return len(self.faults) > before
 
     def value(self, field: Form, data: Any, place: Place) -> Any:
-        """The value of an annotation: of its type, within its limits, among its choices."""
+        """The value for an annotation, checked for its type, its limits and its choices."""
         if data is None and field.optional:
             return None
         try:
@@ -136,12 +136,12 @@ class _Reader:
         return value if value is not WRONG and self._within(field, data, place) else WRONG
 
     quantity = staticmethod(parse)
-    """What reads a number with a unit."""
+    """The function that reads a number with a unit."""
     lists: Any = list
-    """What counts as a list."""
+    """The type, or types, accepted as a list."""
 
     def _typed(self, field: Form, data: Any, place: Place) -> Any:
-        """The value as its type."""
+        """The value converted to the type of its field."""
         if field.record and field.record is field.kind:
             return self.record(field.kind, data, place, field)
         if field.choices:
@@ -167,7 +167,7 @@ class _Reader:
         return self.fault(place, f" should be {WORDS[kind]}, not {shown(data)}", hint or self._how(field))
 
     def _how(self, field: Form) -> str:
-        """How to write a field: by example, or by its meaning with its keys or its limits."""
+        """How to write a field: an example, or its meaning with its keys or its limits."""
         if field.text or field.dimension:
             example = self.grammars[field.text.kind].example if field.text else field.dimension and field.dimension.example
             return f'write it like "{example}"'
@@ -176,7 +176,7 @@ class _Reader:
         return "; ".join(filter(None, (field.meaning, keys_or_limits)))
 
     def _float(self, field: Form, data: Any, place: Place) -> Any:
-        """A finite number, as a float where that is what stands for it."""
+        """A finite number, converted to a float where the field holds a float."""
         if isinstance(data, float) and not math.isfinite(data):
             return self.fault(place, f" should be a finite number, not {shown(data)}", self._how(field))
         try:
@@ -185,7 +185,7 @@ class _Reader:
             return self.fault(place, f": {shown(data)} is too {'large' if data > 0 else 'small'}", limits_words(field))
 
     def _container(self, field: Form, data: Any, place: Place) -> Any:
-        """A list as a tuple or a list, a mapping as a dict."""
+        """A list converted to a tuple or a list, or a mapping converted to a dict."""
         into, mapped = CONTAINERS[field.origin]
         accepted = dict if mapped else self.lists
         if not isinstance(data, accepted):
@@ -211,7 +211,7 @@ class _Reader:
         return self.fault(place, f": {shown(data)} is {none}", did_you_mean(word, field.choices))
 
     def _within(self, field: Form, data: Any, place: Place) -> bool:
-        """Whether data keeps to what is noted beside its type."""
+        """Whether data satisfies the limits and choices noted beside its type."""
         for limits in field.limits:
             broken = _beyond(limits, data)
             if broken:
@@ -247,12 +247,12 @@ CONTAINERS: Mapping[Any, tuple[Any, bool]] = {
     dict: (dict, True),
     Mapping: (dict, True),
 }
-"""What a container is read into, and whether it is a mapping."""
+"""The type into which a container is read, and whether the container is a mapping."""
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a mapping"}
 
 
 def _kind(field: Form) -> Any:
-    """The kind of data that an annotation takes."""
+    """The type of data that an annotation accepts."""
     if field.choices:
         return str
     if field.origin in CONTAINERS:
@@ -261,7 +261,7 @@ def _kind(field: Form) -> Any:
 
 
 def _takes(field: Form, data: Any) -> bool:
-    """Whether data is of the kind that an annotation takes; whole numbers are numbers, and true is none."""
+    """Whether data has the type that an annotation accepts. A whole number is accepted as a number; `true` is not."""
     kind = _kind(field)
     if kind in (int, float):
         return isinstance(data, int if kind is int else (int, float)) and not isinstance(data, bool)
@@ -269,7 +269,7 @@ def _takes(field: Form, data: Any) -> bool:
 
 
 def _beyond(limits: Limits | Length, value: Any) -> tuple[str, str] | None:
-    """How a number, or the length of a text or a list, breaks its limits, and what would keep to them."""
+    """The limit that a number, or the length of a text or list, exceeds, and the nearest legal value."""
     if isinstance(limits, Length):
         entries = "characters" if isinstance(value, str) else "entries"
         if len(value) < limits.least:

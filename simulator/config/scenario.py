@@ -1,4 +1,4 @@
-"""A scenario: model, cluster, plan and job with everything else that a run needs, as frozen values; and how its file has it."""
+"""Scenarios: model, cluster, plan, job and all further input of a run as frozen values, and the schema of scenario files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Perturb(Declared):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a run needs."""
+    """All input of a run."""
 
     model: Model
     cluster: Cluster
@@ -75,15 +75,15 @@ class Scenario:
     perturb: tuple[Perturb, ...] = ()
     framework: Framework = field(default_factory=Framework)
     marks: Mapping[Place, Mark] = field(default_factory=dict, compare=False, repr=False)
-    """Where the values came from, for messages."""
+    """The file positions of the values, for messages."""
     read: tuple[object, ...] = field(default=(), compare=False, repr=False)
-    """Sections that the reader of files made, and has checked."""
+    """Sections that were made, and already checked, by the reader of files."""
 
     def __repr__(self) -> str:
         return f"Scenario({escape.terminal(self.model.name)} on {self.cluster!r}, {self.plan!r})"
 
     def as_dict(self) -> dict[str, Any]:
-        """The scenario as plain data, for records of results; its schedule as it was asked for."""
+        """The scenario as plain data, for records of results; the schedule has the name that the user gave."""
         schedule = self.plan.schedule
         named = str(schedule) if isinstance(schedule, str) else catalog.called(schedule)
         return {
@@ -97,7 +97,7 @@ class Scenario:
         }
 
     def _cluster(self) -> dict[str, Any]:
-        """The cluster, and whatever makes its links, or the kernels of its GPU, other than those of the catalog."""
+        """The cluster, with everything that makes its links or the kernels of its GPU differ from the entries of the catalog."""
         cluster, gpu = self.cluster, self.cluster.gpu
         found: dict[str, Any] = {"name": cluster.name, "gpu": gpu.name, "nodes": cluster.nodes, "gpus": cluster.gpus}
         found |= {"fabric": cluster.fabric} if cluster.fabric else {}
@@ -106,13 +106,13 @@ class Scenario:
         return found
 
     def _overlap(self) -> dict[str, Any]:
-        """What runs beside compute, by the plan or else by the framework."""
+        """The operations that overlap with compute, by the plan or else by the framework."""
         used = self.plan.overlap.over(self.framework.overlap)
         return {axis: getattr(used, axis, said) for axis, said in asdict(self.plan.overlap).items()}
 
 
 def schedule(name: Any) -> str:
-    """The name of a schedule, or of somebody's own; code that was not imported is refused elsewhere."""
+    """The name of a schedule, of the catalog or of user code. `Trust` refuses code that was not imported."""
     if not catalog.is_code(name):
         catalog.module("schedules", text_of(name, "1f1b"))
     text: str = name
@@ -120,7 +120,7 @@ def schedule(name: Any) -> str:
 
 
 def rank_order(text: Any) -> str:
-    """Axes from the fastest varying to the slowest, such as "tp-dp-pp"."""
+    """Axes in order from the fastest varying to the slowest, such as "tp-dp-pp"."""
     try:
         Mesh.of({}, text_of(text, "tp-cp-ep-dp-pp"))
     except UserError as error:
@@ -129,7 +129,7 @@ def rank_order(text: Any) -> str:
 
 
 def attention(text: Any) -> str:
-    """A library of attention kernels of which some were measured, `unfused`, or nothing for the usual one of a GPU."""
+    """The name of a library of attention kernels with measured fits, or `unfused`. An empty name selects the default of a GPU."""
     return "" if isinstance(text, str) and not text else known_library(text_of(text, "flash_attention"), shipped())
 
 
@@ -143,11 +143,11 @@ GRAMMARS: Grammars = {
     "shape": Grammar(cluster_file.shape, "rail-optimized"),
     "sites": Grammar(cluster_file.sites, "[rail-optimized, leaf-spine]", ("integer", "array")),
 }  # fmt: skip
-"""The kinds of text in a scenario."""
+"""The grammars of the text fields of a scenario."""
 MODEL, CLUSTER = Named(("model",), "models", Model), Named(("cluster",), "clusters", ClusterFile)
 FRAMEWORK = Named(("framework",), "frameworks")
 NAMED = (MODEL, CLUSTER, GPU, FRAMEWORK)
-"""What may be a name in a scenario. A cluster's file may name its GPU: so the order matters."""
+"""The parts of a scenario that may be names, in the order of resolution: the file of a cluster may name its GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class ScenarioFile(Declared):
 
 
 def from_document(document: Document, trust: Trust) -> Scenario:
-    """The scenario of a document, or the faults of all its sections together."""
+    """The scenario of a document. Raises `UserError` with the faults of all sections together."""
     found, document = read_with_parts(document, NAMED, (located, trust.admit, profiled), ScenarioFile, grammars=GRAMMARS)
     read = (found.plan, found.job, found.fidelity, found.framework, *found.perturb)
     sections = (found.plan, found.job, found.fidelity, found.perturb, found.framework)

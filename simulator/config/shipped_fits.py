@@ -1,8 +1,8 @@
-"""GPUs from files, of the catalog or of one's own, and the fits that ship for them: measured, or transferred from another GPU.
+"""GPUs from files of the catalog or of users, and the shipped fits of kernel models: measured, or transferred from another GPU.
 
 Fits are the constants of kernel models, one YAML file per measured GPU in topologies/kernels, which `results/kernels/make.py`
-writes. A file holds fitted numbers, how many rows they were fitted to, their error and the sizes between which they were
-measured; no measured time. `trainsim calibrate fit` writes such a file too, the profile of somebody's own GPU.
+writes. A file holds fitted numbers, the number of rows of each fit, its error and the range of measured sizes, but no measured
+times. `trainsim calibrate fit` writes such a file too, as the profile of a user's GPU.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .named_parts import Named, read_with_parts
 from .reader import validated
 
 GPU = Named(("cluster", "gpu"), "gpus", Gpu, unambiguous_gpu)
-"""Where a GPU stands in a scenario; faults call it so wherever it was named."""
+"""The GPU as a named part of a scenario. Faults use this place wherever the GPU was named."""
 PROFILE: Place = (*GPU.place, "profile")
 AS_IT_SHIPS = "as it ships"
-"""Behind the name of a GPU: fits that ship for it, beside those of somebody's own machine."""
+"""Suffix of the GPU name of shipped fits where a profile of the same GPU model is in use too."""
 PLAIN = re.compile(r"[a-z][a-z0-9]*([-_.][a-z0-9]+)*")
-"""A name that YAML takes for a word as it stands."""
+"""A name that YAML reads as text without quotes."""
 DIGITS, HASH_DIGITS = 4, 12
 
 # Files of fits --------------------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class FitFile(Declared):
 
 
 def _wrong_constant(name: str, value: float | bool | str, kind: Constant | OneOf | None) -> Iterator[Contradiction]:
-    """What is wrong with the value of a constant."""
+    """Faults in the value of a constant."""
     where = f"constants.{name}"
     if isinstance(kind, OneOf) != isinstance(value, str):
         yield where, f": {value!r} is no {'word' if isinstance(kind, OneOf) else 'number'}", ""
@@ -113,18 +113,18 @@ class FitsFile(Declared):
 
 
 def folder() -> Path:
-    """Where the fits are that ship."""
+    """The folder of the shipped fits."""
     return catalog.folder("clusters") / "kernels"
 
 
 def load(path: Path) -> tuple[str, tuple[Fit, ...]]:
-    """The GPU of a file, and its fits."""
+    """The name of the GPU in a file, and its fits."""
     found = validated(FitsFile, read(path))
     return found.gpu, tuple(_fit(entry) for entry in found.fits)
 
 
 def _fit(entry: FitFile) -> Fit:
-    """A fit with the constants of its family; a ratio without an error of its own is as sure as the fit."""
+    """A fit with the constants of its family. A ratio without a stated error takes the error of the fit."""
     held = {spec.name: getattr(entry, spec.name) for spec in specs(FitFile)}
     held["constants"] = families()[entry.family].constants(**entry.constants)
     held["ratios"] = {op: one if isinstance(one, tuple) else (one, entry.sigma) for op, one in entry.ratios.items()}
@@ -132,7 +132,7 @@ def _fit(entry: FitFile) -> Fit:
 
 
 def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
-    """The fits of a GPU as its YAML file."""
+    """The fits of a GPU as the text of a YAML file."""
     lines = [f"# {about}", f"gpu: {gpu_name if PLAIN.fullmatch(gpu_name) else escape.yaml(gpu_name)}", "fits:"]
     for fit in fits:
         stated = {spec.name: getattr(fit, spec.name) for spec in specs(FitFile)}
@@ -147,7 +147,7 @@ def text(gpu_name: str, fits: Iterable[Fit], about: str) -> str:
 
 
 def _stated_constants(fit: Fit) -> dict[str, Any]:
-    """The constants that a file holds: all but those that may be left out and change nothing."""
+    """The constants that a file states: all except optional constants at their default values."""
     usual, found = type(fit.constants)(), kinds(fit.constants)
     optional = [name for name, kind in found.items() if isinstance(kind, Constant) and kind.optional]
     stated = [name for name in found if name not in optional or getattr(fit.constants, name) != getattr(usual, name)]
@@ -155,7 +155,8 @@ def _stated_constants(fit: Fit) -> dict[str, Any]:
 
 
 def flow(value: Any) -> str:
-    """A value in one line: mappings in braces, pairs in brackets, numbers with a few digits, whole ones and words as they are."""
+    """A value as one line of YAML: mappings in braces, pairs in brackets, words and whole numbers unchanged, others with four
+    digits."""
     if isinstance(value, RatioRows):
         value = {spec.key: held for spec in specs(RatioRows) if (held := getattr(value, spec.name)) != spec.default}
     if isinstance(value, Mapping):
@@ -175,19 +176,19 @@ def flow(value: Any) -> str:
 
 @cache
 def shipped() -> FitLibrary:
-    """Every fit that ships, with the GPUs of the catalog that they were measured on."""
+    """All shipped fits, and the GPUs of the catalog on which the fits were measured."""
     fits = dict(load(path) for path in sorted(folder().glob("*.yaml")))
     return FitLibrary(fits, {name: _of_the_catalog(name) for name in fits})
 
 
 def fits_for(owner: Gpu) -> FitLibrary:
-    """Every fit that ships, behind those of a GPU's own profile, which go first for the kernels that they are of."""
+    """All shipped fits, preceded by the fits of a GPU's profile, which take precedence for their kernels."""
     return overlaid(owner, load(Path(owner.profile))[1]) if owner.profile else shipped()
 
 
 def overlaid(owner: Gpu, fits: Sequence[Fit]) -> FitLibrary:
-    """Every fit that ships, behind fits of somebody's own GPU. What ships for GPUs of its name is that of a sister: it was not
-    measured on this machine."""
+    """All shipped fits, preceded by fits of a user's GPU. Shipped fits of the same GPU model are kept under a separate name,
+    since they were measured on another machine."""
     found, gpus = {**shipped().fits, owner.name: fits}, {**shipped().gpus, owner.name: owner}
     if owner.name in shipped().fits:
         sister = f"{owner.name} {AS_IT_SHIPS}"
@@ -196,7 +197,7 @@ def overlaid(owner: Gpu, fits: Sequence[Fit]) -> FitLibrary:
 
 
 def gpu(name: str, profile: str = "") -> Gpu:
-    """A GPU of the catalog by any of its names, or of a file; with a profile, it is refused if that is of another."""
+    """A GPU by any of its names in the catalog, or by the path of a file. A profile of another GPU is refused."""
     own = catalog.is_path(name)
     name = name if own else gpu_named(name)
     return complete(file_of(name, profile)) if own or profile else _of_the_catalog(name)
@@ -204,13 +205,14 @@ def gpu(name: str, profile: str = "") -> Gpu:
 
 @cache
 def _of_the_catalog(name: str) -> Gpu:
-    """Files of the catalog do not change while something runs; somebody's own may, and are read each time."""
+    """A GPU of the catalog, read once. Files of the catalog do not change during a run; files of users may, and are read each
+    time."""
     return complete(file_of(name))
 
 
 def complete(described: Gpu) -> Gpu:
-    """A GPU of a file with the hash of its profile. What the file does not say of its kernels is taken from the measured GPU most
-    like it: one that runs the same kernels, and whose multiprocessors have nearest the same peak."""
+    """A GPU from a file, with the hash of its profile. Kernel constants that the file does not state come from the most similar
+    measured GPU, which runs the same kernels and has the nearest peak per multiprocessor."""
     if described.profile:
         content = read_bounded(described.profile, catalog.MOST_BYTES, "a profile")
         described = replace(described, profile_hash=sha256(content).hexdigest()[:HASH_DIGITS])
@@ -224,7 +226,7 @@ def complete(described: Gpu) -> Gpu:
 
 
 def file_of(name: str, profile: str = "") -> Gpu:
-    """The GPU as a file of the catalog or of one's own describes it; refused with a profile of another GPU."""
+    """The GPU as its file in the catalog, or a user's file, describes it. A profile of another GPU is refused."""
     words = {"name": name, "profile": profile} if profile else {"name": name}
     found: Gpu
     found, _ = read_with_parts(Document.of({"cluster": {"gpu": words}}), [GPU], [profiled], Gpu, GPU.place)
@@ -232,8 +234,8 @@ def file_of(name: str, profile: str = "") -> Gpu:
 
 
 def profiled(document: Document) -> Document:
-    """The document with the path of its GPU's profile as seen from where trainsim runs; a file that is not there is refused,
-    and one of another GPU: its kernels would be taken for this one's."""
+    """The document with the path of the GPU's profile relative to the current folder. Raises `UserError` for a missing profile
+    and for the profile of another GPU, whose kernels have other times."""
     name, mark = document.at(PROFILE), document.mark(PROFILE)
     if not isinstance(name, str) or not mark:
         return document

@@ -1,4 +1,4 @@
-"""What a fault says to write instead: the legal value that is nearest, and which key was meant."""
+"""Suggestions for faults: the nearest legal value, and the key that the user probably intended."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ _FIELDS = {
 
 
 def plain(word: str) -> str:
-    """A word without what people write differently: case, hyphens, underscores."""
+    """A word in lower case without hyphens and underscores, for comparing spellings."""
     return "".join(filter(str.isalnum, word.lower()))
 
 
 @cache
 def other_names() -> Mapping[str, str]:
-    """From what other programs call a field, made plain, to the name that it has here: for names that are not alike."""
+    """Field names of other programs (in plain spelling) and the field names of this simulator, where the two are not similar."""
     known = {name: field for field, names in _FIELDS.items() for name in names}
     known |= {name + end: field for field, names in _DEGREES.items() for name in names for end in ("", "_size", "_degree")}
     return {plain(name): field for name, field in known.items()}
 
 
 OPTIONS = {"steps": "--steps", "engine": "--engine", "long": "--long", "allowoom": "--allow-oom", "fold": "--no-fold"}
-"""What people write into a scenario that is an option of `trainsim run`, and of `simulate`."""
+"""Options of `trainsim run` and `simulate` that users write into a scenario by mistake."""
 _THOUSANDS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 _KILO = re.compile(r"([0-9]{1,6}) ?[kK]")
 _TRUTH = {**dict.fromkeys(("yes", "on", "y", 1), "true"), **dict.fromkeys(("no", "off", "n", 0), "false")}
 
 
 def true_or_false(value: Any) -> str:
-    """What to write for a word that means yes or no."""
+    """The boolean to write in place of a word that means yes or no."""
     word = _TRUTH.get(value.lower() if isinstance(value, str) else value) if isinstance(value, (str, int)) else None
     return f"write {word}" if word else ""
 
 
 def whole_number(value: Any) -> str:
-    """The whole numbers next to what somebody wrote."""
+    """The whole numbers next to the number that the user wrote."""
     if isinstance(value, str) and "," in value and not _THOUSANDS.fullmatch(value.strip()):
         parts = [part.strip() for part in value.split(",") if part.strip()]
         return f"one value at a time: write {either(parts)}" if parts and all(map(str.isdecimal, parts)) else ""
@@ -79,7 +79,7 @@ def whole_number(value: Any) -> str:
 
 
 def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: Place) -> tuple[str, str]:
-    """What is wrong with a key that the mapping does not have, and the key that was meant."""
+    """The message for an unknown key of a mapping, and the key that the user probably intended."""
     key = str(within[-1])
     if key in owner.not_yet:
         return f": {owner.not_yet[key]}", owner.instead
@@ -94,7 +94,7 @@ def unknown_key(root: type[Declared], owner: type[Declared], within: Place, at: 
 
 @once
 def shortest_paths(root: type[Declared]) -> Mapping[str, tuple[str, ...]]:
-    """The shortest path to a field of every name that is below a dataclass."""
+    """The shortest path to a field of each name below a dataclass."""
     found: dict[str, tuple[str, ...]] = {}
     for path in sorted(_paths(root), key=len):
         found.setdefault(path[-1], path)
@@ -102,7 +102,7 @@ def shortest_paths(root: type[Declared]) -> Mapping[str, tuple[str, ...]]:
 
 
 def _paths(root: type[Declared]) -> Iterator[tuple[str, ...]]:
-    """Every field below a dataclass, except in lists."""
+    """The path of every field below a dataclass, except fields in lists."""
     for key, spec in keys(root).items():
         yield (key,)
         if spec.form.record and spec.form.record is spec.form.kind:

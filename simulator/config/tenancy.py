@@ -1,4 +1,4 @@
-"""Several jobs on one cluster: each trains its own model on its own GPUs, and all share the fabric."""
+"""Tenancy: several jobs on one cluster, each with its own model and its own GPUs, all sharing the fabric."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ STEPWISE: Place = ("fidelity", "collectives")
 
 @dataclass(frozen=True)
 class Tenant:
-    """A job with the GPUs that it has: numbers in the whole cluster."""
+    """A job and its GPUs, as GPU numbers of the whole cluster."""
 
     name: str
     scenario: Scenario
-    """On a cluster that is only what it sees of the whole one."""
+    """The scenario of the job on its part of the cluster alone."""
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Tenancy:
-    """Jobs on one cluster."""
+    """A cluster and the jobs on it."""
 
     cluster: Cluster
     tenants: tuple[Tenant, ...]
     perturb: tuple[Perturb, ...] = ()
-    """Ranks in it are GPUs of the whole cluster."""
+    """Perturbations, whose ranks are GPU numbers of the whole cluster."""
 
 
 def tenancy(document: Document, trust: Trust) -> Tenancy:
-    """The jobs of a document; raises `UserError` with the faults of all of them."""
+    """The jobs of a document. Raises `UserError` with the faults of all jobs."""
     entries = document.at(("jobs",))
     faults: list[Fault] = []
     tenants: dict[int, Tenant] = {}
@@ -73,7 +73,8 @@ def tenancy(document: Document, trust: Trust) -> Tenancy:
 
 
 def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trust) -> tuple[Scenario, Tenant]:
-    """The job as if it had the whole cluster, and the job on its part: the GPUs named, or so many from the first free one."""
+    """The scenario of a job on the whole cluster, and the job on its own GPUs: those listed, or a number from the first free GPU
+    on."""
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or "gpus" not in entry or "model" not in entry:
         hint = "{name: a, model: .., plan: {..}, job: {..}, gpus: 8}"
         raise UserError(f"jobs: {shown(entry)} is no job", where=document.where(place), hint=hint)
@@ -96,13 +97,13 @@ def _tenant(document: Document, place: Place, entry: Any, free: int, trust: Trus
 
 
 def _name_of(entry: Mapping[str, Any], number: int) -> str:
-    """What a job is called; one without a name, by its place in the list."""
+    """The name of a job; a job without a name is called by its index in the list."""
     name = entry.get("name")
     return f"job {number}" if name is None else str(name)
 
 
 def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
-    """Jobs whose name is no text, or that are called as one before them: nobody could tell the two apart in the result."""
+    """Faults of job names that are not text, or that repeat an earlier name: the result could not distinguish such jobs."""
     faults: list[Fault] = []
     names: set[str] = set()
     for i, entry in enumerate(entries):
@@ -118,7 +119,7 @@ def _misnamed(document: Document, entries: Sequence[Any]) -> list[Fault]:
 
 
 def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
-    """What a job sees of a cluster: so many GPUs, in whole nodes or in a part of one."""
+    """The part of a cluster that a job uses: `gpus` GPUs, as whole nodes or as part of one node."""
     if gpus <= cluster.gpus_per_node:
         return replace(cluster, nodes=1, gpus_per_node=gpus)
     if gpus % cluster.gpus_per_node:
@@ -129,9 +130,8 @@ def _part(cluster: Cluster, gpus: int, where: str) -> Cluster:
 
 
 def _clashes(document: Document, tenants: Mapping[int, Tenant], cluster: Cluster) -> list[Fault]:
-    """GPUs that do not exist, or that two jobs have, of jobs whose GPUs are known: behind one that could not be built, nobody
-    knows those of a job that only says how many.
-    """
+    """Faults for GPUs that do not exist or that two jobs claim. Jobs with unknown GPUs are left out: after a job that could not
+    be built, the GPUs of a job that states only a number are unknown."""
     faults: list[Fault] = []
     job_of_gpu: dict[int, str] = {}
     for i, tenant in tenants.items():

@@ -1,8 +1,8 @@
-"""Schedules as the compute-only CSV of torch.distributed.pipelining: a row per rank, a cell per box; written, and read with care.
+"""Schedules as the compute-only CSV of torch.distributed.pipelining, written and read: a row per rank, a cell per box.
 
-A cell is a slot such as `3F0` (stage, F B I or W, microbatch) or an overlapped pair such as `(0F8;7B0)OVERLAP_F_B`. An empty
-cell is a step in which torch's generators let the rank rest; it has no meaning here, where a slot starts as soon as it can.
-Ranks, microbatches, chunks and placement are those that the rows show. Reference: `_Action` and `_load_csv` of
+A cell is a slot such as `3F0` (stage, F B I or W, microbatch) or an overlapped pair such as `(0F8;7B0)OVERLAP_F_B`. An empty cell
+is a step in which torch's generators leave the rank idle; empty cells are ignored here, since a slot starts as soon as it can.
+Ranks, microbatches, chunks and placement follow from the rows. Reference: `_Action` and `_load_csv` of
 torch/distributed/pipelining/schedules.py, torch 2.13.
 """
 
@@ -23,7 +23,7 @@ from ..program.slot import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, B
 OVERLAPPED = "OVERLAP_F_B"
 MOST_BYTES = 2**26
 MOST_CELLS = 1_000_000
-"""Of a file; as many take some 7 s and 600 MB."""
+"""Most cells of a file; this many take about 7 s and 600 MB."""
 _SLOT = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
 _PAIR = re.compile(rf"\(([^();]*);([^();]*)\){OVERLAPPED}")
 _COMMUNICATION = re.compile(r"[0-9]+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
@@ -35,11 +35,11 @@ ONE_RANK = "torch.distributed.pipelining gives every stage one rank"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A schedule of one shape, as a file holds it: what `program.slot` calls a schedule."""
+    """A schedule of one shape read from a file, with the interface of a schedule that `program.slot` defines."""
 
     name: str
     shape: Shape
-    """The one that the table is for."""
+    """The shape of the table."""
     ranks_of_stages: tuple[int, ...]
     rows: tuple[tuple[Box, ...], ...]
 
@@ -62,7 +62,7 @@ class Table:
 
 
 def write(layout: Layout, path: str | Path) -> None:
-    """Writes the orders of a schedule. Raises `UserError` for one that a table of one placement cannot hold."""
+    """Writes the orders of a schedule to a file. Raises `UserError` for a schedule that a table of one placement cannot hold."""
     if len(layout.placements) > 1:
         both = " and ".join(str(placement[0]) for placement in layout.placements)
         message = f"a schedule of {len(layout.placements)} directions has no such table: {ONE_RANK}"
@@ -76,7 +76,7 @@ def _cell(box: Box) -> str:
 
 
 class Place(NamedTuple):
-    """Where a slot stands in the file: on the line after as many as its rank, in which cells are counted from 1."""
+    """The position of a slot in the file: the rank, which gives the line, and the cell, counted from 1."""
 
     slot: Slot
     rank: int
@@ -113,7 +113,7 @@ def _content(path: Path) -> str:
 
 
 def _neighbour(path: Path) -> str:
-    """What there is instead of a missing file."""
+    """The hint for a missing file: a similar name in the same folder."""
     try:
         names = sorted(p.name for p in path.parent.iterdir() if p.name.lower().endswith(".csv"))
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def _neighbour(path: Path) -> str:
 
 
 def _parsed(lines: list[str]) -> tuple[list[list[Box]], list[Place], list[Fault]]:
-    """The boxes of every rank, their slots in reading order, and the cells that hold none."""
+    """The boxes of every rank, the places of their slots in reading order, and the faults of cells without a slot."""
     rows: list[list[Box]] = []
     places: list[Place] = []
     faults: list[Fault] = []
@@ -138,7 +138,7 @@ def _parsed(lines: list[str]) -> tuple[list[list[Box]], list[Place], list[Fault]
 
 
 def _split(row: str) -> list[str]:
-    """The cells of a row; what is no CSV is one cell."""
+    """The cells of a row; a row that is not valid CSV is a single cell."""
     try:
         return [cell.strip() for cell in next(csv.reader([row]), [])]
     except csv.Error:
@@ -150,7 +150,7 @@ def _at(rank: int, cell: int, message: str, hint: str) -> Fault:
 
 
 def _box(content: str) -> Box | Fault:
-    """What a cell says."""
+    """The box that a cell describes, or the fault of the cell."""
     if slot := _slot(content):
         return slot
     if pair := _PAIR.fullmatch(content):
@@ -172,7 +172,7 @@ def _slot(content: str) -> Slot | None:
 
 
 def _gaps(what: str, found: dict[int, Place]) -> Iterator[Fault]:
-    """Stages and microbatches are numbered from 0 without a gap."""
+    """Faults for stages or microbatches whose numbers, counted from 0, have a gap."""
     if found and (last := max(found)) >= len(found):
         gap = next(number for number in range(last) if number not in found)
         message, hint = f"{what} {last}, but there is no {what} {gap}", f"{what}s are numbered from 0 without a gap"
@@ -180,7 +180,7 @@ def _gaps(what: str, found: dict[int, Place]) -> Iterator[Fault]:
 
 
 def _misplaced(places: list[Place], first: dict[Slot, Place], home: dict[int, Place]) -> Iterator[Fault]:
-    """Each slot once, on the rank of its stage, after what it needs of its own stage."""
+    """Faults for slots that occur twice, on the wrong rank, or before a slot of the same stage that they need."""
     before = {BACKWARD: FORWARD, INPUT_GRADIENT: FORWARD, WEIGHT_GRADIENT: INPUT_GRADIENT}
     done: set[Slot] = set()
     strangers: set[tuple[int, int]] = set()
@@ -209,7 +209,7 @@ def _missing(first: dict[Slot, Place], home: dict[int, Place], microbatches: int
 
 
 def _uneven(home: dict[int, Place], ranks: int) -> Iterator[Fault]:
-    """Every rank has as many stages as the others."""
+    """Faults for ranks with more or fewer stages than the others."""
     held = Counter(place.rank for place in home.values())
     chunks = Counter(held.values()).most_common(1)[0][0]
     for rank in range(ranks):

@@ -1,7 +1,6 @@
-"""Code that is not ours: imported from a module or a file, and watched while it runs: its mistakes are bad input, and what it
-prints goes to stderr. Whether it may be imported is not decided here: nothing but `imported` imports, and whoever calls that
-has made sure that the name was typed, or stands in a file that is trusted.
-"""
+"""User code imported from a module or a file, and wrapped so that its errors become input errors and its prints go to stderr.
+Permission to import is not checked here. Only `imported` imports, and its callers have made sure that the name was typed, or
+stands in a trusted file."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from ..files import read_bounded
 from ..program.slot import KINDS, Box, Exchange, Pair, Shape, Slot
 
 MOST_BYTES = 2**22
-"""Of a file of Python."""
+"""Most bytes of a Python file."""
 HOW = "write it as module:name or file.py:name"
 BY_ITSELF = "run it by itself to see why"
 ONCE = "yield each slot once"
@@ -36,7 +35,7 @@ T = TypeVar("T")
 
 
 class Code(str):
-    """`module:name` or `file.py:name`, with the object that it names."""
+    """The text `module:name` or `file.py:name`, with the object of that name."""
 
     __slots__ = ("found",)
     found: Any
@@ -46,7 +45,7 @@ class Code(str):
 
 
 def imported(name: str) -> Code:
-    """Imports what `module:name` or `file.py:name` names, and says so on stderr. Only for names that are trusted."""
+    """Imports the object of `module:name` or `file.py:name`, with a note on stderr. Only for trusted names."""
     print(f"note: imports {escape.terminal(name)}", file=sys.stderr)
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
@@ -65,7 +64,7 @@ def imported(name: str) -> Code:
 
 
 def _run(path: Path) -> ModuleType:
-    """The module in a file. It is not kept: the next call reads the file again."""
+    """The module of a file, run anew on every call: the module is not cached."""
     module = ModuleType(f"_outside_{path.stem}")
     module.__file__ = str(path)
     try:
@@ -83,14 +82,14 @@ def _run(path: Path) -> ModuleType:
 
 
 def _neighbour(path: Path) -> str:
-    """What there is instead of a missing file."""
+    """The hint for a missing file: a similar name in the same folder."""
     close = nearest(path.name, [p.name for p in path.parent.glob("*.py")])
     return f"did you mean {close!r}?" if close else HOW
 
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """The modules of a folder can be imported for a while."""
+    """Makes the modules of a folder importable inside the `with` block."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -101,7 +100,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def as_user_errors(what: str, hint: str) -> Iterator[None]:
-    """Raises every exception of user code as a `UserError` with the line where it happened, and sends its prints to stderr."""
+    """Raises every exception of user code as a `UserError` with the line of the exception, and sends prints to stderr."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -115,7 +114,7 @@ def as_user_errors(what: str, hint: str) -> Iterator[None]:
 
 
 class Watched:
-    """An object of user code. Whatever its functions raise becomes a `UserError` that names them."""
+    """An object of user code whose functions raise a `UserError` with the function's name for every exception."""
 
     hint = BY_ITSELF
 
@@ -137,7 +136,7 @@ class Watched:
 
 
 class Schedule(Watched):
-    """Somebody's schedule: an object with `order`, or that function alone. What it does not define is as in our own."""
+    """A schedule of a user: an object with `order`, or only that function. Other functions have the usual defaults."""
 
     hint = SCHEDULE
 
@@ -153,12 +152,12 @@ class Schedule(Watched):
         return checked.get(attribute, found)
 
     def order(self, rank: int, shape: Shape) -> Iterator[Box]:
-        """The boxes of a rank, each made sure to be one."""
+        """The boxes of a rank, each checked to be a box."""
         with self._as_user_errors(f"order(rank={rank})"):
             return iter(self._checked(self._box, self._order(rank, shape), rank, shape, ONCE))
 
     def _all_orders(self, shape: Shape) -> list[list[Box]]:
-        """The same for a schedule that gives the orders of all ranks at once."""
+        """The boxes of all ranks, for a schedule that gives the orders of all ranks at once."""
         with self._as_user_errors("orders"):
             orders = list(self._found.orders(shape))
             if len(orders) != shape.ranks:
@@ -166,12 +165,12 @@ class Schedule(Watched):
             return [self._checked(self._box, order, rank, shape, ONCE) for rank, order in enumerate(orders)]
 
     def _all_exchanges(self, rank: int, shape: Shape) -> list[Exchange]:
-        """The exchanges of a rank, each made sure to be one."""
+        """The exchanges of a rank, each checked to be an exchange."""
         with self._as_user_errors(f"exchanges(rank={rank})", EXCHANGES):
             return self._checked(self._exchange, self._found.exchanges(rank, shape), rank, shape, EXCHANGES)
 
     def _checked(self, check: Callable[[Any, int], T], found: Any, rank: int, shape: Shape, hint: str) -> list[T]:
-        """What is given for a rank, each made sure to be what it should; not for ever."""
+        """The items that user code gives for a rank, each checked, up to a maximum number."""
         most = 2 * len(KINDS) * shape.stages * shape.microbatches
         given = [check(one, rank) for one in islice(found, most)]
         if len(given) == most:
@@ -179,7 +178,7 @@ class Schedule(Watched):
         return given
 
     def _placement(self, shape: Shape) -> Sequence[int]:
-        """The rank of every stage, each made sure to be one."""
+        """The rank of every stage, each checked to be a rank."""
         with self._as_user_errors("placement"):
             ranks = [index(rank) for rank in self._found.placement(shape)]
         if len(ranks) != shape.stages or not all(0 <= rank < shape.ranks for rank in ranks):

@@ -1,4 +1,4 @@
-"""A dataclass as YAML, by the same annotations that its reader checks: what reads it back gets the same values."""
+"""Writing dataclasses as YAML, by the annotations that the reader checks: reading the text gives the same values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..units import GB, GIB, KIB, MIB, US_PER_S
 
 
 def yaml_lines(value: Declared) -> list[str]:
-    """The fields that are not as usual, one or more lines each."""
+    """The fields that differ from their defaults, one or more lines each."""
     lines: list[str] = []
     for key, of, item in _written(value):
         if isinstance(item, Declared):
@@ -24,7 +24,7 @@ def yaml_lines(value: Declared) -> list[str]:
 
 
 def flow(value: Declared) -> str:
-    """A dataclass as one mapping in braces, in which lists begin lines of their own."""
+    """A dataclass as one mapping in braces, in which each list starts on a new line."""
     parts = ((f"{key}: {_text(of, item)}", isinstance(item, tuple)) for key, of, item in _written(value))
     joined = "".join(f",\n     {part}" if is_list else f", {part}" for part, is_list in parts)
     return f"{{{joined.removeprefix(', ')}}}"
@@ -41,7 +41,7 @@ def _written(value: Declared) -> Iterator[tuple[str, Form, Any]]:
 
 
 def _text(form: Form, item: Any) -> str:
-    """A value as a file has it."""
+    """A value as the text of a file."""
     if isinstance(item, tuple):
         return f"[{', '.join(_text(form.members[0], one) for one in item)}]"
     if form.dimension:
@@ -59,7 +59,8 @@ def _rate(value: float) -> str:
 
 
 def _us(value: float) -> str:
-    """Rounded twice, as means of measured times lie half way between digits, and one machine errs above and another below."""
+    """Text in microseconds, rounded twice: means of times lie half way between digits, and machines would round them
+    differently."""
     us = float(f"{value * US_PER_S:.9g}")
     return f"{us:.4g} us" if us < MIB else f"{us:.0f} us"
 

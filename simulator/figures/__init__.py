@@ -1,1 +1,1 @@
-"""Figures: what a run looks like, drawn from its timeline."""
+"""Figures of runs, schedules and clusters: Gantt charts, traces and pictures of topologies."""

@@ -1,4 +1,4 @@
-"""Bars: a timeline reduced to what a Gantt chart shows, rows of boxes with a kind, a number and a shade."""
+"""The content of a Gantt chart: a timeline reduced to rows of bars with a kind, a number and a shade."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MOST_ROWS = 64
 
 
 class Kind(NamedTuple):
-    """How a kind of bar is drawn."""
+    """The appearance of a kind of bar."""
 
     name: str
     colours: tuple[str, ...]
-    """Of the first chunk of a rank, and of later ones."""
+    """Colours of the first chunk of a rank, and of later chunks."""
     height: float = 0.0
-    """As a part of its row's room for slots; 0 for communication, which lies below that room."""
+    """Height as a fraction of its row's space for slots; 0 for communication, which lies below that space."""
     hatch: tuple[str, str] | None = None
-    """The pattern of the hatch, and its colour."""
+    """Pattern and colour of the hatch."""
 
 
 KINDS = {
@@ -52,14 +52,14 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A box of a row, of one of the `KINDS`."""
+    """A bar of a row, of one of the `KINDS`."""
 
     start: float
     end: float
     kind: str
     text: str = ""
     shade: int = 0
-    """The chunk: later chunks are drawn darker."""
+    """The chunk of the slot: later chunks are drawn darker."""
     half: str = ""
     """`upper` or `lower` half of the row, if another bar has the other half at the same time."""
 
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Chunks of activations that ranks hold from each time on: the fewest and the most of a rank."""
+    """The smallest and the largest number of activation chunks that a rank holds, from each time on."""
 
     times: tuple[float, ...]
     fewest: tuple[int, ...]
@@ -90,7 +90,7 @@ class Chart:
     shades: int
     held: Held | None = None
     since: str = ""
-    """The instant at which the time axis starts."""
+    """The instant at which the time axis starts, in words."""
 
 
 def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
@@ -115,7 +115,7 @@ def chart_of_run(run: Run, ranks: Iterable[int] | None = None) -> Chart:
 def _row_of_rank(run: Run, rank: int) -> Row:
     """Slots from the start of their first kernel to the end of their last operation, and communication by axis.
 
-    Where steps run into each other, the ends of those before and after stand in the picture too.
+    Where steps overlap in time, the ends of the steps before and after are shown too.
     """
     timeline, coordinate = run.engine_timeline, run.coordinate(rank)
     labels, times = run.labels[coordinate], timeline.rank_times(rank)
@@ -141,7 +141,7 @@ def _row_of_rank(run: Run, rank: int) -> Row:
 
 
 def step_spans_ns(labels: Labels, times: Times, counted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first start and the last end of the counted rows of each step of a program; the start is huge where there are none."""
+    """The first start and the last end of the counted rows in each step of a program. Without such rows the start is huge."""
     first, last = np.full(len(labels.steps), np.iinfo(np.int64).max), np.zeros(len(labels.steps), dtype=np.int64)
     np.minimum.at(first, labels.step[counted], times.start_ns[counted])
     np.maximum.at(last, labels.step[counted], times.end_ns[counted])
@@ -149,7 +149,7 @@ def step_spans_ns(labels: Labels, times: Times, counted: NDArray[np.bool_]) -> t
 
 
 def chart_of_evaluation(result: Evaluation, title: str, *, with_memory: bool = True) -> Chart:
-    """One row per rank, the boxes of its order; the two slots of an overlapped pair share the height of the row."""
+    """One row per rank with the boxes of its order. The two slots of an overlapped pair share the height of the row."""
     layout = result.layout
     if len(layout.orders) > MOST_ROWS:
         raise UserError(f"{len(layout.orders)} rows are more than a chart can show", hint=f"at most {MOST_ROWS} ranks")
@@ -168,7 +168,7 @@ def chart_of_evaluation(result: Evaluation, title: str, *, with_memory: bool = T
 
 
 def _held(result: Evaluation) -> Held:
-    """The memory curves of all ranks on one set of times."""
+    """The memory curves of all ranks at a common set of times."""
     curves = [result.memory_curve(rank) for rank in range(len(result.layout.orders))]
     times = np.unique(np.concatenate([np.array(when) for when, _ in curves]))
     alive = np.array([np.array(held)[np.searchsorted(when, times, side="right") - 1] for when, held in curves])
@@ -176,7 +176,7 @@ def _held(result: Evaluation) -> Held:
 
 
 def merged(intervals: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
-    """Intervals, with those joined that are closer than `gap`, which a reader could not distinguish."""
+    """Intervals, with neighbours merged whose gap is below `gap`, too small for a reader to see."""
     joined: list[tuple[float, float]] = []
     for start, end in sorted(intervals):
         if joined and start - joined[-1][1] <= gap:

@@ -1,7 +1,8 @@
-"""What all figures are drawn with: matplotlib, a figure that shows itself in a notebook, and the file that it is written to.
+"""Shared tools of all figures: matplotlib, a figure that shows itself in a notebook, and saving to a file.
 
-matplotlib keeps an index of fonts in a folder of its user. Where it may not write there, as in a container, it takes a temporary
-one and logs two long lines about it at every use; with no temporary folder either it cannot be imported. So it is imported here.
+matplotlib keeps an index of fonts in a folder of its user. Where that folder is not writable, as in a container, matplotlib uses
+a temporary folder and logs two long lines about the folder at every use; without a temporary folder it cannot be imported.
+matplotlib is therefore imported here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..files import atomic
 
 @contextmanager
 def _wherever_fonts_are_indexed() -> Iterator[None]:
-    """While matplotlib is loaded, it says nothing of its folders; raises `UserError` if it has none."""
+    """Silences matplotlib's messages about its folders during the import. Raises `UserError` if there is no folder to use."""
     log = logging.getLogger("matplotlib")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -46,11 +47,11 @@ with _wherever_fonts_are_indexed():
     from matplotlib.ticker import MaxNLocator as MaxNLocator
 
 FORMATS = {".png": ("Software",), ".svg": ("Date", "Creator"), ".pdf": ("CreationDate", "Producer")}
-"""Endings, and the metadata with dates and versions that are left out, so that equal figures are equal files."""
+"""File endings, and the metadata with dates and versions that are left out, so that equal figures give equal files."""
 
 
 class Drawing(Figure):
-    """A figure; as the last value of a notebook's cell it appears as a picture."""
+    """A figure that a notebook shows as a picture when it is the last value of a cell."""
 
     def _repr_png_(self) -> bytes:
         data = BytesIO()
@@ -59,7 +60,7 @@ class Drawing(Figure):
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Writes a figure as PNG, SVG or PDF, by the name's ending."""
+    """Writes a figure as PNG, SVG or PDF, by the ending of the file name."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise UserError(f"{str(path)!r} is no kind of picture", hint=f"end the name in {', '.join(FORMATS)}")
@@ -70,5 +71,5 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def rounded_box(corner: tuple[float, float], width: float, height: float, radius: float, **style: Any) -> FancyBboxPatch:
-    """A box with rounded corners, by its lower left corner."""
+    """A box with rounded corners, given by its lower left corner."""
     return FancyBboxPatch(corner, width, height, boxstyle=f"round,pad=0,rounding_size={radius}", **style)

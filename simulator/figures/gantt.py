@@ -1,9 +1,9 @@
 """The Gantt chart of a run or of a schedule: a row per rank, time to the right.
 
 Forward slots are light, backward slots dark, both tall; weight gradients are lower and hatched; the two slots of an overlapped
-pair lie one over the other. Communication runs as a thin line under the slots, a line per axis, with one for the launches
-that can be waited for, and idle time is blank. So the chart reads in print and to the colour-blind. Under a schedule stands
-what its ranks hold; several share one time axis.
+pair lie one above the other. Communication is a thin line under the slots, one line per axis, with one more for launches that can
+be waited for, and idle time is blank. The chart is therefore readable in print and for colour-blind readers. The memory of the
+ranks is drawn below a schedule; several schedules share one time axis.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .drawing import Axes, Drawing, Figure, Patch
 WIDTH_IN = 14.0
 MOST_ROWS_IN_ALL = 256
 RASTER_ABOVE = 5_000
-"""Bars beyond which a vector file would be slow to open: they are drawn as pixels in it."""
+"""Number of bars above which bars are drawn as pixels, since a vector file would be slow to open."""
 PIXEL = 1 / 1600
 """Fraction of the width below which gaps in communication are not drawn."""
 
 DARK = 130
 """Luminance of 255 below which a box has white numbers."""
 SMALLEST, LARGEST = 4.5, 8.0
-"""Font sizes of microbatch numbers, in points; a kind of slot in which the smallest does not fit has no numbers."""
+"""Font sizes of microbatch numbers, in points. A kind of slot that is too small for the smallest font has no numbers."""
 DIGIT, MARGIN = 0.62, 2.0
-"""Width of a digit as a part of its size, and points that stay free beside a number."""
+"""Width of a digit as a fraction of the font size, and free space beside a number in points."""
 PANEL_IN = 0.62
-"""Height of the panel of memory."""
+"""Height of the memory panel, in inches."""
 
 
 def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: str | None = None) -> Figure:
@@ -41,12 +41,12 @@ def gantt(what: Run | Evaluation, *, ranks: Iterable[int] | None = None, title: 
 
 
 def gantts(results: Mapping[str, Evaluation]) -> Figure:
-    """Evaluated schedules by their titles, under one another on one time axis."""
+    """Evaluated schedules with their titles, one below another on one time axis."""
     return draw(*(chart_of_evaluation(result, title, with_memory=False) for title, result in results.items()))
 
 
 def draw(*charts: Chart) -> Figure:
-    """Paints charts under one another, on one time axis."""
+    """Draws charts one below another on one time axis."""
     rows, end = sum(len(chart.rows) for chart in charts), max(chart.end for chart in charts)
     if rows > MOST_ROWS_IN_ALL:
         raise UserError(f"{rows} rows are more than a picture can show", hint=f"at most {MOST_ROWS_IN_ALL} in all its charts")
@@ -80,11 +80,11 @@ class _Panel:
         for bar in bars:
             lengths.setdefault((bar.kind, bar.half), []).append(bar.end - bar.start)
         self.width = {kind: sorted(found)[len(found) // 2] * self.points_per_time for kind, found in lengths.items()}
-        """Points of the median bar of every kind."""
+        """Width in points of the median bar of every kind."""
         self.font = self._fonts(max((len(bar.text) for bar in bars), default=0), row_in * 72)
 
     def _fonts(self, digits: int, row: float) -> dict[tuple[str, str], float]:
-        """Points of the numbers of every kind: about equal, as many as its usual bar has room for, or none."""
+        """Font size in points of the numbers of every kind: about equal, limited by the usual bar of the kind, or none."""
         sizes = {}
         for (kind, half), width in self.width.items():
             if digits and KINDS[kind].height:
@@ -106,7 +106,7 @@ class _Panel:
         axes.hlines(range(1, rows), 0, self.end, colors="#dddddd", linewidths=0.5, zorder=0)
 
     def _place(self, y: int, kind: str, half: str) -> tuple[float, float]:
-        """Upper edge and height of a kind of slot in its row, or of a line of communication."""
+        """Upper edge and height of a kind of slot, or of a communication line, in its row."""
         if kind in self.lines:
             step = 0.14 / len(self.lines)
             return y + 0.85 + step * self.lines.index(kind), step * 0.86
@@ -131,7 +131,7 @@ class _Panel:
                 self.axes.broken_barh(widths, place, rasterized=self.rasterized, **style)
 
     def _draw_numbers(self, y: int, bars: tuple[Bar, ...]) -> None:
-        """Microbatch numbers where they fit."""
+        """Draws microbatch numbers where they fit."""
         for bar in bars:
             size = self.font.get((bar.kind, bar.half), 0.0) if bar.text else 0.0
             if not size or (bar.end - bar.start) * self.points_per_time < size * DIGIT * len(bar.text) + MARGIN / 2:
@@ -152,7 +152,7 @@ def _luminance(colour: str) -> float:
 
 
 def _draw_held(axes: Axes, held: Held, end: float) -> None:
-    """What ranks hold: the most of a rank, and under it the fewest, which every rank holds."""
+    """Draws the memory of the ranks: the maximum over ranks, and in front of it the minimum, which every rank holds."""
     times = [*held.times, max(end, held.times[-1])]
     for values, colour in ((held.most, "#dfe2e9"), (held.fewest, "#a9b1c2")):
         axes.fill_between(times, [*values, values[-1]], step="post", color=colour, linewidth=0, zorder=1)

@@ -1,6 +1,6 @@
-"""What pictures of clusters say by colour: kinds of vertices and classes of links, or how busy links are.
+"""Colours in pictures of clusters: kinds of vertices and classes of links, or the utilisation of links.
 
-The colours of a heat map go up to the fullest link; links that are waited for can be marked in it.
+The scale of a heat map ends at the utilisation of the fullest link; links that limit the step can be marked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .drawing import Axes, Drawing, Figure, Line2D, LinearSegmentedColormap, Max
 
 Array = NDArray[Any]
 Load = Mapping[int, float] | Mapping[str, float] | Array
-"""Utilisation, 0 to 1, of links by number or by name `source>target`; or that of all links in the order of the wiring."""
+"""Utilisation, 0 to 1, of links by number or by name `source>target`, or of all links in the order of the wiring."""
 KINDS = {
     "gpu": "#76a85a",
     "nvswitch": "#3f6b35",
@@ -46,13 +46,13 @@ CLASSES = {
     "wan": "#a8302b",
 }
 OTHERS = ("#4a74b4", "#d98b35", "#5c9440", "#7d57a3", "#2f8f88", "#a8302b", "#8d6e00", "#6b7385")
-"""Colours for kinds and classes without a chosen colour."""
+"""Colours of kinds and classes without an assigned colour."""
 HEAT = LinearSegmentedColormap.from_list("heat", colormaps["YlOrRd"](np.linspace(0.12, 1.0, 256)))
-"""The colours of utilisation: yellow to red, without the palest part."""
+"""The colour map of utilisation: yellow to red, without the palest part."""
 UNLOADED, MARK = "#dfe2e8", "#1d4ed8"
-"""Colours of links without a utilisation, and of the mark beside links that stand out."""
+"""Colours of links without a utilisation, and of the mark beside selected links."""
 HALO_POINTS = 2.6
-"""Points by which the line under a marked link is wider than the link."""
+"""Extra width, in points, of the line under a marked link."""
 TICKS, STEPS = 5, (1, 2, 2.5, 5, 10)
 
 
@@ -65,28 +65,28 @@ def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
 
 
 def colour_of(name: str, known: Mapping[str, str], number: int) -> str:
-    """The colour of a kind or a class: its own, or that of the longest known beginning."""
+    """The colour of a kind or a class: the assigned colour of the longest prefix of its name, otherwise a colour by number."""
     beginnings = [beginning for beginning in known if name.startswith(beginning)]
     return known[max(beginnings, key=len)] if beginnings else OTHERS[number % len(OTHERS)]
 
 
 def without_direction(link_class: str) -> str:
-    """The name of a class of links that is that of the opposite class too."""
+    """The name of a class of links that is common to both directions."""
     return " - ".join(sorted(link_class.removesuffix(" up").removesuffix(" down").split(">")))
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The utilisation of every link, and links to mark."""
+    """The utilisation of every link, and the links to mark."""
 
     load: Array
-    """Utilisation of each link; not a number where none is given."""
+    """Utilisation of each link; NaN where none is given."""
     marked: Mapping[str, Array] = field(default_factory=dict)
-    """Captions of marked links, and the numbers of those links."""
+    """Numbers of the marked links, by caption."""
 
     @classmethod
     def of(cls, cluster: Cluster, link_load: Load, marked: Mapping[str, Array] | None) -> HeatMap:
-        """The heat map of the utilisations of some links of a cluster, or of all."""
+        """The heat map for the utilisations of some or all links of a cluster."""
         if isinstance(link_load, np.ndarray):
             return cls(link_load.astype(float), marked or {})
         load = np.full(cluster.wiring.links, np.nan)
@@ -96,19 +96,19 @@ class HeatMap:
 
     @cached_property
     def ticks(self) -> list[float]:
-        """Round utilisations from nothing to the fullest link or little more, at most to 1: the last is the end of the scale."""
+        """Round utilisations from 0 to the fullest link or slightly more, at most 1. The last tick is the end of the scale."""
         fullest = float(np.nanmax(self.load, initial=0.0))
         percent = MaxNLocator(TICKS, steps=STEPS).tick_values(0, 100 * min(1.0, fullest)) if fullest else np.array([0, 100])
         return [float(at) / 100 for at in percent]
 
     @cached_property
     def is_marked(self) -> Array:
-        """For every link, whether it is marked."""
+        """Whether each link is marked."""
         return np.isin(np.arange(len(self.load)), np.concatenate([[], *self.marked.values()]))
 
     @property
     def room_in(self) -> float:
-        """Height of the explanation below the picture, in inches."""
+        """Height of the legend below the picture, in inches."""
         return 0.35 + (0.2 + 0.16 * len(self.marked) if self.marked else 0.0)
 
     def scaled(self, load: Array) -> Array:
@@ -122,7 +122,7 @@ class HeatMap:
         return [UNLOADED if np.isnan(value) else tuple(colour) for value, colour in zip(load.tolist(), hot, strict=True)]
 
     def explain(self, figure: Figure, axes: Axes) -> None:
-        """A bar with the colours of the scale, and below it what is marked."""
+        """Draws a bar with the colours of the scale, and below it the captions of marked links."""
         bar = figure.colorbar(
             ScalarMappable(Normalize(0, 100 * self.ticks[-1]), HEAT),
             ax=axes,

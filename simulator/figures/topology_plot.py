@@ -31,11 +31,11 @@ from .vertex_positions import SQUARE, Positions, on_grid, positions
 Array = NDArray[Any]
 
 MOST_NODES, MOST_VERTICES = 32, 1600
-"""Most nodes, and most vertices, that are drawn one by one."""
+"""Most nodes, and most vertices, that are drawn individually."""
 WIDEST_IN, TALLEST_IN = 16.0, 11.0
 TOLERANCE = 1e-9
 PITCH_IN = 0.42
-"""Distance between two GPUs where there is room, in inches."""
+"""Distance between two GPUs if there is enough space, in inches."""
 
 
 def draw(
@@ -82,7 +82,7 @@ def _title(cluster: Cluster) -> str:
 
 
 def _draw_nodes(axes: Axes, at: Positions, points: float) -> None:
-    """The frame around the vertices of each node, and its number below it."""
+    """Draws the frame around the vertices of each node, with the number of the node below."""
     labels = [f"node {i}" for i in range(len(at.nodes))]
     frames = at.nodes.tolist()
     size = min([9.0, *(0.75 * frame[2] * points / len(label) / 0.6 for frame, label in zip(frames, labels, strict=True))])
@@ -93,7 +93,7 @@ def _draw_nodes(axes: Axes, at: Positions, points: float) -> None:
 
 
 def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -> None:
-    """Every vertex, and on it, if it fits, what it is called: GPUs and NICs by their index, others by their name."""
+    """Draws every vertex, with its label if the label fits: the index of a GPU or NIC, the name of any other vertex."""
     for i, run in enumerate(cluster.wiring.vertices):
         patches = []
         for number in range(run.first, run.first + run.count):
@@ -110,7 +110,7 @@ def _draw_vertices(axes: Axes, cluster: Cluster, at: Positions, points: float) -
 
 
 def _is_arched(cluster: Cluster, at: Positions) -> Array:
-    """Links between vertices of one layer of switches, which would run through those in between."""
+    """Whether each link joins vertices of one layer of switches, and a straight line would cross the vertices in between."""
     wiring = cluster.wiring
     step = at.centre[wiring.target] - at.centre[wiring.source]
     level = np.abs(step[:, 1]) < 0.01
@@ -125,7 +125,7 @@ def _is_arched(cluster: Cluster, at: Positions) -> Array:
 
 
 def _spacing(cluster: Cluster, at: Positions) -> float:
-    """Up to this length a link of one layer joins neighbours, and is straight."""
+    """Largest length of a link between neighbours in one layer; such links are straight."""
     left, low, width = at.nodes[:, 0], at.nodes[:, 1], at.nodes[:, 2]
     if on_grid(cluster):
         return 1.05 * float(max(width[0] + 1.8, np.diff(np.unique(low)).min(initial=0.0)))
@@ -133,7 +133,7 @@ def _spacing(cluster: Cluster, at: Positions) -> float:
 
 
 def _arch(cluster: Cluster, at: Positions, arched: Array) -> float:
-    """Room that arches need above the topmost layer."""
+    """Space that arches need above the topmost layer."""
     if not arched.any():
         return 0.0
     step = np.abs(at.centre[cluster.wiring.target[arched]] - at.centre[cluster.wiring.source[arched]]).max(axis=1)
@@ -141,7 +141,7 @@ def _arch(cluster: Cluster, at: Positions, arched: Array) -> float:
 
 
 def _rise(cluster: Cluster, length: float) -> float:
-    """How far the middle of an arch is pulled up: on a grid only so far that it stays between the rows."""
+    """Height of the middle of an arch; on a grid limited so that arches stay between the rows."""
     return 1.5 if on_grid(cluster) else min(0.5 * length, 1.4 * math.sqrt(length) + 0.6)
 
 
@@ -165,7 +165,7 @@ def _segments(cluster: Cluster, at: Positions, arched: Array, shift: float) -> l
 
 
 def _ends(cluster: Cluster, at: Positions) -> tuple[Array, Array]:
-    """Where links begin and end: at the middle of a vertex, and on a wide one as near to the other end as it reaches."""
+    """Start and end points of links: the middle of a vertex, or on a wide vertex the point nearest to the other end."""
     wiring = cluster.wiring
     source, target = at.centre[wiring.source].copy(), at.centre[wiring.target].copy()
     same_layer = np.abs(source[:, 1] - target[:, 1]) < 0.01
@@ -177,7 +177,7 @@ def _ends(cluster: Cluster, at: Positions) -> tuple[Array, Array]:
 
 
 def _widths(cluster: Cluster) -> Array:
-    """Points of the line of every link, by its capacity."""
+    """Line width of every link in points, by its capacity."""
     capacity = cluster.wiring.capacity_bytes_per_s
     crowd = max(0.35, min(1.3, 26 / math.sqrt(cluster.wiring.links + 1)))
     widths: Array = crowd * np.clip(np.sqrt(capacity / float(np.median(capacity))), 0.7, 2.6)
@@ -185,7 +185,7 @@ def _widths(cluster: Cluster) -> Array:
 
 
 def _draw_links(axes: Axes, cluster: Cluster, segments: list[Array]) -> None:
-    """Links by class; of the two directions one."""
+    """Draws links coloured by class, one of the two directions."""
     wiring = cluster.wiring
     named = [colour_of(name, CLASSES, i) for i, name in enumerate(wiring.link_classes)]
     count = sum(run.count for run in wiring.vertices)
@@ -197,7 +197,7 @@ def _draw_links(axes: Axes, cluster: Cluster, segments: list[Array]) -> None:
 
 
 def _draw_heat(axes: Axes, cluster: Cluster, segments: list[Array], heat: HeatMap) -> None:
-    """Links by utilisation, the busiest on top, and above them those that are marked."""
+    """Draws links coloured by utilisation, the busiest on top, and above them the marked links."""
     idle = np.isnan(heat.load)
     order = np.argsort(np.where(idle, -1.0, heat.load), kind="stable")
     wide = np.where(idle, 0.6, 1.0 + 0.8 * heat.scaled(heat.load)) * _widths(cluster) * 1.3
@@ -208,7 +208,7 @@ def _draw_heat(axes: Axes, cluster: Cluster, segments: list[Array], heat: HeatMa
 
 
 def _draw_legend(figure: Figure, cluster: Cluster) -> None:
-    """The colour of each class of links, without its direction, and their rates."""
+    """Draws the colour of each class of links, without its direction, and the rates of the class."""
     number = {name: i for i, name in enumerate(cluster.wiring.link_classes)}
     rates: dict[str, list[float]] = {}
     colours: dict[str, str] = {}

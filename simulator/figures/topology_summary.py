@@ -1,6 +1,6 @@
-"""A cluster too large to draw: a bar for every kind of vertex with a count, and what joins them with counts and rates.
+"""The picture of a cluster too large to draw in full: a bar with a count for every kind of vertex, and the links between kinds.
 
-Links stand together in groups, by where they begin; in a heat map each group has the colour of its fullest link, either way.
+Links are grouped by their start; in a heat map each group has the colour of its fullest link in either direction.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from .vertex_positions import plural
 
 Array = NDArray[Any]
 MUCH = 1.25
-"""The utilisation of the fullest link is shown if it is more than this multiple of the mean."""
+"""Ratio to the mean utilisation above which the utilisation of the fullest link is shown separately."""
 IN_NODES = {"cpu": "CPU", "pcie": "PCIe switch", "nvswitch": "NVSwitch", "gpu": "GPU", "nic": "NIC"}
-"""Kinds of vertices in nodes, from the bottom up, and what they are called."""
+"""Kinds of vertices in nodes from the bottom up, with their labels."""
 WIDTH, STEP, TALL = 11.0, 2.1, 0.9
 STRANDS = 24
-"""Lines, or arches, that stand for all links between two kinds."""
+"""Number of lines, or arches, that represent all links between two kinds."""
 
 
 @dataclass(frozen=True)
 class Joint:
-    """What joins two kinds of vertices."""
+    """The links between two kinds of vertices."""
 
     name: str
     """The class of the links."""
     up: Array
-    """Links one way, or all between vertices of one kind."""
+    """Numbers of the links in one direction, or of all links between vertices of the same kind."""
     both: Array
-    """Links both ways, by where they begin among the first kind."""
+    """Numbers of the links in both directions, ordered by their start among the first kind."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Bars from the bottom up, and what joins them."""
+    """Bars from the bottom up, and the links between them."""
 
     cluster: Cluster
     heat: HeatMap | None
 
     @cached_property
     def height(self) -> dict[str, float]:
-        """The middle of the bar of each kind of vertex, from the bottom up."""
+        """Height of the middle of each kind's bar, from the bottom up."""
         kinds = Topology(self.cluster).vertices
         order = [*(kind for kind in IN_NODES if kind in kinds), *(kind for kind in kinds if kind not in IN_NODES)]
         return {kind: level * STEP for level, kind in enumerate(order)}
@@ -69,7 +69,8 @@ class Summary:
         return figure
 
     def _draw_bars(self, axes: Axes) -> None:
-        """The bars; switches between nodes by the number to buy, and that in the graph where spraying pools equal ones."""
+        """Draws the bars. Switches between nodes show the number to buy, and that of the graph where spraying pools equal
+        switches."""
         cluster, count, bought = self.cluster, Topology(self.cluster).vertices, switches(self.cluster)
         is_explicit = cluster.shape_name == "explicit"
         in_node = set() if is_explicit else {"gpu", *(part.kind for part in cluster.node.parts), "nic"}
@@ -87,7 +88,7 @@ class Summary:
             axes.text(WIDTH / 2, y, text, ha="center", va="center_baseline", color="white", fontsize=10, zorder=3)
 
     def _draw_links(self, axes: Axes) -> None:
-        """What joins each pair of kinds, labelled with how many links there are and what each carries."""
+        """Draws the links of each pair of kinds, labelled with the number of links and the rate of each."""
         lanes = 0
         for (a, b), joint in _joined(self.cluster).items():
             low, high = sorted((self.height[a], self.height[b]))
@@ -103,7 +104,7 @@ class Summary:
             axes.text(x, y, escape.figure(self._label(joint)), va="center", fontsize=8.5, color="#333333")
 
     def _draw_strands(self, axes: Axes, low: float, joint: Joint, *, across: bool) -> None:
-        """A line up to the next bar for each group of links, or an arch over the bar itself where links join its own kind."""
+        """Draws a line to the next bar for each group of links, or an arch over the bar for links within a kind."""
         top, turn, shades = low + TALL / 2, np.linspace(0, np.pi, 17), self._shades(joint, STRANDS)
         ends = np.linspace(0.8, WIDTH - 0.8, len(shades) + (not across))
         for i, (colour, marked) in enumerate(shades):
@@ -114,7 +115,7 @@ class Summary:
                 _draw_line(axes, middle - half * np.cos(turn), top + 0.45 * np.sin(turn), colour, marked, 2.0)
 
     def _shades(self, joint: Joint, most: int) -> list[tuple[Any, bool]]:
-        """The colours of at most so many groups of links, which follow one another by where they begin, and which are marked."""
+        """The colour of each of at most `most` groups of links, in the order of their start, and whether the group is marked."""
         if self.heat is None:
             return [(colour_of(joint.name, CLASSES, 0), False)] * most
         groups = np.array_split(joint.both, min(most, len(joint.up)))
@@ -123,7 +124,7 @@ class Summary:
         return list(zip(self.heat.colours(fullest), [bool(self.heat.is_marked[g].any()) for g in groups], strict=True))
 
     def _label(self, joint: Joint) -> str:
-        """Links, their rates and latencies, and the mean use of both ways; that of the fullest where it is much more."""
+        """Links, their rates and latencies, and the mean utilisation of both directions; with the largest if much larger."""
         wiring, links = self.cluster.wiring, joint.up
         rate, latency = (np.sort(column[links]).tolist() for column in (wiring.capacity_bytes_per_s, wiring.latency_s))
         text = f"{len(links):,} {without_direction(joint.name)}, {span(show_rate, rate)}, {span(show_s, latency)}"
@@ -141,7 +142,7 @@ def _draw_line(axes: Axes, x: Any, y: Any, colour: Any, marked: bool, width: flo
 
 
 def _joined(cluster: Cluster) -> dict[tuple[str, str], Joint]:
-    """For each pair of kinds what joins them."""
+    """The links of each pair of kinds."""
     wiring = cluster.wiring
     first = np.array([run.first for run in wiring.vertices])
     kinds = [run.kind for run in wiring.vertices]

@@ -1,8 +1,8 @@
 """The trace of a run as Chrome JSON, for ui.perfetto.dev: a process per rank, a thread per stream, slots around their kernels.
 
-Times are microseconds with nanoseconds behind the point. Arrows join the two ends of a transfer; a counter shows the
-memory of each rank. What is measured is shown, from when it begins on the first rank; `otherData` says what that is. Viewers
-get slow beyond a million events, so by default one rank of each class is written.
+Times are microseconds with nanoseconds as decimals. Arrows join the two ends of a transfer; a counter shows the memory of each
+rank. The trace shows the measured steps, from their start on the first rank; `otherData` describes them. Viewers are slow above a
+million events, so by default one rank of each class is written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def trace(run: Run, path: str | Path, *, ranks: Iterable[int] | None = None) -> 
 
 
 def _representatives(run: Run) -> list[int]:
-    """The first rank of each class, or of as many classes as a viewer bears."""
+    """The first rank of each class, for as many classes as a viewer supports."""
     timeline = run.engine_timeline
     classes, first = np.unique(timeline.class_of, return_index=True)
     events = np.cumsum([2 * len(timeline.expansion.tasks_of(which)) for which in classes.tolist()])
@@ -57,9 +57,9 @@ def _representatives(run: Run) -> list[int]:
 
 
 def _arrows(run: Run, ranks: Iterable[int]) -> dict[int, set[int]]:
-    """For each rank the transfers to draw an arrow for: those of which a sender and a receiver are shown.
+    """For each rank the transfers with an arrow: transfers with both a sender and a receiver in the trace.
 
-    Ranks of one class share their tasks, so only the first of each class gets arrows.
+    Ranks of one class share their tasks, so only the first rank of each class gets arrows.
     """
     timeline = run.engine_timeline
     ends: dict[bool, dict[int, int]] = {True: {}, False: {}}
@@ -124,7 +124,7 @@ def _slots(run: Run, rank: int, coordinate: int) -> Iterator[dict[str, Any]]:
 
 
 def _slice(name: str, kind: str, thread: tuple[int, int], span_ns: tuple[int, int], args: Mapping[str, Any]) -> dict[str, Any]:
-    """An event from when until when, on a thread (process, number)."""
+    """An event with a time span, on a thread (process, number)."""
     (pid, tid), (start, end) = thread, span_ns
     at = {"pid": pid, "tid": tid, "ts": start / NS_PER_US, "dur": (end - start) / NS_PER_US}
     return {"ph": "X", "name": name, "cat": kind, **at, "args": args}

@@ -1,7 +1,7 @@
-"""Where the vertices of a cluster stand in a picture: nodes in a row with their insides, switches in layers above them.
+"""Positions of the vertices of a cluster in a picture: nodes in a row with their insides, switches in layers above.
 
-Lengths are in pitches: the distance between two GPUs of a node. A torus has its nodes on a grid instead of a row, and
-everything that is no node with a fabric above it stands in layers by its distance from the GPUs.
+Lengths are in pitches: the distance between two GPUs of a node. A torus has its nodes on a grid instead of a row, and all
+vertices outside nodes are in layers by their distance from the GPUs.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..hardware.wiring import Wiring
 Array = NDArray[np.float64]
 
 GAP = 0.9
-"""Gap between nodes."""
+"""Gap between nodes, in pitches."""
 LAYER, STEEP = 2.6, 0.075
-"""Distance between layers of switches, at least, and as a fraction of the width."""
+"""Distance between layers of switches: the least, in pitches, and as a fraction of the width."""
 MOST_APART = 4.0
-"""Largest distance between switches of a layer."""
+"""Largest distance between switches of a layer, in pitches."""
 SQUARE, BAR = 0.72, 0.42
-"""Sides of a vertex, and the height of one that is as wide as what it joins."""
+"""Side of a vertex, and height of a vertex that is as wide as the vertices that it joins, in pitches."""
 TIERS = ("edge", "agg", "core")
 """Kinds of vertices that captions call switches."""
 CUBE = ((0.0, 1.5), (1.5, 1.5), (0.0, 0.0), (1.5, 0.0), (2.5, 2.2), (4.0, 2.2), (2.5, 0.7), (4.0, 0.7))
-"""The GPUs of a cube mesh, a quad behind the other."""
+"""Positions of the GPUs of a cube mesh, one quad behind the other."""
 
 
 @dataclass
 class Positions:
-    """Centre, width and height of every vertex; frames of nodes; the layers' names and heights."""
+    """Centre, width and height of every vertex; frames of nodes; names and heights of layers."""
 
     centre: Array
     size: Array
@@ -77,12 +77,12 @@ def positions(cluster: Cluster) -> Positions:
 
 
 def on_grid(cluster: Cluster) -> bool:
-    """Whether nodes stand on a grid, each with its router at the upper right corner, so that links run between the nodes."""
+    """Whether nodes are on a grid, each with its router at the upper right corner, so that links run between the nodes."""
     return cluster.shape_name == "torus" and cluster.nodes > 1
 
 
 def _corners(cluster: Cluster, width: float, height: float) -> Array:
-    """The lower left corner of every node: in a row, or on the grid of a torus, its planes beside each other."""
+    """The lower left corner of every node: in a row, or on the grid of a torus with its planes beside each other."""
     node = np.arange(cluster.nodes)
     if not on_grid(cluster):
         return np.stack([node * (width + GAP), np.zeros(len(node))], axis=1)
@@ -93,7 +93,7 @@ def _corners(cluster: Cluster, width: float, height: float) -> Array:
 
 
 def _inside(cluster: Cluster) -> tuple[Array, Array, float, float]:
-    """Centres and sizes of one node's vertices, by local number, and the node's width and height."""
+    """Centres and sizes of one node's vertices, by local number, and width and height of the node."""
     gpus = _gpus(cluster)
     pitch = gpus[:, 0].max(initial=0) + 1
     rails = cluster.rails if cluster.nodes > 1 else 0
@@ -113,7 +113,7 @@ def _inside(cluster: Cluster) -> tuple[Array, Array, float, float]:
 
 
 def _gpus(cluster: Cluster) -> Array:
-    """The GPUs of a node: in rows above what joins them, or so that the links between them can be distinguished."""
+    """Positions of the GPUs of a node: in rows above the vertices that join them, or arranged so that links do not overlap."""
     n, kind = cluster.gpus_per_node, cluster.inside_name
     number = np.arange(n)
     if kind == "cube-mesh":
@@ -132,7 +132,7 @@ def _gpus(cluster: Cluster) -> Array:
 
 
 def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
-    """Layers of what stands above: kind by kind by distance from below, each vertex above the middle of what it joins."""
+    """Places the layers above: kind by kind by distance from below, each vertex above the middle of the vertices below it."""
     wiring, bought = cluster.wiring, switches(cluster)
     distance = _distances(wiring, placed)
     runs: dict[str, list[int]] = {}
@@ -159,7 +159,7 @@ def _stack(found: Positions, cluster: Cluster, placed: int) -> None:
 
 
 def plural(kind: str, count: int) -> str:
-    """`leaf`, `leaves`, `core switches`."""
+    """A kind of vertex in the plural: `leaf`, `leaves`, `core switches`."""
     named = f"{WORDS.get(kind, kind)} switch" if kind in TIERS else kind
     if count == 1:
         return named
@@ -167,7 +167,7 @@ def plural(kind: str, count: int) -> str:
 
 
 def _spread(wanted: Array, apart: float) -> Array:
-    """The places nearest to the wanted ones, which rise, that are so far apart: by pooling neighbours that are too near."""
+    """Increasing places, nearest to the wanted places and at least `apart` from each other: neighbours too near are pooled."""
     shifted = wanted - apart * np.arange(len(wanted))
     blocks: list[tuple[float, int]] = []
     for value in shifted.tolist():
@@ -181,7 +181,7 @@ def _spread(wanted: Array, apart: float) -> Array:
 
 
 def _distances(wiring: Wiring, placed: int) -> NDArray[np.int64]:
-    """Links from each vertex down to the nearest that is placed already."""
+    """Number of links from each vertex down to the nearest vertex that is placed already."""
     vertices = sum(run.count for run in wiring.vertices)
     distance = np.where(np.arange(vertices) < placed, 0, vertices)
     for _ in range(vertices):

@@ -1,1 +1,1 @@
-"""Measurements, published or one's own, read into the terms of this package: tables, traces, logs of nccl-tests."""
+"""Measurements, published or of users, read into the terms of this package: tables, traces, and logs of nccl-tests."""

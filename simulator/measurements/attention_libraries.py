@@ -1,11 +1,11 @@
-"""Libraries of attention as tables, PyTorch and inference frameworks name them, the fit that each one takes, and their caches.
+"""Names of attention libraries in tables, PyTorch and inference frameworks, the fit of each name, and the cost of caches.
 
 Before attention over a prompt, inference frameworks write keys and values to a cache, and time both together. So do the public
-collectors whose tables are read here (ai-dynamo/aiconfigurator, collector/{sglang,vllm,trtllm}/collect_attn.py):
-SGLang and vLLM copy keys and values into pages, TensorRT-LLM turns queries and keys by their positions on the way. What sees all
-keys (collect_attn_encoder.py) has no cache and is the kernel alone. Training writes no cache, so this is fitted beside the
-kernel, and left out of it. A kernel that looks its keys up in pages may be slower too: FlashAttention 2 on A100, whose bare times
-forward and backward were published. On H100 rows with and without a cache agree.
+collectors whose tables are read here (ai-dynamo/aiconfigurator, collector/{sglang,vllm,trtllm}/collect_attn.py): SGLang and vLLM
+copy keys and values into pages; TensorRT-LLM applies the rotary positions to queries and keys. Attention without a mask
+(collect_attn_encoder.py) has no cache and is the kernel alone. Training writes no cache, so the time of the cache is fitted
+beside the kernel and left out of training steps. A kernel that reads its keys from pages may be slower too: FlashAttention 2 on
+A100, whose uncached times forward and backward were published. On H100 rows with and without a cache agree.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from ..costs.kernels.gpu_model import Array, Machine, columns
 from ..units import US_PER_S
 
 BY_PYTORCH = "by=pytorch"
-"""Follows the name of a library that is meant as PyTorch means it, the kernel alone: inference frameworks mean others by it."""
+"""Suffix of a library name with PyTorch's meaning, the kernel alone: inference frameworks use the same name for other kernels."""
 PYTORCH_ATTENTION = {"flash_attention": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "mem_efficient": "EFFICIENT_ATTENTION"}
-"""Libraries that PyTorch has, and its backends."""
+"""Attention libraries of PyTorch, and PyTorch's names of these backends."""
 LIBRARIES = (
     (r"unfused|math|eager|naive", UNFUSED),
     (r"fa_?3|flash_?att(entio)?n_?v?3", "fa3"),
     (r"cudnn|torch_flow|trtllm", "torch_flow"),
     (r"fa_?2|flash|triton|flashinfer", "flash_attention"),
 )
-"""Patterns in the name of a library without a fit of its own, and the library whose fit it takes."""
+"""Patterns in the name of a library without a fit, and the library whose fit such a library takes."""
 ON_HOPPER = {
     "flash_attention": "fa3", "flashinfer": "fa3", "vllm_flash_attn": "vllm_flash_attn_fa3",
     "vllm_flashinfer": "vllm_flash_attn_fa3",
 }  # fmt: skip
-"""Backends of inference frameworks that run FlashAttention 3 on Hopper, or kernels of its design, by the code of public
+"""Backends of inference frameworks that run FlashAttention 3, or kernels of its design, on Hopper, by the code of public
 collectors (ai-dynamo/aiconfigurator). PyTorch means FlashAttention 2 by the same name, and its rows say `by=pytorch`."""
 WITH_A_CACHE = re.compile(r"(fa3|flash_attention|torch_flow|flashinfer|trtllm_mha|vllm_\w+)$")
-"""The words of those collectors for the kernels of attention, as they write them."""
+"""Names of attention kernels in the tables of these collectors, in their own spelling."""
 TURNS_QUERIES = ("torch_flow", "trtllm_mha")
-"""Of which the queries are moved too."""
+"""Libraries that also move the queries when they write the cache."""
 READ_AND_WRITTEN = 2
 
 
 def library_of(variant: str) -> str:
-    """The library that a row names: one spelling, without additions such as `contig=True`."""
+    """The library that a row names, in one spelling and without additions such as `contig=True`."""
     return "_".join(word for word in variant.lower().replace("-", "_").split() if "=" not in word)
 
 
 def fitted_library(variant: str, known: Collection[str], owned: Collection[str], architecture: str) -> str:
-    """The library whose fit a row takes; empty if none is known. A library of one's own profile comes first. Names that inference
-    frameworks use mean the kernels that they run on GPUs of the architecture."""
+    """The library whose fit a row takes; empty if there is none. A library in the user's profile takes precedence. Names of
+    inference frameworks stand for the kernels that the frameworks run on GPUs of the architecture."""
     name = library_of(variant)
     short = SHORT.get(name, name)
     if short in owned:
@@ -63,12 +63,12 @@ def fitted_library(variant: str, known: Collection[str], owned: Collection[str],
 
 
 def is_of_frameworks(variant: str) -> bool:
-    """Whether a row's word for attention is one of those collectors' own, letter by letter."""
+    """Whether a row's library is named exactly as inference frameworks' collectors name attention kernels."""
     return WITH_A_CACHE.match(variant.strip()) is not None
 
 
 def cached_s(cache_us: float, passes: float, on: Machine, what: Heads, width: float, *, queries: bool) -> Array:
-    """Seconds of writing keys and values of `width` bytes an element to a cache, and of moving the queries with them."""
+    """Seconds of writing keys and values of `width` bytes per element to a cache; with `queries` also of moving the queries."""
     batch, seq, heads, kv_heads, head_dim = columns(what.batch, what.seq, what.heads, what.kv_heads, what.head_dim)
     moved = READ_AND_WRITTEN * width * batch * seq * head_dim * (2 * kv_heads + (heads if queries else 0))
     took_s: Array = cache_us / US_PER_S + passes * moved / on.bytes_per_s

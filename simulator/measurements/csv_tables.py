@@ -1,4 +1,4 @@
-"""Tables of measurements: CSV, plain or gzipped, and what their cells hold."""
+"""Tables of measurements as CSV, plain or gzipped: reading rows, checking columns, and converting cells."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..errors import ALIKE, Fault, UserError, did_you_mean, nearest, shown
 from ..files import read_unzipped
 
 MOST_BYTES, MOST_ROWS, MOST_COLUMNS = 2**25, 200_000, 64
-"""Limits of a table."""
+"""Most bytes, rows and columns of a table."""
 Row = Mapping[str, str]
 TRUTH = {"true": True, "yes": True, "causal": True, "false": False, "no": False, "full": False}
 MOST_COUNT, MOST_CHARACTERS = 2**62, 4000
-"""Limits of a count, and of the characters in a cell (Python converts no more digits)."""
+"""Largest count, and most characters in a cell (Python converts no more digits)."""
 LEAST_US = 1e-6
-"""Nothing on a GPU takes less time: a smaller number is no measurement."""
+"""Least time of a measurement, in microseconds: nothing on a GPU is faster."""
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -48,7 +48,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
-    """Raises for every column that a table must have and lacks; once for a file that is no such table at all."""
+    """Raises `UserError` for all required columns that a table lacks, or one error for a file that is no such table at all."""
     missing = [column for column in needed if column not in rows[0]]
     if missing and missing == [*needed] and not any(nearest(column, rows[0], cutoff=ALIKE) for column in missing):
         first = shown(",".join(rows[0]))
@@ -58,12 +58,12 @@ def check_header(needed: Iterable[str], rows: Sequence[Row], name: str) -> None:
 
 
 def with_gpu(rows: Sequence[Row], gpu: str) -> list[Row]:
-    """Rows with the column `gpu`, where their table leaves it out and it is known."""
+    """Rows with the column `gpu` added, where the table lacks the column and the GPU is known."""
     return [{**row, "gpu": row.get("gpu", gpu)} for row in rows] if gpu else list(rows)
 
 
 def count(row: Row, column: str) -> int:
-    """The whole number in a cell. Raises for anything else."""
+    """The whole number in a cell. Raises `UserError` for any other content."""
     value = number(row[column])
     if not (1 <= value <= MOST_COUNT and value == int(value)):
         raise UserError(f"{column}: {shown(row[column])} is no count")
@@ -71,13 +71,13 @@ def count(row: Row, column: str) -> int:
 
 
 def time_us(row: Row) -> float | None:
-    """The microseconds that were measured, or None if the cell holds no time."""
+    """The measured microseconds of a row, or None if the cell holds no time."""
     value = number(row.get("time_us", ""))
     return value if value >= LEAST_US else None
 
 
 def number(text: str) -> float:
-    """The number that a cell holds, or not a number."""
+    """The number in a cell, or NaN for other text."""
     try:
         value = float(text)
     except ValueError:
@@ -86,6 +86,6 @@ def number(text: str) -> float:
 
 
 def truth(text: str) -> bool | None:
-    """Whether attention is causal, by a cell: 1, true or causal; 0, false or full; None for anything else."""
+    """Whether attention is causal, by a cell: 1, true or causal; 0, false or full; None for any other text."""
     words = text.strip().lower()
     return {0.0: False, 1.0: True}.get(number(words), TRUTH.get(words))

@@ -1,8 +1,9 @@
-"""Tables of measured kernels: one row a kernel, in the columns that `trainsim validate --kind kernels` reads.
+"""Tables of measured kernels: one row per kernel, in the columns that `trainsim validate --kind kernels` reads.
 
-`calibrate gpu` appends to such a table row by row, `calibrate trace` writes one, and `calibrate fit` reads one. What describes a
-kernel stands in `kernel_words`. A row also holds the spread of the runs, clock and power of the GPU and what held the clock down,
-how many operators of PyTorch the kernel is made of, and how long a kernel that ran beside others takes without them.
+`calibrate gpu` appends to such a table row by row, `calibrate trace` writes one, and `calibrate fit` reads one. The columns that
+describe a kernel are explained in `kernel_words`. A row also holds the spread of the runs, clock and power of the GPU and the
+reasons for a reduced clock, the number of PyTorch operators of the kernel, and the uncontended time of a kernel that was timed
+beside others.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ COLUMNS = (
 )  # fmt: skip
 NEEDED = ("gpu", "op", "dtype", "time_us")
 FIT = "fit"
-"""The role of rows that may be fitted. A row without a role may be fitted too."""
+"""The role of rows that may be fitted. Rows without a role may be fitted too."""
 TEXTS, NUMBERS, COUNTS = ("gpu", "source", "role", "throttle"), ("clock_mhz", "power_w"), ("runs", "operators")
 TIMES = {"time_us": "seconds", "p10_us": "low_s", "p90_us": "high_s", "alone_us": "alone_s"}
-"""Columns beside those of the kernel, by what their cells hold, and the fields of `Measured` that the times stand in."""
+"""Columns beside those of the kernel, by the type of their cells; for times also the fields of `Measured`."""
 CACHES = {"cold": True, "warm": False, "": False}
-"""Values of the column `cache`: whether the last cache held nothing of what a kernel reads."""
+"""Values of the column `cache`: true if the last-level cache held no operands of the kernel."""
 DIGITS = 7
 FIRST_LINE = 2
 """The line of a table's first row, below its header."""
@@ -46,15 +47,15 @@ FIRST_LINE = 2
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row: a kernel on a GPU, the median time of its runs, and their spread (0 where it is not known)."""
+    """One row: a kernel on a GPU, the median time of its runs, and their spread (0 where the spread is unknown)."""
 
     gpu: str
     probe: Probe
     seconds: float
     low_s: float = 0.0
-    """Time that a tenth of the runs stayed below."""
+    """Tenth percentile of the run times, in seconds."""
     high_s: float = 0.0
-    """Time that a tenth of the runs exceeded."""
+    """Ninetieth percentile of the run times, in seconds."""
     runs: int = 0
     source: str = ""
     role: str = FIT
@@ -62,13 +63,13 @@ class Measured:
     power_w: float | None = None
     throttle: str = ""
     operators: int | None = None
-    """Operators of a framework that the row is made of; None where they were not counted."""
+    """Number of operators of a framework in the row; None if they were not counted."""
     alone_s: float | None = None
-    """Time without the others of a kernel that ran beside others."""
+    """Uncontended time, in seconds, of a kernel that was timed beside others."""
     cold: bool = False
-    """Whether the last cache held nothing of what the kernel reads."""
+    """Whether the last-level cache held no operands of the kernel."""
     line: int = field(default=0, compare=False)
-    """Line of its file; 0 for a row that is in none."""
+    """Line of the row in its file; 0 for a row without a file."""
 
     @property
     def may_be_fitted(self) -> bool:
@@ -76,11 +77,11 @@ class Measured:
 
     @property
     def is_eager(self) -> bool:
-        """Whether the row is made of several operators: its variant says so, or they were counted."""
+        """Whether the row consists of several operators, by its variant or by their count."""
         return EAGER in self.probe.variant.lower().split() or (self.operators or 1) > 1
 
     def cells(self) -> list[str]:
-        """The row as it is written, in the order of `COLUMNS`."""
+        """The row as text, in the order of `COLUMNS`."""
         probe = self.probe
         cells = {name: str(getattr(probe, name) or "") for name in ("op", "dtype", *SIZES, "variant")}
         cells |= {name: str(getattr(self, name) or "") for name in (*TEXTS, *COUNTS)}
@@ -95,19 +96,19 @@ def _written(value: float | None) -> str:
 
 
 def line(cells: Iterable[str]) -> str:
-    """Cells as a line of CSV; what a spreadsheet would compute is text in it."""
+    """Cells as a line of CSV, with cells that a spreadsheet would evaluate escaped as text."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(map(escape.csv_cell, cells))
     return out.getvalue()
 
 
 def text(rows: Iterable[Measured]) -> str:
-    """A whole table."""
+    """A table as CSV text."""
     return line(COLUMNS) + "".join(line(row.cells()) for row in rows)
 
 
 def append(path: Path, row: Measured) -> None:
-    """Adds a row in one write, so that whoever is killed loses one row at most."""
+    """Appends a row in one write, so that a killed program loses at most one row."""
     added = (line(row.cells()) if path.exists() and path.stat().st_size else text([row])).encode("utf-8")
     try:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -123,12 +124,12 @@ def append(path: Path, row: Measured) -> None:
 
 
 def content(path: Path) -> bytes:
-    """What a table in a file of its own holds so far; nothing if there is no file."""
+    """The present content of a table's file; empty if there is no file."""
     return read_bounded(path, MOST_BYTES, "a table of measurements") if path.exists() else b""
 
 
 def repair_last_line(path: Path) -> None:
-    """Cuts off a last line that has no end: whoever wrote it was killed meanwhile."""
+    """Removes an incomplete last line, which a killed program left."""
     held = content(path)
     whole = held.rfind(b"\n") + 1
     if whole < len(held):
@@ -136,8 +137,8 @@ def repair_last_line(path: Path) -> None:
 
 
 def rows_of(path: Path, gpu: str = "") -> list[Measured]:
-    """The rows of a table, plain or gzipped, all of one GPU where that has no column. Raises with file:line for every cell that
-    makes no sense."""
+    """The rows of a table, plain or gzipped, all of the GPU `gpu` where the table has no such column. Raises `UserError` with
+    file:line for every invalid cell."""
     rows = with_gpu(read(path), gpu)
     check_header(NEEDED, rows, str(path))
     faults = [
@@ -149,12 +150,12 @@ def rows_of(path: Path, gpu: str = "") -> list[Measured]:
 
 
 def is_cold(row: Row) -> bool:
-    """Whether a row says that the cache was cold."""
+    """Whether the cache was cold, by the column `cache` of a row."""
     return CACHES.get(_cell(row, "cache").lower(), False)
 
 
 def probe_of(row: Row) -> Probe:
-    """The kernel that a row names. Raises `UserError` for a cell that makes no sense."""
+    """The kernel that a row names. Raises `UserError` for an invalid cell."""
     dtype = table_name(row["dtype"])
     if dtype not in WIDTH:
         known = FORMAT_NAMES.get(dtype)
@@ -165,7 +166,7 @@ def probe_of(row: Row) -> Probe:
 
 
 def _wrong(row: Row) -> Iterator[tuple[str, str]]:
-    """What is wrong with the cells of a row, and how to write them."""
+    """Faults in the cells of a row, with hints on how to write them."""
     for name in ("op", "dtype"):
         if not row[name].strip():
             yield f"{name} is empty", "such as gemm" if name == "op" else "such as bf16"
@@ -182,7 +183,7 @@ def _wrong(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_kernel(row: Row) -> Iterator[tuple[str, str]]:
-    """The same of the cells that describe the kernel and its cache."""
+    """Faults in the cells that describe the kernel and its cache."""
     yield from _wrong_counts(row, *SIZES)
     if (causal := _cell(row, "causal")) and truth(causal) is None:
         yield f"causal: {shown(causal)} is neither 0 nor 1", "1 where only earlier keys are seen"
@@ -221,7 +222,7 @@ def _count(row: Row, name: str) -> int:
 
 
 def spread(times: Sequence[float]) -> tuple[float, float, float]:
-    """The median of some times, and the times between which four fifths of them lie."""
+    """The median and the tenth and ninetieth percentiles of some times."""
     if len(times) < 2:
         return times[0], times[0], times[0]
     tenths = quantiles(times, n=10, method="inclusive")
@@ -231,33 +232,34 @@ def spread(times: Sequence[float]) -> tuple[float, float, float]:
 # Impossible rows ------------------------------------------------------------------------------------------------------------
 
 ABOVE = 1.05
-"""Ratio to a peak that a row may reach."""
+"""Largest ratio of a row's speed to the peak: clocks may exceed the clock at which the peak is stated."""
 IN_AND_OUT = 2
-"""Times the cache saves its size: input may be in it already, and output may stay there."""
+"""Number of cache sizes saved in memory traffic: input may be cached before the kernel, and output may stay in the cache."""
 UNKNOWN_CACHE_BYTES = 2**27
-"""Size assumed for the last cache of a GPU that does not state it: more than most have."""
+"""Size in bytes assumed for the last-level cache of a GPU that does not state it: more than most GPUs have."""
 MOST_SHARE = 0.05
-"""Share of impossible rows above which a table is refused."""
+"""Largest fraction of impossible rows in a table that is accepted."""
 MOST_NAMED = 8
 SLOW, LAUNCH_S = 20, 2.0**-15
-"""A table whose every row takes this many times the peaks plus a slow launch (about 30 us) is in another unit."""
+"""If every row takes this many times the time at the peaks plus a slow launch (about 30 us), the times are in another unit."""
 IMPOSSIBLE_HINT = "is time_us in microseconds, are m, n, k in elements, and is it the right GPU and dtype?"
 
 
 @dataclass(frozen=True, slots=True)
 class ImpossibleRow:
-    """A row that cannot be true, and the reason."""
+    """A row that cannot be true, with the reason."""
 
     row: Measured
     why: str
 
 
 def split_possible(rows: Sequence[Measured], gpu: Gpu, path: Path) -> tuple[list[Measured], list[ImpossibleRow]]:
-    """The possible rows of a file and the impossible ones: kernels faster than the peak or the memory of their GPU allows. Raises
-    if those are many, or if all rows are far slower than both, since then the table is not what it says it is.
+    """The possible and impossible rows of a file: kernels faster than the peak or the memory of their GPU allows are impossible.
+    Raises `UserError` if many rows are impossible, or if all rows are far slower than both limits, since the columns are then not
+    in the expected units.
 
-    Both tests hold for every kernel and need no model; a fit alone would follow whatever unit a column is in. Clocks may run
-    slightly above the one that a peak is stated at, and data in the last cache need not come from memory, once in and once out.
+    Both tests hold for every kernel and need no model; a fit alone would follow any unit of a column. Clocks may run slightly
+    above the clock at which the peak is stated, and data in the last-level cache need not come from memory, once in and once out.
     """
     possible, wrong, slowdowns = list[Measured](), list[ImpossibleRow](), list[float]()
     for row in rows:
@@ -283,7 +285,7 @@ def split_possible(rows: Sequence[Measured], gpu: Gpu, path: Path) -> tuple[list
 
 
 def _why_impossible(row: Measured, kernel: Kernel | Experts, peak: float, gpu: Gpu) -> str:
-    """The reason why a row cannot be true; empty if it can. `peak`, in FLOP/s, is 0 where none is known or binds."""
+    """The reason why a row is impossible; empty for a possible row. `peak`, in FLOP/s, is 0 where no peak is known or binding."""
     reached = kernel.flop / row.seconds
     if peak and reached > ABOVE * peak:
         return f"{reached / TFLOP:,.4g} TFLOP/s, and the peak of {gpu.name} is {peak / TFLOP:,.4g}"

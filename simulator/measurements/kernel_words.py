@@ -1,11 +1,11 @@
-"""Kernels in the words of tables, and as kernels of the workload: one reading for fits, validation, traces and reports.
+"""Names of kernels in tables and the kernels of the workload for them: one reading for fits, validation, traces and reports.
 
-A row names an operator, a format, sizes, and in `variant` what else distinguishes kernels: the part of training that a GEMM
-belongs to (`acc=true` if it is added to an fp32 gradient), the library of attention, the elementwise operator. `gemm` is
-(m, k) x (k, n), `batch` times in `bmm` and for each group in `grouped_gemm`. Memory-bound operators have m rows of n columns, and
-move the bytes that they move in a run; where eager PyTorch ran them one by one in fp32, the bytes of its kernels. Tables end the
-name of a backward pass in `_bwd`, workloads in `_backward`; both are read. The backward pass of a GEMM is the two GEMMs that make
-the gradients of both operands, neither added to anything. A row may have timed several kernels together. Some rows are no kernels
+A row names an operator, a format and sizes. The column `variant` has further distinctions: the part of training of a GEMM
+(`acc=true` if the result is added to an fp32 gradient), the library of attention, or the elementwise operator. `gemm` is (m, k) x
+(k, n), repeated `batch` times in `bmm` and for each group in `grouped_gemm`. Memory-bound operators have m rows of n columns, and
+move the bytes that they move in a run; where eager PyTorch ran its operators one by one in fp32, the bytes of its kernels. Tables
+end the name of a backward pass in `_bwd`, workloads in `_backward`; both are read. The backward pass of a GEMM is the two GEMMs
+for the gradients of both operands, without accumulation. A row may have timed several kernels together. Some rows are no kernels
 of a workload: launches, and copies to the host.
 """
 
@@ -21,92 +21,92 @@ from ..lowering.passes.data_parallel import ADAM_BYTES
 from .attention_libraries import BY_PYTORCH, PYTORCH_ATTENTION
 
 WIDTH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5625, "mxfp4": 0.53125}
-"""Bytes of an element of each format. Four-bit formats include the byte that scales 16 or 32 elements."""
+"""Bytes per element of each format. Four-bit formats include the scale byte of each 16 or 32 elements."""
 SINGLE = ("fp32", "tf32")
 FORMAT_NAMES = {
     "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32", "float32": "fp32", "double": "fp64", "e4m3": "fp8",
     "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "float4_e2m1fn_x2": "nvfp4",
 }  # fmt: skip
-"""Formats as PyTorch and other tools name them, in lower case."""
+"""Names of formats in PyTorch and other tools, in lower case, and the names in tables."""
 TABLE_BACKWARD = "_bwd"
-"""How tables end the name of a backward pass."""
+"""Suffix of backward passes in tables."""
 
 GEMMS = {
     "gemm": Part.FORWARD, "gemm_dgrad": Part.INPUT_GRADIENT, "gemm_wgrad": Part.WEIGHT_GRADIENT, "bmm": Part.FORWARD,
     "grouped_gemm": Part.FORWARD,
 }  # fmt: skip
-"""Matrix products, and the part of training that each belongs to."""
+"""GEMM operators of tables, and the part of training of each."""
 GEMMS_BACKWARD = ("gemm_bwd", "bmm_bwd", "grouped_gemm_bwd")
-"""The products of both gradients, timed together."""
+"""Operators whose rows time the GEMMs of both gradients together."""
 ATTENTIONS = {
     "attention": (Part.FORWARD,), "attention_fwd": (Part.FORWARD,), "attention_bwd": (Part.INPUT_GRADIENT,),
     "attention_fwd_bwd": (Part.FORWARD, Part.INPUT_GRADIENT),
 }  # fmt: skip
-"""Attention, and the passes that were timed together."""
+"""Attention operators of tables, and the passes that were timed together."""
 EXPERTS = "moe_ffn"
 PASSES = {
     "add": (3, 3), "mul": (3, 3), "dropout": (2, 3), "residual": (3, 3), "embedding": (2, 3), "copy": (2, 2), "cast": (2, 2),
     "gelu": (2, 3), "silu": (2, 3), "relu": (2, 3), "silu_gated": (3, 5), "gelu_gated": (3, 5), "rope": (2, 2),
     "layernorm": (2, 3), "rmsnorm": (2, 3), "softmax": (2, 3), "cross_entropy": (2, 2), "adam": (7, 7), "quantise": (2, 2),
 }  # fmt: skip
-"""Elements that a memory-bound operator moves per element of its shape, forward and backward, if all have one width. Adam reads
-parameter, gradient and two moments, and writes all but the gradient."""
+"""Elements that a memory-bound operator moves per element of its shape, forward and backward, if all have the same width. Adam
+reads parameter, gradient and two moments, and writes all of these except the gradient."""
 NARROWING = ("cast", "quantise")
-"""Operators that read 16 bits and write the format that is asked for, once."""
+"""Operators that read 16-bit elements and write the requested format, once each."""
 FORWARD_ONLY = ("adam", "copy", *NARROWING)
-"""Operators that have no backward pass."""
+"""Operators without a backward pass."""
 OTHER_NAMES = {
     "elementwise": "add", "swiglu": "silu_gated", "geglu": "gelu_gated", "rms_norm": "rmsnorm", "layer_norm": "layernorm",
     "quantize": "quantise", "adamw": "adam", "memcpy": "copy",
 }  # fmt: skip
-"""Memory-bound operators under names that workloads do not use."""
+"""Other names of memory-bound operators in tables, and the names that workloads use."""
 KNOWN = (*GEMMS, *GEMMS_BACKWARD, *ATTENTIONS, EXPERTS, *PASSES, *OTHER_NAMES)
 
 SIZES = ("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim")
-"""The columns of sizes; a size of 0 is one that a kernel does not have."""
+"""Columns with sizes; a size of 0 is a size that the kernel does not have."""
 TOP_K = re.compile(r"top[-_ ]?k *(?:[=:] *)?(\d{1,9})", re.IGNORECASE)
 INNER_SECOND = re.compile(r"torch2\.1 (linear|bmm)$")
-"""Products of tables whose second size is the inner one: (m, n) x (n, k), as NeuSight's own script multiplies them
-(profile_bmm: randn(B, M, N) by randn(B, N, K)). The times agree: on the same A100, rows of models take as long as the
-header says, (m, k) x (k, n), and these as long with n and k exchanged; a batch of products of 64 in m or k takes twice its
-share of time there, where a tile is half empty, and one of 64 in n its share; and a product of 960 x 960 x 32768 on an H100
-is as slow as 64 tiles on 132 multiprocessors."""
+"""Variants of GEMM rows whose second size is the inner one: (m, n) x (n, k), as NeuSight's own script multiplies them
+(profile_bmm: randn(B, M, N) by randn(B, N, K)). The times agree: on the same A100, rows of models take as long as the header
+says, (m, k) x (k, n), and these rows as long with n and k exchanged; a batched GEMM with m or k of 64 takes twice its share of
+time there, since half of a tile is empty, while n of 64 takes its share; and a GEMM of 960 x 960 x 32768 on an H100 is as slow as
+64 tiles on 132 multiprocessors."""
 VALUE_WIDTH = re.compile(r"v_head_dim=(\d{1,9})")
-"""Heads whose values have another width than their keys."""
+"""Variant of attention whose values have another width per head than its keys."""
 VARIANTS = {Part.FORWARD: ("fwd",), Part.INPUT_GRADIENT: ("dgrad",), Part.WEIGHT_GRADIENT: ("wgrad", "wgrad acc=true")}
-"""How the products of a part of training are run: a weight gradient into 16 bits, and added to one in fp32."""
+"""Variants of the GEMMs of each part of training. A weight gradient has two: a 16-bit result, and accumulation into fp32."""
 ACCUMULATES = re.compile(r"wgrad.*acc=true|grad_w")
-"""Variants of a GEMM whose result is added to a gradient in fp32."""
+"""Variants of GEMMs that add their result to an fp32 gradient."""
 IN_TURN = "tn fwd"
-"""How tables of inference libraries call a product."""
+"""Variant of a forward GEMM in tables of inference libraries."""
 TURNS = 6
-"""Their public collectors (ai-dynamo/aiconfigurator, collector/*/collect_gemm.py) time it in a loop over so many weights, or
-five: more than the cache holds, unless they are small."""
+"""Weights in the timing loop of their public collectors (ai-dynamo/aiconfigurator, collector/*/collect_gemm.py). The loop uses
+five or six weights: more than the cache holds, unless the weights are small."""
 EAGER = "eager"
-"""In the variant of what frameworks write out of several operators where a library may have one kernel."""
+"""Marks, in the variant, operators that frameworks compose from several operators where a library may have a single kernel."""
 ELEMENTWISE = ("add", "mul", "relu", "gelu", "dropout", "silu")
-"""Operators of workloads that a table calls elementwise, and names in `variant`."""
+"""Operators of workloads that a table calls elementwise and names in `variant`."""
 TABLE_OP = {"silu_gated": "swiglu", "gelu_gated": "geglu"}
 WRITTEN_OUT = ("swiglu", "rope", "cross_entropy", "quantise")
-"""Operators of a model for which PyTorch has no single one: their rows say `eager`."""
+"""Operators of a model without a single PyTorch operator: their rows say `eager`."""
 LABEL = "torch2.1"
-"""How some tables begin the variant of an operator."""
+"""Prefix of operator variants in some tables."""
 OTHER_ELEMENTWISE = {"drop": "dropout", "div": "truediv"}
 BINARY = re.compile(r"(add|mul|div|pow|sub|truediv|where)\b")
 BINARY_PASSES, UNARY_PASSES = 3, 2
-"""Over the elements of a row's shape, of an elementwise operator that workloads do not have. Backward it reads its gradient and
-writes another."""
+"""Elements that binary and unary elementwise operators unknown to workloads move per element of a row's shape. The backward pass
+reads one gradient and writes another."""
 WIDE_GELU = "gelu32"
-"""Gelu in 16 bits is bound by its arithmetic; in 32 bits it is not."""
+"""Name of gelu in 32 bits, which is memory-bound; gelu in 16 bits is compute-bound."""
 WITHIN = ("", "d2d", "dtod")
-"""Copies within a GPU's memory; others cross links."""
+"""Variants of copies within a GPU's memory; other copies cross links."""
 FLOP_PER_BYTE = 256
-"""About the ratio of a GPU's peaks: orders kernels by their time."""
+"""Approximate ratio of a GPU's peak to its memory bandwidth, for sorting kernels by their time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A kernel to measure, in the words of a table."""
+    """A kernel to measure, described as in the columns of a table."""
 
     op: str
     dtype: str
@@ -131,29 +131,29 @@ class Probe:
 
 
 def table_name(name: str) -> str:
-    """A format or an operator as tables write it: lower case, underscores, and `_bwd` for a backward pass."""
+    """A format or an operator in the spelling of tables: lower case, underscores, and `_bwd` for a backward pass."""
     plain = name.strip().lower().replace("-", "_")
     return plain.removesuffix(BACKWARD) + TABLE_BACKWARD if plain.endswith(BACKWARD) else plain
 
 
 def is_backward(op: str) -> bool:
-    """Whether the table's name of an operator means its backward pass alone."""
+    """Whether a table's operator name means the backward pass alone."""
     return op.endswith(TABLE_BACKWARD)
 
 
 def workload_name(op: str) -> str:
-    """The name that workloads use for a memory-bound operator, or for the operator whose backward pass it is."""
+    """The workload's name of a memory-bound operator, without the suffix of a backward pass."""
     base = op.removesuffix(TABLE_BACKWARD).removesuffix(BACKWARD)
     return OTHER_NAMES.get(base, base)
 
 
 def element_bytes(dtype: str) -> int:
-    """Whole bytes of an element, at least 1."""
+    """Bytes per element as a whole number, at least 1."""
     return max(1, int(WIDTH[dtype]))
 
 
 def gemms_of(op: str, sizes: tuple[int, int, int], batch: int, width: float) -> tuple[Gemm, ...]:
-    """The matrix products of elements of `width` bytes that an operator of `sizes` m, n and k stands for."""
+    """The GEMMs, with elements of `width` bytes, of an operator with `sizes` m, n and k."""
     m, n, k = sizes
     if op in GEMMS_BACKWARD:
         return Gemm(m, k, n, width, batch=batch), Gemm(k, n, m, width, batch=batch)
@@ -161,7 +161,7 @@ def gemms_of(op: str, sizes: tuple[int, int, int], batch: int, width: float) -> 
 
 
 def attention_of(sizes: tuple[int, int, int, int, int], causal: bool, dtype: str, part: Part) -> Attention:
-    """Attention of `sizes` batch, sequence, heads, key heads and width of a head."""
+    """The attention kernel with `sizes` batch, sequence, heads, key heads and width of a head."""
     batch, seq, heads, kv_heads, head_dim = sizes
     if heads % kv_heads:
         raise UserError(f"{heads} heads cannot share {kv_heads} key heads evenly", hint="--kv-heads divides --heads")
@@ -169,10 +169,10 @@ def attention_of(sizes: tuple[int, int, int, int, int], causal: bool, dtype: str
 
 
 def bytes_per_element(name: str, dtype: str, *, backward: bool = False) -> float:
-    """Bytes that a memory-bound operator moves per element of its shape, as one kernel and as it is in a run.
+    """Bytes that a memory-bound operator moves per element of its shape as one kernel in a run.
 
-    Adam keeps its moments in fp32 in every format, and so are the gradients and the weights that it updates. The probabilities
-    of a loss are in fp32 too.
+    Adam keeps its moments in fp32 in every format, and so are the gradients and weights that it updates. The probabilities of a
+    loss are in fp32 too.
     """
     if backward and name in FORWARD_ONLY:
         raise UserError(f"{name} has no backward pass", hint=f"{name} alone")
@@ -187,7 +187,7 @@ def bytes_per_element(name: str, dtype: str, *, backward: bool = False) -> float
 
 
 def probes_of(kernel: Kernel, dtype: str) -> list[Probe]:
-    """The rows that measure a kernel of a workload: attention by every library of PyTorch."""
+    """The rows that measure a kernel of a workload. Attention has a row for every library of PyTorch."""
     if isinstance(kernel, Gemm):
         op, batch = ("bmm", kernel.batch) if kernel.batch > 1 else ("gemm", 0)
         return [Probe(op, dtype, kernel.m, kernel.n, kernel.k, batch, variant=word) for word in VARIANTS[kernel.part]]
@@ -208,12 +208,12 @@ def probes_of(kernel: Kernel, dtype: str) -> list[Probe]:
 
 
 def kernel_of(probe: Probe) -> Kernel | Experts | None:
-    """The kernel that a row timed, the first of two; None if it is none of a workload, or the row says too little."""
+    """The first kernel that a row timed; None if the row is no kernel of a workload, or incomplete."""
     return next(iter(kernels_of(probe)), None)
 
 
 def kernels_of(probe: Probe) -> tuple[Kernel | Experts, ...]:
-    """The kernels that a row timed together; none if it is none of a workload, or the row says too little."""
+    """The kernels that a row timed together; empty if the row is no kernel of a workload, or incomplete."""
     try:
         return kernels_in(probe)
     except UserError:
@@ -221,7 +221,7 @@ def kernels_of(probe: Probe) -> tuple[Kernel | Experts, ...]:
 
 
 def kernels_in(probe: Probe) -> tuple[Kernel | Experts, ...]:
-    """The kernels that a row timed together. Raises `UserError` with the reason if they are none of a workload."""
+    """The kernels that a row timed together. Raises `UserError` with the reason if the row is no kernel of a workload."""
     if probe.dtype not in WIDTH:
         raise UserError(f"dtype: {shown(probe.dtype)} is not known")
     if probe.op in GEMMS or probe.op in GEMMS_BACKWARD:
@@ -232,7 +232,7 @@ def kernels_in(probe: Probe) -> tuple[Kernel | Experts, ...]:
 
 
 def _needs(probe: Probe, *sizes: str) -> None:
-    """Refuses a row that lacks a size."""
+    """Raises `UserError` for a row without a required size."""
     for name in sizes:
         if not getattr(probe, name):
             raise UserError(f"{name}: {shown('')} is no count")
@@ -267,7 +267,7 @@ def _experts(probe: Probe) -> Experts:
 
 
 def rowwise_of(probe: Probe) -> Rowwise:
-    """The memory-bound operator of a row with the bytes that it moved. Raises `UserError` if there is none."""
+    """The memory-bound operator of a row with its bytes. Raises `UserError` if the row is no such operator."""
     name, backward = name_of(probe.op, probe.variant), is_backward(probe.op)
     if name not in PASSES and probe.op.removesuffix(TABLE_BACKWARD) != "elementwise":
         raise UserError(f"op: {shown(probe.op)} is not known")
@@ -288,7 +288,7 @@ def rowwise_of(probe: Probe) -> Rowwise:
 
 
 def name_of(op: str, variant: str) -> str:
-    """The name that workloads use for the memory-bound operator of a row, or for the one whose backward pass it is."""
+    """The workload's name of the memory-bound operator of a row, without the suffix of a backward pass."""
     base = op.removesuffix(TABLE_BACKWARD)
     words = variant.lower().removeprefix(LABEL).split() if base == "elementwise" else []
     name = workload_name(words[0] if words else base)
@@ -296,12 +296,12 @@ def name_of(op: str, variant: str) -> str:
 
 
 def turns_of(variant: str) -> int:
-    """How many second operands took turns when a GEMM was timed; 0 if none did, as far as its words tell."""
+    """Number of second operands used in turn in the timing of a GEMM; 0 if the row names none."""
     return TURNS if variant.strip().lower() == IN_TURN else 0
 
 
 def work(probe: Probe) -> float:
-    """How much there is to do, in flop or what takes as long: for an order, not for a time."""
+    """Work of a kernel in flop, or equally slow bytes: for sorting kernels, not for times."""
     kernel = kernel_of(probe)
     if kernel is None:
         return float(max(1, probe.m) * max(1, probe.n) * max(1, probe.k))

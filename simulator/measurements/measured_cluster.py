@@ -1,12 +1,12 @@
-"""The cluster that a row of a table of collectives was measured on, from columns of fixed words and numbers.
+"""The cluster on which a row of a table of collectives was measured, from columns of fixed words and numbers.
 
-- `inside` names the links in a node, `inside_GBps` their rate one way per GPU; blank: the usual one. A node has as many GPUs as
-  is usual there, however few of them were used. An NVL72 is one node, whatever number of trays it is counted as.
+- `inside` names the links in a node, `inside_GBps` their rate one way per GPU; blank: the usual rate. A node has the usual number
+of GPUs, even if fewer were used. An NVL72 is one node, even where its trays are counted as nodes.
 - `network` names the network between nodes, `nics_per_node` and `nic_gbit` its NICs; blank: those of the fabric's file.
 - `sharp` says `yes` where the switches of the network may reduce.
-- A GPU that the catalog has not is taken for the one that usually sits on such links.
+- A GPU that the catalog lacks is replaced by the usual GPU on such links.
 
-What a row cannot say is as in a cluster that does not say it: nodes share their leaf switches, a PCIe box has two sockets.
+Properties without a column have the defaults of a cluster: nodes share their leaf switches, a PCIe box has two sockets.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .csv_tables import Row, count, number
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a word of the column `inside` means."""
+    """The node that a word of the column `inside` stands for."""
 
     shape: str
-    """The shape of a node's inside, as a cluster's `intra_node` writes it."""
+    """The shape of the intra-node fabric, as `intra_node` of a cluster names it."""
     gb_per_s: float
-    """The usual rate of a GPU, one way."""
+    """The usual rate of a GPU, one way, in GB/s."""
     gpus: int
-    """How many a node usually has."""
+    """The usual number of GPUs in a node."""
     gpu: str
-    """The GPU that usually sits there."""
+    """The usual GPU of such nodes."""
 
 
 INSIDE = {
@@ -52,19 +52,19 @@ INSIDE = {
 }
 RACK_GPUS = 72
 LABEL_TOLERANCE = 0.02
-"""PCIe 4.0 and 5.0 are sold as 32 and 64 GB/s, which is before encoding."""
+"""Relative tolerance of rates: PCIe 4.0 and 5.0 are sold as 32 and 64 GB/s, which is before encoding."""
 P100_GB_PER_S = 80
-"""NVLinks of 20 GB/s, four of them; those of a V100 are six of 25."""
+"""Rate of a GPU with the four NVLinks of 20 GB/s of a P100; a V100 has six of 25 GB/s."""
 BRIDGES_GB_PER_S = {"v100": (15.75, 50), "a100": (31.5, 300), "a40": (31.5, 56.25), "h100": (63, 300)}
-"""PCIe and an NVLink bridge by the GPU, one way: NVIDIA data sheets."""
+"""Rates in GB/s of PCIe and of an NVLink bridge by GPU, one way: NVIDIA data sheets."""
 COLUMNS = (
     "gpu", "gpus", "nodes", "gpus_per_node", "inside", "inside_GBps", "network", "nics_per_node", "nic_gbit", "sharp",
 )  # fmt: skip
-"""What describes the machine."""
+"""Columns that describe the machine."""
 
 
 def cluster_of(row: Row) -> tuple[Cluster, int, int]:
-    """The cluster of a row, and over how many of its GPUs and nodes it was measured."""
+    """The cluster of a row, and the numbers of GPUs and nodes in the measurement."""
     node, gpus, servers_per_node = INSIDE[word(row, "inside", INSIDE)], count(row, "gpus"), 1
     if row["gpus_per_node"].strip() and not row["nodes"].strip():
         nodes = -(-gpus // count(row, "gpus_per_node"))
@@ -86,7 +86,7 @@ def cluster_of(row: Row) -> tuple[Cluster, int, int]:
 
 
 def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:
-    """The word in a cell, one of those known; the usual one where it is blank, if there is one."""
+    """The word in a cell, checked against the known words. A blank cell has the word `usual`, if there is one."""
     written = catalog.plain(row[column]) or usual
     if not written:
         raise UserError(f"{column} is blank")
@@ -96,7 +96,7 @@ def word(row: Row, column: str, known: Collection[str], usual: str = "") -> str:
 
 
 def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:
-    """The fields of a cluster that say what joins the GPUs of a node."""
+    """The fields of a cluster that describe the links between the GPUs of a node."""
     rate = _rate(row, "inside_GBps", node.gb_per_s)
     if node.shape == "cube-mesh":
         links = 4 if rate <= P100_GB_PER_S else 6
@@ -113,7 +113,7 @@ def _inside(row: Row, node: Node, gpu: str) -> dict[str, object]:
 
 
 def _network(row: Row, nodes: int, gpus: int, servers_per_node: int) -> dict[str, object]:
-    """The fields of a cluster that say what joins its nodes."""
+    """The fields of a cluster that describe the network between its nodes."""
     if not row["network"].strip():
         raise UserError(f"network is blank, and the row is of {nodes} nodes")
     across_of = {name: across for name in catalog.files("fabrics") if (across := outlined(name).across)}
@@ -124,7 +124,7 @@ def _network(row: Row, nodes: int, gpus: int, servers_per_node: int) -> dict[str
 
 
 def _rate(row: Row, column: str, usual: float) -> float:
-    """The positive number of a cell, or the usual one."""
+    """The positive number in a cell, or the usual value for a blank cell."""
     if not row[column].strip():
         return usual
     found = number(row[column])

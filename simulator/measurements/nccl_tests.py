@@ -1,10 +1,10 @@
-"""What nccl-tests prints, read: its table of text, and its JSON.
+"""Reading the output of nccl-tests: its text table, and its JSON.
 
-The table names the program (`all_reduce_perf`) in a comment or not at all, lists one `Rank` per line with host and device,
-and then gives size, count, type, redop, root and twice (out of place, in place) time, algbw, busbw and errors. The collective
-is found from the program's name, else from the name of the file, else from redop and the ratio of bus to algorithm bandwidth
-where those leave one only; a file may hold several tables. What mpirun writes before each line is taken off. Measurements
-whose results nccl-tests found wrong count for nothing.
+The table names the program (`all_reduce_perf`) in a comment or not at all, lists one `Rank` per line with host and device, and
+then gives size, count, type, redop, root and twice (out of place, in place) time, algbw, busbw and errors. The collective is
+found from the program's name, otherwise from the name of the file, otherwise from redop and the ratio of bus to algorithm
+bandwidth if these determine one collective; a file may hold several tables. Prefixes that mpirun writes before each line are
+removed. Measurements whose results nccl-tests found wrong are ignored.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from ..units import US_PER_S
 
 NAMED = r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?all|sendrecv|broadcast)"
 TIMES = 4
-"""Columns of one measurement: time, algbw, busbw, errors; once out of place, once in place."""
+"""Columns of one measurement: time, algbw, busbw, errors. A line has two measurements: out of place, then in place."""
 OPERANDS = (3, 5)
-"""Columns before: size, count and type, in later versions redop and root too."""
+"""Columns before the measurements: size, count and type; later versions also have redop and root."""
 PREFIX = re.compile(r"^(\[\d+,\d+\]<std\w+>:|\d+:(?=\s))", re.MULTILINE)
-"""Before each line: of mpirun --tag-output, and of srun --label."""
+"""Prefix of each line from mpirun --tag-output, or from srun --label."""
 FILE, PROGRAM = re.compile(NAMED, re.IGNORECASE), re.compile(f"{NAMED}_perf", re.IGNORECASE)
-"""The name of a collective in that of a file, and of a program."""
+"""The name of a collective in the name of a file, and in the name of a program."""
 HEADER = re.compile(r"^#\s*(nccl-tests version|nThread|Using devices)|^(?!.*concluded).*_perf\b")
-"""A line of the header of a run; its end may name the program too."""
+"""A line of the header of a run. The end of such a line may also name the program."""
 RANK = re.compile(r"# ?Rank (\d{1,9}) .*?\bon (\S+) device(?: \d+)? ?(?:\[\S*\])? ?(.*)", re.IGNORECASE)
 """Number, host and, in most versions, the name of the GPU, in a line whose words stand one space apart."""
 VERSION = re.compile(r"nccl-library=(\d+)|nccl version[:\s]+v?(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
 MEASURED = re.compile(r"\s*\d+(\s|$)")
-"""How a line of measurements begins: with the size."""
+"""Start of a line of measurements: the size."""
 WRONG = r"0*[1-9]\d*"
-"""In the last column of a measurement: how many results were wrong. Older versions give the largest error there, as 5e-07, and
-those that checked nothing N/A."""
+"""A nonzero number of wrong results in the last column of a measurement. Older versions give the largest error there, as 5e-07;
+runs without checks give N/A."""
 TOLERANCE = 0.02
 MOST_BYTES = 2**26
 MOST_LINES = 500_000
-"""Of a file, or commas of one in JSON; a table has some 30 lines."""
+"""Most lines of a text file, or commas of a JSON file; a table has about 30 lines."""
 LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One run: a collective over ranks on nodes, and its times in seconds by size in bytes."""
+    """One run of a collective over ranks on nodes, with its times in seconds by size in bytes."""
 
     kind: str
     ranks: int
@@ -59,13 +59,13 @@ class Table:
     times: Mapping[float, float]
     version: str = ""
     gpus: tuple[str, ...] = ()
-    """What its GPUs are called, each name once; nothing if the run does not say."""
+    """Names of the GPUs in the run, without repetition; empty if the run does not state them."""
     wrong: tuple[str, ...] = ()
-    """Where measurements with wrong results stand, which are left out."""
+    """Places of measurements with wrong results, which are left out."""
 
     @property
     def calls(self) -> list[tuple[Call, float]]:
-        """The collective of every size, and its seconds."""
+        """The collective at each size, with its time in seconds."""
         return [(Call(self.kind, size, self.ranks, self.nodes), seconds) for size, seconds in self.times.items()]
 
 
@@ -75,17 +75,16 @@ class _Measurement:
     size: float
     seconds: float
     wrong: bool
-    """Whether results were wrong."""
+    """Whether the results of the measurement were wrong."""
     factor: float = 0.0
-    """Bus bandwidth over algorithm bandwidth; 0 if neither is given."""
+    """Ratio of bus bandwidth to algorithm bandwidth; 0 if a bandwidth is missing."""
     redop: str = ""
-    """`sum` and the like, or `none`; nothing if the table has no such column."""
+    """The reduction, such as `sum`, or `none`; empty if the table has no such column."""
 
 
 def read(path: Path, kind: str | None = None) -> list[Table]:
-    """The tables of a file; `kind` is the collective of those that do not name their program. Raises with file:line for what
-    is malformed.
-    """
+    """The tables of a file; `kind` is the collective of tables that do not name their program. Raises `UserError` with file:line
+    for malformed content."""
     if kind is not None and not kind_named(kind):
         raise UserError(f"no collective {shown(kind)}", hint=did_you_mean(kind, KINDS))
     named = {kind_named(match) for match in FILE.findall(path.name)}
@@ -106,13 +105,13 @@ def read(path: Path, kind: str | None = None) -> list[Table]:
 
 
 def kind_named(name: str) -> str:
-    """The collective that a name is a spelling of; empty if it is none."""
+    """The collective that a name is a spelling of; empty if there is none."""
     plain = re.sub("[_-]", "", name.lower())
     return next((kind for kind in KINDS if kind.replace("_", "") == plain), "")
 
 
 def _right(found: Sequence[_Measurement], where: str) -> list[_Measurement]:
-    """The measurements of a run that count."""
+    """The measurements of a run without those with wrong results."""
     right = [one for one in found if one.size and not one.wrong]
     if not right and any(one.wrong for one in found):
         hint = "mend the machine or its software, and measure again"
@@ -135,7 +134,7 @@ def _filled(table: Table, found: Sequence[_Measurement], where: str) -> Table:
 
 
 def _runs(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each run, from its header to where another one starts, with the number of the first."""
+    """The lines of each run, from its header to the next header, with the number of the first line."""
     start, measured = 0, False
     for i, line in enumerate(lines):
         opens = HEADER.search(line) is not None
@@ -188,9 +187,9 @@ def _line(where: str, words: Sequence[str]) -> _Measurement:
 
 
 def _kind(last: _Measurement, ranks: int, stated: str, where: str) -> str:
-    """The collective that a file is named after, unless its bandwidths are those of another; else the one whose bandwidths are in
-    the ratio of the largest size: that of a gather is that of an all-to-all too, and of a scatter unless something is added up.
-    """
+    """The collective that the run states, otherwise the collective with the bandwidth ratio of the largest size. Raises
+    `UserError` if the bandwidths contradict the name. The ratio of a gather is also that of an all-to-all, and of a scatter
+    unless data are reduced."""
     share, adds = (ranks - 1) / ranks, last.redop.lower() not in ("", "none")
     own = {"all_reduce": 2 * share, "broadcast": 1.0, "sendrecv": 1.0}.get(stated, share)
     if stated and last.factor and abs(last.factor / own - 1) > TOLERANCE:
@@ -226,7 +225,7 @@ def _json_run(run: Mapping[str, Any], where: str) -> Table:
 
 
 def _json_config(run: Mapping[str, Any], where: str) -> Table:
-    """The table of a report, without its measurements."""
+    """The table of a JSON report, without its measurements."""
     config = _mapping(run.get("config"))
     program = PROGRAM.search(" ".join(map(str, _list(run.get("args")))))
     devices = [d for d in _list(config.get("devices")) if isinstance(d, Mapping)]
@@ -258,7 +257,7 @@ def _json_result(where: str, result: Mapping[str, Any]) -> _Measurement:
 
 
 def _version(text: str) -> str:
-    """2.27.3, also from 22703."""
+    """A version such as 2.27.3, also from the number 22703."""
     if not re.fullmatch(r"\d{4,6}", text):
         return text
     return ".".join(str(int(part or 0)) for part in (text[:-4], text[-4:-2], text[-2:]))

@@ -1,1 +1,1 @@
-"""Studies: one thing by itself, or many compared: a kernel, a collective, a schedule, flows, views of a training step."""
+"""Studies of one part, or comparisons of several: a kernel, a collective, a schedule, flows, or views of a training step."""

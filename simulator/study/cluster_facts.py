@@ -1,4 +1,4 @@
-"""A cluster as users look at it: its vertices and links, and the rates that they add up to."""
+"""The vertices and links of a cluster, and the aggregate rates of the links, as `trainsim topology` shows them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ IN_NODES = ("gpu", "nic", "cpu", "pcie", "nvswitch")
 
 @dataclass(frozen=True, repr=False)
 class Topology(Summarised):
-    """The vertices and links of a cluster, and the rates that they add up to."""
+    """The vertices and links of a cluster, and the aggregate rates of the links."""
 
     cluster: Cluster
 
     @property
     def vertices(self) -> dict[str, int]:
-        """Vertices by kind, in the order of the wiring."""
+        """Number of vertices of each kind, in the order of the wiring."""
         runs = self.cluster.wiring.vertices
         return {kind: sum(run.count for run in runs if run.kind == kind) for kind in dict.fromkeys(run.kind for run in runs)}
 
@@ -50,7 +50,7 @@ class Topology(Summarised):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """What `trainsim topology --json` prints: every link too."""
+        """The content of `trainsim topology --json`, which includes every link."""
         cluster, wiring = self.cluster, self.cluster.wiring
         if wiring.links > MOST_LINKS:
             raise UserError(f"{wiring.links:,} links are too many to print", hint="show fewer nodes: --nodes 64")
@@ -102,7 +102,7 @@ class Topology(Summarised):
 
 
 def topology(cluster: Cluster, *, listed: bool = True, long: bool = False) -> Topology:
-    """Shows the vertices and links of a cluster; `listed` estimates what listing each of them takes."""
+    """The vertices and links of a cluster. With `listed`, the effort of listing every vertex and link is estimated first."""
     takes = cluster.gpus * (estimated_effort.LISTED_GPU if listed else estimated_effort.WIRED_GPU)
     estimated_effort.Limits(long=long).check(takes, f"a cluster of {cluster.gpus:,} GPUs", "show fewer nodes: --nodes 64")
     return Topology(cluster)
@@ -120,7 +120,7 @@ def _shape(cluster: Cluster) -> str:
 
 
 def _reach(found: Sequence[RouteClass]) -> str:
-    """Bandwidth and latency from GPU 0 over some ways."""
+    """Bandwidth and latency from GPU 0 over some classes of routes."""
     if not found:
         return "no other GPU"
     rate = sorted(value for route_class in found for value in route_class.bytes_per_s)
@@ -129,6 +129,6 @@ def _reach(found: Sequence[RouteClass]) -> str:
 
 
 def span(show: Callable[[Any], str], values: Sequence[Any]) -> str:
-    """The first and the last of some values, as one if they look alike."""
+    """The first and the last of some values, or a single value if both print alike."""
     least, most = show(values[0]), show(values[-1])
     return least if least == most else f"{least} to {most}"

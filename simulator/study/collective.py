@@ -1,6 +1,6 @@
-"""One collective by itself on a cluster, for every size asked: the table that users of nccl-tests know.
+"""The study of one collective on a cluster, for every requested size: the table that users of nccl-tests know.
 
-It runs through the same binding and the same engine as those of a training step, one size after the other.
+The collective runs through the same binding and the same engine as the collectives of a training step, one size after another.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0,
     "sendrecv": lambda n: 1.0,
 }
-"""Bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
+"""Ratio of bus bandwidth to algorithm bandwidth for n ranks, as nccl-tests defines it."""
 KINDS = tuple(BUS_FACTOR)
 SAMPLE_RANKS = 16
-"""Ranks of the group that shows whether an algorithm sends from every rank to every other."""
+"""Ranks of the group that tests whether an algorithm sends from every rank to every other rank."""
 EXCHANGE = "exchange"
-"""What nccl-tests calls sendrecv: every rank sends to the next, at once."""
+"""The collective that nccl-tests calls sendrecv: all ranks send to the next rank at the same time."""
 MEASURED = "interpolated"
-"""The provenance of a time between measured ones."""
+"""The provenance of a time interpolated between measured times."""
 DECLARED_BY = {"nvls": "nvls_efficiency under inside:", "sharp": "sharp: true under across:"}
-"""How the file of a fabric says that switches add up."""
+"""The lines of a fabric's file that declare that switches reduce."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One row of the table."""
+    """One row of the table: a size with its time."""
 
     size_bytes: int
     time_s: float
@@ -64,9 +64,9 @@ class Timed:
     kind: str
     algorithm: str
     provenance: str
-    """How its time is known: interpolated, extrapolated, theoretical."""
+    """Provenance of the time: interpolated, extrapolated or theoretical."""
     uncertainty: float = 0.0
-    """Relative standard error; 0 where it is not known."""
+    """Relative standard error of the time; 0 where the error is not known."""
 
     @property
     def algorithm_gb_per_s(self) -> float:
@@ -90,7 +90,7 @@ class Timed:
 
 @dataclass(frozen=True, repr=False)
 class CollectiveTable(Summarised):
-    """How long a collective takes by size, as nccl-tests lists it."""
+    """The times of a collective by size, in the columns of nccl-tests."""
 
     kind: str
     cluster: str
@@ -102,7 +102,7 @@ class CollectiveTable(Summarised):
 
     @property
     def heading(self) -> list[tuple[str, str]]:
-        """What is timed, where."""
+        """The collective and the GPUs of the table."""
         spreading = f"{self.gpus:,} GPUs, {self.gpus // self.nodes} on each of {self.nodes:,} node{'s' * (self.nodes > 1)}"
         heading = [("collective", self.kind), ("on", f"{spreading} of {self.cluster}")]
         if self.exchange:
@@ -119,7 +119,7 @@ class CollectiveTable(Summarised):
         return [*self.heading, *rates]
 
     def as_dict(self) -> dict[str, Any]:
-        """What `trainsim collective --json` prints."""
+        """The content of `trainsim collective --json`."""
         head = {name: getattr(self, name) for name in ("kind", "cluster", "gpus", "nodes", "fidelity")}
         if self.exchange:
             (_, most_sent), (_, most_received) = self.exchange.spans
@@ -167,7 +167,7 @@ def collective(
 
 
 def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) -> Array:
-    """So many GPUs of a cluster, the first ones of each of so many nodes; by default as few nodes as hold them."""
+    """The first GPUs of each of `nodes` nodes, `gpus` in total. By default as few nodes as hold the GPUs."""
     per_node = cluster.gpus_per_node
     wanted = gpus or (nodes or cluster.nodes) * per_node
     used = nodes or -(-wanted // per_node)
@@ -182,7 +182,7 @@ def spread(cluster: Cluster, gpus: int | None = None, nodes: int | None = None) 
 
 
 def _exchange(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike, cluster: Cluster, gpus: int | Array | None) -> Exchange:
-    """The exchange of a matrix, for whose ranks there are GPUs: exactly those given, or some of the cluster."""
+    """The exchange of a matrix, on the given GPUs, whose number must be that of the ranks, or on some GPUs of the cluster."""
     if kind != KIND:
         raise UserError(f"{kind} takes no matrix of bytes", hint=f"only {KIND} does")
     if len(sizes_bytes):
@@ -198,9 +198,8 @@ def _exchange(kind: str, sizes_bytes: Sequence[int], matrix: ArrayLike, cluster:
 def _algorithms_taken(
     policy: CollectivePolicy, cluster: Cluster, kind: str, nodes: Array, sizes_bytes: Sequence[int]
 ) -> list[str]:
-    """The algorithms that serve these sizes, or may, where the fastest by its messages is taken. Raises `UserError` if one was
-    asked for that cannot serve, or pieces that none of them cuts.
-    """
+    """The algorithms for these sizes, or all candidates where the fastest algorithm by its messages is selected. Raises
+    `UserError` for a requested algorithm that cannot run, or for pieces that no algorithm supports."""
     if policy.algorithm != AUTO:
         if not serving({policy.algorithm: policy.algorithms[policy.algorithm]}, kind, nodes):
             raise _cannot_serve(policy.algorithm, kind, nodes)
@@ -220,7 +219,7 @@ def _every_algorithm() -> dict[str, ModuleType]:
 
 
 def _cannot_serve(name: str, kind: str, nodes: Array) -> OutsideDomain:
-    """The refusal of an algorithm that cannot do a kind for a group over these nodes."""
+    """The error for an algorithm that does not support a kind of collective on a group over these nodes."""
     every = _every_algorithm()
     has_kind = kind in every[name].KINDS
     counts = [n for n in range(2, 2 * len(nodes)) if has_kind and takes(every[name], kind, np.zeros(n, dtype=np.int64))]
@@ -231,9 +230,8 @@ def _cannot_serve(name: str, kind: str, nodes: Array) -> OutsideDomain:
 
 
 def _check_switches(name: str, cluster: Cluster, ranks: int, nodes: int) -> None:
-    """Raises `OutsideDomain` if an algorithm needs switches that reduce, and a cluster is not known to have them, or not for so
-    few GPUs.
-    """
+    """Raises `OutsideDomain` if an algorithm needs switches that reduce, and the cluster is not known to have such switches, or
+    not for this number of GPUs."""
     needed = next((network for network, names in IN_SWITCHES.items() if name in names), None)
     if needed is None or can_reduce(cluster, needed, ranks, nodes):
         return
@@ -253,7 +251,7 @@ def _check_switches(name: str, cluster: Cluster, ranks: int, nodes: int) -> None
 
 
 def _effort(algorithms: Sequence[ModuleType], cluster: Cluster, kind: str, ranks: int) -> estimated_effort.Effort:
-    """What a collective will take: the messages of the algorithms that serve it, on links that lie by rule or were drawn."""
+    """The estimated effort of a collective: the routes of the cluster, and the messages of the possible algorithms."""
     needed, nodes = estimated_effort.of_routes(cluster, ranks), np.arange(SAMPLE_RANKS)
     for algorithm in algorithms:
         rounds = algorithm.rounds(kind, nodes) if serving({"it": algorithm}, kind, nodes) else ()
@@ -264,7 +262,7 @@ def _effort(algorithms: Sequence[ModuleType], cluster: Cluster, kind: str, ranks
 
 
 def _bound(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bound:
-    """A program that does nothing but one collective after the other, on its cluster."""
+    """A program of one collective after another, bound to its cluster."""
     ops = [
         Collective(name=f"{i}", streams=(GROUP.name,), communicator=GROUP.name, kind=kind, payload_bytes=size)
         for i, size in enumerate(sizes_bytes)
@@ -274,7 +272,7 @@ def _bound(kind: str, site: Site, sizes_bytes: Sequence[int], gpus: Array) -> Bo
 
 
 def _run(bound: Bound, site: Site, fidelity: str, check_counts: Callable[[Counts], None]) -> Timeline:
-    """The times of a program on its cluster; `check_counts` is called with the numbers of stepwise messages, and may refuse."""
+    """The timeline of a program on its cluster. `check_counts` receives the numbers of stepwise messages, and may refuse."""
     folded = (unfolded if fidelity == "stepwise" else fold)(bound.skeleton)
     messages = stepwise(bound, site, folded, check_counts) if fidelity == "stepwise" else None
     graph = with_fixed_durations(messages.graph if messages else folded.graph, every=fidelity == "closed")

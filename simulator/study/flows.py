@@ -1,8 +1,8 @@
-"""Bare flows over a bare graph: the fluid of the engine with nothing around it.
+"""The study of bare flows over a bare graph: only the fluid model of the engine, without a training step.
 
-The same solver and the same engine as everywhere, with tick and quantum so much finer that what is left of rounding is below
-anything that a comparison with exact solutions can see: a tick is 2^-64 of what the shortest flow takes, the slowest link
-moves 2^64 quanta in it, and both are finer still by the number of flows, each of which may round twice.
+The solver and the engine are those of all runs. Tick and quantum are so fine that rounding is invisible in comparisons with exact
+solutions: a tick is 2^-64 of the shortest flow's time, the slowest link moves 2^64 quanta in that time, and both are finer still
+by the number of flows, each of which may round twice.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from ..files import check_count, parsed_json, read_bounded
 from ..simulation.estimated_effort import Effort, Expect, Limits, no_progress, of_flows
 
 MOST_BYTES = 2**24
-"""Of a file."""
+"""Most bytes of a file."""
 MOST_VALUES = 3_000_000
-"""Of a file; the commas between them are counted."""
+"""Most values of a file, counted by the commas between them."""
 MOST_FAULTS = 1000
-"""So many are looked for: a file that is wrong all over is wrong in one way."""
+"""Most faults that are collected: a file with more faults usually repeats one fault."""
 PRECISION_BITS = 64
 KEYS = {"capacity_Bps": "5e10", "latency_s": "1e-6", "start_s": "0.5", "size_B": "1e9", "route": "[0, 1]"}
-"""The keys of links and flows, and how their values are written."""
+"""The keys of links and flows, with examples of their values."""
 CASE_KEYS = ("name", "desc", "links", "flows")
 LINK_KEYS = ("src", "dst", "capacity_Bps", "latency_s")
 FLOW_KEYS = ("start_s", "size_B", "route", "end_exact", "end_s", "end_s_simgrid")
-"""The keys of the format. Descriptions of a case, the ends of a link and known answers are for readers."""
+"""The keys of a flow in the format. Descriptions of a case, the ends of a link and known answers are for readers of the file."""
 LARGEST = sys.float_info.max
 MOST_APART = 2**96
-"""By how much the rates of links may differ: the fabric takes no rate of 2^256 quanta a tick or more."""
+"""Largest ratio between the rates of links: the fabric takes no rate of 2^256 quanta per tick or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """So many bytes over a route of links, from a time on."""
+    """A number of bytes over a route of links, from a start time on."""
 
     start_s: float
     size_bytes: float
@@ -61,21 +61,21 @@ class Case:
     flows: tuple[Flow, ...]
 
     def begin_s(self, flow: Flow) -> Fraction:
-        """When its first byte moves."""
+        """The time in seconds at which the first byte of a flow moves."""
         return Fraction(flow.start_s) + sum(Fraction(self.latency_s[link]) for link in flow.route)
 
     def uncontended_end_s(self, flow: Flow) -> Fraction:
-        """When it would end if no other were there, but for the links that it crosses more than once."""
+        """The end in seconds of a flow without other flows. A link crossed several times is shared by the crossings."""
         if not flow.route:
             return self.begin_s(flow)
         return self.begin_s(flow) + Fraction(flow.size_bytes) / Fraction(min(self.capacity_bytes_per_s[i] for i in flow.route))
 
 
 def most_at_once(case: Case) -> int:
-    """No more flows than these are ever under way together.
+    """Upper bound of the number of flows under way at the same time.
 
-    While any is under way some link is full: a period without a pause lasts no longer than all its bytes, one flow after another
-    over the slowest link of the case.
+    While a flow is under way, some link is full. A period without a pause therefore lasts at most as long as all its bytes one
+    flow after another over the slowest link of the case.
     """
     slowest = min(case.capacity_bytes_per_s, default=1.0)
     most = held = 0
@@ -89,12 +89,12 @@ def most_at_once(case: Case) -> int:
 
 
 def effort_of(case: Case) -> Effort:
-    """What a case will take, as many flows under way as ever could be."""
+    """The estimated effort of a case, with the largest possible number of concurrent flows."""
     return of_flows([len(set(flow.route)) for flow in case.flows], len(case.capacity_bytes_per_s), most_at_once(case))
 
 
 def end_times_s(case: Case) -> list[float]:
-    """When the last byte of each flow leaves: it starts to move at its start plus the latencies of its links."""
+    """Seconds at which the last byte of each flow leaves. A flow starts to move at its start plus the latencies of its links."""
     if not case.flows:
         return []
     n, slowest = len(case.flows), Fraction(min(case.capacity_bytes_per_s, default=1))
@@ -135,20 +135,20 @@ def end_times_s(case: Case) -> list[float]:
 
 
 def _power_of_two(least: Fraction) -> Fraction:
-    """About 2^PRECISION_BITS times so many, and no fewer."""
+    """A power of two that is about 2^PRECISION_BITS times `least`, and not less."""
     return Fraction(2) ** (least.numerator.bit_length() - least.denominator.bit_length() + 1 + PRECISION_BITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """When each flow of a case ends, in the order of the case."""
+    """The end times of the flows of a case, in the order of the case."""
 
     name: str
     end_s: tuple[float, ...]
 
 
 def flows(cases: str | Path | Sequence[Case], *, long: bool = False, expect: Expect = no_progress) -> list[Ends]:
-    """Solves bare flows over bare graphs, of cases or of a file that holds some: when each ends, sharing links max-min fairly."""
+    """The end times of bare flows over bare graphs, given as cases or as a file of cases, with max-min fair sharing of links."""
     known = read_cases(Path(cases)) if isinstance(cases, (str, Path)) else cases
     effort, flows = sum(map(effort_of, known), Effort()), sum(len(case.flows) for case in known)
     Limits(long=long, expect=expect).check(effort, f"{flows:,} flows", "fewer flows")
@@ -178,7 +178,7 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
     rows = {name: _rows(case, name, where, faults) for name in ("links", "flows")}
 
     def each(name: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-        """Links or flows, each with its place in the file, until too many faults are found."""
+        """The links or the flows of a case, each with its place in the file, until too many faults are found."""
         for i, row in enumerate(rows[name]):
             if len(faults) >= MOST_FAULTS:
                 return
@@ -205,7 +205,7 @@ def _case(case: Any, where: str, faults: list[Fault]) -> Case:
 
 
 def _check_keys(row: Mapping[str, Any], known: Sequence[str], where: str, faults: list[Fault]) -> None:
-    """Notes keys that are not in the format; one that stands for a missing number is reported with that number."""
+    """Notes keys that are not in the format. An unknown key in place of a missing number is reported with that number."""
     hinted = len(faults) < MOST_LISTED
     for key in [key for key in row if key not in known]:
         likely_key = nearest(key, known) if hinted else None

@@ -1,4 +1,4 @@
-"""The time of one kernel by itself: from what a person asks to a shape, and from a shape to a time."""
+"""The study of the time of one kernel: the kernel that a user describes by options, its shape, and its predicted time."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ FLAGS = {
     **{name: f"--{name.replace('_', '-')}" for name in ("seq", "heads", "kv_heads", "head_dim")},
     "causal": "--causal/--full", "top_k": "--top-k", "library": "--library", "eager": "--eager",
 }  # fmt: skip
-"""Options that say something about a kernel, as the command line writes them."""
+"""Options that describe a kernel, in the form of the command line."""
 OPTIONS_OF = {
     "gemm": ("m", "n", "k", "library"),
     "moe": ("m", "n", "k", "top_k"),
     "attention": ("seq", "heads", "kv_heads", "head_dim", "causal", "library"),
     "rowwise": ("m", "n", "eager"),
 }
-"""The options of each family."""
+"""The options of each family of kernels."""
 EXAMPLE = {"m": 8192, "n": 8192, "k": 8192, "seq": 4096, "heads": 32, "top_k": 2}
 
 
@@ -78,13 +78,13 @@ class KernelTime(Summarised):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """What `trainsim kernel --json` prints."""
+        """The content of `trainsim kernel --json`."""
         record = asdict(self)
         return record if self.site_scalar != 1 else {name: value for name, value in record.items() if name != "site_scalar"}
 
 
 class Options(TypedDict, total=False):
-    """The sizes of a kernel, and whose kernels on which machine."""
+    """Options of `kernel`: the sizes of a kernel, its library, and the machine."""
 
     m: int | None
     n: int | None
@@ -104,16 +104,16 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A kernel as it was asked for."""
+    """A kernel as the user described it."""
 
     op: str
     name: str
-    """The operator as tables of measurements call it."""
+    """The name of the operator in tables of measurements."""
     gpu: str
     options: Mapping[str, Any]
 
     def sizes(self, *needed: str) -> list[int]:
-        """The sizes that a kernel needs; all that are missing are named at once."""
+        """The sizes that a kernel needs. Raises `UserError` with all missing sizes together."""
         values = {name: self.options.get(name) for name in needed}
         if missing := [FLAGS[name] for name, value in values.items() if value is None]:
             example = " ".join(f"{FLAGS[name]} {EXAMPLE[name] if value is None else value}" for name, value in values.items())
@@ -170,7 +170,7 @@ def kernel(op: str, gpu: str, dtype: str = "bf16", **options: Unpack[Options]) -
 
 
 def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:
-    """The time of a kernel, none if a framework has none to launch: the gradient of a sum is handed on as it is."""
+    """The time of a kernel, or zero if a framework launches none: the gradient of a sum is passed on unchanged."""
     made = by.estimate(kernel)
     if kernel.traffic_bytes:
         return made
@@ -179,7 +179,7 @@ def _launched(asked: _Request, kernel: Shape, by: Estimator) -> Estimate:
 
 
 def _check_options(asked: _Request, kernel: Shape, by: Estimator) -> None:
-    """Raises `UserError` for options that say nothing about a kernel, and for libraries that have no such one."""
+    """Raises `UserError` for options without a meaning for a kernel, and for libraries without such a kernel."""
     library, family = by.options.library, kernel.family
     unfused = (UNFUSED,) if family == "attention" else ()
     useful = (*OPTIONS_OF[family], *(("eager",) if library in unfused else ()))
@@ -192,7 +192,7 @@ def _check_options(asked: _Request, kernel: Shape, by: Estimator) -> None:
 
 
 def _kernels(asked: _Request, by: Estimator) -> Sequence[Shape]:
-    """The kernels that were asked for: two of the backward pass of a GEMM. Backward, eager PyTorch moves other bytes."""
+    """The requested kernels: two for the backward pass of a GEMM. In a backward pass, eager PyTorch moves other bytes."""
     op, batch, dtype = asked.name, asked.options["batch"], by.dtype
     if op in GEMMS or op in GEMMS_BACKWARD:
         m, n, k = asked.sizes("m", "n", "k")

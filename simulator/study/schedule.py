@@ -1,7 +1,7 @@
-"""A bare schedule in unit times: its makespan, its bubble by the papers' three definitions, its peak of activations.
+"""The study of a bare schedule in unit times: makespan, bubble by the three definitions of the papers, and peak activations.
 
-A slot is a task on its rank's stream, a crossing between ranks a task of the given latency on no stream that others share,
-free within a rank. The engine that runs training steps runs this too.
+A slot is a task on the stream of its rank. A crossing between ranks is a task with the given latency on a stream of its own; a
+crossing within a rank is free. The engine is that of training steps.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..escape import Summarised
 from ..program.slot import Box, Durations, Layout, Pair, Slot, slots_of
 
 SCALE_BITS, TOTAL_BITS = 40, 62
-"""The longest duration is at most 2^40 ticks, and all boxes one after the other, each with a crossing, at most 2^62."""
+"""The longest duration takes at most 2^40 ticks, and all boxes in sequence, each with a crossing, take at most 2^62."""
 MOST_BOXES_WITH_MEMORY = 20_000
-"""Boxes up to which the record of an evaluation holds the memory over time; it is longer than anybody reads beyond them."""
+"""Most boxes for which the record of an evaluation includes the memory over time; longer records are of no use to readers."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,9 +38,9 @@ class Evaluation(Summarised):
     ends: tuple[tuple[float, ...], ...]
     peaks: dict[str, list[float]] = field(default_factory=dict)
     name: str = ""
-    """The schedule as it was asked for, if by name."""
+    """The name of the schedule, if the user gave a name."""
     certificate: Any = None
-    """How near to the best it is known to be, if it was searched for."""
+    """The certificate of a searched schedule: its distance from the best possible makespan."""
 
     @property
     def durations(self) -> Durations:
@@ -48,30 +48,30 @@ class Evaluation(Summarised):
 
     @property
     def busy(self) -> list[float]:
-        """Time at work of each rank."""
+        """Busy time of each rank."""
         return [float(sum(self.durations.of(box) for box in boxes)) for boxes in self.layout.orders]
 
     @property
     def makespan(self) -> float:
-        """From the first start to the last end over all ranks: the step with a synchronised optimizer."""
+        """Time from the first start to the last end over all ranks: the step time with a synchronised optimizer."""
         return max(e[-1] for e in self.ends if e) - min(s[0] for s in self.starts if s)
 
     @property
     def span_per_rank(self) -> list[float]:
-        """From each rank's first start to its last end."""
+        """Time from the first start to the last end of each rank."""
         return [e[-1] - s[0] if e else 0.0 for s, e in zip(self.starts, self.ends, strict=True)]
 
     @property
     def bubble_ratio(self) -> float:
-        """Idle part of the makespan, over all ranks."""
+        """Idle fraction of the makespan, over all ranks."""
         busy = self.busy
         return 1 - sum(busy) / len(busy) / self.makespan
 
     def memory_curve(self, rank: int) -> tuple[list[float], list[int]]:
-        """When a rank's number of chunks of activations changes, and how many it holds from then on.
+        """Times at which a rank's number of held chunks of activations changes, and the number held from each time on.
 
-        A chunk is held from the start of its F to the end of its B or W. What is freed and taken at one instant is one step,
-        so that no entry is above the rank's `peak`.
+        A chunk is held from the start of its F to the end of its B or W. Chunks freed and taken at one instant are one step, so
+        that no entry exceeds the rank's `peak`.
         """
         times, alive, held = [0.0], [0], 0
         for box, start, end in zip(self.layout.orders[rank], self.starts[rank], self.ends[rank], strict=True):
@@ -86,7 +86,7 @@ class Evaluation(Summarised):
         return times, alive
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that `trainsim schedule --json` prints."""
+        """The content of `trainsim schedule --json`."""
         busy, span, shape, orders = self.busy, max(self.span_per_rank), self.layout.shape, self.layout.orders
         sizes = {"ranks": shape.ranks, "chunks": shape.chunks, "microbatches": shape.microbatches}
         is_short = sum(map(len, orders)) <= MOST_BOXES_WITH_MEMORY
@@ -110,7 +110,7 @@ class Evaluation(Summarised):
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """The numbers that people ask for first, with names."""
+        """The most requested numbers, with their names."""
         shape, busy, spans = self.layout.shape, self.busy, self.span_per_rank
         sizes = f"{shape.ranks} ranks x {shape.chunks} chunks, {shape.microbatches} microbatches"
         longest, overhead = max(spans), self.makespan / max(busy) - 1
@@ -128,7 +128,7 @@ class Evaluation(Summarised):
 
 
 def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluation:
-    """Runs a laid-out schedule for its shape's durations. Raises `Deadlock` if its order cannot be carried out."""
+    """The evaluation of a laid-out schedule with the durations of its shape. Raises `Deadlock` if its order is impossible."""
     durations = layout.shape.durations
     boxes = [(rank, box) for rank, order in enumerate(layout.orders) for box in order]
     lengths = [durations.of(box) for _, box in boxes]
@@ -147,14 +147,14 @@ def evaluate(layout: Layout, name: str = "", certificate: Any = None) -> Evaluat
 
 
 def _exact(duration: float) -> Fraction:
-    """A duration as it is written: 0.1 is a tenth."""
+    """A duration as the exact value of its decimal text: 0.1 is a tenth."""
     return Fraction(repr(float(duration)))
 
 
 def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
-    """Ticks in a unit of time: all durations are whole numbers of them, or (if that takes too many) exact far beyond 1e-9.
+    """Ticks per unit of time. All durations are whole numbers of ticks, or, if that takes too many ticks, exact far beyond 1e-9.
 
-    So many durations in a row stay below what a column of times can hold.
+    `count` durations in a row stay below the largest value of a column of times.
     """
     written = [_exact(duration) for duration in durations]
     longest = max(written, default=Fraction(0))
@@ -166,7 +166,7 @@ def _ticks_per_unit(durations: Iterable[float], count: int) -> Fraction:
 
 
 def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], comm: int) -> TaskGraph:
-    """A task per box on its rank's stream, and one per crossing."""
+    """A task per box on the stream of its rank, and a task per crossing."""
     task_of = {slot: i for i, (_, box) in enumerate(boxes) for slot in slots_of(box)}
     durations, preds = list(lengths), [list[int]() for _ in boxes]
     streams = [list[int]() for _ in layout.orders]
@@ -188,7 +188,7 @@ def _graph(layout: Layout, boxes: list[tuple[int, Box]], lengths: list[int], com
 
 
 def _needs(slot: Slot, layout: Layout, task_of: dict[Slot, int]) -> Slot | None:
-    """The slot whose result this one works on: forward from the stage before, backward from the stage after."""
+    """The slot whose result a slot needs: the previous stage in a forward pass, the next stage in a backward pass."""
     kind, stage, microbatch = slot
     if kind == "F":
         return Slot("F", stage - 1, microbatch) if stage else None
@@ -211,7 +211,7 @@ def _explained(deadlock: Deadlock, boxes: list[tuple[int, Box]], graph: TaskGrap
 
 
 def crossings(layout: Layout) -> int:
-    """Transfers between ranks: activations forward and their gradients back, each as large as what a microbatch passes on."""
+    """Number of transfers between ranks: activations forward, gradients back, each as large as one microbatch's share."""
     stages = layout.stages
     hops = [sum(a != b for a, b in pairwise(placement)) for placement in layout.placements]
     passed = (layout.instance(0, microbatch) // stages for microbatch in range(layout.shape.microbatches))
@@ -219,10 +219,10 @@ def crossings(layout: Layout) -> int:
 
 
 def peaks(layout: Layout) -> dict[str, list[float]]:
-    """Most chunks of activations that each rank holds, by three counts.
+    """Largest number of activation chunks that each rank holds, by three counts.
 
-    `peak` from F to the end of B or W; `peak_at_I` released at I already; `peak_half` a half at I and a half at W. In an
-    overlapped pair F counts first.
+    `peak` counts from F to the end of B or W; `peak_at_I` releases a chunk already at I; `peak_half` releases a half at I and a
+    half at W. In an overlapped pair F counts first.
     """
     release: dict[str, dict[str, float]] = {
         "peak": {"B": 1, "W": 1},

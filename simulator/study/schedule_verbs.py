@@ -1,8 +1,9 @@
-"""Pipeline schedules as users ask for them: one by itself, or several beside one another on equal terms.
+"""The study of pipeline schedules as users request them: one schedule, or a comparison of several on equal terms.
 
-In a comparison every rank has the same share of the model, however a schedule cuts it. The durations given are those of a rank's
-whole share of one microbatch. A schedule with V chunks per rank runs stages of a V-th of them; one that splits sequences into k
-parts runs k times as many units, each a k-th. A crossing between ranks costs its latency whatever passes.
+In a comparison every rank has the same share of the model, however a schedule cuts it. The given durations are those of a rank's
+whole share of one microbatch. A schedule with V chunks per rank has stages of a V-th of this share; a schedule that splits
+sequences into k parts has k times as many units, each a k-th. A crossing between ranks costs its latency, whatever the size of
+the transfer.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ TOLERANCE = 1e-9
 MOST_SLOTS = 4_000_000
 LETTERS = {"forward": "F", "backward": "B", "input_gradient": "I", "weight_gradient": "W"}
 SPLITS = 2
-"""Parts that sequences are cut into by schedules that do so, unless another number is asked for."""
+"""Default number of parts of a sequence, for schedules that split sequences."""
 
 
 class Options(TypedDict, total=False):
-    """What a schedule may be asked for besides its ranks and microbatches. Durations have no unit."""
+    """Options of a schedule besides its ranks and microbatches. Durations have no unit."""
 
     chunks: int
     group: int | None
@@ -46,14 +47,14 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A schedule that takes the shape, evaluated at every latency."""
+    """A schedule that supports the shape, evaluated at every latency."""
 
     name: str
     results: tuple[Evaluation, ...]
 
     @property
     def chunks(self) -> int:
-        """Stages of a rank, of one copy of the model."""
+        """Stages per rank in one copy of the model."""
         layout = self.results[0].layout
         return layout.stages // layout.shape.ranks
 
@@ -63,16 +64,16 @@ class Entry:
 
     @property
     def copies(self) -> int:
-        """Copies of the parameters: one for each direction of microbatches."""
+        """Copies of the parameters: one per direction of microbatches."""
         return len(self.results[0].layout.placements)
 
     @property
     def peak_microbatches(self) -> float:
-        """Activations of the fullest rank, in microbatches of its whole share."""
+        """Activations of the fullest rank, in microbatches of a rank's whole share."""
         return max(self.results[-1].peaks["peak"]) / (self.chunks * self.splits)
 
     def as_dict(self, places: Sequence[int]) -> dict[str, Any]:
-        """The row of the table; `places` are the schedule's ranks among the others, at each latency."""
+        """A row of the table; `places` are the ranks of the schedule in the order of makespans, one per latency."""
         at = []
         for result, place in zip(self.results, places, strict=True):
             times = {"makespan": result.makespan, "span": max(result.span_per_rank), "bubble_ratio": result.bubble_ratio}
@@ -84,7 +85,7 @@ class Entry:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Summarised):
-    """Schedules beside one another, the fastest first, and the refusals of those that do not take the shape, by name."""
+    """A comparison of schedules, the fastest first, and by name the refusals of schedules that do not support the shape."""
 
     shape: Shape
     entries: tuple[Entry, ...]
@@ -92,7 +93,7 @@ class Comparison(Summarised):
 
     @property
     def places(self) -> list[list[int]]:
-        """The place of every entry at each latency, from 1; those that are equally fast share one."""
+        """The place of every entry at each latency, counted from 1; equally fast entries have the same place."""
         spans = [[result.makespan for result in entry.results] for entry in self.entries]
         return [[1 + sum(other[i] < own * (1 - TOLERANCE) for other in spans) for i, own in enumerate(mine)] for mine in spans]
 
@@ -103,7 +104,7 @@ class Comparison(Summarised):
         return [*found, *((catalog.called(name), f"refused: {refusal.reason}") for name, refusal in self.refused.items())]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that `trainsim schedule --compare --json` prints."""
+        """The content of `trainsim schedule --compare --json`."""
         rows = [entry.as_dict(place) for entry, place in zip(self.entries, self.places, strict=True)]
         sizes = {"ranks": self.shape.ranks, "microbatches": self.shape.microbatches}
         refused = [{"schedule": name, "refused": error.reason, "nearest": error.nearest} for name, error in self.refused.items()]
@@ -155,7 +156,7 @@ def compare_schedules(
 
 
 def brief(result: Evaluation) -> str:
-    """Makespan and bubble in a line."""
+    """Makespan and bubble in one line."""
     latency = f" with c = {result.durations.comm:g}" if result.durations.comm else ""
     return f"makespan {result.makespan:.6g}, bubble ratio {result.bubble_ratio:.2%}{latency}"
 
@@ -163,9 +164,9 @@ def brief(result: Evaluation) -> str:
 def _asked(
     names: Sequence[Any], ranks: int | None, microbatches: int | None, options: Options, *, long: bool
 ) -> tuple[dict[str, Any], Shape]:
-    """The schedules of names, and the shape that was asked for; what is left open is that of the first file.
+    """The schedules with these names, and the requested shape; missing sizes are those of the first file.
 
-    Raises `UserError` with all unknown names, for missing sizes, and for what takes longer than goes without saying.
+    Raises `UserError` with all unknown names, for missing sizes, and for shapes that take too long without `long`.
     """
     if not names:
         raise UserError("no schedule is named", hint="`trainsim catalog schedules` lists them")
@@ -184,7 +185,7 @@ def _asked(
 
 
 def _shape(schedules: Mapping[str, Any], asked: Mapping[str, int | None], options: Options) -> Shape:
-    """The shape of the sizes and options that were asked for; sizes that are left open are those of the first file."""
+    """The shape with the requested sizes and options; missing sizes are those of the first file."""
     table = next((schedule.shape for schedule in schedules.values() if hasattr(schedule, "shape")), None)
     sizes = {size: value or getattr(table, size, None) for size, value in asked.items()}
     if missing := [f"--{size}" for size, value in sizes.items() if value is None]:
@@ -202,7 +203,7 @@ def _shape(schedules: Mapping[str, Any], asked: Mapping[str, int | None], option
 
 
 def _check_durations(shape: Shape, count: int, what: str) -> None:
-    """Raises `UserError` if there are several durations and not as many as stages or ranks."""
+    """Raises `UserError` for several durations whose number is not that of stages or ranks."""
     given = {letter: getattr(shape.durations, field) for field, letter in LETTERS.items()}
     wrong = {letter: value for letter, value in given.items() if isinstance(value, tuple) and len(value) != count}
     if wrong:
@@ -221,9 +222,8 @@ def _check_slots(shape: Shape) -> None:
 
 
 def share_of(schedule: Any, shape: Shape) -> Shape:
-    """The shape that a schedule makes of ranks, whole microbatches, and the durations of a rank's share: those durations cut
-    into those of one chunk of one part of a sequence.
-    """
+    """The shape of a schedule for a number of ranks and whole microbatches: the durations of a rank's share are divided into
+    durations of one chunk of one part of a sequence."""
     taken, splits = as_taken(schedule, shape), shape.splits if "splits" in getattr(schedule, "OPTIONS", ()) else 1
     parts = taken.chunks * splits
 

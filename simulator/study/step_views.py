@@ -1,4 +1,4 @@
-"""Views of a training step that are asked for by themselves: the memory of its ranks, and the network under it."""
+"""Views of a training step: the memory of its ranks, and the load of its network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..units import GIB, show_bytes
 
 @dataclass(frozen=True, repr=False)
 class MemoryReport(Summarised):
-    """What a GPU of every pipeline rank holds in a training step, by class and over time."""
+    """The memory of a GPU of every pipeline rank in a training step, by class and over time."""
 
     run: Run
 
@@ -30,12 +30,12 @@ class MemoryReport(Summarised):
 
     @property
     def over_gib(self) -> float:
-        """By how much the fullest GPU holds more than it can."""
+        """Memory of the fullest GPU beyond its capacity, in GiB."""
         return max(0.0, (self.run.peak_memory_bytes - self.capacity_bytes) / GIB)
 
     @cached_property
     def curves(self) -> tuple[tuple[Array, Array], ...]:
-        """Of every pipeline rank: seconds, and the bytes held from then on."""
+        """For every pipeline rank the times in seconds, and the bytes held from each time on."""
         return tuple(self.run.memory_over_time(rank.rank) for rank in self.run.memory)
 
     @property
@@ -47,7 +47,7 @@ class MemoryReport(Summarised):
         return [*peaks, ("capacity", show_bytes(self.capacity_bytes))]
 
     def as_dict(self) -> dict[str, Any]:
-        """What `trainsim memory --json` prints."""
+        """The content of `trainsim memory --json`."""
         curves = zip(self.run.memory, self.curves, strict=True)
         return {
             "peak_memory_bytes": self.run.peak_memory_bytes,
@@ -78,5 +78,5 @@ def network(
 
 
 def _simulated(scenario: Scenario | str | Path, **options: Any) -> Run:
-    """The run of a scenario, or of the file or name of one."""
+    """The run of a scenario, or of the scenario in a file or under a name."""
     return simulate_scenario(load_one(scenario) if isinstance(scenario, (str, Path)) else scenario, **options)

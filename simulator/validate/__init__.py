@@ -1,1 +1,1 @@
-"""Predicted beside measured: one module per kind of measurement."""
+"""Validation of predictions against measurements: one module per kind of measurement."""

@@ -1,7 +1,7 @@
-"""Collectives: the uncontended time of one, in a table with the columns of nccl-tests and those that describe the machine.
+"""Predictions of uncontended collectives for a table with the columns of nccl-tests and those that describe the machine.
 
-A row becomes a cluster (`measured_cluster`), which is timed as `trainsim collective` times one: rows of one machine, kind,
-library and algorithm together, for all their sizes at once.
+A row becomes a cluster (`measured_cluster`), on which collectives are timed as `trainsim collective` does: rows of one machine,
+kind, library and algorithm together, for all their sizes at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_BYTES = 2**60
 
 
 def predictions(rows: Sequence[Row], gpu: None) -> list[Predicted | UserError]:
-    """The prediction of each row, or why there is none. Rows that differ in their sizes alone are timed together."""
+    """The prediction of each row, or the error that prevents it. Rows that differ only in their sizes are timed together."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(rows):
         groups.setdefault(tuple(row[column] for column in READS if column != "bytes"), []).append(i)
@@ -42,7 +42,7 @@ def predictions(rows: Sequence[Row], gpu: None) -> list[Predicted | UserError]:
 
 
 def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
-    """The predictions of rows that differ in their sizes alone."""
+    """The predictions of rows that differ only in their sizes."""
     row = rows[0]
     try:
         cluster, gpus, nodes = cluster_of(row)
@@ -63,7 +63,7 @@ def _of_group(rows: Sequence[Row]) -> list[Predicted | UserError]:
 
 
 def _predicted(timed: Callable[[Sequence[int]], CollectiveTable], sizes: Sequence[int]) -> dict[int, Predicted | UserError]:
-    """The predictions for some sizes, made at once; one by one if any of them is refused."""
+    """The predictions for some sizes, made together, or size by size if any size is refused."""
     try:
         return {
             time.size_bytes: Predicted(time.time_s * US_PER_S, time.uncertainty, time.provenance, time.provenance != MEASURED)

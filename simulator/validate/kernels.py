@@ -1,9 +1,9 @@
-"""Kernels: predicted times of the rows of a table, each with what was timed beside its kernel.
+"""Predictions of kernel times for the rows of a table, each with the other work that the row timed with its kernel.
 
-`measurements/kernel_words.py` says what the words of a row mean. fp32 is fp32, not TF32. Memory-bound operators take their data
-from memory where `cache` says `cold`. Some rows timed more than a kernel: FP8 products the cast of their first operand and slow
-steps of DeepGEMM, eager linear layers and operators the framework's own work, and causal attention of inference frameworks the
-cache of keys and values that they write before it.
+`measurements/kernel_words.py` explains the words of a row. fp32 means fp32, not TF32. Memory-bound operators read their data from
+memory where `cache` is `cold`. Some rows timed more than a kernel: FP8 GEMMs include the cast of their first operand and slow
+steps of DeepGEMM; eager linear layers and operators include the framework's own work; causal attention of inference frameworks
+includes writing the cache of keys and values before the kernel.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ NEEDS, SOURCE = ("gpu", "op", "dtype"), ("gpu", "op")
 measured = time_us
 
 EAGER_LINEAR = re.compile(r"linear|^fwd$")
-"""Variants of a linear layer that PyTorch ran, by itself or within a model."""
+"""Variants of a linear layer in eager PyTorch, alone or within a model."""
 FUSED = ("adam", "cast")
-"""Operators that are one kernel in PyTorch, in eager runs too."""
+"""Operators that are a single kernel in PyTorch, in eager runs too."""
 
 
 def own_gpu(own: Own) -> Gpu:
-    """One's own GPU; without a name, that of the profile."""
+    """The user's GPU; without a name, the GPU of the profile."""
     name = own.gpu or shipped_fits.load(Path(own.profile))[0]
     if not own.gpu and catalog.plain(name) not in catalog.files("gpus"):
         raise UserError(f"{shown(own.profile)} holds kernels of {name}, which is in no catalog", hint="--gpu names its file")
@@ -57,14 +57,14 @@ def own_gpu(own: Own) -> Gpu:
 
 
 def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserError]:
-    """The prediction of each row from the fits of the catalog, and from those of one's own GPU; or why there is none."""
+    """The prediction of each row with the fits of the catalog, or with those of the user's GPU, or the error that prevents it."""
     own_fits = {own.name: shipped_fits.fits_for(own)} if own else {}
     shipped = shipped_fits.shipped()
     libraries = [name for fits in (shipped, *own_fits.values()) for name in fits.libraries(ATTENTION.name)]
 
     @cache
     def gpu_of(written: str) -> Gpu:
-        """The GPU of a row. A name that the catalog lacks means one's own."""
+        """The GPU of a row. A name that the catalog lacks stands for the user's GPU."""
         if own and catalog.plain(written) == catalog.plain(own.name):
             return own
         try:
@@ -101,7 +101,7 @@ def predictions(rows: Sequence[Row], own: Gpu | None) -> list[Predicted | UserEr
 
 
 def _alone(by: Estimator, kernel: Any, probe: Probe) -> Estimate:
-    """A kernel with nothing beside it, with formats narrower than a byte at their true width."""
+    """The time of a kernel without other work. Formats narrower than a byte have their true width."""
     return by.estimate(replace(kernel, element_bytes=WIDTH[probe.dtype]))
 
 
@@ -112,8 +112,8 @@ def _gemm(by: Estimator, kernel: Gemm, probe: Probe) -> Estimate:
 
 
 def _beside_s(by: Estimator, kernel: Gemm, probe: Probe) -> float:
-    """Seconds of what was timed with a product forward: in FP8 the cast of its first operand and the slow steps of some kernels,
-    in fp32 what the framework does around an eager linear layer."""
+    """Seconds of other work timed with a forward GEMM: in FP8 the cast of its first operand and the slow steps of some kernels,
+    in fp32 the work of the framework around an eager linear layer."""
     if by.dtype == "fp32":
         is_linear = EAGER_LINEAR.search(probe.variant.lower())
         return by.gpu.site_scalar * by.beside(LINEAR_US) / US_PER_S if is_linear else 0.0
@@ -125,7 +125,7 @@ def _beside_s(by: Estimator, kernel: Gemm, probe: Probe) -> float:
 
 
 def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
-    """Attention with the cache of keys and values that an inference framework writes before it, by what its fit says of that."""
+    """The time of attention, with the write of the key-value cache before it in inference frameworks, by its fit."""
     made = by.estimate(kernel)
     writes_cache = probe.op == "attention_fwd" and kernel.causal and is_of_frameworks(probe.variant)
     chosen = ATTENTION.in_sixteen_bits(by, by.selected(ATTENTION.name)) if writes_cache else None
@@ -140,7 +140,7 @@ def _attention(by: Estimator, kernel: Attention, probe: Probe) -> Estimate:
 
 
 def _rowwise(by: Estimator, kernel: Rowwise, probe: Probe) -> Estimate:
-    """A memory-bound operator with what an eager framework takes around it, where it was timed by itself."""
+    """The time of a memory-bound operator, with the overhead of an eager framework where the operator was timed separately."""
     fused = kernel.op in FUSED or (ROWWISE.owns(by, kernel.op) and EAGER not in probe.variant.lower().split())
     made = replace(by, options=replace(by.options, eager=not fused)).estimate(kernel)
     around = OPERATOR_US if kernel.traffic_bytes else HANDED_ON_US
@@ -151,4 +151,4 @@ def _rowwise(by: Estimator, kernel: Rowwise, probe: Probe) -> Estimate:
 TIMED: Mapping[str, Callable[[Estimator, Any, Probe], Estimate]] = {
     GEMM.name: _gemm, ATTENTION.name: _attention, ROWWISE.name: _rowwise,
 }  # fmt: skip
-"""The estimate of a kernel with what its row timed beside it, by its family; kernels of others are timed alone."""
+"""Estimates by family of a kernel with the other work in its row. Kernels of other families are timed alone."""

@@ -1,11 +1,11 @@
-"""Predicted beside measured: one file per kind of measurement, all through `validate`.
+"""Reports of predictions against measurements: one file per kind of measurement, all through `validate`.
 
 A kind is a module of this folder with `UNIT`, `READS`, `NEEDS`, `SOURCE`, `measured(row)` and `predictions(rows, gpu)`; its name
-is that of its file. `READS` are the columns that its predictor may see: those that describe the machine and the work, never what
-was measured. A table must have the columns in `NEEDS`. Rows with the same cells in `SOURCE` are of one source, and scored
-together. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason why there is none. A kind
-with `own_gpu(own)` also predicts for the GPU that this gives, to which rows belong whose table has no column `gpu`. A row whose
-measurement is blank or unusable is predicted all the same and compared with nothing.
+is that of its file. `READS` are the columns that its predictor may see: columns that describe the machine and the work, never
+measured values. A table must have the columns in `NEEDS`. Rows with the same cells in `SOURCE` are of one source, and scored
+together. `predictions` gives for each row a prediction, or the `UserError` whose message is the reason for its absence. A kind
+with `own_gpu(own)` also predicts for the GPU that this function returns; rows of a table without a column `gpu` belong to this
+GPU. A row whose measurement is blank or unusable is predicted too, but not compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..simulation import estimated_effort
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A GPU of one's own, by name or file, and the file of its profile: both apply to the rows of that GPU."""
+    """A user's GPU, by name or file, and the file of its profile: both apply to the rows of that GPU."""
 
     gpu: str = ""
     profile: str = ""
@@ -35,14 +35,14 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A prediction, in the kind's unit, and the relative standard error that it admits; 0 if it admits none."""
+    """A prediction in the unit of the kind, and its stated relative standard error; 0 if none is stated."""
 
     value: float
     sigma: float = 0.0
     provenance: str | None = None
     """A kernel is measured, transferred or roofline; a collective interpolated, extrapolated or theoretical."""
     extrapolated: bool = False
-    """Whether the sizes lie beyond those that were measured, or the prediction is theoretical."""
+    """Whether the sizes are outside the measured range, or the prediction is theoretical."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Report(Summarised):
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """How well each source is predicted, and all together."""
+        """The prediction error of each source, and of all sources together."""
         found = []
         for name, of in [*self.sources.items(), ("all", error_statistics(self.rows))]:
             words = f"{of['n']} rows compared, {of['skipped']} skipped"
@@ -138,8 +138,8 @@ def _compared_row(kind: Any, number: int, row: Row, made: Predicted | UserError)
 
 
 def error_statistics(rows: Iterable[ComparedRow]) -> dict[str, Any]:
-    """Median and 90th percentile of |error|, and the median error, of the `n` rows that were both predicted and measured; the
-    number of skipped rows."""
+    """Median and 90th percentile of |error|, and the median error, of the `n` rows that were both predicted and measured; also
+    the number of skipped rows."""
     rows = list(rows)
     errors = [row.error for row in rows if row.error is not None]
     middle, _, p90 = spread([abs(error) for error in errors]) if errors else (None, None, None)

@@ -1,1 +1,1 @@
-"""Kernels timed on a GPU."""
+"""Benchmarks that time kernels on a GPU."""

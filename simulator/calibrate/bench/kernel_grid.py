@@ -1,8 +1,8 @@
-"""The kernels to time: those of a model as several plans would split it, or a grid of sizes.
+"""The kernels to time in a survey: those of a model as several plans would split it, or a grid of sizes.
 
-The grid covers what training runs: GEMMs of 128 to 16,384 tokens with the widths of public models, most of them no powers of
-two; attention over short and long sequences; memory-bound operators from kilobytes to gigabytes. A kernel that a machine cannot
-run is refused when it is timed, not here.
+The grid covers what training runs: GEMMs of 128 to 16,384 tokens with the widths of public models, most of them no powers of two;
+attention over short and long sequences; memory-bound operators from kilobytes to gigabytes. A kernel that a machine cannot run is
+refused when the kernel is timed, not here.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ WIDTHS = (
     (1024, 1024), (1536, 4096), (2048, 8192), (4096, 4096), (4096, 14336), (5120, 5120), (6144, 4096),
     (7168, 8192), (8192, 1024), (8192, 8192), (10240, 8192), (28672, 4096), (32768, 5120),
 )  # fmt: skip
-"""Outputs and inputs of a linear layer."""
+"""Output and input widths of a linear layer."""
 HEADS = (
     (1, 8192, 32, 8, 128), (1, 4096, 32, 8, 128), (4, 4096, 32, 32, 128), (1, 16384, 16, 2, 128), (1, 32768, 4, 1, 128),
     (2, 2048, 64, 8, 128), (8, 1024, 32, 8, 128), (1, 4096, 8, 8, 128), (4, 2048, 24, 24, 64), (8, 2048, 16, 16, 64),
     (16, 512, 32, 32, 64), (1, 8192, 12, 12, 64), (1, 2048, 4, 1, 128), (2, 1024, 20, 4, 128),
 )  # fmt: skip
-"""Batch, sequence, heads, key heads, width."""
+"""Batch, sequence, heads, key heads and width of a head of each attention kernel."""
 ROWS = (16384, 4096, 1024)
 COLUMNS = (16384, 8192, 5120, 4096, 2048, 1024)
 PAIRS = ("rmsnorm", "layernorm", "silu_gated", "rope", "gelu", "softmax")
-"""Operators that are timed forward and backward."""
+"""Operators that are timed both forward and backward."""
 VOCABULARIES = (32000, 128256)
 BATCHED = ((128, 1024, 1024, 128), (64, 2048, 128, 2048), (256, 512, 512, 64), (32, 4096, 4096, 128))
-"""Batch, m, n, k."""
+"""Batch, m, n and k of each batched GEMM."""
 PARAMETERS = tuple(2**power for power in (29, 27, 25, 23, 20))
 COPIED = tuple(2**power for power in (30, 28, 26, 24, 20, 16))
-"""Elements of 16 bits in a copy."""
+"""Number of 16-bit elements of each copy."""
 LAUNCHES = tuple(Probe("launch", "fp32", 512, 1, variant=how) for how in ("eager", "graph"))
-"""Chains of 512 kernels, launched one after another or as a graph, to time a launch."""
+"""Chains of 512 kernels, launched one after another or as a graph, that measure the launch overhead."""
 DEGREES = (1, 2, 4, 8)
 MICROBATCHES = (1, 2, 4)
 MOST_SEQUENCE = 4096
 MOST_CPU_WORK = 2**32
-"""Flop, or what takes as long, that a CPU is asked to do in one kernel."""
+"""Most flop, or work that takes equally long, that a CPU runs in one kernel."""
 SHRINKS = ("m", "n", "k", "seq")
-"""Sizes that may be made smaller; a number of heads may not."""
+"""Sizes that may be reduced for a CPU; a number of heads may not."""
 
 
 def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list[Probe]:
@@ -61,7 +61,7 @@ def wanted(model: str | None, dtypes: Sequence[str], ops: Sequence[str]) -> list
 
 
 def default(dtypes: Iterable[str]) -> list[Probe]:
-    """The grid of sizes in some dtypes."""
+    """The grid of sizes in the given dtypes."""
     return [
         *dict.fromkeys(probe for dtype in dtypes for probe in _probes_in(_sizes(2), dtype)),
         *(Probe("adam", "fp32", 1, count) for count in PARAMETERS),
@@ -81,7 +81,7 @@ def of_model(model: Model, dtypes: Iterable[str]) -> list[Probe]:
 
 
 def _of_rank(model: Model, batch: int, seq: int, tp: int) -> Iterator[Kernel]:
-    """The kernels of one rank, those that do not divide left out."""
+    """The kernels of one rank, without kernels that the tensor-parallel degree does not divide."""
     sizes = {"batch": batch, "seq": seq, "element_bytes": 2}
     block = model.block
     operators: list[BlockOp] = [*block.embedding(model, **sizes), *block.layer(model, **sizes), *block.head(model, **sizes)]
@@ -93,7 +93,7 @@ def _of_rank(model: Model, batch: int, seq: int, tp: int) -> Iterator[Kernel]:
 
 
 def _probes_in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
-    """The rows of kernels in a format. In FP8 those are GEMMs only, and the casts of their operands."""
+    """The rows of kernels in a format. FP8 rows are only GEMMs, and the casts of their operands."""
     for kernel in kernels:
         if dtype != "fp8":
             yield from probes_of(kernel, dtype)
@@ -104,7 +104,7 @@ def _probes_in(kernels: Iterable[Kernel], dtype: str) -> Iterator[Probe]:
 
 
 def _sizes(width: int) -> Iterator[Kernel]:
-    """The grid as kernels of elements of `width` bytes."""
+    """The kernels of the grid with elements of `width` bytes."""
     for outputs, inputs in WIDTHS:
         for tokens in TOKENS:
             yield Gemm(tokens, outputs, inputs, width)
@@ -123,7 +123,7 @@ def _sizes(width: int) -> Iterator[Kernel]:
 
 
 def names(probe: Probe) -> tuple[str, ...]:
-    """The names by which a kernel may be asked for."""
+    """The names that select a kernel on the command line."""
     base = probe.op.removesuffix("_bwd").removesuffix("_fwd")
     return (base, probe.op, *([probe.variant] if base == "elementwise" else []))
 
@@ -138,7 +138,7 @@ def only(probes: Sequence[Probe], ops: Sequence[str]) -> list[Probe]:
 
 
 def for_cpu(probes: Iterable[Probe]) -> list[Probe]:
-    """The kernels that a CPU runs in a moment; of an operator that is too large in every size, the smallest one, shrunk."""
+    """The kernels that a CPU runs quickly; for an operator whose every size is too large, the smallest kernel, shrunk."""
     of_operators = _by_operator(probes)
     return [probe for own in of_operators for probe in [*filter(_is_small, own)] or [_shrunk(min(own, key=work))]]
 
@@ -148,7 +148,7 @@ def _is_small(probe: Probe) -> bool:
 
 
 def _shrunk(probe: Probe) -> Probe:
-    """A kernel with its largest size halved again and again."""
+    """A kernel whose largest size was halved until a CPU runs it quickly."""
     while not _is_small(probe):
         name = max(SHRINKS, key=lambda size: getattr(probe, size))
         probe = replace(probe, **{name: getattr(probe, name) // 2})
@@ -156,7 +156,7 @@ def _shrunk(probe: Probe) -> Probe:
 
 
 def _by_operator(probes: Iterable[Probe]) -> list[list[Probe]]:
-    """Kernels by operator, format and variant."""
+    """Kernels grouped by operator, format and variant."""
     found: dict[tuple[str, str, str], list[Probe]] = {}
     for probe in probes:
         found.setdefault((probe.op, probe.dtype, probe.variant), []).append(probe)
@@ -164,8 +164,8 @@ def _by_operator(probes: Iterable[Probe]) -> list[list[Probe]]:
 
 
 def queues(probes: Iterable[Probe]) -> list[list[Probe]]:
-    """Kernels by operator, format and variant, so that a few already span all sizes: the largest, the smallest, the one in the
-    middle, the quarters, and so on."""
+    """Kernels by operator, format and variant, ordered so that the first few span all sizes: the largest, the smallest, the
+    middle one, the quarters, and so on."""
     found = []
     for queue in _by_operator(probes):
         ordered, bits = sorted(queue, key=lambda probe: (-work(probe), str(probe))), (len(queue) - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Measuring a list of kernels: within a time budget, spread fairly over operators, resumable after every row.
+"""Measuring a list of kernels within a time budget that is spread evenly over operators; a survey can resume after every row.
 
 Kernels wait in queues by operator, dtype and variant. The next kernel comes from the queue on which the least time was spent. A
 row is written as soon as it is measured, and rows that a table already has are not measured again.
@@ -23,7 +23,7 @@ from .torch_bench import TorchBench
 from .torch_kernels import Refused
 
 MOST_EFFORT_S, LEAST_EFFORT_S = 0.3, 0.02
-"""Time of the runs of one kernel."""
+"""Most and least time spent on the runs of one kernel, in seconds."""
 
 
 @dataclass(slots=True)
@@ -32,14 +32,14 @@ class Outcome:
 
     wanted: int
     kept: int
-    """Rows that the table had before."""
+    """Rows that the table had before this run."""
     measured: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    """Kernels that could not run here, by reason."""
+    """Kernels that this machine could not run, by reason."""
 
     @property
     def left(self) -> int:
-        """Kernels that wait for more time."""
+        """Number of kernels that were not measured for lack of time."""
         return self.wanted - self.kept - self.measured - sum(self.refused.values())
 
 
@@ -51,7 +51,7 @@ def measure_all(
     report: Callable[[Outcome, Probe], None] = lambda outcome, probe: None,
     clock: Callable[[], float] = perf_counter,
 ) -> Outcome:
-    """Measures the kernels that a table lacks, until none is left or the time is up."""
+    """Measures the kernels that a table lacks, until all are measured or the time budget is spent."""
     wanted = list(dict.fromkeys(probes))
     done = dict.fromkeys(measured_before(path, bench.name))
     waiting = [probe for probe in wanted if probe not in done]
@@ -76,7 +76,7 @@ def measure_all(
 
 
 def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
-    """Writes the facts of a machine, with all days of measuring. Raises for a folder of another GPU."""
+    """Writes the facts of a machine, with all days of measuring. Raises `UserError` for a folder of another GPU."""
     measured_before(make_folder(where) / survey_folder.RAW, gpu)
     before = survey_folder.facts(where).get("measured", [])
     days = [*before, date] if isinstance(before, list) else [date]
@@ -84,7 +84,7 @@ def begin(where: Path, gpu: str, facts: dict[str, Any], date: str) -> None:
 
 
 def measured_before(path: Path, name: str) -> list[Probe]:
-    """The kernels that a table has, after a last row that was cut short is removed. Raises for a file that is no such table."""
+    """The kernels in a table, after an incomplete last row was removed. Raises `UserError` for a file that is no such table."""
     header = line(COLUMNS).encode()
     begins = content(path)[: len(header)]
     if not header.startswith(begins):

@@ -1,9 +1,9 @@
 """Timing one kernel: warm-ups, a cold cache before every run, and the spread of the runs.
 
-The loop is the same for every device; a watch marks a moment, waits, and empties the cache. On a GPU marks are CUDA events.
-Where the host needs longer to launch a kernel than the GPU to run it, the GPU is kept busy first, so that the launch is not
-timed. On a CPU a mark is the time. The cache is emptied by reading more than it holds: writing would leave it full of lines that
-the kernel has to write back first.
+The loop is the same for every device; a watch marks a moment, waits, and empties the cache. On a GPU marks are CUDA events. Where
+the host needs longer to launch a kernel than the GPU to run it, the GPU is kept busy first, so that the launch is not timed. On a
+CPU a mark is the time of the host's clock. The cache is emptied by reading more than its size: writing would leave modified lines
+that the kernel would have to write back first.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ...units import MS_PER_S
 
 LEAST_RUNS, MOST_RUNS = 5, 100
 TRIES = 3
-"""Trial runs that show how long one takes, after a first one that also loads and compiles."""
+"""Trial runs that measure the time of a run, after a first run that also loads and compiles."""
 AHEAD, MOST_BUSY_S = 3.0, 2.0**-8
-"""How long the GPU is kept busy: a multiple of the host's time for a launch, and about 4 ms at most."""
+"""How long the GPU is kept busy: a multiple of the host's time for a launch, and at most about 4 ms."""
 CPU_CACHE_BYTES = 2**25
-"""More than most CPUs cache for a core."""
+"""Size of the cache to empty on a CPU: more than most CPUs have per core."""
 TIMES_CACHE = 4
 FLOAT_BYTES = 4
 USUAL_CACHE_BYTES = 2**26
 """Size assumed for the cache of a GPU that does not state it."""
 CLOCK_HZ = 2 * 2**30
-"""About the clock of a GPU, for keeping it busy."""
+"""Approximate clock of a GPU, for converting seconds of busy time into cycles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +36,42 @@ class Job:
 
     call: Callable[[], object]
     before: Callable[[], object] = lambda: None
-    """Launched before the time starts."""
+    """Called before the timed interval starts."""
     after: Callable[[], object] = lambda: None
     repeat: int = 1
     ahead: bool = True
-    """Whether the host may launch ahead of the GPU; not if the launch itself is timed."""
+    """Whether the host may launch ahead of the GPU. False if the launch itself is timed."""
     alone_s: float | None = None
-    """Time without the others of a kernel that runs beside others."""
+    """Time of a concurrent kernel without the kernels beside it, in seconds."""
 
 
 class CpuWatch:
-    """The clock of the host, which never runs ahead of the device."""
+    """The clock of the host as a watch; the host never runs ahead of a CPU."""
 
     def __init__(self, torch: Any, cache_bytes: int = CPU_CACHE_BYTES, device: str = "cpu") -> None:
         self.buffer = torch.ones(cache_bytes // FLOAT_BYTES, device=device)
 
     def mark(self) -> Any:
-        """This moment, on the device."""
+        """A mark of the current moment on the device."""
         return perf_counter()
 
     def between_s(self, start: Any, end: Any) -> float:
-        """Seconds from mark to mark, after `wait`."""
+        """Seconds between two marks, after `wait`."""
         return max(float(end - start), 1 / CLOCK_HZ)
 
     def wait(self) -> None:
-        """Waits until everything that was launched has ended."""
+        """Waits until everything that was launched has finished."""
 
     def empty_cache(self) -> None:
-        """Empties the cache of what a kernel may read."""
+        """Evicts the operands of a kernel from the cache."""
         self.buffer.sum()
 
     def keep_busy(self, seconds: float) -> None:
-        """Keeps the device busy for a while, if the host can run ahead of it."""
+        """Keeps the device busy for some seconds, if the host can run ahead of the device."""
 
 
 class CudaWatch(CpuWatch):
-    """CUDA events."""
+    """A watch of CUDA events."""
 
     def __init__(self, torch: Any) -> None:
         cache_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or USUAL_CACHE_BYTES
@@ -94,7 +94,7 @@ class CudaWatch(CpuWatch):
 
 
 def timed(watch: CpuWatch, job: Job, effort_s: float, clock: Callable[[], float] = perf_counter) -> tuple[float, ...]:
-    """Seconds of each run of a job, shortest first: as many runs as fit in `effort_s`, but at least a few."""
+    """Seconds of each run of a job, in ascending order: as many runs as fit in `effort_s`, and at least `LEAST_RUNS`."""
     _trial(watch, job, clock)
     trials = [_trial(watch, job, clock)]
     if trials[0][0] * TRIES < effort_s:
@@ -117,7 +117,7 @@ def timed(watch: CpuWatch, job: Job, effort_s: float, clock: Callable[[], float]
 
 
 def _trial(watch: CpuWatch, job: Job, clock: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of one run with everything around it, and those in which the host launched it and what goes before it."""
+    """Seconds of one run with all its overhead, and seconds in which the host launched the run and its preparation."""
     watch.wait()
     began = clock()
     watch.empty_cache()

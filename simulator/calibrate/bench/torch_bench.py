@@ -1,8 +1,8 @@
-"""The machine that kernels are timed on: its description, the times of PyTorch's kernels on it, its clock and power meanwhile.
+"""The machine on which PyTorch's kernels are timed: its description, the times, and clock and power during the runs.
 
-nvidia-smi runs beside the measurements and reports clock, power and what holds the clock down every 50 ms. A measurement has the
-readings of its own time, if there are any. Drivers differ in the fields that they know: the newest are asked for first. Without
-nvidia-smi there are no readings.
+nvidia-smi runs beside the measurements and reports clock, power and the reasons for a reduced clock every 50 ms. A measurement
+has the readings of its own interval, if there are any. Drivers differ in the fields that they know: the newest are asked for
+first. Without nvidia-smi there are no readings.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from .torch_kernels import Kernels, Refused, count_operators
 INSTALL = "pip install 'cluster-training-simulator[gpu]', or pip install torch"
 FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu", "persistence_mode")
 BROKEN = "CUDA error"
-"""After such an error nothing runs any more."""
+"""Message of an error after which no kernel runs any more."""
 PERIOD_MS = 50
 PATIENCE_S = 10
 MOST_KEPT = 2**14
-"""Readings that are kept."""
+"""Most readings that are kept."""
 ASKED = (
     ("clocks.sm", "power.draw.instant", "clocks_event_reasons.active"),
     ("clocks.sm", "power.draw.instant", "clocks_throttle_reasons.active"),
     ("clocks.sm", "power.draw", "clocks_throttle_reasons.active"),
     ("clocks.sm", "power.draw"),
 )
-"""`power.draw` is an average over a second on newer GPUs; the reasons had another name before."""
+"""Fields asked of nvidia-smi. `power.draw` is an average over a second on newer GPUs; older drivers name the reasons
+otherwise."""
 REASONS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "hot", 0x40: "hot", 0x80: "power brake"}
-"""Bits of NVML's reasons for a low clock. An idle GPU, or a clock that somebody set, is none of these."""
+"""Bits of NVML's reasons for a reduced clock. An idle GPU, or a clock set by a user, is not in this list."""
 
 
 class TorchBench:
-    """A device that times kernels with PyTorch; within `with` of its monitor, readings of nvidia-smi stand beside the times."""
+    """A device that times kernels with PyTorch. Inside `with` of its monitor, the times have readings of nvidia-smi."""
 
     def __init__(self, device: str) -> None:
         try:
@@ -68,7 +69,7 @@ class TorchBench:
         self.monitor = SmiMonitor(_identity(torch) if self.device == "cuda" else "")
 
     def measure(self, probe: Probe, effort_s: float) -> Measured:
-        """The row of a kernel, timed with a cold cache. Raises `Refused` for what this machine cannot run."""
+        """The row of a kernel, timed with a cold cache. Raises `Refused` for a kernel that this machine cannot run."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch says at length which attention it cannot run
@@ -102,7 +103,7 @@ class TorchBench:
 
 
 def _identity(torch: Any) -> str:
-    """The name in nvidia-smi of PyTorch's first device."""
+    """The identifier of PyTorch's first device for nvidia-smi."""
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
     return f"GPU-{uuid}" if uuid else "0"
 
@@ -130,7 +131,7 @@ def _cpu() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Clock in MHz, power in watts, and what held the clock down; None or empty where a GPU does not report it."""
+    """Clock in MHz, power in watts, and the reasons for a reduced clock; None or empty where a GPU does not report a value."""
 
     clock_mhz: float | None = None
     power_w: float | None = None
@@ -138,12 +139,12 @@ class Reading:
 
 
 class SmiMonitor:
-    """Readings of nvidia-smi about a GPU from entering to leaving `with`; none if the GPU has no name."""
+    """Collects readings of nvidia-smi about a GPU inside `with`; no readings if the GPU has no name."""
 
     def __init__(self, which: str) -> None:
         self.which = which
         self.readings = deque[tuple[float, Reading]](maxlen=MOST_KEPT)
-        """Each with the time of the host's clock when it came."""
+        """Readings with the host's time of their arrival."""
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> SmiMonitor:
@@ -162,7 +163,7 @@ class SmiMonitor:
             self.readings.append((perf_counter(), parse_reading(line)))
 
     def during(self, start_s: float, end_s: float) -> Reading:
-        """The readings between two times of the clock as one: the medians, and every reason."""
+        """The median clock and power between two host times, and all reasons for a reduced clock in that interval."""
         found = [reading for at_s, reading in self.readings.copy() if start_s <= at_s <= end_s]
         clocks = [one.clock_mhz for one in found if one.clock_mhz is not None]
         powers = [one.power_w for one in found if one.power_w is not None]
@@ -176,7 +177,7 @@ class SmiMonitor:
 
 
 def accepted_query(which: str) -> list[str] | None:
-    """The command line of nvidia-smi with the fields that it knows; None if it knows none, or is not there."""
+    """The nvidia-smi command line with the fields that the driver knows; None if the driver knows none, or without nvidia-smi."""
     queries = (smi_query(which, fields, ",nounits") for fields in ASKED)
     return next((query for query in queries if answer(query) is not None), None)
 
@@ -187,14 +188,14 @@ def smi_query(which: str, fields: Sequence[str], form: str = "") -> list[str]:
 
 
 def answer(command: Sequence[str]) -> str | None:
-    """What a command prints; None if it fails, or is not there."""
+    """The output of a command; None if the command fails or does not exist."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     return None
 
 
 def parse_reading(line: str) -> Reading:
-    """The reading in a line of nvidia-smi, where [N/A] stands for what a GPU does not report. Reasons are a mask such as 0x04."""
+    """The reading in a line of nvidia-smi, where [N/A] marks an unreported value. Reasons are a bit mask such as 0x04."""
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) < 2:
         return Reading()

@@ -1,8 +1,8 @@
-"""The kernels of a table as PyTorch runs them: random operands, and a call that launches the kernel and nothing else.
+"""The kernels of a table as PyTorch runs them: random operands, and a call that launches only the kernel.
 
-Operands are random because arithmetic on constants draws less power, and a GPU that draws less runs faster. They lie in memory as
-in training: a weight is outputs x inputs, so that forward, input gradient and weight gradient each read theirs in another order.
-A kernel that a device or a version of PyTorch cannot run is refused with PyTorch's own message.
+Operands are random because arithmetic on constants draws less power, and a GPU that draws less power runs faster. Operands lie in
+memory as in training: a weight is outputs x inputs, so that forward, input gradient and weight gradient each read their operands
+in another order. A kernel that a device or a version of PyTorch cannot run is refused with PyTorch's own message.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .timers import CpuWatch, Job, timed
 SEED = 1
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
 TABLE_ROWS = 2**15
-"""Vocabulary of an embedding that does not state it."""
+"""Rows of an embedding table whose vocabulary the row does not state."""
 ROPE_BASE = 500_000.0  # TOLERANCE: any base takes as long
 HEAD = 128
 COVER = 1.5
-"""How many times as long as the GEMM uncontended the copies beside it last: both are slower together."""
+"""Time of the concurrent copies as a multiple of the uncontended GEMM: contention slows both."""
 TRIAL_S = 0.02
-"""Effort of timing both alone."""
+"""Time in seconds for measuring the GEMM and the copy separately."""
 
 
 class Refused(UserError):
@@ -35,7 +35,7 @@ class Refused(UserError):
 
 
 class Kernels:
-    """Builds the kernels of rows on one device."""
+    """Builds the kernels of rows on one device, with operands."""
 
     def __init__(self, torch: Any, device: str, watch: CpuWatch) -> None:
         self.torch, self.device, self.functional, self.watch = torch, device, torch.nn.functional, watch
@@ -45,16 +45,16 @@ class Kernels:
             "cast": self.cast, "quantise": self.cast, "adam": self.adam, "copy": self.copy, "launch": self.launch,
             "overlap": self.overlap,
         }  # fmt: skip
-        """Of operators that are no memory-bound ones on rows."""
+        """Builders of kernels by operator, for all operators except memory-bound operators on rows."""
 
     def job(self, probe: Probe) -> Job:
-        """A kernel with its operands. Raises `Refused`."""
+        """A kernel with its operands. Raises `Refused` for a kernel that the device cannot run."""
         if probe.dtype not in DTYPES:
             raise Refused(f"no kernel for {probe.op} in {probe.dtype} here")
         return self.builders.get(probe.op, self.rowwise)(probe)
 
     def tensor(self, probe: Probe, *sizes: int, dtype: str = "") -> Any:
-        """Random numbers; those in FP8 are made in 16 bits and cast."""
+        """Random numbers; FP8 numbers are generated in 16 bits and cast."""
         name = dtype or probe.dtype
         wide = self.dtype("bf16" if name == "fp8" else name)
         return self.torch.randn(sizes, generator=self.random, device=self.device, dtype=wide).to(self.dtype(name))
@@ -63,23 +63,23 @@ class Kernels:
         return getattr(self.torch, DTYPES[name])
 
     def indices(self, most: int, *sizes: int) -> Any:
-        """Random whole numbers below `most`."""
+        """Random whole numbers below `most`, on the device."""
         return self.torch.randint(most, sizes, generator=self.random, device=self.device)
 
     def backward(self, result: Any, *inputs: Any) -> Job:
-        """The backward pass of a result of some inputs."""
+        """The backward pass of a result with respect to some inputs."""
         given = self.torch.randn_like(result)
         return Job(lambda: self.torch.autograd.grad(result, inputs, given, retain_graph=True))
 
     def needs_cuda(self, what: str) -> None:
-        """Refuses a kernel that needs CUDA on another device."""
+        """Raises `Refused` for a kernel that needs CUDA on a device without CUDA."""
         if self.device != "cuda":
             raise Refused(f"{what} needs CUDA")
 
     # GEMMs -----------------------------------------------------------------------------------------------------------------
 
     def gemm(self, probe: Probe) -> Job:
-        """Forward x w', input gradient g w, weight gradient g' x."""
+        """A GEMM: forward x w', input gradient g w, or weight gradient g' x."""
         if probe.dtype == "fp8":
             return self.scaled(probe)
         if probe.variant == "fwd":
@@ -95,7 +95,7 @@ class Kernels:
         return Job(lambda: self.torch.addmm(total, g.t(), x, out_dtype=fp32, out=total))
 
     def scaled(self, probe: Probe) -> Job:
-        """FP8 with one scale to a tensor; in the backward pass sums are kept in full precision, as libraries do."""
+        """An FP8 GEMM with one scale per tensor. The backward pass accumulates in full precision, as libraries do."""
         x, w = self.tensor(probe, probe.m, probe.k), self.tensor(probe, probe.n, probe.k)
         scale, fast = self.torch.ones((), device=self.device), probe.variant == "fwd"
         made = self.dtype("bf16")
@@ -107,7 +107,7 @@ class Kernels:
         return Job(lambda: self.torch.bmm(x, y))
 
     def attention(self, probe: Probe) -> Job:
-        """Scaled dot-product attention by one library."""
+        """Scaled dot-product attention by the library that the row names."""
         library = library_of(probe.variant)
         if library not in PYTORCH_ATTENTION:
             raise Refused(f"PyTorch has no attention called {probe.variant!r}")
@@ -138,7 +138,7 @@ class Kernels:
         return self.backward(call(), *inputs)
 
     def _operator(self, name: str, probe: Probe) -> tuple[Callable[[], Any], tuple[Any, ...]]:
-        """A call, and the tensors that it has gradients for."""
+        """A call of an operator, and the tensors for which it computes gradients."""
         f, n = self.functional, probe.n
         if name == "embedding":
             table, words = self.tensor(probe, probe.k or TABLE_ROWS, n), self.indices(probe.k or TABLE_ROWS, probe.m)
@@ -163,7 +163,7 @@ class Kernels:
         return lambda: plain[name](x), (x,)
 
     def cast(self, probe: Probe) -> Job:
-        """From 16 bits; `quantise` finds the scale first."""
+        """A cast from 16 bits; `quantise` also computes the scale first."""
         x, narrow = self.tensor(probe, probe.m, probe.n, dtype="bf16"), self.dtype(probe.dtype)
         if probe.op == "cast":
             return Job(lambda: x.to(narrow))
@@ -180,7 +180,7 @@ class Kernels:
     # Copies and launches -----------------------------------------------------------------------------------------------------
 
     def copy(self, probe: Probe) -> Job:
-        """Within the device, or from and to pinned memory of the host."""
+        """A copy within the device's memory, or from or to pinned memory of the host."""
         here = self.tensor(probe, probe.m * probe.n)
         if probe.variant == "d2d":
             there = self.torch.empty_like(here)
@@ -192,7 +192,7 @@ class Kernels:
         return Job(lambda: host.copy_(here, non_blocking=True))
 
     def launch(self, probe: Probe) -> Job:
-        """A chain of the smallest kernels, one launched after another, or as a graph at once."""
+        """A chain of the smallest kernels, launched one after another, or at once as a graph."""
         x = self.tensor(probe, 1)
 
         def chain() -> None:
@@ -211,7 +211,7 @@ class Kernels:
         return Job(graph.replay, repeat=probe.m, ahead=False)
 
     def overlap(self, probe: Probe) -> Job:
-        """A GEMM while another stream copies within the device's memory, for longer than the GEMM takes uncontended."""
+        """A GEMM while another stream copies within the device's memory, for longer than the uncontended GEMM takes."""
         self.needs_cuda("a second stream")
         gemm, cuda = self.gemm(Probe("gemm", probe.dtype, probe.m, probe.n, probe.k, variant="fwd")), self.torch.cuda
         here = self.tensor(probe, max(probe.m * probe.k, probe.n * probe.k, probe.m * probe.n))
@@ -229,7 +229,7 @@ class Kernels:
 
 
 def _rotary(torch: Any, x: Any) -> Callable[[], Any]:
-    """Rotary positions, half of a head against the other, as eager code computes them."""
+    """Rotary position embedding, which rotates one half of a head against the other, as eager code computes it."""
     rows, columns = x.shape
     width = HEAD if columns % HEAD == 0 else columns
     turns = torch.arange(0, width, 2, device=x.device) / width
@@ -245,8 +245,8 @@ def _rotary(torch: Any, x: Any) -> Callable[[], Any]:
 
 
 def count_operators(torch: Any, call: Callable[[], object]) -> int | None:
-    """Number of PyTorch operators that a call runs, without those on single numbers and those that move nothing; None if none, or
-    if this version of PyTorch cannot count them."""
+    """Number of PyTorch operators that a call runs, without operators on scalars and operators that move no data. None if there
+    are none, or if this version of PyTorch cannot count them."""
     with suppress(ImportError, AttributeError, RuntimeError, TypeError):
         from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils._pytree import tree_leaves

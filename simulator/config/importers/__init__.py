@@ -1,5 +1,6 @@
-"""Files that other programs write, where a file of ours is wanted: one module per format, found by its name.
+"""Importers of files that other programs write: one module per format, found by its file name.
 
-An importer has `recognises(data)`, whether that program wrote the contents of a file, and `imported(data, kind, file)`: the same
-in the keys of a file of that kind of the catalog, such as `models`. It raises `UserError` for what it cannot translate.
+An importer has `recognises(data)`, which is true if the other program wrote the contents of a file, and `imported(data, kind,
+file)`, which returns these contents in the keys of a file of that kind of the catalog, such as `models`. `imported` raises
+`UserError` for contents that cannot be translated.
 """

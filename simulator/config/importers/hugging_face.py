@@ -1,6 +1,6 @@
-"""The config.json of a Hugging Face model, refused with the model that it describes in the keys of a file of ours.
+"""The config.json of a Hugging Face model, refused with an error that gives the same model in the keys of a model file.
 
-Reference: `PretrainedConfig` of transformers; the keys are those of Llama, Mistral and their kin.
+Reference: `PretrainedConfig` of transformers; the keys are those of Llama, Mistral and similar models.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from ...errors import UserError, shown
 
 MARKS = ("architectures", "model_type", "num_hidden_layers")
-"""Two of these, and it is such a file."""
+"""Keys of a Hugging Face config.json; a mapping with two of them is recognised."""
 KEYS = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -30,7 +30,7 @@ def recognises(data: Mapping[str, Any]) -> bool:
 
 
 def imported(data: Mapping[str, Any], kind: str, file: str) -> NoReturn:
-    """Raises `UserError` with what to write instead: a model is not made of such a file yet."""
+    """Raises `UserError` with the keys to write instead, since a model is not read from such a file yet."""
     called = data.get("architectures") or [data.get("model_type")]
     name = called[0] if isinstance(called, list) and called else called
     message = f"this is the configuration of a Hugging Face model, {shown(name)}, not a file of this simulator"

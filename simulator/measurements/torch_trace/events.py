@@ -1,9 +1,9 @@
 """Events of PyTorch's traces (Kineto, in the format of Chrome's trace viewer): operators nested by thread, kernels, launches.
 
-A kernel of the GPU names the operator that launched it by `External id`, or by the `correlation` of its launch, which lies
-within an operator on the same thread. Both numbers count within a process. In a trace of several processes a kernel has the
-number of its device instead of its process, and belongs to the latest launch of its number before it. Times are microseconds,
-as the trace has them; some writers quote them.
+A kernel of the GPU names the operator that launched it by `External id`, or by the `correlation` of its launch, which lies within
+an operator on the same thread. Both numbers are unique within a process. In a trace of several processes a kernel has the number
+of its device instead of its process, and belongs to the latest launch of its number before it. Times are microseconds, as in the
+trace; some writers quote them.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from ...units import US_PER_S
 from ..kernel_words import FORMAT_NAMES
 
 MOST_VALUES, MOST_HOLDERS = 15_000_000, 8_000_000
-"""Values of a trace, by their commas, and its lists and objects, of which an empty one takes 70 bytes."""
+"""Most values of a trace, counted by commas, and most lists and objects, since an empty one takes 70 bytes."""
 MOST_BYTES = 2**28
-"""Bytes of a trace; what is made of it takes ten times as much memory."""
+"""Most bytes of a trace; the parsed trace takes ten times as much memory."""
 HOST = ("cpu_op", "operator")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver")
 KINDS = (*HOST, *DEVICE, *RUNTIME)
 E = TypeVar("E", bound="Event")
 ByProcess = Mapping[str, Mapping[Any, E]]
-"""By number, then by process."""
+"""Events by their number, then by their process."""
 MOST_NESTED = 200
-"""Depth of operators within one another."""
+"""Most operators nested within one another."""
 LATEST_US = 2.0**62
-"""Times beyond this are of no clock."""
+"""Largest time in microseconds that a clock can have."""
 LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")
 MOST_DIMENSIONS, MOST_SIZE = 64, 2**62
-"""Dimensions of a tensor, and the size of a dimension or a stride."""
+"""Most dimensions of a tensor, and the largest size of a dimension or a stride."""
 TRUTH = {"True": True, "False": False}
 FIRST = -1
-"""Place of a truth value that is the first one among the arguments: versions of flash-attn differ."""
+"""Place of a flag that is the first truth value among the arguments, since versions of flash-attn differ."""
 
 
 @dataclass(slots=True)
 class Event:
-    """A kernel, a call of the runtime or an operator. Times are microseconds, as the trace has them."""
+    """A kernel, a runtime call or an operator. Times are microseconds, as in the trace."""
 
     name: str
     start_us: float
@@ -60,15 +60,15 @@ class Event:
 
 @dataclass(slots=True)
 class Op(Event):
-    """An operator of the host; `parent` is the one that called it."""
+    """An operator of the host; `parent` is the operator that called it."""
 
     parent: Op | None = None
     inner: list[Op] = field(default_factory=list)
     depth: int = 0
-    """How many operators it lies in."""
+    """Number of operators around this one."""
 
     def argument(self, kind: str, place: int) -> Any:
-        """One entry of a list that a trace records for all arguments; None if it is not recorded."""
+        """The entry of one argument in a list that the trace records for all arguments; None if not recorded."""
         found = self.args.get(kind)
         return found[place] if isinstance(found, Sequence) and place < len(found) else None
 
@@ -78,28 +78,28 @@ class Op(Event):
         return [int(size) for size in shape] if is_shape(shape) else []
 
     def type_name(self, place: int) -> str:
-        """The dtype of an argument as the trace names it."""
+        """The dtype of an argument, as the trace names it."""
         return str(self.argument("Input type", place) or "").removeprefix("c10::")
 
     def dtype(self, place: int) -> str:
-        """The dtype of an argument as tables name it."""
+        """The dtype of an argument, as tables name it."""
         name = self.type_name(place).lower()
         return FORMAT_NAMES.get(name, name)
 
     @property
     def values(self) -> list[str]:
-        """The values of all arguments that are no tensors."""
+        """The values of all arguments that are not tensors."""
         found = self.args.get("Concrete Inputs")
         return list(map(str, found)) if isinstance(found, Sequence) else []
 
     def flag(self, place: int) -> bool | None:
-        """A truth value among the arguments; None if it is not recorded."""
+        """A truth value among the arguments; None if not recorded."""
         values = self.values if place == FIRST else self.values[place : place + 1]
         return next((TRUTH[value] for value in values if value in TRUTH), None)
 
     @property
     def chain(self) -> list[Op]:
-        """The operator, its caller, the caller of that, and so on."""
+        """The operator, its caller, the caller's caller, and so on."""
         found = [self]
         while found[-1].parent is not None:
             found.append(found[-1].parent)
@@ -124,18 +124,18 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 @dataclass
 class Events:
-    """The events of a trace, by their kind."""
+    """The events of a trace, grouped by kind."""
 
     gpu: str = ""
     ops: dict[tuple[Any, Any], list[Op]] = field(default_factory=dict)
-    """Operators by thread, in the order of their starts."""
+    """Operators by thread, in order of their start times."""
     ops_by_id: ByProcess[Op] = field(default_factory=dict)
     device: list[Event] = field(default_factory=list)
     runtime: list[Event] = field(default_factory=list)
     calls_by_id: ByProcess[Event] = field(default_factory=dict)
 
     def launcher(self, kernel: Event) -> Op | None:
-        """The innermost operator that launched a kernel."""
+        """The innermost operator that launched a kernel; None if unknown."""
         # the process of a kernel is sometimes its device instead
         own = None if kernel.process == kernel.args.get("device", "") else kernel.process
         call = _last(self.calls_by_id.get(str(kernel.args.get("correlation")), {}), own, kernel.start_us)
@@ -153,14 +153,15 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Launches of kernels by the host; None where there were fewer than two."""
+    """Statistics of kernel launches by the host; None with fewer than two launches."""
 
     count: int
     per_s: float | None
     call_us: float | None
-    """Median time of the call that launches, in microseconds."""
+    """Median duration of a launch call, in microseconds."""
     apart_us: float | None
-    """Median time from the end of one launch to the end of the next: the cost of a launch to a host that does little else."""
+    """Median microseconds from the end of one launch to the end of the next: the cost of a launch on a host that does little
+    else."""
 
 
 def read(path: Path) -> Events:
@@ -182,7 +183,7 @@ def read(path: Path) -> Events:
 
 
 def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
-    """Operators by thread and nested, kernels, and calls of the runtime."""
+    """Events of a trace sorted into nested operators by thread, kernels, and runtime calls."""
     found = Events(gpu)
     faults: list[Fault] = []
     for i, event in enumerate(events):
@@ -209,12 +210,12 @@ def _sorted_out(events: Iterable[Any], gpu: str, name: str) -> Events:
 
 
 def _text(value: Any) -> str:
-    """A text of an event; another value as messages show it."""
+    """The text of an event; other values in the form used by messages."""
     return value if isinstance(value, str) else shown(value)
 
 
 def _number(value: Any) -> float:
-    """A number, or words for one; not a number for anything else."""
+    """The number, or quoted number, of an event; NaN for anything else."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -237,7 +238,7 @@ def _nest(ops: list[Op], name: str) -> None:
 
 
 def _by_number(key: str, events: Iterable[E]) -> ByProcess[E]:
-    """Events by an argument that numbers them, then by their process; those without a number left out."""
+    """Events by an argument that numbers them, then by process, without events that have no number."""
     found: dict[str, dict[Any, E]] = {}
     for event in events:
         if (number := event.args.get(key)) is not None:
@@ -246,14 +247,14 @@ def _by_number(key: str, events: Iterable[E]) -> ByProcess[E]:
 
 
 def _last(held: Mapping[Any, E], process: Any, before_us: float) -> E | None:
-    """The event of a process; else the only one; else the one that began last before a time."""
+    """The event of a process; otherwise the only event; otherwise the last event that began before a time."""
     if process in held or len(held) < 2:
         return held.get(process, next(iter(held.values()), None))
     return max((one for one in held.values() if one.start_us <= before_us), key=lambda one: one.start_us, default=None)
 
 
 def union(spans: Iterable[tuple[float, float]]) -> float:
-    """Total time that is covered by any of some spans."""
+    """Total time covered by at least one of the spans."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
@@ -262,7 +263,7 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def launches(runtime: Iterable[Event]) -> Launches:
-    """How often the host launched kernels, and how long that took it."""
+    """Statistics of the kernel launches of the host."""
     ends: dict[tuple[Any, Any], list[float]] = {}
     calls = [event for event in runtime if LAUNCH.search(event.name)]
     for call in calls:

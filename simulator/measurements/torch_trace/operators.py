@@ -19,20 +19,20 @@ from ..kernel_words import Probe
 from .events import FIRST, Op, is_shape
 
 SHARED = "e8m0"
-"""Part of the dtype of scales that are powers of two, one for 32 elements: they make MX formats of fp8 and nvfp4."""
+"""Part of the dtype of scales that are powers of two, one per 32 elements, which mark the MX formats of fp8 and nvfp4."""
 OF_MX = {"fp8": "mxfp8", "nvfp4": "mxfp4"}
 TRACE_GEMMS = {
     "aten::mm": ("gemm", 0), "aten::addmm": ("gemm", 1), "aten::addmm_": ("gemm", 1), "aten::_scaled_mm": ("gemm", 0),
     "aten::bmm": ("bmm", 0), "aten::baddbmm": ("bmm", 1), "aten::baddbmm_": ("bmm", 1),
 }  # fmt: skip
-"""Operator of a table, and place of the first operand; the second follows it."""
+"""Table operator of each PyTorch GEMM, and the place of the first operand; the second operand follows."""
 KERNEL_ALONE = "fwd kernel"
-"""Variant of a product forward in fp32. Where tables say `fwd` alone, an eager framework was timed with it."""
+"""Variant of a forward fp32 GEMM. The variant `fwd` alone would mean that an eager framework was timed with the kernel."""
 TRACE_GROUPED_GEMMS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4}
-"""Place of the ends of the groups; the operands come first."""
+"""Place of the group ends among the arguments of a grouped GEMM; the operands come first."""
 DECIMAL = re.compile(r"\d{1,18}")
 SCALES = 2
-"""Place of the scales of the first operand, in scaled products."""
+"""Place of the scales of the first operand among the arguments of a scaled GEMM."""
 _SDPA, _FA2, _FA3 = "aten::_scaled_dot_product_", "flash_attn::_flash_attn_", "flash_attn_3::"
 TRACE_ATTENTIONS = {
     f"{_SDPA}flash_attention": ("attention_fwd", 0, 4, "flash_attention"),
@@ -48,10 +48,10 @@ TRACE_ATTENTIONS = {
     **dict.fromkeys((f"{_FA3}fwd", f"{_FA3}_flash_attn_forward"), ("attention_fwd", 0, FIRST, "fa3")),
     **dict.fromkeys((f"{_FA3}bwd", f"{_FA3}_flash_attn_backward"), ("attention_bwd", 1, FIRST, "fa3")),
 }
-"""Operator of a table, places of the queries and of `is_causal`, and the library."""
+"""Table operator of each PyTorch attention, the places of the queries and of `is_causal`, and the library."""
 TOKENS_FIRST = "flash_attn"
-"""Operators whose tensors are batch x sequence x heads x width, not batch x heads x sequence x width; without a batch if the
-sequences are packed."""
+"""Operators whose tensors are batch x sequence x heads x width, not batch x heads x sequence x width. Packed sequences have no
+batch dimension."""
 TRACE_ROWWISE = {
     "aten::rms_norm": ("rmsnorm", 0, ""), "aten::_fused_rms_norm": ("rmsnorm", 0, ""),
     "aten::_fused_rms_norm_backward": ("rmsnorm_bwd", 1, ""), "aten::layer_norm": ("layernorm", 0, ""),
@@ -64,7 +64,7 @@ TRACE_ROWWISE = {
     "aten::gelu_backward": ("elementwise_bwd", 0, "gelu"), "aten::native_dropout": ("elementwise", 0, "dropout"),
     "aten::dropout": ("elementwise", 0, "dropout"),
 }  # fmt: skip
-"""Operator of a table, place of the tensor that has its shape, and the variant."""
+"""Table operator of each memory-bound PyTorch operator, the place of the tensor with its shape, and the variant."""
 POINTWISE = {"aten::add": "add", "aten::add_": "add", "aten::mul": "mul", "aten::mul_": "mul"}
 ADAMS = ("aten::_fused_adamw_", "aten::_fused_adam_")
 COLLECTIVES = (
@@ -73,9 +73,9 @@ COLLECTIVES = (
     (r"send|recv", "sendrecv"),
 )  # fmt: skip
 COLLECTIVE_KERNEL = re.compile(r"^(void )?(nccl|rccl)|multimem_|(one|two)_shot_all_?reduce|cross_device_reduce", re.IGNORECASE)
-"""Kernels of NCCL and RCCL, and of libraries that access their peers' memory themselves: torch.ops.symm_mem, vLLM."""
+"""Names of kernels of NCCL and RCCL, and of libraries that access the memory of their peers: torch.ops.symm_mem, vLLM."""
 COMPILED = re.compile(r"^triton_(poi|per|red|for)_")
-"""Kernels that a compiler fused: their names list all operators around them, and they are none of those."""
+"""Names of compiler-fused kernels. The names list all fused operators, and the kernel is none of these operators."""
 OPERATORS = (
     (r"rms_?norm", "rmsnorm"), (r"layer_?norm|\bln_(fwd|bwd)|GammaBeta|cuComputeGradInput", "layernorm"),
     (r"rope|rotary", "rope"), (r"flash|fmha|attention|sdpa|dot_do_o|convert_dq", "attention"),
@@ -83,25 +83,26 @@ OPERATORS = (
     (r"soft_?max", "softmax"), (r"adam", "adam"), (r"swiglu|silu_?(and_)?mul", "swiglu"), (r"embedding", "embedding"),
 )  # fmt: skip
 BACKWARD = re.compile(r"bwd|backward|bprop|cutlassB|grad|dot_do_o|convert_dq", re.IGNORECASE)
-"""Includes the two kernels around attention's backward pass: sums of output and gradient, and the cast of dq."""
+"""Names of backward kernels, with both kernels around attention's backward pass: sums of output and gradient, and the cast of
+dq."""
 ONE_WAY = ("gemm", "adam")
-"""Operators whose names tell no direction."""
+"""Operators whose kernel names do not show the direction."""
 
 
 def is_composite(op: Op) -> bool:
-    """Whether an operator stands for everything that it calls."""
+    """Whether an operator represents all operators that it calls."""
     return op.name in TRACE_ATTENTIONS or op.name in TRACE_ROWWISE or op.name in ADAMS or op.name == "aten::embedding"
 
 
 def known_operator(op: Op) -> tuple[Op, Probe] | None:
-    """The operator that a kernel was launched for, as a row of a table: the outermost composite one, else the innermost known."""
+    """The operator of a kernel, as a row of a table: the outermost composite operator, otherwise the innermost known."""
     known = [(outer, probe) for outer in op.chain if (probe := probe_of(outer)) is not None]
     composite = [pair for pair in known if is_composite(pair[0])]
     return next(iter(composite[-1:] or known[:1]), None)
 
 
 def probe_of(op: Op) -> Probe | None:
-    """The row of a table for an operator, with its sizes; None if there is none, or its shapes are not recorded."""
+    """The row of a table for an operator, with its sizes; None if no operator matches, or shapes are not recorded."""
     if op.name in TRACE_GEMMS:
         return _gemm(op, *TRACE_GEMMS[op.name])
     if op.name in TRACE_GROUPED_GEMMS:
@@ -137,7 +138,7 @@ def _gemm(op: Op, ours: str, place: int) -> Probe | None:
 
 
 def _grouped(op: Op, ends: int) -> Probe | None:
-    """Products of groups of tokens, each with its own weight, or of pairs of such groups; groups are taken to be alike."""
+    """A grouped GEMM of tokens with one weight per group, or of pairs of groups. All groups are assumed to be of equal size."""
     first, second, groups = op.dims(0), op.dims(1), math.prod(op.dims(ends))
     split = {(2, 3): "m", (2, 2): "k", (3, 2): "n"}.get((len(first), len(second)))
     if len(op.dims(ends)) != 1 or not groups or split is None:
@@ -157,8 +158,8 @@ def _attention(op: Op, ours: str, place: int, causal: int, variant: str) -> Prob
 
 
 def _heads_first(op: Op, shape: list[int]) -> list[int]:
-    """The shape of a tensor as batch x heads x sequence x width. Packed sequences are a batch if all are as long as the longest;
-    their starts stand first among the tensors of one dimension, and the length of the longest first among the numbers."""
+    """The shape of a tensor as batch x heads x sequence x width. Packed sequences form a batch if all are as long as the longest;
+    their starts are the first one-dimensional tensor among the arguments, and the longest length is the first number."""
     if not op.name.startswith(TOKENS_FIRST):
         return shape
     if len(shape) == 3:
@@ -175,7 +176,7 @@ def _rows(op: Op, ours: str, place: int, variant: str) -> Probe | None:
 
 
 def _adam(op: Op) -> Probe | None:
-    """A fused step over a list of tensors, whose shapes stand in a list."""
+    """A fused Adam step over a list of tensors, whose shapes are in a list."""
     shapes = op.argument("Input Dims", 0)
     if not (isinstance(shapes, list) and shapes and all(map(is_shape, shapes))):
         return None
@@ -189,7 +190,7 @@ def collective_of(name: str) -> str:
 
 
 def operator_of(kernel: str) -> str:
-    """The operator of a kernel by its name alone; empty if the name does not tell."""
+    """The operator of a kernel by its name alone; empty if the name does not identify an operator."""
     if COMPILED.match(kernel):
         return ""
     op = next((op for pattern, op in OPERATORS if re.search(pattern, kernel, re.IGNORECASE)), "")

@@ -1,7 +1,7 @@
-"""A table of kernels from a PyTorch trace: their shapes, how often they ran and for how long.
+"""A table of kernels from a PyTorch trace: their shapes, number of runs and times.
 
-A kernel belongs to the operator that launched it, and the kernels of one call of an operator make one time. Elements, dtype and
-group of a collective are arguments of its kernel or of `record_param_comms`. In a trace without a GPU the operators are the
+A kernel belongs to the operator that launched it, and the kernels of one call of an operator add up to one time. Elements, dtype
+and group of a collective are arguments of its kernel or of `record_param_comms`. In a trace without a GPU the operators are the
 kernels. Kernels that match no operator of a table are listed by their names.
 """
 
@@ -26,25 +26,25 @@ ELEMENT_BYTES = {
     "Float8_e4m3fn": 1, "Float8_e5m2": 1,
 }  # fmt: skip
 SYMMETRIC = "symm_mem::"
-"""Start of the names of operators that reach into the memory of their peers."""
+"""Prefix of operators that access the memory of their peers."""
 MOST_TENSORS = 4
 UNMATCHED = "unmatched"
-"""The role of rows that are no kernel of a workload: they are not fitted."""
+"""Role of rows that are no kernel of a workload: these rows are not fitted."""
 COLLECTIVE, BYTES_AND_RANKS = "collective", "n = bytes, batch = ranks"
-"""The role and the variant of rows of collectives."""
+"""Role and variant of rows of collectives."""
 UNKNOWN = "unknown"
 
 
 @dataclass(slots=True)
 class Entry:
-    """One row of the table: all calls of an operator with the same shape, or of a kernel that matches none."""
+    """One row of the table: all calls of an operator with the same shape, or all runs of a kernel that matches no operator."""
 
     name: str
     probe: Probe
     role: str
     times_us: list[float] = field(default_factory=list)
     operators: int = 0
-    """Operators that launched the kernels of a call; 0 where that is not known."""
+    """Number of operators that launched the kernels of one call; 0 if unknown."""
 
     @property
     def total_s(self) -> float:
@@ -53,22 +53,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The kernels of a trace, and how busy the device was."""
+    """The kernels of a trace, and the busy time of the device."""
 
     gpu: str
     device: str
-    """`cuda` or `cpu`."""
+    """The device of the kernels: `cuda` or `cpu`."""
     entries: tuple[Entry, ...]
     collectives: tuple[Entry, ...]
     span_s: float
-    """From the first kernel to the end of the last."""
+    """Seconds from the start of the first kernel to the end of the last."""
     busy_s: float
-    """Of that, time while any kernel ran."""
+    """Seconds within the span in which at least one kernel ran."""
     launches: Launches
 
 
 def read(path: Path, gpu: str = "") -> Trace:
-    """A trace, plain or gzipped."""
+    """The kernels of a trace file, plain or gzipped."""
     events = trace_events.read(path)
     on_gpu = bool(events.device)
     roots = [op for ops in events.ops.values() for op in ops if op.parent is None]
@@ -89,12 +89,12 @@ def read(path: Path, gpu: str = "") -> Trace:
 # Kernels --------------------------------------------------------------------------------------------------------------------
 
 Timed = tuple[str, Probe, float, int, int]
-"""Name and kernel of a row, microseconds, the call of an operator that the time belongs to, -1 for a call of its own, and the
-operator within that call that launched it."""
+"""Name and kernel of a row, microseconds, the number of the operator call that the time belongs to (-1 for a separate call), and
+the operator within that call that launched the kernel."""
 
 
 def _on_device(events: Events) -> Iterator[Timed]:
-    """Every kernel of the GPU with its row."""
+    """Every kernel of the GPU, with its row."""
     calls: dict[int, int] = {}
     for event in events.device:
         lasted_us, op = event.end_us - event.start_us, events.launcher(event)
@@ -111,7 +111,7 @@ def _on_device(events: Events) -> Iterator[Timed]:
 
 
 def _on_host(ops: Sequence[Op]) -> Iterator[Timed]:
-    """Operators of a trace without a GPU: those that are kernels of a table, and of the rest those that call nothing."""
+    """Operators of a trace without a GPU: operators that are kernels of a table, and other operators that call nothing."""
     for op in ops:
         probe, inner = probe_of(op), list(_on_host(op.inner))
         if probe is not None and (is_composite(op) or all(below.op == UNKNOWN for _, below, *_ in inner)):
@@ -123,7 +123,7 @@ def _on_host(ops: Sequence[Op]) -> Iterator[Timed]:
 
 
 def _without_operator(event: Event) -> tuple[str, Probe]:
-    """Name and row of a kernel without a known operator: a copy, or an operator by the name of the kernel."""
+    """Name and row of a kernel without a known operator: a copy, or an operator identified by the kernel's name."""
     name, moved = event.name, event.args.get("bytes")
     direction = next((ours for words, ours in COPIES if words in name), "")
     if direction and is_count(moved) and moved >= 2:
@@ -132,7 +132,7 @@ def _without_operator(event: Event) -> tuple[str, Probe]:
 
 
 def _recorded(op: Op) -> Mapping[str, Any]:
-    """The arguments of a collective that an operator launched; those of symmetric memory have their tensor first."""
+    """The recorded arguments of a collective that an operator launched. Operators of symmetric memory have their tensor first."""
     if "Collective name" in op.args:
         return op.args
     sizes = [math.prod(dims) for place in range(MOST_TENSORS) if (dims := op.dims(place))]
@@ -145,7 +145,7 @@ def _recorded(op: Op) -> Mapping[str, Any]:
 
 
 def _collective(name: str, args: Mapping[str, Any]) -> Probe:
-    """A collective: its payload in bytes as nccl-tests counts it (`n`), and its ranks (`batch`)."""
+    """A collective as a row: its payload in bytes as nccl-tests counts it (`n`), and its ranks (`batch`)."""
     kind = collective_of(str(args.get("Collective name", ""))) or collective_of(name) or UNKNOWN
     elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
     most = max((count for count in elements if is_count(count)), default=0)
@@ -156,7 +156,7 @@ def _collective(name: str, args: Mapping[str, Any]) -> Probe:
 
 
 def _gathered(timed: Iterable[Timed]) -> list[Entry]:
-    """Rows with the times of their calls; the kernels of one call are one time."""
+    """Rows with the times of their calls; the kernels of one call add up to one time."""
     entries: dict[Probe, Entry] = {}
     calls: dict[tuple[Probe, int], tuple[int, set[int]]] = {}
     for name, probe, time_us, call, operator in timed:
