@@ -168,7 +168,7 @@ def pieces_correction_on(cluster: Cluster, inside: Inside, across: Across | None
 
 
 def wire_s(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> float:
-    """The time of a call on the wire, summed over windows: the p-norm of the times of the busiest GPU and NICs, as in `theory`."""
+    """Seconds of a call on the wire, summed over windows: the p-norm of the times of the busiest GPU and NICs, as in `theory`."""
     ranks, size, total_s = call.per_node, call.payload_bytes, 0.0
     for load in placed.loads:
         carried = load.in_all if theory.carries_out(inside, ranks) else load.inside

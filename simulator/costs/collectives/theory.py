@@ -243,7 +243,7 @@ def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws:
     """The demand of point-to-point messages: an all-to-all, or a sendrecv from each rank to the next.
 
     Messages of an all-to-all to other nodes use the NICs, which the proxy thread serves peer by peer. A message of a sendrecv
-    uses one wire of a mesh, and is one flow over one NIC where the message leaves the node. Two ranks on a wire of a mesh exchange
+    uses one wire of a mesh, and is one flow over one NIC where the message leaves the node. Two ranks on one wire exchange
     as in a sendrecv. Where no topology is known, flows that leave their leaf switch are hashed onto the same links; between
     two nodes there is only one flow in each direction.
     """
