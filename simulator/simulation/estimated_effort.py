@@ -73,13 +73,11 @@ million messages."""
 STEPWISE_EDGE = Effort(85.0, 3200)
 """Effort per pair of GPUs that exchange messages of stepwise: all-to-alls of 64 to 256 GPUs take 90 to 108 us per message."""
 STEPWISE_GROUP = Effort(60.0, 2000)
-"""Effort per collective or transfer that stepwise splits into messages: steps of Llama-3 8B on 8 to 32 GPUs have 3,000 to
-21,000 of these."""
+"""Effort per collective or transfer that stepwise splits: steps of Llama-3 8B on 8 to 32 GPUs have 3,000 to 21,000."""
 STEP_OF_DIJKSTRA, VERTEX_REACHED = Effort(0.33), Effort(bytes=32)
 """Effort per vertex or link and source on an explicit graph, which has no routing rule of a shape."""
 SLOT = Effort(40.0, 1400)
-"""Effort per stage and microbatch of a bare schedule: ordering, running and counting. Schedules that search take up to twice as
-long."""
+"""Effort per stage and microbatch of a bare schedule: ordering, running and counting. Schedules that search take up to twice."""
 SEARCHED_SLOT = Effort(320.0, 1400)
 """Effort per stage and microbatch of a schedule that improves its order iteratively, apart from its time limit."""
 WIRED_GPU, LISTED_GPU = Effort(25.0, 1300), Effort(35.0, 7000)
@@ -109,8 +107,7 @@ def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) ->
 
 
 def of_routes(cluster: Cluster, sources: int) -> Effort:
-    """Effort of the shortest routes from `sources` GPUs on an explicit graph; zero for other shapes, which compute their routes
-    by rule."""
+    """Effort of the shortest routes from `sources` GPUs on an explicit graph; zero for shapes with a routing rule."""
     if cluster.shape_name != "explicit":
         return Effort()
     vertices = sum(run.count for run in cluster.wiring.vertices)

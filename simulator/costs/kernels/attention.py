@@ -6,7 +6,7 @@ is compiled for a number of rows per block, which is smaller for wide heads. Blo
 Blocks of causal attention differ: with few heads the longest walk decides, unless the library splits the walk; with many heads
 the mean load of the multiprocessors decides; a p-norm joins the two. Libraries for grouped queries pack the heads that share keys
 into a block. The traffic of queries, keys, values and results overlaps with the arithmetic, as a p-norm. Heads are padded to the
-widths that a library is compiled for. Backward has five GEMMs, not two. References: Dao, arXiv 2307.08691; Shah et al., 2407.08608.
+widths that a library is compiled for. Backward has five GEMMs, not two. See Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WIDTHS: Mapping[str, tuple[int, ...]] = {
     "flash": (32, 64, 96, 128, 192, 256),
     "flash3": (64, 96, 128, 160, 192, 256),
 }
-"""Widths of heads that libraries are compiled for; a head is padded to the next width. `sixteens`: every multiple of 16; the others
+"""Widths of heads that libraries are compiled for; a head is padded to the next width. `sixteens`: all multiples of 16; the rest
 are FlashAttention 2 and 3 (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`). 160 represents keys of 192 with values of
 128, for which FlashAttention 3 has a kernel and FlashAttention 2 pads."""
 WIDTH = 128
@@ -49,8 +49,8 @@ FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 EXACT = 2.0
 """Flop of a multiply-add."""
 EXPONENTIAL_SHARE = 2 / 3
-"""Share of the exponential in the time of a score beside its GEMMs, at 16 exponentials per cycle: 0.58 to 0.72 of the times fitted
-to A100, H100 and B200. The rest is scaling, maxima and sums."""
+"""Share of the exponential in the time of a score beside its GEMMs, at 16 exponentials per cycle: 0.58 to 0.72 of the times that
+are fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
 BACKWARD_SIGMA = 0.1
 """Relative error of using a single ratio of backward to forward, which varies with the width of the heads."""
