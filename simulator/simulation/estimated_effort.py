@@ -77,7 +77,7 @@ STEPWISE_GROUP = Effort(60.0, 2000)
 STEP_OF_DIJKSTRA, VERTEX_REACHED = Effort(0.33), Effort(bytes=32)
 """Effort per vertex or link and source on an explicit graph, which has no routing rule of a shape."""
 SLOT = Effort(40.0, 1400)
-"""Effort per stage and microbatch of a bare schedule: ordering, running and counting. Schedules that search take up to twice."""
+"""Effort per stage and microbatch of a bare schedule: order, run and count. Schedules that search take up to twice as long."""
 SEARCHED_SLOT = Effort(320.0, 1400)
 """Effort per stage and microbatch of a schedule that improves its order iteratively, apart from its time limit."""
 WIRED_GPU, LISTED_GPU = Effort(25.0, 1300), Effort(35.0, 7000)
