@@ -1,1 +1,1 @@
-"""Costs: how long a kernel takes on a GPU and a collective on a fabric, without contention, and what says so."""
+"""Cost models: time of a kernel on a GPU and of a collective on a fabric, without contention, with provenance."""

@@ -1,1 +1,1 @@
-"""Collectives on a cluster: which algorithm serves one, and how long it takes."""
+"""Collectives on a cluster: the algorithm of a collective, and its uncontended time."""

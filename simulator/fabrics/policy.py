@@ -1,16 +1,16 @@
-"""Collectives on a cluster: its measured links, the algorithms that its library has and takes there, and uncontended times.
+"""Collective policy of a cluster: its measured links, the algorithms that its library has and chooses, and uncontended times.
 
-A cluster says how fast its links are, not what they are called. Inside a node the fabric of the GPU's generation tells how a
-library fares on such links, or the PCIe fabric with the nearest rate, and only an NVSwitch reduces in the network. Between
-nodes it is the InfiniBand of the nearest generation, unless a fabric is named. A GPU on PCIe launches at its own clock. A named
-fabric counts for what it describes: the network, the links inside, or both. A fabric in a file of the user's own brings its
-rates along, for they belong to what was measured; of one that ships, the constants are taken and the cluster's rates are kept.
-Several NICs of one GPU are pooled.
+A cluster states the rates of its links, not the fabric. Inside a node, the constants are those of the fabric of the GPU's
+generation, or of the PCIe fabric with the nearest rate; only an NVSwitch reduces in the network. Between nodes the constants are
+those of the InfiniBand generation with the nearest rate, unless a fabric is named. The launch time on PCIe follows the clock of
+the GPU. A named fabric replaces the parts that the fabric describes: the network, the links inside nodes, or both. A fabric in a
+user's file keeps its own rates, since these belong to the measurements; a shipped fabric gives its constants, and the rates are
+the cluster's. Several NICs of one GPU are pooled.
 
-The file of a fabric may name algorithms (`choices:`); otherwise an all-reduce takes what NCCL's own cost model chooses.
-There are two ways to time a collective, and no third. `costs.collectives.curves` corrects the closed forms of `theory` by what
-was measured, for the algorithms that libraries have. `unmeasured_algorithms` adds up the rounds of any other algorithm at the
-constants of the same links. Payloads cut into pieces and uneven exchanges scale one of the two by a ratio of the second.
+The file of a fabric may name algorithms (`choices:`); otherwise NCCL's own cost model chooses the algorithm of an all-reduce.
+There are exactly two ways to time a collective. `costs.collectives.curves` corrects the closed forms of `theory` by measurements,
+for the algorithms of libraries. `unmeasured_algorithms` adds up the rounds of any other algorithm with the constants of the same
+links. Payloads cut into pieces and uneven exchanges scale one of these two times by a ratio of two times of the second kind.
 """
 
 from __future__ import annotations
@@ -47,44 +47,44 @@ NVLINK = {
 }
 """The fabric inside nodes of each generation of GPUs."""
 XGMI, AMD = "xgmi-mi300", "gfx"
-"""Infinity Fabric, and how the architectures of GPUs that have it begin."""
+"""The Infinity Fabric, and the prefix of the architectures of GPUs with Infinity Fabric."""
 SWITCH, JOINED = "nvswitch", "fully-connected"
-"""Shapes inside a node: any GPU reaches any other at full rate; each is wired to each."""
+"""Shapes inside a node: every GPU reaches every other GPU at full rate; every GPU is wired to every other GPU."""
 PCIE_CLOCK_GHZ = 1.75
-"""Clock of the GPU that the launch time of a PCIe fabric is meant for; others launch in as many cycles."""
+"""GPU clock to which the launch time of a PCIe fabric applies; other GPUs launch in the same number of cycles."""
 NETWORKS = ("edr-ib", "hdr-ib", "ndr-ib", "xdr-ib")
 BRIDGED_GPUS = 2
-"""GPUs that an NVLink bridge joins."""
+"""Number of GPUs that an NVLink bridge joins."""
 ONE_WAY = 0.8
-"""Share of its nominal rate that PCIe carries when data goes one way only: headers, acknowledgements and credits take the rest
-(Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018)."""
+"""Share of its nominal rate that PCIe carries with data in one direction only: headers, acknowledgements and credits take the
+rest (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018)."""
 shipped: Loader = cache(fabric_files.load)
-"""Reads a fabric that ships, once."""
+"""Loader of shipped fabrics, cached."""
 outlined: Loader = cache(fabric_files.outline)
-"""Reads one without its curves, once."""
+"""Loader of shipped fabrics without their curves, cached."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Links, choices and curves by which collectives on a cluster are timed."""
+    """Link constants, choices and curves from which the times of collectives on a cluster are computed."""
 
     inside: Inside
     across: Across | None
     """None for a single node."""
     choices: tuple[Choice, ...]
-    """Algorithms that the fabrics' files name, those of the network between nodes first."""
+    """Algorithms that the files of the fabrics name; the choices of the network between nodes come first."""
     read_curves: Callable[[], tuple[Curve, ...]]
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The measured curves of both; read on first use, as that takes a while."""
+        """The measured curves of both fabrics, read on first use because reading is slow."""
         return self.read_curves()
 
 
 def links_of(cluster: Cluster, load: Loader | None = None) -> Links | None:
-    """The links of a cluster; None where they are taken at their face value, as those of a graph drawn by hand.
+    """The links of a cluster; None where links are taken at their face value, as for an explicit graph.
 
-    With `load`, fabrics are found by it, and not among those that ship.
+    With `load`, this loader finds the fabrics in place of the shipped fabrics.
     """
     if cluster.fabric == IDEAL or not cluster.nvlink.bytes_per_s:
         return None
@@ -102,8 +102,8 @@ def links_of(cluster: Cluster, load: Loader | None = None) -> Links | None:
 
 
 def _fabrics_of(cluster: Cluster, load: Loader) -> tuple[Fabric, Fabric | None]:
-    """The fabric inside the nodes of a cluster and that between them, if there are several, at the rates of the cluster. What
-    stands in a file of the user's own keeps its rates; if it describes both, its curves and choices are listed once.
+    """The fabric inside the nodes of a cluster and, with several nodes, the fabric between nodes, at the rates of the cluster. A
+    fabric in a user's file keeps its rates; if the file describes both fabrics, its curves and choices are listed once.
     """
     own = catalog.is_path(cluster.fabric)
     named = (fabric_files.load if own else load)(cluster.fabric) if cluster.fabric else None
@@ -124,7 +124,7 @@ def _fabrics_of(cluster: Cluster, load: Loader) -> tuple[Fabric, Fabric | None]:
 
 
 def _within(cluster: Cluster, load: Loader) -> Fabric:
-    """The fabric that ships and is most like the links inside a node, at their rate."""
+    """The shipped fabric that is most similar to the links inside a node, at the rate of these links."""
     rate, architecture = cluster.nvlink.bytes_per_s, cluster.gpu.architecture
     if cluster.inside_name.startswith("pcie"):
         return _without_reductions(_pcie(cluster, load))
@@ -138,8 +138,8 @@ def _within(cluster: Cluster, load: Loader) -> Fabric:
 
 
 def _pcie(cluster: Cluster, load: Loader) -> Fabric:
-    """PCIe as GPUs of the cluster's clock launch on it; where NVLink bridges join pairs, that between the pairs: every second
-    edge of a ring is then a bridge, and a PCIe link carries one way only.
+    """The PCIe fabric with the launch time at the clock of the cluster's GPUs. Where NVLink bridges join pairs, PCIe connects the
+    pairs: every second edge of a ring is then a bridge, and a PCIe link carries data in one direction only.
     """
     rate, bridge_bytes_per_s = cluster.nvlink.bytes_per_s, cluster.options.box.bridge_bytes_per_s
     found = load(_nearest(PCIE, rate, load))
@@ -154,12 +154,12 @@ def _pcie(cluster: Cluster, load: Loader) -> Fabric:
 
 
 def _changed(fabric: Fabric, **changes: Any) -> Fabric:
-    """A fabric with other constants inside its nodes."""
+    """A fabric with some constants inside its nodes replaced."""
     return replace(fabric, inside=replace(fabric.inside, **changes)) if fabric.inside else fabric
 
 
 def _without_reductions(fabric: Fabric) -> Fabric:
-    """The same links from GPU to GPU: no switch reduces on the way, so the library does what is left to it."""
+    """The same fabric without reductions in switches, and without the series of all-reduces in which a library chose."""
     curves = tuple(curve for curve in fabric.curves if (curve.kind, curve.algorithm) != ("all_reduce", "auto"))
     return replace(_changed(fabric, nvls_efficiency=0.0), curves=curves)
 
@@ -175,15 +175,15 @@ def _nearest(names: Sequence[str], bytes_per_s: float, load: Loader) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library of collectives, by its all-reduces; everything else it does as NCCL does."""
+    """The all-reduces of a library of collectives; all other collectives are the same as in NCCL."""
 
     series: str = "auto"
-    """The measured series that its own choices belong to: `plain` where switches cannot reduce the type of the data."""
+    """The measured series of the library's own choices: `plain` where switches cannot reduce the data type."""
     direct_most_bytes: int = 0
-    """Up to this payload, kernels of its own read the memory of their peers within a node."""
+    """Largest payload in bytes for the library's own kernels, which read the memory of peers within a node; 0 without these."""
 
     def more(self, links: Links) -> Mapping[str, tuple[str, ...]]:
-        """Algorithms that `auto` has besides on measured links, by kind of collective."""
+        """Algorithms that `auto` has on measured links in addition to the common algorithms, by kind of collective."""
         switches = [] if self.series == "plain" else reducing_networks(links)
         own = ("direct",) if self.direct_most_bytes else ()
         return {"all_reduce": (*own, *(name for network in switches for name in IN_SWITCHES[network]))}
@@ -204,22 +204,22 @@ COMMON_ALGORITHMS = {
     "sendrecv": ("point_to_point",),
     "exchange": ("point_to_point",),
 }
-"""Algorithms that `auto` chooses from everywhere: those of NCCL."""
+"""Algorithms of NCCL, from which `auto` chooses on every cluster, by kind of collective."""
 IN_SWITCHES = {"nvls": ("nvls", "nvls_tree"), "sharp": ("sharp",)}
-"""Algorithms of NCCL for all-reduces where switches reduce, inside nodes and between them."""
+"""Algorithms of NCCL for all-reduces where switches reduce inside nodes (nvls) and between nodes (sharp)."""
 AT_FACE_VALUE = {
     **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), ("hierarchical_pipelined",)),
     "broadcast": ("tree",),
 }
-"""Algorithms that `auto` has besides on links at their face value, where it takes the fastest: a library made for them."""
+"""Further algorithms of `auto` on links at their face value, where `auto` takes the fastest, as a library tuned for the links."""
 MEASURED_AS = {"exchange": "sendrecv"}
-"""Names of some kinds in the measurements and the theory."""
+"""Kinds of collectives that have another name in the measurements and the theory."""
 QUANTUM = ("hdr-ib", "ndr-ib", "xdr-ib")
 """Networks whose switches can reduce, for libraries that are set up to use them: NVIDIA Quantum, from SHARPv2 of 2019 on."""
 
 
 def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None, library: str = NCCL) -> CollectivePolicy:
-    """How collectives are done on a cluster: by the algorithm named, or as its library would; in so many pieces."""
+    """The collective policy of a cluster: with the named algorithm or the library's choices, and with `pieces` pieces."""
     known, wanted = catalog.files("collectives"), catalog.written("collectives", algorithm)
     if wanted not in (AUTO, *known):
         raise UserError(f"no algorithm {algorithm!r}", hint=did_you_mean(algorithm, [AUTO, *known]))
@@ -240,12 +240,12 @@ def policy_on(cluster: Cluster, algorithm: str = AUTO, pieces: int | None = None
 
 
 def call_of(kind: str, algorithm: str, nodes: Array, payload_bytes: int, *, placed: bool = False) -> Call:
-    """The call of a collective whose members sit in these nodes."""
+    """The call of a collective, given the node of each member."""
     return Call(kind, payload_bytes, len(nodes), len(set(nodes.tolist())), algorithm, placed)
 
 
 def _choice_on(cluster: Cluster, links: Links, library: Library) -> Choose:
-    """The algorithm that the fabric's file names, else the library's choice, else the first that every library has."""
+    """The choice of an algorithm: from the fabric's file, else the library's choice, else the first common algorithm."""
 
     def choice(kind: str, nodes: Array, payload_bytes: int) -> str | None:
         call = call_of(kind, library.series, nodes, payload_bytes)
@@ -263,7 +263,7 @@ def _choice_on(cluster: Cluster, links: Links, library: Library) -> Choose:
 
 
 def _can_serve(name: str, cluster: Cluster, nodes: Array, call: Call) -> bool:
-    """Whether an algorithm can serve such a group on a cluster, whose switches may have to reduce for that."""
+    """Whether an algorithm can serve a call on a cluster, including whether the switches reduce if the algorithm needs this."""
     if not takes(catalog.module("collectives", name), call.kind, nodes):
         return False
     needs = next((network for network, names in IN_SWITCHES.items() if name in names), None)
@@ -271,16 +271,16 @@ def _can_serve(name: str, cluster: Cluster, nodes: Array, call: Call) -> bool:
 
 
 def reducing_networks(links: Links | None) -> list[str]:
-    """In which networks of a cluster libraries let the switches reduce: inside nodes (nvls), between them (sharp)."""
+    """The networks of a cluster in whose switches libraries reduce: inside nodes (nvls), between nodes (sharp)."""
     if links is None:
         return []
     return ["nvls"] * (links.inside.nvls_efficiency > 0) + ["sharp"] * (links.across is not None and links.across.sharp)
 
 
 def can_reduce(cluster: Cluster, network: str, ranks: int, nodes: int) -> bool:
-    """Whether the switches that so many ranks over so many nodes need can reduce if they are asked to, as nvls or as sharp.
+    """Whether the switches that a group of `ranks` ranks over `nodes` nodes needs can reduce for algorithm nvls or sharp.
 
-    Links at their face value take the network's for granted, and those of any NVSwitch, for however few GPUs.
+    On links at their face value, network switches and NVSwitches are assumed to reduce for any number of GPUs.
     """
     links = links_of(cluster)
     if links is None:
@@ -292,7 +292,7 @@ def can_reduce(cluster: Cluster, network: str, ranks: int, nodes: int) -> bool:
 
 
 def _timing_on(cluster: Cluster, links: Links, library_series: str) -> Timing:
-    """How long collectives take on a cluster. `library_series` is the measured series in which the library chose by itself."""
+    """The times of collectives on a cluster. `library_series` is the measured series in which the library chose the algorithm."""
 
     @cache
     def placed(kind: str, algorithm: str, members: tuple[int, ...]) -> PlacedRounds:

@@ -1,9 +1,9 @@
-"""An uneven all-to-all, given by a matrix of bytes: the rounds of each algorithm, and its time on measured links.
+"""Uneven all-to-all, given by a matrix of bytes: the rounds of each algorithm, and its time on measured links.
 
-People measure even exchanges. An uneven one takes the known time of the even one that keeps the busiest link busy for as long
-(payload times skew), times the ratio of the two by the rule of rounds (`unmeasured_algorithms`): 1 where every rank has
-something for every other, less where many pairs have nothing for one another. Without a switch the busiest link is a wire on
-the routes of the cluster. An algorithm that is known by its rounds alone takes what its own rounds do.
+Measurements cover even exchanges. The time of an uneven exchange is the known time of the even exchange with the same load on the
+busiest link (payload times skew), times the modelled ratio of the two exchanges (`unmeasured_algorithms`): 1 where every rank has
+data for every other rank, less than 1 where many pairs have no data for each other. Without a switch the busiest link is a wire
+on the routes of the cluster. An algorithm without measurements has the time of its own rounds.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from .unmeasured_algorithms import PlacedRounds
 
 KIND = "alltoall"
 MOST_BYTES = 2**26
-"""Limit on a file."""
+"""Largest size of a matrix file."""
 MOST_CELLS, MOST_LINES = 5_000_000, 100_000
-"""A matrix of 2,000 ranks has 4 million numbers."""
+"""Largest numbers of cells and lines of a matrix file; a matrix of 2,000 ranks has 4 million cells."""
 MOST_HELD_BYTES = 2**40
-"""Most that one rank can have for another."""
+"""Largest number of bytes that one rank can have for another rank."""
 NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 ROWS = "a row for each rank, with what it has for every rank: as many numbers as rows, commas between them, no header"
 CELL = f"a plain number from 0 to {MOST_HELD_BYTES:,}, such as 1048576 or 1.5e6"
 Row = tuple[int, list[str]]
-"""The number of a line, and its cells."""
+"""Line number and cells of a row."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Exchange:
-    """Who has how many bytes for whom. The payload is what a rank holds on average, rounded up to whole bytes."""
+    """The bytes that every rank has for every other rank. The payload is the mean over ranks, rounded up to whole bytes."""
 
     held: Array
-    """Entry (i, j) is what rank i has for rank j."""
+    """Matrix of bytes: entry (i, j) is the data of rank i for rank j."""
     payload_bytes: int
 
     @classmethod
     def of(cls, matrix: ArrayLike) -> Exchange:
-        """The exchange of a square matrix."""
+        """The exchange that a square matrix of bytes describes."""
         held = checked_matrix(KIND, len(np.atleast_1d(np.asarray(matrix, dtype=object))), matrix)
         return cls(held, math.ceil(payload(held)))
 
@@ -68,23 +68,23 @@ class Exchange:
 
     @property
     def spans(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The least and the most that a rank sends to others, and receives from them, in bytes."""
+        """The smallest and the largest number of bytes that a rank sends to other ranks, and receives from other ranks."""
         moved = np.where(np.eye(self.ranks, dtype=bool), 0.0, self.held)
         sent, received = ((float(total.min()), float(total.max())) for total in (moved.sum(axis=1), moved.sum(axis=0)))
         return sent, received
 
     @property
     def is_even(self) -> bool:
-        """Whether every rank has as much for every other."""
+        """Whether every rank has the same number of bytes for every other rank."""
         pairs = self.held[~np.eye(self.ranks, dtype=bool)]
         return bool((pairs == pairs[:1]).all())
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Uneven:
-    """An algorithm with a matrix in hand, in the place of its module: this one exchange is all that it does.
+    """An algorithm for a single uneven exchange, used in place of the module of the algorithm.
 
-    It has no `RINGS`: only where all ranks are alike may they change places on a mesh.
+    The class has no `RINGS`, since ranks may be reordered on a mesh only where all ranks are alike.
     """
 
     algorithm: ModuleType
@@ -95,14 +95,14 @@ class Uneven:
         return takes(self.algorithm, kind, nodes)
 
     def rounds(self, kind: str, nodes: Array) -> tuple[Round, ...]:
-        """The rounds of the algorithm, as fractions of the payload in whole bytes."""
+        """The rounds of the algorithm for the exchange, as fractions of the payload in whole bytes."""
         rounds: tuple[Round, ...] = self.algorithm.rounds(kind, nodes, self.exchange.held)
         part = payload(self.exchange.held) / max(1, self.exchange.payload_bytes)
         return tuple(replace(r, fraction=r.fraction * part) for r in rounds)
 
 
 def uneven_policy(exchange: Exchange, policy: CollectivePolicy, cluster: Cluster, gpus: Array) -> CollectivePolicy:
-    """How all-to-alls among these GPUs of a cluster are done if they are this one."""
+    """The collective policy with which all-to-alls among these GPUs of a cluster are the given exchange."""
     able = {name: module for name, module in policy.algorithms.items() if KIND in module.KINDS}
     uneven: dict[str, Any] = {name: Uneven(module, exchange) for name, module in able.items()}
     links = links_of(cluster)
@@ -134,9 +134,9 @@ def uneven_policy(exchange: Exchange, policy: CollectivePolicy, cluster: Cluster
 
 
 def read(path: Path) -> Array:
-    """The matrix of a CSV: row i holds what rank i has for every rank, as plain numbers and without a header.
+    """The matrix in a CSV file: row i holds the bytes that rank i has for every rank, as plain numbers and without a header.
 
-    Raises with file:line for every row and every cell that is wrong.
+    Raises `UserError` with file:line for every wrong row and every wrong cell.
     """
     rows = [(line, cells) for line, cells in enumerate(_lines(path), 1) if cells not in ([], [""])]
     if not rows:
@@ -165,12 +165,12 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether a row holds words."""
+    """Whether a row holds words, not numbers."""
     return len(cells) > 1 and not any(re.match(r"[-+.0-9]|$", cell) for cell in cells)
 
 
 def _misshapen(rows: list[Row]) -> Iterator[tuple[int, str, str]]:
-    """Rows that are not as long as there are rows: all at once if they are all alike, else those that are not like most."""
+    """Faults of rows with a wrong length: a single fault if all rows have the same length, else a fault per row that differs."""
     lengths = Counter(len(cells) for _, cells in rows)
     (usual, _), *others = lengths.most_common()
     if not others and usual != len(rows):
@@ -182,7 +182,7 @@ def _misshapen(rows: list[Row]) -> Iterator[tuple[int, str, str]]:
 
 
 def _wrong(rows: list[Row]) -> Iterator[tuple[int, str, str]]:
-    """Cells that are no number of bytes."""
+    """Faults of cells that are not a number of bytes."""
     for line, cells in rows:
         for number, cell in enumerate(cells, 1):
             if NUMBER.fullmatch(cell) is None or float(cell) > MOST_HELD_BYTES:

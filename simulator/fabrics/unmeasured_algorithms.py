@@ -1,10 +1,10 @@
-"""Uncontended times by rounds: what an algorithm that nobody measured takes at the constants of a measured fabric.
+"""Uncontended times of algorithms without measurements, computed from their rounds with the constants of a measured fabric.
 
 t = launch + latencies + y + sqrt(fill x y), the form of costs/collectives/theory.py: each round waits for a step of the fabric,
-or a crossing where it leaves a node, and for every further peer that a GPU sends to across at once, as direct all-to-all does; y
-adds up what the busiest GPU, the busiest NIC and the busiest node put on the wire, at the rates that the fabric reaches. So
-what is compared with a library's ring pays what the ring pays. Where a shape has data handed over inside the node to the GPU
-on the target's rail (PXN), it is on that GPU's NIC, and on the links inside on its way there.
+or for a crossing where the round leaves a node, and for every further peer in other nodes that a GPU sends to at once, as in a
+direct all-to-all; y adds up the time on the wire of the busiest GPU, NIC and node in every window of rounds, at the rates that
+the fabric reaches. A library's ring and an algorithm by rounds therefore have comparable costs. Where a shape hands data over
+inside the node to the GPU on the target's rail (PXN), the data loads the NIC of this GPU, and the links inside the node to it.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from ..hardware.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Parts of the payload that the busiest move: a GPU in its node, and in all, a NIC, all NICs of a node, a wire in a node."""
+    """Parts of the payload that the busiest GPU moves inside its node and in total, and the busiest NIC, node and wire move."""
 
     inside: float
     in_all: float
     over_nic: float
     over_nics: float
     over_wire: float = 0.0
-    """Load of the busiest wire over its part of a GPU's rate; 0 where wires are not looked at."""
+    """Load of the busiest wire over the wire's fraction of a GPU's rate; 0 where wires are not considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRounds:
-    """The rounds of an algorithm on a cluster."""
+    """The rounds of an algorithm with their messages placed on the GPUs of a cluster."""
 
     rounds: tuple[tuple[int, float, float, int], ...]
-    """How often a round comes, the share of its messages that cross between nodes, the largest of these as a part of the payload,
-    and to how many peers beyond the first the busiest GPU sends across at once."""
+    """Per round: repeats, the share of messages that cross between nodes, the largest crossing message as a part of the payload,
+    and the number of peers beyond the first in other nodes that the busiest GPU sends to at once."""
     loads: tuple[Load, ...]
-    """Per window of rounds that are under way together."""
+    """Loads of each window of rounds that are active together."""
 
 
 def placed_rounds(
     algorithm: ModuleType, kind: str, cluster: Cluster, gpus: Array, pieces: int | None = None, *, wired: bool = False
 ) -> PlacedRounds:
-    """How an algorithm goes about a kind of collective among these GPUs of a cluster; if pipelined, in so many pieces. Where
-    GPUs are `wired` to each other without a switch, it waits for the wires on its routes too.
+    """The rounds of an algorithm for a kind of collective among these GPUs of a cluster; a pipelined algorithm uses `pieces`
+    pieces. Where GPUs are `wired` to each other without a switch, the loads include the wires on the routes.
     """
     nodes = gpus // cluster.gpus_per_node
     rounds = algorithm.rounds(kind, nodes)
@@ -68,8 +68,8 @@ def placed_rounds(
 def placed_by_nodes(
     algorithm: str, kind: str, cluster: Cluster, members: tuple[int, ...], pieces: int | None = None
 ) -> PlacedRounds:
-    """How an algorithm of the catalog goes about a kind of collective among members of whom only the nodes are known: they are
-    spread over the GPUs of each node, and so over its NICs.
+    """The rounds of an algorithm of the catalog for a kind of collective among members of which only the nodes are known: the
+    members are spread evenly over the GPUs of each node, and thus over its NICs.
     """
     nodes = np.array(members)
     order = np.argsort(nodes, kind="stable")
@@ -81,7 +81,8 @@ def placed_by_nodes(
 
 
 def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
-    """A single round waits for its slowest message; one that repeats goes round, and takes the mean."""
+    """Share of crossing messages, largest crossing message and further peers of a round. A single round waits for its slowest
+    message, so the share is 1 with any crossing; the messages of a round that repeats take turns, so the share is the mean."""
     far = nodes[r.edges.source] != nodes[r.edges.target]
     if not far.any():
         return 0.0, 0.0, 0
@@ -91,7 +92,7 @@ def _crossing(r: Round, nodes: Array) -> tuple[float, float, int]:
 
 
 def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array, *, wired: bool) -> Load:
-    """Loads on the busiest in either direction, by the routes of messages that are all under way together so many times."""
+    """Loads of the busiest GPU, NIC, node and wire in either direction, for rounds that are active together `times` times."""
     edges = joined([(r.edges, float(r.fraction * r.repeats)) for r in rounds])
     source, target, per_node = gpus[edges.source], gpus[edges.target], cluster.gpus_per_node
     far = np.flatnonzero(source // per_node != target // per_node)
@@ -116,7 +117,7 @@ def _load(rounds: Sequence[Round], times: float, cluster: Cluster, gpus: Array, 
 
 
 def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> float:
-    """Load of messages inside nodes on the busiest wire of their routes, over its part of a GPU's rate."""
+    """Load of messages inside nodes on the busiest wire of their routes, over the wire's fraction of a GPU's rate."""
     links = cluster.route(source, target)
     used = links >= 0
     carried = np.bincount(links[used], np.broadcast_to(share[:, None], links.shape)[used], cluster.wiring.links)
@@ -124,7 +125,7 @@ def _over_wire(cluster: Cluster, source: Array, target: Array, share: Array) -> 
 
 
 def uncontended_time(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> UncontendedTime:
-    """The time of a call whose rounds were placed; always `theoretical`."""
+    """The uncontended time of a call from its placed rounds; the provenance is always `theoretical`."""
     latency_s = crossings = 0.0
     for repeats, part, message, more_peers in placed.rounds:
         latency_s += repeats * ((1 - part) * inside.step_s + more_peers * LAWS.peer_s)
@@ -138,7 +139,7 @@ def uncontended_time(call: Call, placed: PlacedRounds, inside: Inside, across: A
 
 
 def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTime:
-    """A known time changed by this rule: at best extrapolated."""
+    """A known time replaced by `seconds` from the model of this module: the provenance is at best `extrapolated`."""
     if known.provenance == "theoretical":
         return replace(known, seconds=seconds)
     uncertainty = math.hypot(known.uncertainty, theory_sigma(call) / 2)
@@ -146,8 +147,8 @@ def scaled(known: UncontendedTime, seconds: float, call: Call) -> UncontendedTim
 
 
 def pieces_correction_on(cluster: Cluster, inside: Inside, across: Across | None, pieces: int) -> PiecesCorrection:
-    """The correction of known times where pipelined algorithms cut a payload into so many pieces: the modelled ratio of so many
-    pieces to infinitely fine pipelining.
+    """The correction of known times where pipelined algorithms cut a payload into `pieces` pieces: the modelled ratio of this
+    number of pieces to infinitely fine pipelining.
     """
 
     @cache
@@ -167,7 +168,7 @@ def pieces_correction_on(cluster: Cluster, inside: Inside, across: Across | None
 
 
 def wire_s(call: Call, placed: PlacedRounds, inside: Inside, across: Across | None) -> float:
-    """The time of a call on the wire, window by window: the p-norm of what the busiest GPU and node need, as in the theory."""
+    """Seconds of a call on the wire, summed over windows: the p-norm of the times of the busiest GPU and NICs, as in `theory`."""
     ranks, size, total_s = call.per_node, call.payload_bytes, 0.0
     for load in placed.loads:
         carried = load.in_all if theory.carries_out(inside, ranks) else load.inside

@@ -1,18 +1,18 @@
-"""Where the time of a compute stream goes: at work, or idle for exactly one cause at each instant.
+"""Time of a compute stream by cause: busy, or idle for exactly one cause at each instant.
 
-The cause of an idle instant is found by walking back from the stream's next operation, always to the predecessor that
-ended last, by end plus tail. What is in progress at that instant where the walk meets it is what the rank waits for:
-- a transfer (until it has arrived) or a collective: exposed time of its axis;
+The cause of an idle instant is found by walking back from the stream's next operation, at each step to the predecessor with the
+latest end plus tail. The rank waits for the task of this walk that is in progress at the instant:
+- a transfer (until its arrival) or a collective: exposed time of its axis;
 - a launch: time of the host;
 - a kernel of another rank, reached through a transfer: bubble, as the rank waits for another stage;
 - a kernel reached through a collective of an axis: imbalance of that axis, as a member of the group still computes;
-- a kernel reached through the gradient norm, or when the rank has nothing left to do: imbalance of dp if it is of the same
-  pipeline coordinate, else bubble;
+- a kernel reached through the gradient norm, or when the rank has nothing left to do: imbalance of dp if the kernel is of the
+  same pipeline coordinate, else bubble;
 - a kernel of an optimizer that no collective waits for: optimizer time.
-The first collective on the way says which axis it is. A transfer behind it makes it another stage, but not behind replicas: who
-waits for another replica waits for all of its pipeline.
-So busy + exposed + imbalance + host + bubble + optimizer is the step, on every rank, to the nanosecond, and without a pipeline
-there is no bubble. `exposed` gives the same exposed time task by task, for those who ask what a task waits for.
+The first collective of the walk determines the axis of the imbalance. A transfer later in the walk changes the cause to bubble,
+except after a collective over replicas: a rank that waits for another replica waits for the whole pipeline of that replica.
+Hence busy + exposed + imbalance + host + bubble + optimizer is the step, on every rank, to the nanosecond, and without a pipeline
+there is no bubble. `exposed` gives the same exposed time for each task that a rank waits for.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SCALES = "time"
 BUBBLE, OPTIMIZER, BUSY = "bubble", "optimizer", "busy"
 DP = "dp"
 DIRECTLY, STAGE, NORM = -1, -2, -3
-"""How a walk got where it is, where not through a collective (then it is the place of its axis): through nothing that matters,
-through a transfer, through the gradient norm."""
+"""States of a walk other than the index of the axis of its first collective: no collective or transfer so far; a transfer, so
+that the walk is in another stage; the gradient norm."""
 
 
 def imbalance(axis: str) -> str:
-    """The cause of waiting at a collective of an axis for a member that still computes."""
+    """Name of the cause for waiting at a collective of an axis for a member that still computes."""
     return f"imbalance of {axis}"
 
 
@@ -55,35 +55,35 @@ class TimeByCause:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pieces:
-    """Intervals of compute streams, each spent on one task: on its own work, or on waiting for that task."""
+    """Intervals of compute streams, in each of which a stream runs one task or waits for one task."""
 
     which: Array
     """The class of ranks."""
     task: Array
-    """-1 where there is none."""
+    """The task that the stream runs or waits for; -1 without a task."""
     from_ns: Array
     until_ns: Array
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _TaskFacts:
-    """What labels say of each task."""
+    """Facts about each task, from the labels."""
 
     axis: Array
-    """Its place in the observation's axes, or -1."""
+    """Index of the task's axis in the observation's axes, or -1."""
     optimizing: Array
-    """Whether it is part of an optimizer."""
+    """Whether the task is part of an optimizer."""
     launch: Array
     transfer: Array
     norm: Array
     coordinate: Array
-    """The pipeline coordinate of the first rank that takes part in it."""
+    """Pipeline coordinate of the first rank that takes part in the task."""
     dp: int
-    """The place of dp among the axes, or the one behind them."""
+    """Index of dp among the axes, or the number of axes if dp is not among them."""
 
 
 def measure(observed: Observation) -> TimeByCause:
-    """Every class's time of the window, by cause."""
+    """Time of every class in the window by cause, in nanoseconds."""
     axes = tuple(dict.fromkeys((*observed.axes, DP)))
     causes = (BUSY, BUBBLE, OPTIMIZER, *axes, *map(imbalance, axes))
     busy, bubble, optimizer, first_axis = range(4)
@@ -102,8 +102,8 @@ def measure(observed: Observation) -> TimeByCause:
 
 
 def exposed(observed: Observation) -> tuple[Pieces, Array]:
-    """The exposed time of every class, piece by piece, each spent on a transfer or collective, and the axis of each by its
-    place in `observed.axes`. Launches are no communication."""
+    """The exposed time of every class as pieces, each spent waiting for a transfer or collective, and the axis of each piece as
+    an index in `observed.axes`. Launches are not communication."""
     facts = _facts(observed)
     communicates = np.append((facts.axis >= 0) & ~facts.launch, False)
     columns = [np.zeros((4, 0), dtype=np.int64)]
@@ -114,7 +114,7 @@ def exposed(observed: Observation) -> tuple[Pieces, Array]:
 
 
 def _facts(observed: Observation) -> _TaskFacts:
-    """What labels say of each task. Later classes first, so that the first rank that takes part in a task has the last word."""
+    """Facts about each task. Later classes are written first, so that the first rank of a task determines its facts."""
     expansion, dp = observed.timeline.expansion, (*observed.axes, DP).index(DP)
     axis, coordinate = (np.full(len(expansion.graph), -1) for _ in range(2))
     optimizing, launch, transfer, norm = (np.zeros(len(axis), dtype=bool) for _ in range(4))
@@ -132,7 +132,7 @@ def _facts(observed: Observation) -> _TaskFacts:
 
 
 def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, Array | None]]:
-    """The window of every class's compute stream in pieces; with each batch, how the walk got there, or None for own tasks."""
+    """The window of every class's compute stream in pieces; with the state of the walk, or None for tasks of the stream."""
     expansion, times, window = observed.timeline.expansion, observed.timeline.times, observed.window
     latest, gaps = _latest(observed, facts.launch), []
     for which, labels in enumerate(observed.labels):
@@ -146,10 +146,10 @@ def _pieces(observed: Observation, facts: _TaskFacts) -> Iterator[tuple[Pieces, 
 
 
 def _gaps(observed: Observation, which: int, own: Array, compute: Array) -> Array:
-    """Idle intervals as (class, from, to, the task at whose end the walk begins, how it got there).
+    """Idle intervals as (class, from, to, task at whose end the walk begins, state of the walk).
 
-    `compute` holds of each task of the compute stream its latest predecessor, start and end. When its kernels are done a rank
-    waits for what is left of its own tasks, and then for the last of all.
+    `compute` holds the latest predecessor, the start and the end of each task of the compute stream. After its last kernel a rank
+    waits for its remaining tasks, and then for the last task of all ranks.
     """
     latest, start, end = compute
     ends = observed.timeline.times.arrival_ns
@@ -166,9 +166,9 @@ def _gaps(observed: Observation, which: int, own: Array, compute: Array) -> Arra
 
 
 def _latest(observed: Observation, is_launch: Array) -> Array:
-    """For each task, the predecessor (in its streams too) that it waited for longest, or -1: ends count with their tails.
+    """The predecessor (streams included) for which each task waited longest, by end plus tail; -1 without a predecessor.
 
-    Communication wins a tie. A launch loses it: whoever ended with it would have been waited for without it too.
+    Communication wins a tie. A launch loses a tie: without the launch the task would have waited for the other predecessor too.
     """
     graph, times = observed.timeline.expansion.graph, observed.timeline.times
     before, tail_ns = graph.all_preds()
@@ -181,7 +181,7 @@ def _latest(observed: Observation, is_launch: Array) -> Array:
 
 
 def _walk(gaps: Array, latest: Array, start: Array, facts: _TaskFacts, coordinate: Array) -> Iterator[tuple[Pieces, Array]]:
-    """Every gap piece by piece, from its end back, with how the walk got there; each step of the walk for all gaps at once."""
+    """The pieces of every gap, from its end backwards, with the state of the walk; each step of the walk is done for all gaps."""
     collective = (facts.axis >= 0) & ~facts.launch & ~facts.transfer
     which, low, high, task, via = gaps.T
     while len(which):

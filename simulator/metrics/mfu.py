@@ -1,8 +1,8 @@
-"""Model flop utilisation: useful flop of a step over what the GPUs could have done in its time.
+"""Model flop utilisation (MFU): useful flop of a step over the flop that the GPUs could have executed at peak in the step time.
 
-`mfu` counts what the model needs, 6N + 12Lhs per token with the attention matrix in full, and nothing recomputed; `hfu`
-counts what was executed, by the same convention. The convention is named with every number: it makes up to tens of percent
-at long sequences.
+`mfu` counts the flop that the model needs, 6N + 12Lhs per token with the full attention matrix, without recomputation; `hfu`
+counts the executed flop, by the same convention. Every number names the convention, which changes the result by up to tens of
+percent at long sequences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Utilisation:
 
 
 def measure(observed: Observation) -> Utilisation:
-    """Zero where nothing takes time."""
+    """Utilisation of the measured steps; zero if the steps take no time."""
     executed = 0.0
     for labels, ranks in zip(observed.labels, observed.timeline.multiplicity, strict=True):
         executed += int(ranks) * int(labels.flop[observed.counts(labels.iteration)].sum())

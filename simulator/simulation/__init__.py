@@ -1,1 +1,1 @@
-"""Run a scenario, and ask the result."""
+"""Simulation of a scenario, and the result with its metrics, costs and network."""

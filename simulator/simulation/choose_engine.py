@@ -1,4 +1,4 @@
-"""Choice of the engine for a graph: the event loop, or a quicker engine where it provably gives the same times."""
+"""Choice of the engine for a task graph: the event loop, or a faster engine that provably gives the same times."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ..engine.task import TaskGraph
 from ..engine.timeline import Times
 
 MANY_TASKS = 500_000
-"""Number of tasks from which the compiled engine is quicker, although it loads for 1 s, and compiles for 10 s at first use."""
+"""Number of tasks from which the compiled engine is faster, although loading takes 1 s and the first compilation 10 s."""
 MANY_TASKS_ANEW = 2_000_000
-"""The same where its machine code cannot be kept, so that each use compiles."""
+"""Number of tasks from which the compiled engine is faster where its machine code cannot be cached, so that each use compiles."""
 
 
 def run(graph: TaskGraph, engine: str = "auto") -> tuple[Times, str, str]:
-    """The times of a graph, the engine that computed them, and why that one."""
+    """The times of a graph, the name of the engine that computed them, and the reason for the choice of the engine."""
     obstacle = why_not(graph)
     if engine == "replay" or (engine == "auto" and not obstacle):
         asked = "it was asked for, and " if engine == "replay" else ""

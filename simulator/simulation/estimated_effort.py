@@ -1,12 +1,12 @@
-"""An estimate of what work takes, made before it begins: seconds of one core and bytes of memory, from nothing but sizes.
+"""Estimated effort of a simulation before it starts: seconds of one core and bytes of memory, computed from sizes alone.
 
-Every rate that this rests on stands here. All were measured in one go: processor seconds and resident bytes of single commands
-and calls, on a shared x86-64 virtual machine (two cores of an Intel Xeon), CPython 3.11, over grids of sizes that stay below a
-minute and 3 GB each (2026-11-22); `benchmarks/effort.py` repeats the small ends of the grids. Other machines differ; within a
-factor of three the estimate is meant to hold.
+This module holds every rate that the estimate uses. All rates were measured in one session: processor seconds and resident bytes
+of single commands and calls, on a shared x86-64 virtual machine (two cores of an Intel Xeon), CPython 3.11, over grids of sizes
+that stay below a minute and 3 GB each (2026-11-22); `benchmarks/effort.py` repeats the small ends of the grids. The rates of
+other machines differ; the estimate is meant to hold within a factor of three.
 
-What is estimated to take longer than `MOST_S`, or more memory than `MOST_BYTES`, is refused with the estimate, unless it is
-asked for: `--long` on the command line, `long=True` in Python.
+Work that is estimated to take longer than `MOST_S`, or more memory than `MOST_BYTES`, is refused with the estimate, unless the
+user allows long work: `--long` on the command line, `long=True` in Python.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from ..program.program import Program
 
 ENGINES = ("auto", "des", "replay", "compiled")
-"""What may be asked to run a graph of tasks."""
+"""Engines that a user may select to run a task graph."""
 MOST_STEPS = 1000
-"""Training steps in a row that may be asked for."""
+"""Largest number of consecutive training steps that a user may simulate."""
 MOST_S = 10
-"""Seconds of work up to which nothing is refused."""
+"""Seconds of estimated work above which a simulation is refused without `long`."""
 MOST_BYTES = 4 * GIB
 FLAG = "--long (in Python long=True) does it all the same"
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Microseconds on one core and bytes of memory, by estimate: of one thing, or times a count of it."""
+    """Estimated microseconds on one core and bytes of memory: for one item, or for a number of items."""
 
     us: float = 0.0
     bytes: float = 0.0
@@ -58,46 +58,47 @@ class Effort:
 
 
 ROW = Effort(2.0, 700)
-"""A row of a rank's program: lowered and written as a template."""
+"""Effort per row of a rank's program: lowering the row and writing it as a template."""
 BOUND_GPU, FOLDED_GPU = Effort(10.0, 1900), Effort(8.0)
-"""A GPU of a run: its groups on their links, and its class."""
+"""Effort per GPU of a run: binding its groups to links, and assigning the GPU to a class of ranks."""
 TASK = {"des": Effort(7.7, 400), "compiled": Effort(2.5, 250)}
-"""By engine, from scenario to result: a step of Llama-3 405B, every rank of 128 and of 1,024 GPUs."""
+"""Effort per task by engine, from scenario to result: a step of Llama-3 405B with every rank of 128 and of 1,024 GPUs."""
 EDGE = Effort(0.35, 100)
-"""A message of a round that goes everywhere at once: routed, and its links added up."""
+"""Effort per message of a single round in which all pairs exchange: routing the message and adding its load to the links."""
 ROUND_EDGE = Effort(1.1, 400)
-"""A message of one of many rounds, each of which is routed by itself."""
+"""Effort per message where there are many rounds and each round is routed separately."""
 MESSAGE = Effort(15.0, 700)
-"""A message of stepwise: written, and run: 7 to 28 us in rings and trees of 64 to 512 GPUs, 60,000 to a million messages."""
+"""Effort per message of fidelity stepwise, written and run: 7 to 28 us in rings and trees of 64 to 512 GPUs with 60,000 to a
+million messages."""
 STEPWISE_EDGE = Effort(85.0, 3200)
-"""A pair of GPUs that any message of stepwise goes between: all-to-alls of 64 to 256 GPUs take 90 to 108 us a message."""
+"""Effort per pair of GPUs that exchange messages of stepwise: all-to-alls of 64 to 256 GPUs take 90 to 108 us per message."""
 STEPWISE_GROUP = Effort(60.0, 2000)
-"""A collective or a transfer that stepwise takes apart: steps of Llama-3 8B on 8 to 32 GPUs, 3,000 to 21,000 of them."""
+"""Effort per collective or transfer that stepwise splits: steps of Llama-3 8B on 8 to 32 GPUs have 3,000 to 21,000."""
 STEP_OF_DIJKSTRA, VERTEX_REACHED = Effort(0.33), Effort(bytes=32)
-"""A vertex or a link seen from one source on an explicit graph, whose routes no shape knows."""
+"""Effort per vertex or link and source on an explicit graph, which has no routing rule of a shape."""
 SLOT = Effort(40.0, 1400)
-"""A stage and microbatch of a schedule by itself: ordered, run and counted. Schedules that search take up to twice as long."""
+"""Effort per stage and microbatch of a bare schedule: order, run and count. Schedules that search take up to twice as long."""
 SEARCHED_SLOT = Effort(320.0, 1400)
-"""The same of a schedule that improves its order step by step, its time limit aside."""
+"""Effort per stage and microbatch of a schedule that improves its order iteratively, apart from its time limit."""
 WIRED_GPU, LISTED_GPU = Effort(25.0, 1300), Effort(35.0, 7000)
-"""A GPU of a cluster that is shown: in tables of link classes, or link by link."""
+"""Effort per GPU of a cluster that is shown: in tables of link classes, or link by link."""
 MEETING = Effort(0.022, 0.4)
-"""A bare flow that starts or ends, for each flow that shares one of its links."""
+"""Effort per start or end of a bare flow and per flow that shares a link with that flow."""
 FLOW = Effort(55.0, 2000)
-"""A bare flow by itself: 3,000 that follow one another take 0.16 s."""
+"""Effort per bare flow without contention: 3,000 consecutive flows take 0.16 s."""
 PREDICTION = Effort(180.0, 3000)
-"""A row of a table of measurements."""
+"""Effort per row of a table of measurements."""
 
 Expect = Callable[[Effort], None]
-"""Called with what work is estimated to take as soon as that is known, so that a progress bar can show how far it is."""
+"""Callback that receives the estimated effort as soon as the estimate is known, so that a progress bar can show progress."""
 
 
 def no_progress(effort: Effort) -> None:
-    """Ignores an estimate, where no progress bar is shown."""
+    """Ignores an estimate; used where no progress bar is shown."""
 
 
 def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) -> Effort:
-    """A training step, by what is known before folding: with folding it takes at least this."""
+    """Effort of a training step, from what is known before folding: with folding the estimate is a lower bound."""
     rows = sum(rows_of_rank)
     once = rows * ROW + gpus * BOUND_GPU
     if folding:
@@ -106,7 +107,7 @@ def of_run(rows_of_rank: Sequence[int], gpus: int, *, folding: bool, by: str) ->
 
 
 def of_routes(cluster: Cluster, sources: int) -> Effort:
-    """Shortest routes from `sources` GPUs on an explicit graph; other shapes know their routes."""
+    """Effort of the shortest routes from `sources` GPUs on an explicit graph; zero for shapes with a routing rule."""
     if cluster.shape_name != "explicit":
         return Effort()
     vertices = sum(run.count for run in cluster.wiring.vertices)
@@ -114,25 +115,25 @@ def of_routes(cluster: Cluster, sources: int) -> Effort:
 
 
 def of_exchange(gpus: int, *, in_rounds: bool = False) -> Effort:
-    """Every GPU sends to every other, at once or in as many rounds."""
+    """Effort of an exchange in which every GPU sends to every other GPU: in one round, or (`in_rounds`) in many rounds."""
     return gpus * (gpus - 1) * (ROUND_EDGE if in_rounds else EDGE)
 
 
 def of_collective(gpus: int) -> Effort:
-    """A collective in which every GPU sends to a few others."""
+    """Effort of a collective in which every GPU sends to a few other GPUs."""
     return gpus * (1 + log2(max(1, gpus)) / 4) * Effort(BOUND_GPU.us / 4, BOUND_GPU.bytes)
 
 
 def of_flows(routes: Sequence[int], links: int, at_once: int) -> Effort:
-    """Bare flows, by how many links each crosses, so many of which are under way at once: each start and end is felt by the
-    flows that share a link with it."""
+    """Effort of bare flows, given the number of links of each route and the number of flows that are active `at_once`: the start
+    and the end of a flow change the rates of all flows that share a link with it."""
     sharing = sum(routes) / max(1, min(links, sum(routes)))
     return len(routes) * FLOW + len(routes) * at_once * sharing * MEETING
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run may take: by which engine, and whether that may be long."""
+    """Limits on the effort of a run: the engine, whether a long run is allowed, and the callback for the estimate."""
 
     engine: str = "auto"
     long: bool = False
@@ -140,30 +141,30 @@ class Limits:
 
     @property
     def quickest(self) -> str:
-        """The engine that would run many tasks."""
+        """The fastest engine that is available for a graph of many tasks."""
         return "compiled" if self.engine in ("auto", "compiled") and find_spec("numba") is not None else "des"
 
     def must_begin(self, program: Program, cluster: Cluster, *, folding: bool) -> None:
-        """Raises `UserError` for a run that takes longer than anybody would wait for unasked, before it is bound to GPUs."""
+        """Raises `UserError` for a run above the limits, before the program is bound to GPUs."""
         rows = [sum(len(program.bodies[step.body].ops) for step in steps) for steps in program.orders]
         takes = of_run(rows, cluster.gpus, folding=folding, by=self.quickest) + of_routes(cluster, cluster.gpus)
         hint = "fewer GPUs or microbatches" if folding else "fewer GPUs or microbatches, or folding"
         self.check(takes, f"this run on {cluster.gpus:,} GPUs", hint)
 
     def must_end(self, tasks: int) -> None:
-        """Raises `UserError` for more tasks than anybody would wait for unasked."""
+        """Raises `UserError` for a number of tasks above the limits."""
         more = "" if self.quickest == "compiled" else "; the compiled engine, with the extra 'fast', takes a third of the time"
         what, hint = f"{tasks:,} tasks, because too few ranks behave alike,", "fewer GPUs or microbatches, or fewer disturbances"
         self.check(tasks * TASK[self.quickest], what, hint + more)
 
     def must_send(self, counts: Counts) -> None:
-        """Raises `UserError` for more messages of stepwise than anybody would wait for unasked."""
+        """Raises `UserError` for a number of stepwise messages above the limits."""
         messages, edges, collectives, tasks = counts
         takes = messages * MESSAGE + edges * STEPWISE_EDGE + collectives * STEPWISE_GROUP + tasks * TASK["des"]
         self.check(takes, f"{messages:,} messages of stepwise", "fidelity fluid, or fewer GPUs and microbatches")
 
     def check(self, takes: Effort, what: str, hint: str) -> None:
-        """Reports what work is estimated to take; raises `UserError` for more than the limits, unless `long` allows it."""
+        """Reports the estimated effort; raises `UserError` for an effort above the limits, unless `long` allows a long run."""
         if not self.long and (takes.seconds > MOST_S or takes.bytes > MOST_BYTES):
             most = f"{MOST_S} s and {show_bytes(MOST_BYTES)}"
             raise UserError(f"{what} would take {takes}; more than {most} is done only when asked for", hint=f"{hint}; {FLAG}")

@@ -1,9 +1,9 @@
-"""Step times of several jobs that share a cluster: each job by itself, and all of them together.
+"""Step times of several jobs that share a cluster: each job running alone, and all jobs running together.
 
-All start together and step after step, so many steps that there is a time in which every job does at least one whole step while
-all of them run: after each has done its first and before any begins its last. A job's step is the mean of its whole steps within
-that time; beside it stands what the same job takes with the fabric to itself. Where a disturbance begins or ends no step is like
-the next: then every job does one, from a standing start to its last arrival.
+All jobs start together and run step after step. The number of steps is large enough that every job completes at least one whole
+step while all jobs run: after each job has completed its first step and before any job begins its last. The step time of a job
+is the mean of its whole steps within that interval, and is reported beside the step time of the same job without the other jobs.
+Where a disturbance begins or ends, steps differ: every job then runs one step, from a standing start to its last arrival.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from .simulate import layout_of, program_of, site_of
 from .steady_state import first_kernels, has_transitions
 
 LEAST_STEPS = {"synchronised": 3, "post-validated": 6}
-"""Of which whole steps are measured, by how the optimizer waits."""
+"""Number of steps of a job from which whole steps can be measured, by the synchronisation of the optimizer."""
 ONE_STEP = 1
-"""Where a disturbance begins or ends."""
+"""Number of steps of a job where a disturbance begins or ends."""
 MOST_STEPS = 512
 ATTEMPTS = 8
-"""At finding how many steps each job does while another does one."""
+"""Number of attempts to find how many steps each job completes while another job completes one."""
 SPARE = 1.25
-"""By which jobs run longer than seems to be enough."""
+"""Safety factor on the simulated duration of each job."""
 
 
 @dataclass(frozen=True)
 class JobRun:
-    """The step time of a job beside the others, and with the cluster to itself."""
+    """The step time of a job together with the other jobs, and alone on the cluster."""
 
     name: str
     gpus: int
@@ -71,9 +71,9 @@ class SharedRun(Summarised):
     wall_s: float
     from_ns: int
     until_ns: int
-    """Between these times all of them run, and are measured."""
+    """End of the interval from `from_ns` in which all jobs run and are measured."""
     notes: Sequence[str] = ()
-    """What users should know besides the numbers, in sentences."""
+    """Sentences that users should read beside the numbers."""
 
     def as_dict(self) -> dict[str, Any]:
         jobs = [{**asdict(job), "slowdown": job.slowdown} for job in self.jobs]
@@ -90,7 +90,7 @@ class SharedRun(Summarised):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a job sends over a link in one of its steps."""
+    """The bytes that a job sends over a link in one of its steps."""
 
     name: str
     bytes: float
@@ -102,15 +102,15 @@ class SharedLink:
 
     name: str
     capacity_bytes_per_s: float
-    """Mean over the time that all jobs run."""
+    """Mean capacity over the interval in which all jobs run."""
     utilisation: float
-    """By all jobs together, step after step."""
+    """Fraction of the capacity that all jobs together use, step after step."""
     jobs: tuple[Share, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Placed:
-    """A job with what is made of it once: its site in the whole cluster, and the order of its slots."""
+    """A job with what is computed once for all of its runs: its site in the whole cluster, and the order of its slots."""
 
     tenant: Tenant
     site: Site
@@ -118,14 +118,14 @@ class _Placed:
     least_steps: int
 
     def bound(self, steps: int) -> Bound:
-        """So many steps of the job on its GPUs."""
+        """The program of `steps` steps of the job, bound to its GPUs."""
         scenario = self.tenant.scenario
         program = program_of(scenario, steps, self.layout)
         return bind(program, feasible.mesh_of(scenario), self.site, gpus=np.array(self.tenant.gpus))
 
 
 def _placed(tenancy: Tenancy) -> list[_Placed]:
-    """The jobs of a cluster, each checked."""
+    """The jobs of a cluster, after the scenario of each has been checked."""
     placed, one_step = [], has_transitions(tenancy.perturb)
     for tenant in tenancy.tenants:
         feasible.check(tenant.scenario)
@@ -136,7 +136,7 @@ def _placed(tenancy: Tenancy) -> list[_Placed]:
 
 
 def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -> SharedRun:
-    """Every job with the cluster to itself, then all of them together."""
+    """Simulates every job alone on the cluster, then all jobs together."""
     began, limits = perf_counter(), estimated_effort.Limits("des", long)
     notes: list[str] = []
     placed = _placed(tenancy)
@@ -156,7 +156,7 @@ def simulate(tenancy: Tenancy, *, allow_oom: bool = False, long: bool = False) -
 
 
 def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], limits: estimated_effort.Limits) -> list[_Edges]:
-    """The edges of the steps of all jobs together, simulated so long that each does a whole step while all run."""
+    """The step edges of all jobs running together, simulated until each job completes a whole step while all jobs run."""
     if placed[0].least_steps == ONE_STEP:
         return _run([(job, 1) for job in placed], limits)
     lasts_s, enough_s = list(alone_s), 2 * max(alone_s)
@@ -181,36 +181,36 @@ def _step_edges_together(placed: Sequence[_Placed], alone_s: Sequence[float], li
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Edges:
-    """Where the steps of a job begin and end, in nanoseconds: a row per class of ranks, a column per edge."""
+    """Times at which the steps of a job begin and end, in nanoseconds: a row per class of ranks, a column per edge."""
 
     at_ns: Array
     ranks: Array
-    """That each class stands for."""
+    """Number of ranks that each class represents."""
 
     def within(self, from_ns: int, until_ns: int) -> tuple[int, int] | None:
-        """The first and the last edge between two times, if there is a whole step between them."""
+        """The first and the last edge between two times; None if these times enclose no whole step."""
         inside = np.flatnonzero((self.at_ns.min(axis=0) >= from_ns) & (self.at_ns.max(axis=0) <= until_ns))
         return (int(inside[0]), int(inside[-1])) if len(inside) > 1 else None
 
     def mean_s(self, first: int, last: int) -> float:
-        """The mean step between two edges, over ranks."""
+        """The mean step time between two edges, averaged over ranks."""
         lasted_ns = int(np.dot(self.at_ns[:, last] - self.at_ns[:, first], self.ranks))
         return seconds(lasted_ns / (int(self.ranks.sum()) * (last - first)))
 
 
 def _common_ns(edges: Sequence[_Edges]) -> tuple[int, int]:
-    """From when until when all jobs are between their first edge and their last."""
+    """Start and end of the interval in which every job is between its first and its last edge."""
     return max(int(of.at_ns[:, 0].max()) for of in edges), min(int(of.at_ns[:, -1].min()) for of in edges)
 
 
 def _means_s(edges: Sequence[_Edges]) -> list[float]:
-    """The mean of the whole steps of each job while all run."""
+    """The mean of the whole steps of each job in the interval in which all jobs run, in seconds."""
     common_ns = _common_ns(edges)
     return [of.mean_s(*(of.within(*common_ns) or (0, 1))) for of in edges]
 
 
 def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
-    """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
+    """The links that several jobs use, the most utilised first, with each job at its step time under contention."""
     wiring, bounds = tenancy.cluster.wiring, [job.bound(1) for job in _placed(tenancy)]
     traffic = [Traffic(tenancy.cluster, bound.every_link, bound.labels, range(1), 1) for bound in bounds]
     users = [(job, of.bytes) for job, of in zip(run.jobs, traffic, strict=True)]
@@ -231,7 +231,7 @@ def shared(tenancy: Tenancy, run: SharedRun, count: int) -> list[SharedLink]:
 
 
 def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -> list[_Edges]:
-    """Where each job's steps begin and end, for so many steps of each, on the whole cluster."""
+    """The step edges of each job, when the given jobs run the given numbers of steps together on the whole cluster."""
     bounds = [job.bound(steps) for job, steps in jobs]
     first_job, _ = jobs[0]
     folded = fold(join_skeletons([bound.skeleton for bound in bounds]), limits.must_end)
@@ -244,9 +244,9 @@ def _run(jobs: Sequence[tuple[_Placed, int]], limits: estimated_effort.Limits) -
 
 
 def _edges(timeline: Timeline, bound: Bound, first: int, *, one_step: bool) -> _Edges:
-    """Edges of the ranks from `first` on, which run a bound program: gradient norms, or else starts of steps after the second.
+    """Step edges of the ranks from `first` on, which run a bound program: gradient norms, else starts of steps after the second.
 
-    Of `one_step` they are time zero and the last arrival of all of these ranks.
+    With `one_step` the edges are time zero and the last arrival of all of these ranks.
     """
     skeleton, times = bound.skeleton, timeline.times
     classes, at, ranks = np.unique(timeline.class_of[first : first + skeleton.ranks], return_index=True, return_counts=True)

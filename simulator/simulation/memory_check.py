@@ -1,7 +1,7 @@
-"""Whether a scenario fits in memory, found before the whole program is lowered: lowering takes most of the time of a refusal.
+"""Check that a scenario fits in GPU memory, before the whole program is lowered: lowering takes most of the time of a refusal.
 
-What a rank holds depends on the order of its slots and on what one microbatch keeps. So a single microbatch is lowered, which
-takes milliseconds, and the slots of all of them are counted.
+The memory of a rank depends on the order of its slots and on the activations that one microbatch keeps. A single microbatch is
+therefore lowered, which takes milliseconds, and the slots of all microbatches are counted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..program.slot import Layout
 from ..units import GIB, show_bytes
 
 LEFT_FRACTION = 0.05
-"""Part of a GPU's memory: with less than that left free it is reported as nearly full."""
+"""Fraction of a GPU's memory: memory with a smaller free fraction is reported as nearly full."""
 
 
 def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> tuple[RankMemory, ...]:
-    """What a GPU of every pipeline rank holds when it runs the slots of a layout.
+    """The memory that a GPU of every pipeline rank needs to run the slots of a layout.
 
-    Raises `Infeasible` if that is more than the GPU has, unless `allow_oom`.
+    Raises `Infeasible` if a rank needs more memory than the GPU has, unless `allow_oom`.
     """
     plan, dp, gpu = scenario.plan, feasible.data_parallel_degree(scenario), scenario.cluster.gpu
     terms, unblocked = terms_of(scenario, layout), replace(plan, overlap=replace(plan.overlap, pp=True))
@@ -47,7 +47,7 @@ def memory_of(scenario: Scenario, layout: Layout, *, allow_oom: bool = True) -> 
 
 
 def terms_of(scenario: Scenario, layout: Layout) -> Terms:
-    """What the memory of a scenario depends on besides its program."""
+    """The inputs of the memory account of a scenario besides its program."""
     replicas = feasible.data_parallel_degree(scenario) * len(layout.placements)
     return Terms(
         element_bytes=scenario.job.element_bytes,
@@ -60,7 +60,7 @@ def terms_of(scenario: Scenario, layout: Layout) -> Terms:
 
 
 def remedies(scenario: Scenario) -> str:
-    """What would make less memory enough, of what the plan does not do yet."""
+    """Changes that would reduce the memory of a scenario and that its plan does not make yet, as text."""
     plan, ways = scenario.plan, ["more tp or pp"]
     if not plan.shards_optimizer and feasible.data_parallel_degree(scenario) > 1:
         ways.append("sharding: zero1")
@@ -70,7 +70,7 @@ def remedies(scenario: Scenario) -> str:
 
 
 def notes(scenario: Scenario, memory: Sequence[RankMemory]) -> list[str]:
-    """A sentence if the memory is nearly full: less than `LEFT_FRACTION` of it is left on the fullest GPU."""
+    """A sentence if the memory is nearly full: less than `LEFT_FRACTION` of the memory of the fullest GPU is free."""
     have = scenario.cluster.gpu.memory_bytes
     left = have - max(rank.total_bytes for rank in memory)
     if not 0 <= left < LEFT_FRACTION * have:

@@ -1,4 +1,4 @@
-"""The costs of a run's kernels and collectives, how each is known, and how far their errors may move the step time."""
+"""Costs of the kernels and collectives of a run, their provenance, and the effect of their errors on the step time."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from ..units import show_bytes, show_s
 from .result import Result
 
 STANDARD_ERRORS = 2.0
-"""On each side of the interval of a step time."""
+"""Half-width of the interval of a step time, in standard errors."""
 NOT_STRETCHED = ("dp", "pp")
-"""Axes whose collectives are not part of the work of a stage that others wait for."""
+"""Axes whose collectives are not part of the work of a stage that other stages wait for."""
 BEST = ("measured", "interpolated")
-"""Provenances that go without saying."""
+"""Best provenances; a summary mentions provenance only where other provenances occur."""
 LEAST_SHOWN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """One kernel or collective of a step: all layers, microbatches and pipeline ranks of one replica that run it alike."""
+    """One kernel or collective of a step, summed over the layers, microbatches and pipeline ranks of one replica that run it."""
 
     name: str
     shape: str
     calls: int
     seconds_each: float
     seconds: float
-    """Of all calls, over all pipeline ranks."""
+    """Time of all calls, summed over all pipeline ranks."""
     model: str
     provenance: str
     sigma: float
     """Relative standard error."""
     extrapolated: bool
     axis: str = ""
-    """Of a collective; kernels have none."""
+    """Axis of a collective; empty for kernels."""
     ranks: str = ""
     """The pipeline ranks that run a kernel, such as 0-6."""
 
 
 class OpCosts(list[OpCost]):
-    """The costs of a run, the most expensive first. Shown in one line; each row shows itself in full."""
+    """The costs of a run, the most expensive first. The list prints as one line; each row prints in full."""
 
     def __init__(self, rows: Iterable[OpCost]) -> None:
         super().__init__(sorted(rows, key=lambda row: -row.seconds))
@@ -60,7 +60,7 @@ class OpCosts(list[OpCost]):
 
 
 def kernel_costs(result: Result) -> OpCosts:
-    """Every kernel of the measured step, by operator of any layer."""
+    """Cost of every kernel of the measured step; the same operator of different layers is one row."""
     calls: dict[tuple[str, Kernel], float] = defaultdict(float)
     ranks: dict[tuple[str, Kernel], set[int]] = defaultdict(set)
     for rank, op, times in _ops(result):
@@ -78,7 +78,7 @@ def kernel_costs(result: Result) -> OpCosts:
 
 
 def _ops(result: Result) -> Iterator[tuple[int, AnyOp, float]]:
-    """Every operation of a measured training step of one replica: pipeline rank, operation, and how often the rank runs it."""
+    """Every operation of a measured training step of one replica: pipeline rank, operation, and number of executions per step."""
     window = result.observation.window
     for rank in range(result.program.ranks):
         calls = Counter(step.body for step in result.program.orders[rank] if step.iteration in window.iterations)
@@ -87,7 +87,7 @@ def _ops(result: Result) -> Iterator[tuple[int, AnyOp, float]]:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Numbers as people list them: 0-2, 5."""
+    """Numbers as a list of ranges, such as 0-2, 5."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -98,9 +98,9 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def collective_costs(result: Result) -> OpCosts:
-    """Every collective of the measured step without contention; none on links taken at face value, of which nothing is known.
-
-    The ranks of each are spread evenly over its nodes, those of a node together. A transfer counts at its source.
+    """Cost of every collective of the measured step without contention; empty on links taken at face value, which have no
+    uncontended times. The ranks of a collective are spread evenly over its nodes, ranks of one node being adjacent. A transfer
+    is counted at its source.
     """
     policy, mesh, size = result.site.policy, result.bound.mesh, result.scenario.cluster.gpus_per_node
     payloads: dict[tuple[str, str, int], float] = defaultdict(float)
@@ -127,7 +127,7 @@ def collective_costs(result: Result) -> OpCosts:
 
 
 def kernel_provenance(costs: Sequence[OpCost]) -> dict[str, float]:
-    """Shares of the kernels' time by provenance, and, of any provenance, of sizes beyond the measured ones."""
+    """Shares of the kernels' time by provenance, and the share (of any provenance) of sizes beyond the measured sizes."""
     extrapolated = sum(cost.seconds for cost in costs if cost.extrapolated)
     return {**_shares(costs, get_args(OfKernels)), "extrapolated": extrapolated / (sum(cost.seconds for cost in costs) or 1.0)}
 
@@ -143,7 +143,7 @@ def _shares(costs: Sequence[OpCost], names: Iterable[str]) -> dict[str, float]:
 
 
 def provenance_lines(kernels: Mapping[str, float], collectives: Mapping[str, float]) -> list[tuple[str, str]]:
-    """A line of a summary, if some times are not known as well as times can be."""
+    """A line of a summary, if the provenance of some times is not among the `BEST`."""
     listed = []
     for what, shares in (("kernels", kernels), ("collectives", collectives)):
         if any(share for name, share in shares.items() if name not in BEST):
@@ -152,7 +152,7 @@ def provenance_lines(kernels: Mapping[str, float], collectives: Mapping[str, flo
 
 
 def _percent(share: float) -> str:
-    """Whole percents; neither 0% nor 100% where it is not exactly that."""
+    """A share in whole percent; values near 0 or 1 print as <1% or >99% unless they are exact."""
     return "<1%" if share < LEAST_SHOWN else ">99%" if 1 - LEAST_SHOWN < share < 1 else f"{share:.0%}"
 
 
@@ -164,11 +164,11 @@ def step_interval_s(
     pipeline_ranks: int,
     bubble_fraction: float,
 ) -> tuple[float, float]:
-    """The step time with the errors of its kernels and of those collectives that it waits for.
+    """Interval of the step time, from the errors of its kernels and of its exposed collectives.
 
-    A rank's mean time of kernels is taken to shift the step by as much, those of one model all together, models
-    independently. The time that an axis is exposed has the mean error of the axis's collectives, weighted by their uncontended
-    time. What a stage takes longer, others wait longer for: the bubble grows with it.
+    An error in a rank's mean kernel time is assumed to shift the step time by the same amount; errors within one cost model are
+    fully correlated, errors of different cost models are independent. The exposed time of an axis has the mean error of the
+    collectives of the axis, weighted by their uncontended time. The bubble grows in proportion to the time of a stage.
     """
     stretched = 1 / (1 - bubble_fraction)
     errors_s: dict[str, float] = defaultdict(float)

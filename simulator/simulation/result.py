@@ -1,6 +1,6 @@
-"""What a simulation found: the scenario, all that was made of it on the way, and the timeline, as one frozen value.
+"""Result of a simulation: the scenario, all intermediate values and the timeline, as one frozen value.
 
-Whatever is asked of a run afterwards (its metrics, its costs, its network) is read off this: nothing is bound or priced again.
+Metrics, costs and network use of a run are computed from the result: nothing is bound or priced again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPORTED_AXES = ("tp", "pp", "dp", "cp", "ep")
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a step costs. Times are seconds; those from `exposed_s` on are means over ranks."""
+    """Metrics of a training step. Times are in seconds; the times from `exposed_s` on are means over ranks."""
 
     step_time_s: float
     tokens_per_s: float
@@ -52,12 +52,12 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a simulation, with everything that it was computed from."""
+    """The result of a simulation, with every value from which the result was computed."""
 
     scenario: Scenario
     program: Program
     site: Site
-    """The cluster with what kernels and collectives take there."""
+    """The cluster with the times of kernels and collectives on the cluster."""
     prices: PricedKernels
     """The estimates of all kernels of the program."""
     bound: Bound
@@ -67,11 +67,11 @@ class Result:
     engine_reason: str
     wall_s: float
     window: Window | None = None
-    """Which of the simulated training steps the numbers are of; None: all of them."""
+    """The simulated training steps that are measured; None for all of them."""
 
     @property
     def labels(self) -> tuple[Labels, ...]:
-        """What the rows of each pipeline coordinate's program are."""
+        """Labels of the rows of each pipeline coordinate's program."""
         return self.bound.labels
 
     @property
@@ -88,7 +88,7 @@ class Result:
 
     @cached_property
     def observation(self) -> Observation:
-        """The timeline of the measured steps, as metrics read it."""
+        """The observation of the measured steps, which is the input of the metrics."""
         job = self.scenario.job
         flop = self.scenario.model.train_flop_per_token(job.sequence_length, causal=False) * job.tokens
         peak = self.scenario.cluster.gpu.matmul_peak(job.dtype)
@@ -96,7 +96,7 @@ class Result:
 
     @cached_property
     def time_by_cause(self) -> TimeByCause:
-        """Where the time of every class of ranks went: at work, or idle for one cause at each instant."""
+        """The time of every class of ranks by cause: busy, or idle for exactly one cause at each instant."""
         return time_by_cause(self.observation)
 
     @cached_property
@@ -123,12 +123,12 @@ class Result:
 
     @cached_property
     def labelled_metrics(self) -> dict[str, tuple[ModuleType, float]]:
-        """The metrics that say what they are called (`LABEL`), by the names of their files, with their values."""
+        """The metrics that have a `LABEL`, by the names of their files, with their values."""
         found = {name: one for name, one in catalog.modules("simulator.metrics").items() if hasattr(one, "LABEL")}
         return {name: (one, one.measure(self.observation)) for name, one in found.items()}
 
     def existing(self, ranks: Iterable[int]) -> list[int]:
-        """The ranks that were asked for; raises `UserError` unless all of them exist."""
+        """The given ranks as a list; raises `UserError` unless all of these ranks exist."""
         must_be(ranks, Iterable, "ranks", "several ranks", "ranks=[0, 1]")
         found = list(ranks)
         for rank in found:
@@ -144,7 +144,7 @@ class Result:
         return int(timeline.expansion.skeleton.program[timeline.class_of[rank]])
 
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
-        """Seconds since the measured steps begin, and the bytes that a rank of this pipeline coordinate holds from then on."""
+        """Seconds since the start of the measured steps, and bytes that a rank of a pipeline coordinate holds from each time."""
         observed, static_bytes = self.observation, self.memory[rank].static_bytes
         iterations = observed.window.iterations
         ns, held = over_time(rank, static_bytes, observed.timeline, self.labels[rank], iterations)

@@ -1,4 +1,4 @@
-"""A run: the result of a simulation as users hold it, with all that can be asked of it, computed when it is asked for."""
+"""Run: the result of a simulation that users receive; timeline table, costs, network and summary are computed on demand."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_ROWS = 5_000_000
-"""Rows of a timeline that a frame may hold."""
+"""Largest number of timeline rows in one pandas frame."""
 SHOWN: Mapping[str, Callable[[float], str]] = {"time": show_s, "fraction": "{:.1%}".format, "rate": "{:,.1f}".format}
-"""How a metric is written, by what it does when all times grow."""
+"""Text format of a metric, by its `SCALES`: how the metric changes when all times grow."""
 
 
 @dataclass(frozen=True)
 class TimelineTable:
-    """The measured training steps with their labels, from when they begin."""
+    """The tasks of the measured training steps with their labels; times are counted from the start of these steps."""
 
     result: Result
 
     def __len__(self) -> int:
-        """Rows of the whole cluster: each rank's own and every turn that it takes in a communicator."""
+        """Number of rows over the whole cluster: the tasks of every rank, a collective counting once per rank in it."""
         timeline = self.result.engine_timeline
         rows = np.array([int(self.result.observation.counts(labels.iteration).sum()) for labels in self.result.labels])
         return int((rows[timeline.expansion.skeleton.program] * timeline.multiplicity).sum())
@@ -77,7 +77,7 @@ class TimelineTable:
         return columns if measured.all() else {name: column[measured] for name, column in columns.items()}
 
     def to_pandas(self, ranks: Iterable[int] | None = None) -> pd.DataFrame:
-        """A row per rank and task, for all ranks or for those given, in the order of time; of one instant, by rank."""
+        """A row per rank and task, for all ranks or the given ranks, sorted by time; rows of equal times are in rank order."""
         import pandas as pd
 
         if ranks is None and len(self) > MOST_ROWS:
@@ -94,16 +94,16 @@ class TimelineTable:
 
 @dataclass(frozen=True, repr=False)
 class Run(Summarised, Result):
-    """The result of a simulation, and what can be asked of it."""
+    """The result of a simulation, with views for users: timeline, network, costs, notes and summary."""
 
     @property
     def timeline(self) -> TimelineTable:
-        """Which rank did what and when, with labels."""
+        """The tasks of every rank with their times and labels."""
         return TimelineTable(self)
 
     @cached_property
     def network(self) -> Network:
-        """What every link carried in the measured step, and which links ranks waited for."""
+        """The bytes that every link carried in the measured step, and the links that ranks waited for."""
         return network(self)
 
     @cached_property
@@ -118,7 +118,7 @@ class Run(Summarised, Result):
 
     @cached_property
     def cost_provenance(self) -> dict[str, float]:
-        """Shares of the kernels' time by provenance: measured, transferred, roofline; and of sizes beyond the measured."""
+        """Shares of the kernels' time by provenance (measured, transferred, roofline), and the share of extrapolated sizes."""
         return kernel_provenance(self.kernel_costs)
 
     @cached_property
@@ -128,19 +128,19 @@ class Run(Summarised, Result):
 
     @cached_property
     def step_time_interval_s(self) -> tuple[float, float]:
-        """The step time, two standard errors of its kernels and collectives below and above."""
+        """The step time minus and plus two standard errors of its kernels and collectives, in seconds."""
         metrics = self.metrics
         waits = metrics.exposed_s, self.program.ranks, metrics.bubble_fraction
         return step_interval_s(metrics.step_time_s, self.kernel_costs, self.collective_costs, *waits)
 
     @property
     def notes(self) -> list[str]:
-        """What users should know besides the numbers, in sentences: nearly full memory, values without an effect."""
+        """Sentences that users should read beside the numbers: nearly full memory, values without an effect."""
         return [*notes(self.scenario, self.memory), *unused(self.scenario)]
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """Names and values, in the order in which people ask for them."""
+        """Labels and values of the summary, the most frequently needed first."""
         low, high = map(show_s, self.step_time_interval_s)
         return [
             *_scenario_lines(self),
@@ -184,7 +184,7 @@ def memory_record(rank: RankMemory) -> dict[str, Any]:
 
 
 def _scenario_lines(run: Run) -> list[tuple[str, str]]:
-    """What was simulated."""
+    """Summary lines of the scenario: model, batch, cluster, plan and software."""
     s, plan = run.scenario, run.scenario.plan
     ways = f"tp {plan.tp} x pp {plan.pp} x dp {run.gpus // (plan.tp * plan.pp)}, {_schedule(plan)}"
     chunks = f" x {plan.chunks} chunks" if plan.chunks > 1 else ""
@@ -206,7 +206,7 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
 
 
 def _schedule(plan: Plan) -> str:
-    """The schedule, and to which other it comes where the plan leaves its number of parts at 1."""
+    """The name of the schedule, and the schedule that it equals where the plan leaves its number of parts at 1."""
     name = catalog.called(plan.schedule)
     own = not isinstance(plan.schedule, str) or name not in catalog.files("schedules")
     comes_to = {} if own else getattr(catalog.module("schedules", name), "WITH_ONE", {})
@@ -215,7 +215,7 @@ def _schedule(plan: Plan) -> str:
 
 
 def _framework(scenario: Scenario) -> str:
-    """The name of a framework; of none, what that means here."""
+    """The name of a framework; without a framework, a description of the defaults."""
     framework, bare = scenario.framework, Framework()
     if framework.name != bare.name:
         return framework.name
@@ -230,7 +230,7 @@ def _framework(scenario: Scenario) -> str:
 
 
 def _result_lines(run: Run) -> list[tuple[str, str]]:
-    """What a step does with its time."""
+    """Summary lines of the step: throughput, MFU, and the time by cause."""
     m = run.metrics
 
     def of_step(seconds: float) -> str:
@@ -253,7 +253,7 @@ def _result_lines(run: Run) -> list[tuple[str, str]]:
 
 
 def _memory(run: Run) -> list[tuple[str, str]]:
-    """The peak of the fullest GPU, its capacity, and the part of the peak that is not tensors."""
+    """Summary lines of the memory: the peak of the fullest GPU, its capacity, and the overhead that is not tensors."""
     most, have = max(run.memory, key=lambda rank: rank.total_bytes), show_bytes(run.scenario.cluster.gpu.memory_bytes)
     verdict = "" if run.fits else ": DOES NOT FIT"
     if notes(run.scenario, run.memory):

@@ -1,4 +1,4 @@
-"""Scenarios as users hold them: what was loaded, or written in Python, with the verb that simulates it."""
+"""Scenarios that users load or write in Python, with the method `simulate()`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .simulate import simulate_scenario
 
 
 class RunnableScenario(Scenario):
-    """Everything that a run needs; `simulate()` runs it."""
+    """A scenario, which holds all inputs of a run; `simulate()` runs the scenario."""
 
     def simulate(self, **options: Any) -> Run:
         """Runs the scenario; the options are those of `simulator.simulate`."""
@@ -25,19 +25,19 @@ class RunnableScenario(Scenario):
 
 
 class RunnableJobs(Tenancy):
-    """Several jobs on one cluster; `simulate()` runs each with the cluster to itself, and all together."""
+    """Several jobs on one cluster; `simulate()` runs each job alone on the cluster, and all jobs together."""
 
     def simulate(self, *, allow_oom: bool = False, long: bool = False) -> jobs.SharedRun:
-        """Runs every job with the cluster to itself, then all of them together."""
+        """Runs every job alone on the cluster, then all jobs together."""
         return jobs.simulate(self, allow_oom=allow_oom, long=long)
 
     def shared(self, run: jobs.SharedRun, count: int = 10) -> list[jobs.SharedLink]:
-        """The links that several jobs use, the fullest first, with each job at the speed that it has among the others."""
+        """The `count` most utilised links that several jobs use, with each job at its step time under contention."""
         return jobs.shared(self, run, count)
 
 
 def runnable(found: Scenario | Tenancy) -> RunnableScenario | RunnableJobs:
-    """The same values with the verb."""
+    """A scenario or tenancy with the same values and the method `simulate()`."""
     values = {field.name: getattr(found, field.name) for field in fields(found)}
     return RunnableScenario(**values) if isinstance(found, Scenario) else RunnableJobs(**values)
 
@@ -45,13 +45,13 @@ def runnable(found: Scenario | Tenancy) -> RunnableScenario | RunnableJobs:
 def load(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> RunnableScenario | RunnableJobs:
     """The scenario in a file (or of a name in the catalog), changed by settings such as "plan.tp=4".
 
-    Code that files name (`module:name`, `file.py:name`) is refused, unless `trust` says that it may be imported.
+    Code that files name (`module:name`, `file.py:name`) is refused, unless `trust` allows the import.
     """
     return runnable(files.load(path, settings, trust=trust))
 
 
 def load_one(path: str | Path, settings: Iterable[str] = (), *, trust: bool = False) -> RunnableScenario:
-    """The scenario in a file; raises `UserError` where it holds several jobs on one cluster."""
+    """The scenario in a file; raises `UserError` for a file that holds several jobs on one cluster."""
     found = load(path, settings, trust=trust)
     if not isinstance(found, RunnableScenario):
         raise UserError(f"{path} holds several jobs", hint="`trainsim run` runs them; this takes one")
@@ -59,8 +59,8 @@ def load_one(path: str | Path, settings: Iterable[str] = (), *, trust: bool = Fa
 
 
 def scenario(data: Mapping[str, Any], *, trust: bool = False) -> RunnableScenario | RunnableJobs:
-    """A scenario (or several jobs on one cluster) from a mapping such as a YAML file holds.
+    """A scenario (or several jobs on one cluster) from a mapping with the structure of a YAML file.
 
-    With `trust` the files that it names may name code, which is imported.
+    With `trust` the files that the mapping names may name code, which is imported.
     """
     return runnable(files.scenario(data, trust=trust))

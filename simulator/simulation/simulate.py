@@ -1,7 +1,7 @@
-"""The verb: a model, a cluster, a plan and a job go in, a run comes out.
+"""Simulation of a training step: the functions `simulate` and `simulate_scenario`, which turn a scenario into a run.
 
-One direction: check, schedule, lower, bind, fold, close, run, measure. `simulate_scenario` calls the steps in this order, and
-below it stand the functions that make each from the one before. Names become objects here and only here.
+The steps run in one direction: check, schedule, lower, bind, fold, close, run, measure. `simulate_scenario` calls the steps in
+this order; the functions of the steps follow below. Only this module turns names into objects.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def simulate(
     allow_oom: bool = False,
     long: bool = False,
 ) -> Run:
-    """Simulates a training step as it is in a long run, or the first `steps` from a standing start, and returns the run.
+    """Simulates a training step in the steady state of a long run, or the first `steps` from a standing start; returns the run.
 
-    A step lasts from one gradient norm to the next. Where steps run into each other, which a post-validated optimizer lets them,
-    so many are simulated that they repeat. Of disturbances that begin or end the first step is simulated.
-    What is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` says that it may.
+    A step lasts from one gradient norm to the next. Where steps overlap, as a post-validated optimizer allows, as many steps are
+    simulated as their times need to repeat. With disturbances that begin or end, the first step is simulated.
+    A simulation that is estimated to take longer than 10 s or more than 4 GiB is refused, unless `long` allows the effort.
     """
     scenario = Scenario(
         must_be(model, Model, "model", "a model", MODEL),
@@ -85,7 +85,7 @@ def simulate_scenario(
     long: bool = False,
     expect: estimated_effort.Expect = estimated_effort.no_progress,
 ) -> Run:
-    """Simulates a training step of a scenario, as `simulate` does; `expect` is called with what the run is estimated to take."""
+    """Simulates a training step of a scenario, as `simulate` does; `expect` is called with the estimated effort of the run."""
     began = perf_counter()
     _check_options(engine, steps)
     schedule = getattr(scenario.plan, "schedule", None)
@@ -109,7 +109,7 @@ def simulate_scenario(
 
 
 def _check_options(engine: str, steps: int | None) -> None:
-    """Raises `UserError` for an engine that does not exist, or a number of steps that nothing simulates."""
+    """Raises `UserError` for an engine that does not exist, or a number of steps outside the allowed range."""
     engines, most = estimated_effort.ENGINES, estimated_effort.MOST_STEPS
     if engine not in engines:
         raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", engines))
@@ -118,7 +118,7 @@ def _check_options(engine: str, steps: int | None) -> None:
 
 
 def prices_of(scenario: Scenario) -> PricedKernels:
-    """What kernels of the scenario's dtype take on its GPU with its software. What it does not fuse, lowering has split."""
+    """Kernel times in the scenario's dtype on its GPU with its software; lowering has split the kernels that are not fused."""
     gpu, framework = scenario.cluster.gpu, scenario.framework
     accumulates = framework.fusion.accumulation and framework.gradients == "fp32"
     software = Options(library="" if framework.attention == UNFUSED else framework.attention, accumulate=accumulates)
@@ -126,7 +126,7 @@ def prices_of(scenario: Scenario) -> PricedKernels:
 
 
 def site_of(scenario: Scenario, prices: PricedKernels | None = None) -> Site:
-    """The scenario's cluster with what kernels, collectives and launches take there, and its disturbances."""
+    """The scenario's cluster with the times of kernels, collectives and launches, and the disturbances."""
     cluster = scenario.cluster
     perturbations = [_perturbation(p, cluster) for p in scenario.perturb]
     host = _host(scenario.framework)
@@ -140,7 +140,7 @@ def _perturbation(p: Perturb, cluster: Cluster) -> Perturbation:
 
 
 def _host(framework: Framework) -> Host | None:
-    """What launches cost; None if they are free."""
+    """Launch overheads of the host; None if launches are free."""
     kernel_ns, collective_ns = ns(framework.kernel_s), ns(framework.host.collective_s)
     if not kernel_ns and not collective_ns:
         return None
@@ -149,7 +149,7 @@ def _host(framework: Framework) -> Host | None:
 
 
 def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
-    """The scenario's schedule with its order of slots. A schedule that is made for durations gets those of the site."""
+    """The slot order of the scenario's schedule. A cost-aware schedule receives the slot durations on the site."""
     schedule, shape = catalog.module("schedules", scenario.plan.schedule), feasible.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
@@ -157,23 +157,23 @@ def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
 
 
 def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:
-    """The scenario's program, free of hardware: so many training steps, or (None) what is between two gradient norms.
+    """The scenario's program, free of hardware: `steps` training steps, or (None) the work between two gradient norms.
 
-    In the order of its schedule, or of a layout that has been made already.
+    The slots have the order of the given layout, or else of the scenario's schedule.
     """
     layout, dp = layout or layout_of(scenario), feasible.data_parallel_degree(scenario)
     return lower(scenario.model, scenario.plan, scenario.job, layout, dp=dp, steps=steps, framework=scenario.framework)
 
 
 def bound_of(scenario: Scenario, program: Program, site: Site | None = None) -> Bound:
-    """The program on the scenario's cluster."""
+    """The program bound to the scenario's cluster."""
     return bind(program, feasible.mesh_of(scenario), site or site_of(scenario))
 
 
 def _simulated(
     scenario: Scenario, program: Program, site: Site, limits: estimated_effort.Limits, *, folding: bool
 ) -> tuple[Bound, Timeline, str, str]:
-    """The program bound to the site, its timeline, the engine, and why that one and so many classes of ranks."""
+    """The bound program, its timeline, the engine, and the reasons for the number of classes of ranks and for the engine."""
     bound, fidelity = bound_of(scenario, program, site), scenario.fidelity.collectives
     messages = fidelity == "stepwise"
     folded = (fold if folding and not messages else unfolded)(bound.skeleton, limits.must_end)
@@ -196,7 +196,7 @@ def _simulated(
 
 
 def _explained(deadlock: Deadlock, expansion: Expansion, labels: tuple[Labels, ...]) -> Deadlock:
-    """The deadlock with names instead of numbers: which rank is blocked, on which stream, at which operation."""
+    """The deadlock with names instead of numbers: each blocked rank, its stream, and the operation that blocks."""
     rank_of, row_of = expansion.origin
 
     def of_rank(rank: int) -> Labels:

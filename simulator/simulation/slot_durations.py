@@ -1,4 +1,4 @@
-"""Durations of a scenario's slots, for schedules that are made for them: one microbatch by itself, undisturbed."""
+"""Durations of a scenario's slots for cost-aware schedules: one microbatch is simulated alone, without disturbances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..units import seconds
 
 
 def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) -> Durations:
-    """Seconds of every stage's F, I and W and of a crossing: one microbatch by itself, undisturbed, forward and backward."""
+    """Seconds of F, I and W of every stage and of a transfer between stages, for one microbatch alone without disturbances."""
     layout = _one_microbatch(schedule, replace(shape, microbatches=1, splits=1))
     whole = replace(scenario.plan, splits=1, overlap=replace(scenario.plan.overlap, pp=True))
     program = weights_cast_before(lower(scenario.model, whole, scenario.job, layout, dp=1, framework=scenario.framework))
@@ -45,7 +45,7 @@ def slot_durations(scenario: Scenario, schedule: Any, shape: Shape, site: Site) 
 
 
 def _one_microbatch(schedule: Any, shape: Shape) -> Layout:
-    """One microbatch, forth and back with split backward passes, on the placement of a schedule."""
+    """The layout of one microbatch, forward and backward with split backward passes, with the placement of a schedule."""
     rank_of = tuple(getattr(schedule, "placement", looped)(shape))
     back = [(kind, stage) for stage in reversed(range(shape.stages)) for kind in "IW"]
     passes = [*(("F", stage) for stage in range(shape.stages)), *back]

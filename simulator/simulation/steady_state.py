@@ -1,8 +1,8 @@
-"""Which training steps are simulated, and what of them is measured: the steady state of a long run by default.
+"""Number of training steps to simulate, and the window to measure: by default the steady state of a long run.
 
-Where every rank waits for the gradient norm, a step lasts from one norm to the next. Otherwise steps run into each other, and so
-many are simulated that the intervals between the starts of each rank's first operations repeat: each like the one before and
-like that of every other rank, or in a pattern of a few steps.
+Where every rank waits for the gradient norm, a step lasts from one norm to the next. Otherwise consecutive steps overlap, and
+steps are simulated until the intervals between the starts of each rank's first operations repeat: every interval equals the
+interval before and is the same on every rank, or the intervals repeat with a period of a few steps.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..program.labels import Labels
 from ..program.program import COMPUTE
 
 BETWEEN_NORMS = None
-"""Instead of a number of training steps: one, from a gradient norm to the next."""
+"""Value in place of a number of training steps: a single step from one gradient norm to the next."""
 GROWING = (4, 6, 9, 13)
-"""Numbers of training steps that are simulated until a pattern shows; the last of each number only ends the one before."""
+"""Numbers of training steps that are tried until the intervals repeat; the last step only marks the end of the step before."""
 LONGEST_PERIOD = 4
-"""Training steps in a pattern, and as many as are averaged where none shows."""
+"""Largest period of a pattern in training steps, and the number of steps to average where no pattern repeats."""
 
 
 def to_simulate(scenario: Scenario, asked: int | None) -> tuple[int | None, ...]:
-    """How many training steps to simulate; several numbers where the next is only needed if the one before was too few."""
+    """Numbers of training steps to simulate, in order; each further number is needed only if the number before was too small."""
     if asked is not None:
         return (asked,)
     if has_transitions(scenario.perturb):
@@ -42,9 +42,9 @@ def has_transitions(perturb: Iterable[Perturb]) -> bool:
 
 
 def measured(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None, counts: tuple[int | None, ...]) -> Window | None:
-    """What to measure of so many simulated steps, one of the `counts` of `to_simulate`; None if the next count is needed.
+    """The window to measure of `steps` simulated steps, one of the `counts` of `to_simulate`; None if the next count is needed.
 
-    Where there is a single count all of the steps are measured, as they were asked for.
+    With a single count all steps are measured, since the user asked for this number.
     """
     if steps is BETWEEN_NORMS:
         return whole(timeline, labels, 1, "from one gradient norm to the next, as in a long run")
@@ -59,7 +59,7 @@ def measured(timeline: Timeline, labels: tuple[Labels, ...], steps: int | None, 
 
 
 def first_starts_ns(timeline: Timeline, labels: tuple[Labels, ...]) -> Array:
-    """For each class of ranks (rows), when its first kernel of each training step (columns) starts."""
+    """Start of the first kernel of each training step (columns) on each class of ranks (rows), in nanoseconds."""
     skeleton = timeline.expansion.skeleton
     starts_ns = []
     for which in range(timeline.expansion.skeleton.ranks):
@@ -77,7 +77,7 @@ def first_kernels(template: Template, labels: Labels) -> Array:
 
 
 def repeating(starts_ns: Array) -> int:
-    """The shortest pattern in which the last intervals between starts repeat, as long on every rank; 0 if there is none."""
+    """The shortest period in steps with which the last intervals between starts repeat on every rank; 0 without a period."""
     intervals_ns = np.diff(starts_ns, axis=1)
     for period in range(1, min(LONGEST_PERIOD, intervals_ns.shape[1] // 2) + 1):
         last, before = intervals_ns[:, -period:], intervals_ns[:, -2 * period : -period]
@@ -87,7 +87,7 @@ def repeating(starts_ns: Array) -> int:
 
 
 def between_starts(starts_ns: Array, steps: int, text: str = "") -> Window:
-    """The last so many training steps, on each class from the start of the first to that of the one after the last."""
+    """Window of the `steps` training steps before the last simulated step, on each class from start of step to start of step."""
     last = starts_ns.shape[1] - 1
     return Window(starts_ns[:, last - steps], starts_ns[:, last], range(last - steps, last), steps, text)
 

@@ -1,1 +1,1 @@
-"""Time of collectives without contention: measured curves, theory, and the choice of the library."""
+"""Time of collectives without contention: measured curves, closed forms, and the algorithm choice of the library."""

@@ -1,14 +1,14 @@
-"""The uncontended time of a collective: measured where somebody measured it, the closed forms of `theory` elsewhere.
+"""Uncontended time of a collective: from measured curves where these exist, from the closed forms of `theory` elsewhere.
 
-A measured curve is kept as a few knots (bytes, seconds) with the links that it was measured on. It is used as a correction
-of the theory: the ratio of the two, which varies slowly with the size, with the number of ranks and of nodes, and from one
-machine to a similar one: on links other than its own a curve only extrapolates. Between measured numbers of ranks the
-ratio is interpolated, beyond them it fades; below the smallest size and above the largest it stays, so that latency and
-bandwidth are those of the theory there. By construction
-the time of an algorithm never falls when the payload grows, has no jumps, and never beats the wire. Measured dips (a library that
-changes its protocol too late takes longer for 1 MB than for 2 MB) are levelled between the two when a curve is fitted. A series
-in which the library chose for itself counts, at each size, for the algorithm that it took there; where it changes over, times may
-jump, up or down.
+A measured curve consists of a few knots (bytes, seconds) and the links of the measurement. The curve corrects the theory by the
+ratio of the two, which varies slowly with the size, with the number of ranks and of nodes, and from one machine to a similar
+machine: on links other than its own a curve only extrapolates. Between measured numbers of ranks the ratio is interpolated;
+beyond the measured numbers the ratio fades to 1. Below the smallest and above the largest size the ratio is constant, so that
+latency and bandwidth follow the theory there. By construction the time of an algorithm never falls when the payload grows, has no
+jumps, and is never below the time on the wire. Measured dips (a library that changes its protocol too late takes longer for 1 MB
+than for 2 MB) are levelled between the two sizes when a curve is fitted. A series in which the library chose the algorithm
+counts, at each size, for the algorithm that the library took there; where the library changes algorithms, times may jump up or
+down.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .theory import Call
 
 Provenance = Literal["interpolated", "extrapolated", "theoretical"]
 Knots = tuple[tuple[float, float], ...]
-"""(bytes, seconds), both rising."""
+"""Pairs (bytes, seconds), both rising."""
 
 FADES_OCTAVES = 2.0
 """Doublings of ranks or nodes over which a measured correction fades."""
 THEORY_SIGMA_INSIDE, THEORY_SIGMA_ACROSS = 0.22, 0.3
-"""Relative error of the theory on machines that it has not seen: results/collectives/report.md."""
+"""Relative error of the theory on machines that were not used to fit it: results/collectives/report.md."""
 SIGMA_OF_MEDIAN = 1.48
-"""Standard error over median error, of a bell curve."""
+"""Standard error over median error of a normal distribution."""
 SAME_RATE = 0.01
-"""Links whose rates differ by no more are the same."""
+"""Relative difference up to which two link rates count as equal."""
 DIRECT_MOST_BYTES = 8 * 2**20
-"""Direct kernels hand over to the library above this size: the workspace that frameworks give them."""
+"""Largest payload of direct kernels, which is the workspace that frameworks allocate; the library serves larger payloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One measured series, fitted."""
+    """One measured series of a collective, fitted by knots."""
 
     kind: str
     algorithm: str
@@ -60,15 +60,15 @@ class Curve:
     """The algorithms that the file of the fabric names for the library."""
 
     def ratios(self, laws: Laws) -> Knots:
-        """log(measured / theory) at each knot."""
+        """log(measured time / theoretical time) at each knot."""
         return tuple((size, math.log(time / self.theory_s(size, laws))) for size, time in self.knots)
 
     def theory_s(self, size: float, laws: Laws) -> float:
-        """The time by the theory, without the jumps of a series in which a library chose."""
+        """The theoretical time in seconds, without jumps where a library changes algorithms."""
         return theory.fastest(self._call(size), self.inside, self.across, laws)
 
     def taken(self, size: float) -> str:
-        """The algorithm that a library took here for an all-reduce that was left to it."""
+        """The algorithm that a library took at this size for an all-reduce whose algorithm the library chose."""
         configured = (line.algorithm for line in self.choices if line.covers(self.kind, size, self.nodes))
         name = next(configured, "") or theory.taken(self._call(size), self.inside, self.across)
         return theory.KNOWN_AS.get(name, name)
@@ -79,7 +79,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class UncontendedTime:
-    """The time of a collective when nothing else runs, and how it is known."""
+    """The time of a collective without contention, with its provenance and error."""
 
     seconds: float
     provenance: Provenance
@@ -91,9 +91,9 @@ class UncontendedTime:
 def uncontended_time(
     call: Call, inside: Inside, across: Across | None = None, curves: Sequence[Curve] = (), *, laws: Laws = LAWS
 ) -> UncontendedTime:
-    """The uncontended time of one collective on these links, by the curves that were measured of it.
+    """The uncontended time of one collective on these links, corrected by measured curves of the collective.
 
-    An all-reduce that is left to the library takes what the algorithm takes that the library's cost model chooses.
+    An all-reduce with algorithm `auto` has the time of the algorithm that the library's cost model chooses.
     """
     if call.algorithm == "direct" and call.payload_bytes > DIRECT_MOST_BYTES:
         call = replace(call, algorithm="auto")
@@ -126,32 +126,32 @@ def theory_sigma(call: Call) -> float:
 
 
 def read(knots: Knots, size: float) -> float:
-    """Seconds at a size, straight between knots on log-log paper; level beyond the ends."""
+    """Seconds at a size: log-log interpolation between knots, constant beyond the ends."""
     (x0, y0), (x1, y1) = _around(knots, size)
     return y0 if x0 == x1 else float(y0 * (y1 / y0) ** (math.log(size / x0) / math.log(x1 / x0)))
 
 
 def _straight(points: Knots, size: float) -> float:
-    """A value at a size, straight between points over the logarithm of the size."""
+    """A value at a size: interpolation between points, linear in the logarithm of the size."""
     (x0, y0), (x1, y1) = _around(points, size)
     return y0 if x0 == x1 else y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
 
 
 def _around(knots: Knots, size: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The knots on both sides of a size; beyond the ends, the last one twice."""
+    """The knots on both sides of a size; beyond the ends, the nearest knot twice."""
     i = bisect_right(knots, size, key=lambda knot: knot[0])
     return knots[max(i - 1, 0)], knots[min(i, len(knots) - 1)]
 
 
 def rising(knots: Iterable[tuple[float, float]]) -> Knots:
-    """Knots whose times never fall."""
+    """The knots sorted by size, with times raised where they would fall."""
     points = sorted(knots)
     times = list(accumulate((time for _, time in points), max))
     return tuple((size, time) for (size, _), time in zip(points, times, strict=True))
 
 
 def _same_links(call: Call, curve: Curve, inside: Inside, across: Across | None) -> bool:
-    """Whether a curve was measured on links with the rates that a call has, and a switch that reduces if its own does."""
+    """Whether a curve was measured on links with the rates of the call, and both or neither have a switch that reduces."""
 
     def rates(inside: Inside, across: Across | None) -> tuple[float, ...]:
         network = across.nic_bytes_per_s * min(across.nics, math.ceil(call.per_node)) if across and call.nodes > 1 else 0.0
@@ -164,8 +164,9 @@ def _same_links(call: Call, curve: Curve, inside: Inside, across: Across | None)
 def _corrected(
     call: Call, near: Sequence[tuple[Curve, float]], inside: Inside, across: Across | None, laws: Laws
 ) -> tuple[float, float, Knots]:
-    """The least and the most bytes that all curves cover, and the theory times their corrections: knots at those of the curves
-    and at each power of two, as far as the payload. Outside of its sizes a curve keeps the correction at its nearest end.
+    """The smallest and the largest size in bytes that all curves cover, and the theory times the corrections of the curves: knots
+    at the knots of the curves and at each power of two, up to the payload. Outside its sizes a curve keeps the correction of its
+    nearest end.
     """
     low = max(curve.knots[0][0] for curve, _ in near)
     high = min(curve.knots[-1][0] for curve, _ in near)
@@ -185,14 +186,14 @@ def _corrected(
 
 
 def _powers_of_two(first: float, last: float) -> set[float]:
-    """Powers of two between two sizes, both included."""
+    """Powers of two between two sizes, including both sizes."""
     return {2.0**octave for octave in range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)}
 
 
 def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
-    """The curves that a call is corrected by, each with its weight: at most 1 together.
+    """The curves that correct the theory for a call, each with its weight; the weights add up to at most 1.
 
-    But for all-reduces, what a library took by itself stands in for an algorithm that was not measured.
+    Except for all-reduces, a series in which the library chose the algorithm replaces an algorithm that was not measured.
     """
     kin = [curve for curve in curves if curve.kind == call.kind and (curve.nodes > 1) == (call.nodes > 1)]
     if call.kind == "all_reduce":
@@ -212,7 +213,8 @@ def _near(call: Call, curves: Sequence[Curve]) -> list[tuple[Curve, float]]:
 
 
 def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:
-    """The measured all-reduces of one algorithm: series in which it was forced, and parts of those in which it was taken."""
+    """The measured all-reduces of one algorithm: series with the algorithm forced, and parts of series in which a library took
+    the algorithm."""
     found: dict[tuple[int, int, Inside, Across | None], Curve] = {}
     ranked = sorted(kin, key=lambda curve: _PREFERRED.index(curve.algorithm) if curve.algorithm in _PREFERRED else -1)
     for curve in ranked:
@@ -224,13 +226,13 @@ def _of_algorithm(name: str, kin: Sequence[Curve]) -> list[Curve]:
 
 
 _PREFERRED = ("auto", "plain")
-"""Series in which a library chose, the one with all that it has first; where an algorithm was forced is better than both."""
+"""Series in which a library chose the algorithm, the series with all algorithms first; a forced algorithm ranks above both."""
 
 
 @lru_cache(maxsize=4096)
 def _part(curve: Curve, name: str) -> Curve | None:
-    """The part of a library's series in which it took an algorithm, read at each knot and each power of two between; None if it
-    never did.
+    """The part of a library's series in which the library took an algorithm, evaluated at each knot and each power of two between
+    knots; None if the library never took the algorithm.
     """
     if curve.algorithm not in _PREFERRED:
         return None
@@ -242,7 +244,7 @@ def _part(curve: Curve, name: str) -> Curve | None:
 
 
 def _joined(curve: Curve, other: Curve) -> Curve:
-    """A series, extended by the knots of another on the same links that lie outside of its sizes."""
+    """A series, extended by the knots of another series on the same links that lie outside the sizes of the first."""
     first, last = curve.knots[0][0], curve.knots[-1][0]
     more = [knot for knot in other.knots if not first <= knot[0] <= last]
     if not more:
@@ -252,7 +254,8 @@ def _joined(curve: Curve, other: Curve) -> Curve:
 
 
 def _bracketed(call: Call, kin: Sequence[Curve]) -> list[tuple[Curve, float]]:
-    """The curves of the next fewer and the next more ranks; beyond the most, the last one, which fades."""
+    """The curves of the nearest smaller and larger numbers of ranks, with weights; outside the measured numbers the nearest
+    curve, whose weight fades."""
     by_ranks = {curve.ranks: curve for curve in kin}
     if call.ranks in by_ranks:
         return [(by_ranks[call.ranks], 1.0)]

@@ -1,7 +1,7 @@
-"""Constants of links: a node's own links, the network between nodes, and the laws that both obey.
+"""Constants of links: the links inside a node, the network between nodes, and constants that are the same on every fabric.
 
-The numbers of an `Inside` and an `Across` are those of one fabric (topologies/fabrics); a `Laws` holds the few that are the
-same everywhere. results/collectives/make.py fits both to measurements, and tells how well.
+An `Inside` and an `Across` hold the numbers of one fabric (topologies/fabrics); a `Laws` holds the few numbers that all fabrics
+share. results/collectives/make.py fits both to measurements and reports the errors.
 """
 
 from __future__ import annotations
@@ -79,55 +79,56 @@ class Laws:
     """Constants that are the same on every fabric.
 
     The launches, steps and efficiencies of all-to-all and of direct kernels, `crossing_fill` and `peer_s` are fitted by
-    results/collectives/make.py. The others are set by hand to what published logs of NCCL on InfiniBand NDR say as a whole,
-    and make.py tells how close they come: `norm` to all-reduces that reach 49, 98, 196 and 345 GB/s with 1, 2, 4 and 8 NICs
-    of 50 GB/s in use on each of ten nodes; `crowd` to rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes, where trees and
-    switches that add up do not slow down; `sharp_efficiency` to switches at 533 to 548; `flow_efficiency` and the three of
-    collisions to single flows of 36 and 43 GB/s on 2 to 4 nodes, 26 on 8 and 14.6 on 16 to 64; `pair_efficiency` to pairs
-    inside a node, which reach 308 GB/s on A100 and 362 on H100, in straight lines.
+    results/collectives/make.py. The others are set by hand to published logs of NCCL on InfiniBand NDR as a whole, and make.py
+    reports the errors: `norm` to all-reduces that reach 49, 98, 196 and 345 GB/s with 1, 2, 4 and 8 NICs of 50 GB/s in use on
+    each of ten nodes; `crowd` to rings at 345, 323 and 291 GB/s on 2, 8 and 46 nodes, where trees and reductions in switches
+    do not slow down; `sharp_efficiency` to reductions in network switches at 533 to 548 GB/s; `flow_efficiency` and the three
+    constants of collisions to single flows of 36 and 43 GB/s on 2 to 4 nodes, 26 GB/s on 8 and 14.6 GB/s on 16 to 64;
+    `pair_efficiency` to pairs inside a node, which reach 308 GB/s on A100 and 362 GB/s on H100, by straight-line fits.
 
-    Trees over two nodes reach 335 GB/s of B200, 0.47 of what their bytes over the NICs would allow (`pair_tree_efficiency`); the
-    curves of A100 and p5 agree. Over more nodes logs disagree: 193 GB/s on 8 and 46 nodes of B200 are 0.46 and 0.51 of what their
-    bytes would allow, 234.8 and 485 on three NVLink domains of GB200 (NVIDIA/nccl#1801) 0.86; `tree_efficiency` is the geometric
-    mean of the two logs, a third off either. `nvls_tree_efficiency` stands midway between two logs, 9% from each: 307 GB/s on 8
-    nodes of B200, and 345 on ten of H100, where NCCL's cost model says nvls_tree.
+    Trees over two nodes of B200 reach 335 GB/s, 0.47 of the rate that their bytes over the NICs allow (`pair_tree_efficiency`);
+    the curves of A100 and p5 agree. Logs of more nodes disagree: 193 GB/s on 8 and 46 nodes of B200 are 0.46 and 0.51 of the rate
+    that the bytes allow, 234.8 and 485 GB/s on three NVLink domains of GB200 (NVIDIA/nccl#1801) 0.86; `tree_efficiency` is the
+    geometric mean of the two logs and differs from either by a third. `nvls_tree_efficiency` lies midway between two logs, 9%
+    from each: 307 GB/s on 8 nodes of B200, and 345 GB/s on ten nodes of H100, where NCCL's cost model takes nvls_tree.
     """
 
     alltoall_launch: float = 1.41
-    """All-to-all and point-to-point are set up anew each time: their launch, over that of a ring."""
+    """Launch time of all-to-all and point-to-point over the launch time of a ring: these are set up anew at each call."""
     alltoall_step: float = 0.17
-    """Peers are served side by side: what one more costs, over a ring's step."""
+    """Time of each further peer of an all-to-all, over the step time of a ring: peers are served in parallel."""
     alltoall_efficiency: float = 1.01
-    """Efficiency of an all-to-all over that of a ring."""
+    """Efficiency of an all-to-all over the efficiency of a ring."""
     pair_efficiency: float = 1.15
-    """Efficiency of a single pair that sends both ways, over that of a ring."""
+    """Efficiency of a single pair that sends both ways, over the efficiency of a ring."""
     direct_launch: float = 0.54
-    """Kernels that read their peers' memory: their launch, and their rate, over those of a ring."""
+    """Launch time of kernels that read their peers' memory, over the launch time of a ring."""
     direct_efficiency: float = 1.26
+    """Efficiency of kernels that read their peers' memory, over the efficiency of a ring."""
     norm: float = 8.0
-    """Two bottlenecks in a row: the p-norm of their times. Infinite would be the slower of the two alone."""
+    """Exponent of the p-norm that combines the times of two bottlenecks in series; an infinite exponent takes the slower one."""
     crossing_fill: float = 2.0
-    """Crossings fill the pipe too: their latency, times this, adds to `fill_s`."""
+    """Factor on the latency of crossings that is added to `fill_s`, as crossings also fill the pipeline."""
     crowd: float = 0.04
-    """The slowest hop limits a ring: over N nodes it gets (N/2)^-crowd of the NICs' rate."""
+    """Exponent of the slowdown of rings: over N nodes a ring, limited by its slowest hop, gets (N/2)^-crowd of the NICs' rate."""
     peer_s: float = 4.8 / US_PER_S
-    """Time that each further remote peer of an all-to-all costs the proxy thread."""
+    """Time of the proxy thread for each further remote peer of an all-to-all, in seconds."""
     flow_efficiency: float = 0.85
-    """Rate of a single flow between two NICs, over that of many."""
+    """Rate of a single flow between two NICs, over the rate of many flows."""
     leaf_nodes: float = 4.0
-    """Nodes behind one switch. Further away single flows are hashed onto the same links:"""
+    """Nodes behind one leaf switch; single flows that leave the leaf switch are hashed onto the same links."""
     collisions: float = 2 / 3
-    """N/leaf_nodes to this power share the fullest link,"""
+    """Exponent of collisions: over N nodes, (N/leaf_nodes)^collisions flows share the most loaded link."""
     most_collisions: float = 3.0
-    """but no more than so many."""
+    """Largest number of flows that share a link by collisions."""
     pair_tree_efficiency: float = 0.47
-    """Share of the NICs' rate in rings that trees over two nodes reach, which send up and down at once through the same GPU."""
+    """Efficiency of trees over two nodes, over the NIC efficiency of rings: such trees send up and down through the same GPU."""
     tree_efficiency: float = 0.65
-    """Share that trees over more nodes reach, over that of rings."""
+    """Efficiency of trees over more than two nodes, over the NIC efficiency of rings."""
     nvls_tree_efficiency: float = 0.81
-    """Share that such trees reach where NVSwitches add up and a node has more than one neighbour in its tree."""
+    """Efficiency of trees over more than two nodes where NVSwitches reduce, over the NIC efficiency of rings."""
     sharp_efficiency: float = 0.7
-    """Share that switches that add up reach, over that of rings."""
+    """Efficiency of reductions in network switches, over the NIC efficiency of rings."""
 
 
 LAWS = Laws()

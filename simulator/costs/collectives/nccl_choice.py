@@ -1,14 +1,15 @@
-"""NCCL's choice of an algorithm for an all-reduce: its own cost model, with its own constants.
+"""NCCL's choice of an algorithm for an all-reduce, by NCCL's own cost model with NCCL's own constants.
 
-NCCL weighs every algorithm with every protocol (LL: words with flags, LL128: lines with flags, Simple: plain pieces) by
-latency + bytes / bandwidth, and takes the least. The constants are what NCCL believes, not what was measured; they decide what
-runs, never how long it takes. The sizes at which it changes over follow from them and from the links; where somebody found
-others, `Choice` says so. Facts of NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), retyped: its tables, its formulas, and
-that its search lets a tree over two nodes count each NIC twice, as either direction carries one half. Taken as Intel's: the
-processors. Left out: limits per channel, which hardly bind, and what a network plug-in says of itself. GPUs of several hosts that
-one NVLink joins, as in a rack, are one node to NCCL too, which lays its rings through all of them. Other collectives have one way
-each here: rings for gathers, scatters and broadcasts, single messages for an all-to-all. (NCCL also weighs NVSwitches that
-gather, which never win by its own reckoning, and PAT, a tree for gathers and scatters of groups with one rank per node.)
+NCCL estimates every algorithm with every protocol (LL: words with flags, LL128: lines with flags, Simple: plain pieces) as
+latency + bytes / bandwidth, and takes the smallest estimate. The constants are NCCL's assumptions, not measurements; the
+constants determine the algorithm, never the simulated time. The payloads at which NCCL switches algorithms follow from the
+constants and the links; `Choice` overrides the payloads where measurements show others. The tables and formulas are retyped from
+NCCL 2.28.3 (src/graph/tuning.cc, topo.h, search.cc), whose search counts each NIC twice for a tree over two nodes, as each
+direction carries one half. Processors are assumed to be Intel's. Limits per channel, which hardly bind, and properties that a
+network plug-in reports are left out. GPUs of several hosts that one NVLink domain joins, as in a rack, are one node to NCCL too,
+which routes its rings through all of these GPUs. Every other collective has one algorithm here: rings for gathers, scatters and
+broadcasts, single messages for an all-to-all. (NCCL also considers gathers by NVSwitches, which never win in NCCL's cost model,
+and PAT, a tree for gathers and scatters of groups with one rank per node.)
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from ...units import GB, US_PER_S
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 BASE_US = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)}
-"""Latency of a kernel before its first hop, by protocol."""
+"""Latency of a kernel before its first hop in us, by algorithm and protocol."""
 HOP_US: Mapping[str, Mapping[str, Sequence[float]]] = {
     "nvlink": {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)},
     "pcie": {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)},
     "network": {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)},
 }
 SWITCH_US = 25.0
-"""An NVSwitch that adds up. It, and what builds on it, knows Simple only."""
+"""Latency of an all-reduce in an NVSwitch, in us. Algorithms that reduce in NVSwitches have the protocol Simple only."""
 TREE_NETWORK_US, SHARP_NETWORK_US = 14.0, 18.0
-"""Latency over the network with an NVSwitch that adds up: a hop of a tree, and switches of the network that add up too."""
+"""Latency over the network where NVSwitches reduce, in us: a hop of a tree, and network switches that also reduce."""
 DIRECT_US, DIRECT_PEER_US, DIRECT_NETWORK_US = 3.7, 0.4, 31.0
-"""Switches of the network that add up, without an NVSwitch that does: to a GPU's rail, per GPU, and over the network."""
+"""Latency where network switches reduce and no NVSwitch does, in us: to a GPU's rail, per GPU, and over the network."""
 POST_US = 1.0
-"""Least latency of a step of a ring over several nodes, because of the network; three times as much in pieces."""
+"""Least latency of a step of a ring over several nodes in us, due to the network; three times as much for protocol Simple."""
 LL_GB_PER_S = {"volta": (39.0, 39.0, 20.4), "ampere": (87.7, 39.0, 20.4), "hopper": (141.0, 39.0, 20.4)}
-"""The most that words with flags carry: in one node by its GPUs, over two and more by their processors."""
+"""Largest bandwidth of protocol LL in GB/s, on one node (by generation of the GPUs), two nodes and more nodes (by processors)."""
 BLACKWELL_LL = 2.0
-"""Factor of LL within a node over Hopper's."""
+"""Bandwidth of protocol LL within a node of Blackwell GPUs, over the bandwidth on Hopper."""
 SWITCH_SHARE = {"hopper": 0.85, "blackwell": 0.74}
-"""Share of the links' rate that NCCL grants an NVSwitch that adds up."""
+"""Share of the links' rate that NCCL assumes for reductions in an NVSwitch."""
 CHANNELS = 16
 COUNTED = {"volta": 0.8, "ampere": 0.8, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
 COUNTED_PCIE = 24 / 31.5
@@ -54,18 +55,18 @@ TREE_SHARE: Mapping[str, Sequence[float]] = {
     "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9),
     "Simple": (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 }
-"""Share of a tree's bandwidth that NCCL grants for payloads from 64 bytes on, doubling; all of it beyond."""
+"""Share of a tree's bandwidth that NCCL assumes, by payload: one entry per doubling from 64 bytes on, and 1 beyond the last."""
 FIRST_TREE_BYTES = 64
 TIE = 0.1
-"""Times of a ring and of a tree that differ by no more, relative to the smaller, do not tell which NCCL takes: how many trees it
-finds in a machine's links, and what a plug-in says of its network, are left out."""
+"""Relative difference of the estimates of ring and tree up to which NCCL's choice is uncertain: the number of trees that NCCL
+finds in a machine's links, and the properties that a network plug-in reports, are left out of the estimates."""
 PLATEAU_BYTES, PLATEAU, PLATEAU_VOLTA = 64, 1.4, 1.9
-"""Pieces per rank and channel from which a ring over nodes waits longer for each, and how much longer; up to Volta yet longer."""
+"""Bytes per rank and channel from which the latency of a ring over nodes grows, the factor, and the factor up to Volta."""
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-"""GPUs for which NCCL has constants of their own; those of AMD, whose library has others, are taken as Ampere's."""
+"""GPU generations with separate constants in NCCL; AMD GPUs, whose library has other constants, are treated as Ampere."""
 FIRST_ARCHITECTURES, LEAST_RATES = (80, 90, 100), (200 * GB, 400 * GB, 800 * GB)
-"""First architecture, and least rate of NVLink, of all generations but the oldest."""
+"""First architecture, and least rate of NVLink in bytes/s, of all generations but the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,13 @@ class Choice(Declared):
     nodes_up_to: Annotated[float, Whole(), Limits(ge=1, le=2**20), "the most nodes; left out, all"] = math.inf
 
     def covers(self, kind: str, payload_bytes: float, nodes: int) -> bool:
-        """Whether it says what serves such a call."""
+        """Whether this line names the algorithm for a collective of this kind, payload and number of nodes."""
         return self.kind == kind and payload_bytes <= self.bytes_up_to and nodes <= self.nodes_up_to
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ranks of a collective and what NCCL sees between them."""
+    """The ranks of a collective and the links between these ranks as NCCL sees them."""
 
     ranks: int
     nodes: int
@@ -93,13 +94,13 @@ class Group:
     link: str
     """nvlink or pcie."""
     inside_bytes_per_s: float
-    """A GPU's links, as on the label."""
+    """Nominal rate of a GPU's links inside the node."""
     nics_bytes_per_s: float
-    """All NICs that the ranks of a node use together."""
+    """Rate of all NICs that the ranks of a node use together."""
 
 
 def generation(architecture: str, link_bytes_per_s: float) -> str:
-    """The constants of NCCL for GPUs of an architecture, such as sm_90; for a GPU that names none, by the rate of its links."""
+    """The generation whose NCCL constants apply to an architecture such as sm_90, or without an architecture to a link rate."""
     number = re.match(r"sm_?(\d{1,9})", architecture)
     if number:
         return GENERATIONS[bisect_right(FIRST_ARCHITECTURES, int(number[1]))]
@@ -107,18 +108,18 @@ def generation(architecture: str, link_bytes_per_s: float) -> str:
 
 
 def chosen(payload_bytes: float, group: Group, among: Iterable[str]) -> str:
-    """The algorithm with the least estimate for an all-reduce, of those that there are."""
+    """The algorithm with the smallest estimate for an all-reduce, among the given algorithms."""
     return min(among, key=lambda name: nccl_estimate_s(name, payload_bytes, group))
 
 
 def is_tie(payload_bytes: float, group: Group) -> bool:
-    """Whether what is left out here may decide between ring and tree."""
+    """Whether the estimates of ring and tree are so close that effects outside this cost model may decide."""
     ring, tree = (nccl_estimate_s(name, payload_bytes, group) for name in ("ring", "tree"))
     return max(ring, tree) <= min(ring, tree) * (1 + TIE)
 
 
 def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float:
-    """NCCL's own estimate of the time of an algorithm, with the protocol that it likes best; infinite if it has none."""
+    """NCCL's own estimate of the time of an algorithm with its fastest protocol; infinite for an algorithm without protocols."""
     protocols = estimates(algorithm, payload_bytes, group)
     return min(
         (us / US_PER_S + payload_bytes / bytes_per_s for us, bytes_per_s in protocols if bytes_per_s > 0), default=math.inf
@@ -126,7 +127,7 @@ def nccl_estimate_s(algorithm: str, payload_bytes: float, group: Group) -> float
 
 
 def estimates(algorithm: str, payload_bytes: float, g: Group) -> list[tuple[float, float]]:
-    """NCCL's latency in us and bytes/s of an algorithm, by protocol; a rate of 0 where there is none."""
+    """NCCL's latency in us and bandwidth in bytes/s of an algorithm, by protocol; a bandwidth of 0 for unavailable protocols."""
     is_far, is_blackwell, nvlink = g.nodes > 1, g.generation == "blackwell", g.link == "nvlink"
     hops, doublings = g.ranks // g.nodes - 1, g.nodes.bit_length() - 1  # along the ranks of a node, and of the number of nodes
     nics, both_ways = (g.nics_bytes_per_s, g.nics_bytes_per_s * 2) if is_far else (math.inf, math.inf)

@@ -1,11 +1,11 @@
-"""Closed forms of the uncontended time of a collective, and which algorithm a library takes (`taken`).
+"""Closed forms of the uncontended time of a collective, and the algorithm that a library takes (`taken`).
 
-t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y is the time on the wire: the p-norm of what a
-GPU's own links and a node's NICs need. The square root is what a pipeline of pieces costs whose best size grows with the
-message. In a ring, where every GPU always has a piece to send, latency and wire overlap: the root of the sum of their squares
-stands for their sum. On links where small messages go as words with flags, these are on the wire as well. All algorithms are
-written in this form and differ only in how many steps, crossings and bytes they take; "auto" is the one that NCCL's own cost
-model takes (`nccl_choice`), whether or not it is the fastest. References: Hockney, "The communication challenge for MPP", 1994;
+t = launch + steps x step + crossings x crossing + y + sqrt(fill x y), where y is the time on the wire: the p-norm of the times
+of a GPU's own links and of a node's NICs. The square root is the cost of a pipeline of pieces whose best size grows with the
+message. In a ring, where every GPU always has a piece to send, latency and wire time overlap: the root of the sum of squares
+replaces the sum. On links where small messages travel as words with flags, the flags add to the bytes on the wire. All algorithms
+have this form and differ only in their numbers of steps, crossings and bytes; "auto" is the algorithm that NCCL's own cost model
+takes (`nccl_choice`), whether or not fastest. References: Hockney, "The communication challenge for MPP", 1994;
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.
 """
@@ -24,24 +24,24 @@ Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "allto
 Algorithm = Literal["auto", "plain", "ring", "tree", "nvls", "sharp", "direct"]
 KINDS: tuple[str, ...] = get_args(Kind)
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
-"""`plain` is what is left of `auto` where the switch cannot add up, as for integers of a byte: ring or tree."""
+"""Algorithms of all-reduces. `plain` is `auto` where switches cannot reduce, as for one-byte integers: ring or tree."""
 PLAIN, FORCED = ("ring", "tree"), ("ring", "tree", "nvls", "sharp")
 EXCHANGES = ("alltoall", "sendrecv")
 KNOWN_AS = {"nvls_tree": "nvls", "point_to_point": "auto"}
-"""Names here of algorithms of the catalog: over nodes an NVSwitch that adds up always feeds trees."""
+"""Names in this module of algorithms of the catalog: between nodes, reductions in NVSwitches always feed trees."""
 
 FEWEST_AT_A_SWITCH = 3
-"""GPUs of a node for which NCCL lets an NVSwitch add up."""
+"""Smallest number of GPUs in a node for which NCCL reduces in an NVSwitch."""
 STEPS_GROW_UP_TO = 8
-"""The most GPUs whose switch was measured as it adds up. More of them wait for the same few hops of the switch, not for one
-another: that each further one takes longer, as 2 to 8 do, is not taken to go on. Reasoned: no table holds more at one switch.
-"""
+"""Largest number of GPUs at one NVSwitch whose reductions were measured. The latency grows with each GPU from 2 to 8 and is
+assumed constant beyond, where GPUs wait for the same few hops of the switch and not for one another. This is reasoned: no table
+holds more GPUs at one switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective. `payload_bytes` counts as nccl-tests does: the whole tensor of a reduction, a gather or a scatter,
-    what one rank holds of an all-to-all, one message of a sendrecv (each rank to the next).
+    """One collective. `payload_bytes` follows nccl-tests: the whole tensor of a reduction, a gather or a scatter, the bytes that
+    one rank holds of an all-to-all, one message of a sendrecv (each rank to the next).
     """
 
     kind: str
@@ -50,19 +50,19 @@ class Call:
     nodes: int = 1
     algorithm: str = "auto"
     placed: bool = False
-    """Whether the links that its messages cross are known one by one, so that flows which meet on one share it. Otherwise flows
-    are taken to be hashed beyond a leaf, of `Laws.leaf_nodes` nodes.
+    """Whether the route of every message is known, so that flows on a common link share its rate. Otherwise flows are assumed to
+    be hashed beyond a leaf switch, which has `Laws.leaf_nodes` nodes.
     """
 
     @property
     def per_node(self) -> float:
-        """Ranks in each node."""
+        """Number of ranks in each node."""
         return self.ranks / self.nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Steps, crossings and bytes that one algorithm needs for a call, before any rate is known."""
+    """Steps, crossings and bytes that one algorithm needs for a call, independent of link rates."""
 
     steps: float
     crossings: float
@@ -71,34 +71,34 @@ class Demand:
     node_bytes: float
     """Bytes that leave a node."""
     efficiency: float
-    """Fraction of the rate of the links inside."""
+    """Fraction of the rate of the links inside the node that the algorithm reaches."""
     across: float = 1.0
     """Further factor on the efficiency of the NICs."""
     launch: float = 1.0
-    """Factor on the launch."""
+    """Factor on the launch time."""
     overlaps: bool = False
-    """Whether the latency of a step hides behind the pieces that are still on the wire."""
+    """Whether the latency of a step overlaps with the pieces that are still on the wire."""
     depth: float = 0.0
-    """Crossings that a piece makes before the pipe is full: all of them in a tree, one and back in a ring."""
+    """Crossings of a piece before the pipeline is full: all crossings in a tree, one there and one back in a ring."""
     fills: bool = True
-    """Whether there is a pipe to fill: more than one hop."""
+    """Whether the algorithm has a pipeline to fill: more than one hop."""
     extra_s: float = 0.0
     nics: float = math.inf
-    """NICs that it can use at most."""
+    """Largest number of NICs of a node that the algorithm can use."""
     wires: float = 1.0
-    """Part of a GPU's rate that it can use: less than all where there is no switch."""
+    """Fraction of a GPU's rate that the algorithm can use: below 1 where a node has no switch."""
     message: float = 1.0
-    """Bytes of one message over bytes of payload: what decides on a handshake."""
+    """Bytes of one message over bytes of payload; the message size determines the handshake."""
 
 
 def seconds(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
-    """The predicted time; never less than the wire allows."""
+    """The predicted time of a call in seconds; never below the time on the wire."""
     return _quickest(call, _choice(call, inside, across), inside, across, laws)
 
 
 def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws = LAWS) -> float:
-    """The predicted time of the fastest that a library may take, whatever it chooses. It does not jump where the library changes
-    over: constants are fitted with it, and measured series are read against it.
+    """The predicted time of the fastest algorithm that a library may take, whichever algorithm the library chooses. This time has
+    no jumps where the library changes algorithms; fits of constants and corrections of measured series use it as the reference.
     """
     if call.kind != "all_reduce" or call.ranks < 2 or call.algorithm not in ("auto", "plain"):
         return seconds(call, inside, across, laws)
@@ -106,13 +106,13 @@ def fastest(call: Call, inside: Inside, across: Across | None = None, laws: Laws
 
 
 def least(call: Call, inside: Inside, across: Across | None = None) -> float:
-    """The time on the wire, at the rates on the label, by the best algorithm allowed."""
+    """The time on the wire at nominal rates, with the best allowed algorithm, in seconds."""
     demands = (_demand(name, call, inside, across, LAWS) for name in _choice(call, inside, across))
     return min((max(_wire(call, demand, inside, across)) for demand in demands), default=0.0)
 
 
 def _quickest(call: Call, names: Iterable[str], inside: Inside, across: Across | None, laws: Laws) -> float:
-    """The predicted time of the fastest of some algorithms; 0 if none is needed."""
+    """The predicted time of the fastest of the named algorithms; 0 without any algorithm."""
     times = []
     for name in names:
         demand = _demand(name, call, inside, across, laws)
@@ -134,7 +134,7 @@ def _quickest(call: Call, names: Iterable[str], inside: Inside, across: Across |
 
 
 def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
-    """The time of two bottlenecks in a row: the p-norm of their times."""
+    """The time of two bottlenecks in series: the p-norm of their times."""
     slowest = max(on_gpu_s, on_nics_s)
     if not slowest:
         return 0.0
@@ -143,7 +143,7 @@ def bottleneck_s(on_gpu_s: float, on_nics_s: float, laws: Laws = LAWS) -> float:
 
 
 def _wire(call: Call, demand: Demand, inside: Inside, across: Across | None) -> tuple[float, float]:
-    """Seconds at full rate: of a GPU's link, and of the NICs of a node."""
+    """Seconds on the wire at full rate: on a GPU's links, and on the NICs of a node."""
     on_gpu = demand.gpu_bytes / (rate(inside, call.per_node) * demand.wires)
     if across is None or call.nodes < 2:
         return on_gpu, 0.0
@@ -152,10 +152,10 @@ def _wire(call: Call, demand: Demand, inside: Inside, across: Across | None) -> 
 
 
 def taken(call: Call, inside: Inside, across: Across | None) -> str:
-    """The algorithm that a library takes for an all-reduce that is left to it (`auto`, `plain`), by its name here.
+    """The algorithm that a library takes for an all-reduce with algorithm `auto` or `plain`, by its name in this module.
 
-    NCCL's cost model decides. Where a ring and a tree are nearly equal to it, the faster is taken; over two nodes the tree,
-    as logs of NCCL say (NVIDIA/nccl-tests#196).
+    NCCL's cost model decides. Where its estimates of ring and tree are nearly equal, the faster by this module is taken; over two
+    nodes the tree is taken, as logs of NCCL show (NVIDIA/nccl-tests#196).
     """
     seen = group(call, inside, across)
     name = nccl_choice.chosen(call.payload_bytes, seen, _library(call, inside, across))
@@ -167,7 +167,7 @@ def taken(call: Call, inside: Inside, across: Across | None) -> str:
 
 
 def _library(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
-    """Algorithms of a library for an all-reduce: more where switches reduce."""
+    """Algorithms of a library for an all-reduce: ring and tree, and further algorithms where switches reduce."""
     if call.algorithm == "plain":
         return PLAIN
     nvls = ("nvls",) if adds_up(call, inside, across) else ()
@@ -183,13 +183,13 @@ def group(call: Call, inside: Inside, across: Across | None) -> nccl_choice.Grou
 
 
 def adds_up(call: Call, inside: Inside, across: Across | None) -> bool:
-    """Whether a library lets the NVSwitches add up."""
+    """Whether a library reduces in the NVSwitches of the nodes."""
     reduces = inside.nvls_efficiency > 0 and call.per_node >= FEWEST_AT_A_SWITCH
     return reduces and (call.nodes < 2 or across is None or across.nvls)
 
 
 def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...]:
-    """Algorithms of `_demand` that may serve, none for a single rank; of several the fastest is taken."""
+    """Algorithms of `_demand` for a call; empty for a single rank. The fastest of several algorithms is taken."""
     if call.ranks < 2:
         return ()
     if call.kind != "all_reduce":
@@ -206,7 +206,7 @@ def _choice(call: Call, inside: Inside, across: Across | None) -> tuple[str, ...
 
 
 def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
-    """What an algorithm needs for a call."""
+    """The steps, crossings and bytes that an algorithm needs for a call."""
     n, g, nodes, size = call.ranks, call.per_node, call.nodes, call.payload_bytes
     reach, efficiency, doublings = reached(call, inside), inside.nvls_efficiency, math.log2(nodes)
     at_switch = 2 * (min(g, STEPS_GROW_UP_TO) - 1)
@@ -240,11 +240,12 @@ def _demand(name: str, call: Call, inside: Inside, across: Across | None, laws: 
 
 
 def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws: Laws) -> Demand:
-    """What point-to-point messages need: those of an all-to-all, or of each rank to the next.
+    """The demand of point-to-point messages: an all-to-all, or a sendrecv from each rank to the next.
 
-    Of an all-to-all, those to other nodes go through the NICs, which the proxy serves peer by peer. Two on a wire of a mesh do
-    what a sendrecv does: each message takes one wire, and one flow over one NIC where it leaves the node. Where no topology is
-    known, flows that leave their leaf switch are hashed onto the same links; between two nodes there is but one each way.
+    Messages of an all-to-all to other nodes use the NICs, which the proxy thread serves peer by peer. A message of a sendrecv
+    uses one wire of a mesh, and is one flow over one NIC where the message leaves the node. Two ranks on one wire exchange
+    as in a sendrecv. Where no topology is known, flows that leave their leaf switch are hashed onto the same links; between
+    two nodes there is only one flow in each direction.
     """
     n, g, nodes, size = call.ranks, call.per_node, call.nodes, call.payload_bytes
     far, leaves, launch = float(nodes > 1), carries_out(inside, g), laws.alltoall_launch
@@ -262,7 +263,7 @@ def _demand_of_exchange(call: Call, inside: Inside, across: Across | None, laws:
 
 
 def rate(inside: Inside, ranks: float) -> float:
-    """Rate that a GPU has in a group of so many of its node, bytes/s."""
+    """Rate of a GPU in a group of `ranks` GPUs of its node, in bytes/s."""
     if _is_split(inside, ranks):
         return inside.beyond_bytes_per_s
     part = min(1.0, (ranks - 1) / (inside.mesh - 1)) if 1 < ranks < inside.mesh else 1.0
@@ -277,41 +278,41 @@ def reached(call: Call, inside: Inside) -> float:
 
 
 def carries_out(inside: Inside, ranks: float) -> bool:
-    """Whether what such a group sends out of its node goes over the same links as what it keeps."""
+    """Whether data that a group of `ranks` GPUs sends out of its node uses the same links as data that stays in the node."""
     return inside.to_nics and (not inside.island or _is_split(inside, ranks))
 
 
 def flagged(inside: Inside, message_bytes: float, ranks: float) -> float:
-    """Bytes on the wire over those of the message, for a message of so many bytes in a group of so many GPUs."""
+    """Bytes on the wire over bytes of the message, for a message in a group of `ranks` GPUs of a node."""
     flags = inside.flags if not inside.island or _is_split(inside, ranks) else 1.0
     return 1 + (flags - 1) * inside.flags_bytes / (message_bytes + inside.flags_bytes)
 
 
 def handshake(across: Across, message_bytes: float) -> float:
-    """Factor on a crossing with a message of so many bytes."""
+    """Factor on the latency of a crossing with a message of this size, due to the handshake of large messages."""
     return 1 + (across.rendezvous - 1) * message_bytes / (message_bytes + across.rendezvous_bytes)
 
 
 def _is_split(inside: Inside, ranks: float) -> bool:
-    """Whether so many GPUs sit on more than one island."""
+    """Whether a group of `ranks` GPUs spans more than one island."""
     return 0 < inside.island < ranks
 
 
 def _thinnest_bytes_per_s(inside: Inside) -> float:
-    """Rate of the slowest wire of a mesh, each from one GPU to one other."""
+    """Rate of the slowest wire of a mesh in bytes/s; a wire connects one GPU to one other GPU."""
     wire = inside.bytes_per_s / (inside.mesh - 1)
     return min(wire, inside.pair_bytes_per_s or wire)
 
 
 def to_one(inside: Inside, ranks: float) -> float:
-    """The part of its rate that a GPU of such a group has to the next one: without a switch, that of one wire."""
+    """Fraction of its rate with which a GPU of a group sends to the next GPU: without a switch, the rate of one wire."""
     return _thinnest_bytes_per_s(inside) / rate(inside, ranks) if inside.mesh > 1 else 1.0
 
 
 def to_all(inside: Inside, ranks: float) -> float:
-    """The part of its rate that a GPU has when it sends as much to every other: without a switch, all wait for the thinnest
-    wire. Where some are not wired to each other, half of the group reaches the other half by the wires that are left to a GPU
-    beside those within its own half, and all that a GPU's half has for another's twin goes over one of them.
+    """Fraction of its rate with which a GPU sends equally to every other GPU: without a switch, all messages wait for the slowest
+    wire. Where some GPUs are not wired to each other, each half of the group reaches the other half by the wires that a GPU has
+    beyond the wires within its own half, and all data of a half for one GPU of the other half goes over one of these wires.
     """
     if inside.mesh < 2 or ranks < 2:
         return 1.0

@@ -1,1 +1,1 @@
-"""Time of kernels: one module per family; `estimator` selects the fit and the library, `gpu_model` knows the GPU."""
+"""Time of kernels: one module per family; `estimator` selects the fit and the library, `gpu_model` describes the GPU."""

@@ -1,12 +1,12 @@
-"""Fused attention: blocks of query rows that walk over the keys before them, spread over the multiprocessors.
+"""Time of fused attention: blocks of query rows iterate over their keys, spread over the multiprocessors.
 
-A block of rows costs, per key, two GEMMs of the width of a head and an exponential, which no tensor core does; the two
-overlap, a p-norm of both: that is why narrow heads are slower per flop. A library is compiled for blocks of so many rows, fewer
-for wide heads. Blocks of full attention are alike and run in waves. Causal ones are not: with few heads the longest walk decides,
-unless the library splits it; with many, the sum over the multiprocessors; between the two, a p-norm. Libraries for grouped
-queries pack the heads that share keys into a block. Queries, keys, values and results move meanwhile: a p-norm of the arithmetic
-and the traffic. Heads are padded to the widths that a library is compiled for. Backward does five GEMMs instead of two.
-References: Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
+The pass of a block over its keys is called a walk. A block of rows needs, per key, two GEMMs of the width of a head and an
+exponential, which tensor cores cannot compute; the two overlap, as a p-norm, so that narrow heads are slower per flop. A library
+is compiled for a number of rows per block, which is smaller for wide heads. Blocks of full attention are equal and run in waves.
+Blocks of causal attention differ: with few heads the longest walk decides, unless the library splits the walk; with many heads
+the mean load of the multiprocessors decides; a p-norm joins the two. Libraries for grouped queries pack the heads that share keys
+into a block. The traffic of queries, keys, values and results overlaps with the arithmetic, as a p-norm. Heads are padded to the
+widths that a library is compiled for. Backward has five GEMMs, not two. See Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608.
 """
 
 from __future__ import annotations
@@ -28,83 +28,83 @@ from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels,
 from .gpu_model import UNKNOWN, Array, Machine, architecture, columns, flop_per_cycle
 
 NARROW, WIDE = 96, 128
-"""Widths of heads up to which a library's tallest blocks, and its usual ones, are compiled."""
+"""Largest widths of heads for which a library's tallest blocks, and its usual blocks, are compiled."""
 ALIKE = 8.0
-"""The norm between the longest block and the mean load where all blocks are as long: nearly the larger."""
+"""Exponent of the norm of the longest walk and the mean load where all blocks are equal: nearly the maximum."""
 HEAD_MULTIPLE = 16
-"""Width of a head that a tensor core takes at once."""
+"""Part of the width of a head that a tensor core processes at once."""
 SIXTEENS = "sixteens"
 WIDTHS: Mapping[str, tuple[int, ...]] = {
     SIXTEENS: tuple(range(HEAD_MULTIPLE, 257, HEAD_MULTIPLE)),
     "flash": (32, 64, 96, 128, 192, 256),
     "flash3": (64, 96, 128, 160, 192, 256),
 }
-"""Widths of heads that libraries are compiled for, to the next of which a head is padded: every multiple, or those of
-FlashAttention 2 and 3 (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`). 160 stands for keys of 192 with values of
-128, which 3 has a kernel for and 2 pads."""
+"""Widths of heads that libraries are compiled for; a head is padded to the next width. `sixteens`: all multiples of 16; the rest
+are FlashAttention 2 and 3 (Dao-AILab/flash-attention, `csrc/flash_attn` and `hopper`). 160 represents keys of 192 with values of
+128, for which FlashAttention 3 has a kernel and FlashAttention 2 pads."""
 WIDTH = 128
-"""The head width in whose GEMMs the cost of an exponential is counted."""
+"""Head width of the GEMMs that serve as the unit of the cost of an exponential."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 EXACT = 2.0
-"""Flop of a multiplication with its addition."""
+"""Flop of a multiply-add."""
 EXPONENTIAL_SHARE = 2 / 3
-"""Share of the exponential in the time that a score costs beside its GEMMs, at 16 exponentials a cycle: .58 to .72 of what is
-fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
+"""Share of the exponential in the time of a score beside its GEMMs, at 16 exponentials per cycle: 0.58 to 0.72 of the times that
+are fitted to A100, H100 and B200. The rest is scaling, maxima and sums."""
 FOR_AMPERE = ("flash_attention", "vllm_flash_attn")
 BACKWARD_SIGMA = 0.1
-"""Error of one ratio of backward to forward: it differs from width to width of the heads."""
+"""Relative error of using a single ratio of backward to forward, which varies with the width of the heads."""
 UNTIMED_BACKWARD_SIGMA = 0.2
-"""Error of such a ratio that was not fitted to rows of the GPU: of published ones for B200, half lie up to 27% lower or 16%
-higher than their median, by the width of the heads."""
+"""Relative error of a ratio of backward to forward that was not fitted to rows of the GPU: of the published ratios for B200, half
+lie up to 27% below or 16% above their median, depending on the width of the heads."""
 ODD_SIGMA = 0.2
-"""Error for heads whose width is no multiple of 16: half of those that were measured are off by 4 to 13%."""
+"""Relative error for heads whose width is not a multiple of 16: half of the measured heads have errors of 4 to 13%."""
 SIXTEEN_BITS, NARROW_PEAKS, NARROWEST = "bf16", ("fp8", "nvfp4"), "nvfp4"
 NARROW_SIGMA = 0.2
-"""Error of attention in 8 bits that is predicted by that in 16: assumed, as none was measured."""
+"""Relative error of attention in 8 bits that is predicted from attention in 16 bits: assumed, as none was measured."""
 CACHE_US, CACHE_PASSES, PAGED = "cache_us", "cache_passes", "paged"
-"""Names of what was timed with attention in inference frameworks and is none of its time: microseconds of writing keys and values
-to a cache, passes over the bytes that this reads and writes, and how many times longer the kernel takes that reads them there
+"""Names of quantities timed beside attention in inference frameworks: microseconds of writing keys and values to a cache, passes
+over the bytes that this write reads and writes, and the slowdown of the kernel that reads keys and values from the cache
 (measurements/attention_libraries.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionConstants:
-    """Fitted to one GPU and library."""
+    """Constants of the attention model, fitted to one GPU and library."""
 
     launch_us: float = constant(8.0, 0.7, scales="time")
-    """With what wraps the kernel: metadata, scheduling, copies."""
+    """Launch overhead, including metadata, scheduling and copies around the kernel."""
     compute: float = constant(0.85, 0.8, scale=SHARE, positive=True, scales="compute")
-    """Fraction of the peak that the GEMMs reach by themselves."""
+    """Fraction of the peak that the GEMMs alone reach."""
     exponential: float = constant(0.4, 0.7, positive=True, scales="time")
-    """Cost of the exponential of a score, in GEMMs of WIDTH-wide heads at the peak."""
+    """Cost of the exponential of a score, over the time of the GEMMs of a WIDTH-wide head at the peak."""
     overlap: float = constant(1.5, 1.0, scale=ABOVE_ONE)
-    """The norm of GEMMs and exponentials: 1 adds them up, infinite takes the larger."""
+    """Exponent of the norm of GEMMs and exponentials: 1 adds both times, infinity takes the larger time."""
     ramp: float = constant(150.0, 1.0)
-    """Starting and ending a block, in exponentials of keys."""
+    """Time to start and end a block, expressed in exponentials of keys."""
     quantum: float = constant(0.2, 1.0, scale=SHARE)
-    """How much of the last wave is lost."""
+    """Share of the last wave that is lost."""
     norm: float = constant(2.5, 0.7, scale=ABOVE_ONE)
-    """The norm of the longest walk and the mean load, where walks differ."""
+    """Exponent of the norm of the longest walk and the mean load, where walks differ."""
     memory: float = constant(0.85, 0.15, scale=SHARE, positive=True, scales="memory")
-    """Fraction of the memory's rate, at which queries, keys, values and results move, once each."""
+    """Fraction of the memory's rate, at which queries, keys, values and results are each moved once."""
     cover: float = constant(2.0, 0.3, scale=ABOVE_ONE)
-    """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
+    """Exponent of the norm of arithmetic and traffic: 1 adds both times, infinity takes the larger time."""
     walk: float = constant(1.0, 0.7, positive=True)
-    """How much slower a block walks by itself than the multiprocessor works through many."""
+    """Slowdown of a single block on a multiprocessor, compared with many blocks."""
     walk_products: float = constant(1.0, 0.7, positive=True)
-    """How much slower yet the GEMMs of such a block are."""
+    """Further slowdown of the GEMMs of a single block."""
     split_us: float = constant(10.0, 1.0, scales="time")
-    """Time of joining a walk that was halved."""
+    """Time to join the two halves of a split walk."""
     throttle: float = constant(0.05, 0.7)
     """Slowdown of long kernels."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
     backward: float = constant(2.8, 0.7, sometimes=True, positive=True)
-    """Time of the backward pass over that of the forward pass, without launches."""
+    """Time of the backward pass over the time of the forward pass, without launches."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
-    """How much slower a head walks whose width is no multiple of HEAD_MULTIPLE: libraries may have another kernel for those."""
+    """Slowdown of heads whose width is not a multiple of HEAD_MULTIPLE, for which libraries may have another kernel."""
     odd_ramp: float = constant(1.0, 1.0, sometimes=True, optional=True)
-    """How much slower the blocks of such a head begin and end."""
+    """Factor on the ramp of heads whose width is not a multiple of HEAD_MULTIPLE."""
     widths: str = one_of(SIXTEENS, WIDTHS)
     """Name in `WIDTHS` of the widths that the library is compiled for."""
     packed: bool = False
@@ -118,8 +118,8 @@ class AttentionConstants:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Sizes of attention, or columns of sizes. `causal` is 1 where only earlier keys are seen, `prefix` the number of
-    keys before the sequence itself, which all of it sees.
+    """Sizes of attention, or columns of sizes. `causal` is 1 where a query attends only to earlier keys; `prefix` is the number
+    of keys before the sequence, to which all queries attend.
     """
 
     batch: ArrayLike
@@ -134,7 +134,7 @@ class Heads:
 def attention_s(
     c: AttentionConstants, on: Machine, shape: Heads | Attention, *, width: float = 2, backward: bool = False
 ) -> Array:
-    """Seconds of the forward pass, or of the backward pass by itself."""
+    """Seconds of the forward pass, or of the backward pass alone."""
     sizes = columns(shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim, shape.causal, shape.prefix)
     batch, seq, heads, kv_heads, head_dim, causal, prefix = sizes
     working_s = _working(c, on, sizes)
@@ -151,7 +151,7 @@ def attention_s(
 
 
 def _working(c: AttentionConstants, on: Machine, sizes: list[Array]) -> Array:
-    """Seconds of the arithmetic; what is causal takes no longer than what is not."""
+    """Seconds of the arithmetic; causal attention never takes longer than full attention."""
     batch, seq, heads, kv_heads, head_dim, causal, prefix = sizes
     shared = heads / kv_heads if c.packed else np.ones_like(heads)
     rows = np.where(head_dim <= NARROW, c.narrow_rows, np.where(head_dim <= WIDE, c.rows, c.wide_rows))
@@ -167,7 +167,7 @@ def _working(c: AttentionConstants, on: Machine, sizes: list[Array]) -> Array:
 
 
 def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array, Array, Array]:
-    """Seconds of a row of queries on one multiprocessor: for a key among many blocks, for one in a single walk, and to begin."""
+    """Seconds per row of queries on one multiprocessor: per key with many blocks, per key in a single walk, and for the ramp."""
     per_sm = on.flop_per_s / on.sms
     compiled = np.array([*WIDTHS[c.widths], np.inf])
     padded = compiled[np.searchsorted(compiled, head_dim)]
@@ -184,7 +184,7 @@ def _per_row(c: AttentionConstants, on: Machine, head_dim: Array) -> tuple[Array
 
 
 def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Array, Array, float]) -> Array:
-    """Seconds between an even share and the longest walk, by their norm; walks are split while multiprocessors are free."""
+    """Seconds by the norm of an even share of the load and the longest walk; walks are split while multiprocessors are free."""
     share_s, longest_s, norm = times
     least = np.full(share_s.shape, np.inf)
     for split in SPLITS:
@@ -198,7 +198,7 @@ def _spread(c: AttentionConstants, on: Machine, blocks: Array, times: tuple[Arra
 
 
 class AttentionFamily(KernelFamily):
-    """Attention in one kernel, forward or backward; and as an eager framework writes it out."""
+    """The family of fused attention, forward or backward, with the unfused kernels of an eager framework."""
 
     name = plural = "attention"
     constants = AttentionConstants
@@ -207,11 +207,11 @@ class AttentionFamily(KernelFamily):
     beside = (CACHE_US, CACHE_PASSES, PAGED)
     names_libraries = True
     slower_libraries: ClassVar = {"fa1": ("flash_attention", 1.7)}
-    """FlashAttention 1 beside 2, as its second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
+    """FlashAttention 1 is 1.7 times as slow as 2, as the second paper (arXiv 2307.08691) shows and runs of 2023 confirm."""
     for_ampere = FOR_AMPERE
 
     def kernel_s(self, c: AttentionConstants, by: Estimator, on: Machine, kernel: Attention) -> float:
-        """Seconds of both passes: a library serves both."""
+        """Seconds of both passes, since the same library serves both passes."""
         return _pass_s(c, on, kernel, backward=False) + _pass_s(c, on, kernel, backward=True)
 
     def estimate(self, by: Estimator, on: Machine, kernel: Attention, chosen: SelectedFit) -> Estimate:
@@ -227,7 +227,7 @@ class AttentionFamily(KernelFamily):
         return replace(found, sigma=math.hypot(found.sigma, more))
 
     def unfused(self, kernel: Attention) -> list[Kernel]:
-        """Attention as two GEMMs with a softmax between them, which write and read all scores, the masked ones too."""
+        """Attention as GEMMs and a softmax, which write and read all scores, including masked scores."""
         lines, keys, width = kernel.batch * kernel.heads, kernel.seq + kernel.prefix, kernel.element_bytes
         scores = Gemm(kernel.seq, keys, kernel.head_dim, width, batch=lines)
         mixed = Gemm(kernel.seq, kernel.head_dim, keys, width, batch=lines)
@@ -239,8 +239,8 @@ class AttentionFamily(KernelFamily):
     def in_sixteen_bits(
         self, by: Estimator, chosen: SelectedFit, takes_s: Callable[[AttentionConstants], float] | None = None
     ) -> SelectedFit:
-        """The fit of attention in 8 bits where it has no rows of its own: that of 16, whose exponentials take as long as before.
-        In 4 bits nobody has attention."""
+        """The fit of attention in 8 bits without rows of its own: the fit in 16 bits, with the same time for exponentials.
+        Attention in 4 bits does not exist and is refused."""
         if by.peak_dtype not in NARROW_PEAKS or PEAK_OF.get(chosen.fit.dtype, chosen.fit.dtype) in NARROW_PEAKS:
             return chosen
         if by.peak_dtype == NARROWEST:
@@ -271,7 +271,7 @@ class AttentionFamily(KernelFamily):
         return {"backward_rows": sum(any(kernel.part is not Part.FORWARD for kernel in row) for row in timed.rows)}
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """Exponentials take as long beside tensor cores as the multiprocessors are built."""
+        """The fit for another GPU; the cost of exponentials relative to tensor cores follows the architectures."""
         made = super().transferred(fit, transfer)
         sooner = 1.0 if transfer.ported else _flop_per_score(transfer.gpu) / _flop_per_score(transfer.owner)
         return replace(made, constants=replace(made.constants, exponential=made.constants.exponential * sooner))
@@ -280,13 +280,13 @@ class AttentionFamily(KernelFamily):
         return replace(c, compute=c.compute / times, exponential=c.exponential * times)
 
     def scaled_to(self, start: AttentionConstants, timed: TimedKernels, extra: Array) -> tuple[AttentionConstants, float]:
-        """Scaled to rows with a forward pass, where there are any, and then the backward pass to the others."""
+        """Constants scaled to the rows with a forward pass, if any, and a backward ratio scaled to the other rows."""
         only_back = np.array([all(kernel.part is not Part.FORWARD for kernel in row) for row in timed.rows])
         return scaled_both_ways(start, np.log(timed.seconds / self.seconds(start, timed, extra)), only_back)
 
 
 def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) -> tuple[AttentionConstants, float]:
-    """Attention made slower by the logarithms of measured over predicted times, and by how much, each direction by its rows."""
+    """Constants scaled by the logarithms of measured over predicted times, each direction by its rows, and the factor."""
     both = bool(backward.any() and not backward.all())
     times = math.exp(float(np.median(logs[~backward] if both else logs)))
     made = FAMILY.slowed(start, times)
@@ -295,13 +295,13 @@ def scaled_both_ways(start: AttentionConstants, logs: Array, backward: Array) ->
 
 
 def passes_s(c: AttentionConstants, on: Machine, what: Heads, forward: Array, backward: Array) -> Array:
-    """Seconds of the passes of attention that were measured, each where its column is 1."""
+    """Seconds of the measured passes of attention: forward and backward passes count where their columns are 1."""
     both: Array = forward * attention_s(c, on, what) + backward * attention_s(c, on, what, backward=True)
     return both
 
 
 def _pass_s(c: AttentionConstants, on: Machine, kernel: Attention, *, backward: bool) -> float:
-    """Seconds of one pass of a kernel's sizes."""
+    """Seconds of one pass of attention with the sizes of a kernel."""
     return float(attention_s(c, on, kernel, width=kernel.element_bytes, backward=backward))
 
 
@@ -310,7 +310,7 @@ def _is_backward(timed: TimedKernels) -> Array:
 
 
 def _flop_per_score(gpu: Gpu) -> float:
-    """Flop of the tensor cores in the time of a score's exponential and what is computed around that."""
+    """Flop of the tensor cores in the time of a score's exponential and of the scalar operations around the exponential."""
     built = architecture(gpu)
     exponential, around = UNKNOWN.exponentials / built.exponentials, UNKNOWN.lanes / built.lanes
     return flop_per_cycle(gpu, "fp16") * (EXPONENTIAL_SHARE * exponential + (1 - EXPONENTIAL_SHARE) * around)

@@ -1,13 +1,13 @@
-"""Tiles of DeepGEMM on Hopper, and where it is slow.
+"""Tile selection of DeepGEMM on Hopper, and the extra time of its slow GEMMs with the widest tiles.
 
-Its rule is published (csrc/jit_kernels/heuristics/sm90.hpp): of the tiles that leave shared memory for enough stages, the one
-whose operands pass the caches of the first and second level in the fewest cycles, in whole waves; two multiprocessors may share
-an operand, but not where one wave is enough. The rows of H100's GEMMs with scales for blocks of 128 x 128 were timed with it,
-in SGLang 0.5.14. In those 15 of 500 for which it takes, in one wave, a tile of at least 24,576 sums without a partner, a step of
-128 along the inner dimension takes up to four times as long as elsewhere, 2.5 to 2.8 us where there are 48 or more (once 3.7), be
-the tile 128 x 192 or 256 x 128: both keep 192 sums a thread. That they find no room in registers is inferred; nobody looked into
-the kernels. Three small GEMMs of 4,353 rows are 1.4 to 2 times slow and not among them. It is a fault of those kernels and not
-of the GPU, so it is fitted beside the GEMM, and left out of it.
+The selection rule is published (csrc/jit_kernels/heuristics/sm90.hpp): among the tiles that leave shared memory for enough
+stages, DeepGEMM takes the tile whose operands pass the first- and second-level caches in the fewest cycles, in whole waves; two
+multiprocessors may share an operand, but not where one wave is enough. The H100 GEMMs with scales for blocks of 128 x 128 were
+timed with DeepGEMM in SGLang 0.5.14. In the 15 of 500 rows whose GEMM takes, in one wave, a tile of at least 24,576 accumulators
+without sharing, a step of 128 along the inner dimension takes up to four times as long as elsewhere: 2.5 to 2.8 us with 48 or
+more steps (3.7 us in one row), for tiles of 128 x 192 and of 256 x 128, which both keep 192 accumulators per thread. Spilled
+registers as the cause are inferred; the kernels were not inspected. Three small GEMMs of 4,353 rows are 1.4 to 2 times slow and
+not among the 15. The slowdown is a fault of these kernels and not of the GPU, so that it is fitted apart from the GEMM model.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from ...units import US_PER_S
 from .gpu_model import Array, Machine, columns
 
 DEEP_TILES = "deep_gemm"
-"""Its tiles, among those that GEMMs may have."""
+"""Name of DeepGEMM's tiles in `TILE_SETS`."""
 SPILL_US = "spill_us"
-"""The name, in files of fits, of the microseconds that a step takes longer where no registers are left."""
+"""Name, in files of fits, of the extra microseconds per step where registers spill."""
 SPILL_START: Mapping[str, float] = {SPILL_US: 2.5}
-"""Microseconds of a step, where fitting starts."""
+"""Start of the fit of the extra time, in microseconds per step."""
 STEP = 128
-"""The inner dimension between two additions to the sums."""
+"""Length of a step along the inner dimension, after which partial products are added to the accumulators."""
 WIDEST = 128 * 192
-"""Sums of a tile that two groups of 128 threads keep at 192 a thread, with the products that are added to them."""
+"""Accumulators of a tile for which two groups of 128 threads keep 192 per thread, including the products to be added."""
 SHARED_BYTES, RESULT_BYTES, SCALE_BYTES = 232_448, 2, 4
 BARRIER_BYTES, ALIGNED = 256, 1024
 STAGES, STAGES_OF_WIDEST = 4, 3
-"""Fewest that hide the latency of loads."""
+"""Smallest numbers of stages that hide the latency of loads, for usual tiles and for the widest tiles."""
 NEAR_BYTES, FAR_BYTES, FAR_BYTES_AT_MOST = 128, 64, 6153
-"""A cycle moves of a multiprocessor's own cache, of the common one, and of that to all."""
+"""Bytes per cycle from the first-level cache and from the second-level cache to a multiprocessor, and from the latter to all."""
 WARPGROUP_ROWS = 64
 
 
 @cache
 def _tiles() -> tuple[Array, ...]:
-    """Columns, an entry a tile: sharers of the second operand, of the first; rows and columns; the most rows of its GEMMs."""
+    """Columns with an entry per tile: multiprocessors that share the second operand and the first operand; rows and columns of
+    the tile; the largest number of rows of its GEMMs."""
     found = []
     for along, across in ((1, 1), (1, 2), (2, 1)):
         for rows, most in ((64, np.inf), (128, np.inf), (16, 16), (32, 32), (256, np.inf)):
@@ -57,7 +58,7 @@ def _tiles() -> tuple[Array, ...]:
 
 
 def widest_alone(sms: int, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-    """Whether GEMMs of m x k by k x n take one of the widest tiles, each multiprocessor loading for itself."""
+    """Whether GEMMs of m x k by k x n take one of the widest tiles in one wave, without sharing between multiprocessors."""
     sizes = columns(m, n, k)
     m, n, k = (size.ravel() for size in sizes)
     along, across, rows, wide, most = _tiles()
@@ -77,6 +78,6 @@ def widest_alone(sms: int, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
 
 
 def spilled_s(spill_us: float, on: Machine, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-    """Seconds that such GEMMs take longer."""
+    """Extra seconds of GEMMs that take one of the widest tiles without sharing; zero for other GEMMs."""
     steps: Array = np.ceil(np.asarray(k) / STEP) * widest_alone(on.sms, m, n, k)
     return spill_us / US_PER_S * steps

@@ -1,13 +1,13 @@
-"""Time of a kernel on a GPU, by the fit and library that serve it best (`best_fit_for`), and how far to trust it.
+"""Time of a kernel on a GPU from the best available fit and library (`best_fit_for`), with provenance and error.
 
-A prediction says which fit it comes from, whether that was measured on this GPU or is borrowed from another, its relative
-standard error, and whether the sizes lie beyond those that were measured. What nobody measured takes the usual constants, a
+A prediction states the fit, whether the fit was measured on this GPU or borrowed from another GPU, the relative standard error,
+and whether the sizes lie beyond the measured sizes. Kernels without measurements have the default constants of their family: a
 roofline with a launch.
 
-A GPU without a fit of its own borrows that of another that runs the same kernels (Ampere, Ada and workstation Blackwell on one
-side; Hopper; data-centre Blackwell), of the one whose multiprocessors have nearest the same tensor peak; without any of those,
-of the nearest. Constants are fractions of peaks, and times, so borrowing them scales them. What else scales them: how much of
-its peaks each of the two is known to sustain (`kernels` in topologies/gpus), and what the family of the kernels says.
+A GPU without a fit of its own borrows the fit of a GPU that runs the same kernels (Ampere, Ada and workstation Blackwell form one
+group; Hopper; data-centre Blackwell), namely the GPU with the nearest tensor peak per multiprocessor; without a GPU that runs the
+same kernels, the nearest of all GPUs. Constants are fractions of peaks, and times, so that they scale with the peaks. Further
+scaling follows the fraction of its peaks that each of the two GPUs sustains (`kernels` in topologies/gpus), and the family.
 """
 
 from __future__ import annotations
@@ -25,59 +25,59 @@ from .family import ANY, Constants, Estimate, Fit, KernelFamily, Provenance, Tra
 from .gpu_model import HALVES, Machine, architecture, machine, same_kernels, similarity
 
 RANGE_TOLERANCE = 1.001
-"""Sizes that are the largest measured are not beyond it."""
+"""Factor of tolerance on the range of measured sizes, so that the largest measured size counts as measured."""
 BEYOND = 2.0
-"""How much less is known beyond the measured sizes."""
+"""Factor on the error beyond the measured sizes."""
 FITTED_AS = {"fp16": "bf16", "tf32": "bf16", "mxfp8": "fp8"}
-"""Dtypes whose kernels are those of another, at a peak of their own."""
+"""Dtypes that use the kernels of another dtype, at their own peak."""
 USUAL = (ANY, "flash_attention", "fa3", "torch_flow")
-"""Libraries in the order in which they are taken, nobody naming one: FlashAttention's design on Ampere, FlashAttention 3 on
-Hopper, TensorRT-LLM's attention on Blackwell."""
+"""Order of preference of libraries where none is named: FlashAttention's design on Ampere, FlashAttention 3 on Hopper,
+TensorRT-LLM's attention on Blackwell."""
 SHORT = {
     "fa2": "flash_attention", "flash_attention_2": "flash_attention",
     "flash_attention_3": "fa3", "flash_attention_v3": "fa3", "flash_attn": "flash_attention", "flash_attn_2": "flash_attention",
     "flash_attn_3": "fa3", "cudnn": "torch_flow",
 }  # fmt: skip
-"""Other names of libraries; NVIDIA's own kernels were measured in TensorRT-LLM."""
+"""Aliases of libraries; NVIDIA's own kernels were measured in TensorRT-LLM."""
 BORROWED_SIGMA, SAME_KERNELS_SIGMA = 0.1, 0.15
-"""What borrowing adds to the error: from a board of the same multiprocessors and memory, and from a GPU that runs the same
-kernels on others (both assumed: none was measured). From one that does not, `far_sigma` of the family."""
+"""Relative error added by borrowing a fit: from a board with the same multiprocessors and memory, and from a GPU that runs the
+same kernels on other multiprocessors (both assumed: none was measured). Other GPUs add the family's `far_sigma`."""
 ROOFLINE_SIGMA = 0.4
-"""Error of the usual constants of a family, where nobody measured it."""
+"""Relative error of the default constants of a family without measurements."""
 UNFUSED = "unfused"
-"""Attention as two GEMMs with a softmax between them: no library of its own."""
+"""Name for attention as two GEMMs with a softmax between them, which is not a separate library."""
 AMPERE_ON_LATER = 0.45
-"""Attention written for Ampere's tensor cores, on those of Hopper and data-centre Blackwell: FlashAttention 2 sustains 326 of
-989 TFLOP/s on an H100 (the tables that results/kernels fits), where it is 73% of the peak of an A100 (arXiv 2307.08691)."""
+"""Relative speed of attention for Ampere's tensor cores on Hopper and data-centre Blackwell: FlashAttention 2 sustains 326 of
+989 TFLOP/s on an H100 (the tables that results/kernels fits), compared with 73% of the peak on an A100 (arXiv 2307.08691)."""
 GENERATION = 0.5
-"""How far apart, in `similarity`, generations of tensor cores are at least."""
+"""Least difference in `similarity` between generations of tensor cores."""
 SISTERS = 0.1
-"""How far apart two boards of one kind are at most."""
+"""Largest difference in `similarity` between two boards with the same multiprocessors."""
 PORTABLE = "ampere"
-"""The generation whose kernels are written for warps, and run in every format of those that came after it."""
+"""The generation whose kernels are written for warps, and run in every format of later GPUs."""
 PLAIN = "bf16"
 WIDER = ("", "fp32", "tf32")
 FEW_ROWS = 4
-"""Fewer rows than that are no fit: they scale one, and are measured at their own sizes only."""
+"""Number of rows below which rows do not make a fit: fewer rows scale a fit, and count as measured only at their own sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitLibrary:
-    """All fits, by the name of the GPU, and the GPUs that they belong to."""
+    """All fits and their GPUs, by the name of the GPU."""
 
     fits: Mapping[str, Sequence[Fit]]
     gpus: Mapping[str, Gpu]
     profile: Sequence[Fit] = ()
-    """The fits among them of the profile of the GPU that is asked about: what its owner measured."""
+    """The fits in the profile of the simulated GPU, which its owner measured."""
 
     def libraries(self, family: str) -> tuple[str, ...]:
-        """The libraries of which kernels of a family were measured."""
+        """The libraries whose kernels of a family were measured."""
         return libraries_of((fit for fits in self.fits.values() for fit in fits), family)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedFit:
-    """A fit that was selected for a GPU, and where it comes from."""
+    """A fit that was selected for a GPU, with the GPU that owns the fit, provenance and error."""
 
     fit: Fit
     owner: str
@@ -88,9 +88,9 @@ class SelectedFit:
 
 
 def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", named: str = "") -> SelectedFit:
-    """The fit for a family of kernels on a GPU: its own, or that of the GPU most like it; the usual constants without any.
+    """The fit for a family of kernels on a GPU: its own fit, else the fit of the most similar GPU, else the default constants.
 
-    Where a library that is `named` has no fit in a format, that of others stands in for it.
+    Where the `named` library has no fit in a format, fits of other libraries are used.
     """
     kernels = families()[family]
     named, times = kernels.slower_libraries.get(named, (SHORT.get(named, named), 1.0))
@@ -128,7 +128,7 @@ def best_fit_for(gpu: Gpu, library: FitLibrary, family: str, dtype: str = "", na
 
 
 def portable(gpu: Gpu, other: Gpu) -> bool:
-    """Whether two GPUs run kernels that are written for warps, and run in every format."""
+    """Whether both GPUs run kernels that are written for warps, which run in every format."""
     return architecture(gpu).kernels == architecture(other).kernels == PORTABLE
 
 
@@ -138,8 +138,8 @@ def libraries_of(fits: Iterable[Fit], family: str) -> tuple[str, ...]:
 
 
 def _runs_others(gpu: Gpu, library: FitLibrary, kernels: KernelFamily, named: str) -> bool:
-    """Whether a library was measured on GPUs only that run other kernels, while others were on some that run the same: it does
-    not run here, or not with those kernels. Kernels of Ampere run on everything later.
+    """Whether a library was measured only on GPUs that run other kernels, while other libraries were measured on GPUs that run
+    the same kernels: the library then does not run here, or runs other kernels. Kernels for Ampere run on all later GPUs.
     """
     if named in kernels.for_ampere:
         return False
@@ -149,20 +149,20 @@ def _runs_others(gpu: Gpu, library: FitLibrary, kernels: KernelFamily, named: st
 
 
 def _timed_as(fit: Fit, dtype: str) -> bool:
-    """Whether kernels of a format are those that were measured, and not only like them."""
+    """Whether a fit was measured with kernels of this format, and not only with similar kernels."""
     return fit.dtype in ("", dtype) or (dtype in HALVES and fit.dtype in HALVES)
 
 
 def _formats(wanted: str, kernels: KernelFamily, gpu: Gpu, owner: Gpu) -> tuple[str, ...]:
-    """The formats whose fits serve for another on a GPU: its own, and 16 bits for narrower ones where kernels are portable, or
-    the family's are alike.
+    """The formats whose fits apply to the `wanted` format on a GPU: the format itself, and for narrower formats also 16 bits,
+    where kernels are portable or the family allows this.
     """
     narrower = PEAK_OF.get(wanted, wanted) in gpu.peak_flop_per_s and wanted not in WIDER
     return ("", wanted, PLAIN) if narrower and (kernels.narrower or portable(gpu, owner)) else ("", wanted)
 
 
 def known_library(name: str, library: FitLibrary) -> str:
-    """A library by name, refused if no kernel of it was measured; nothing stays nothing."""
+    """The library with a name or alias; raises `UserError` if none of its kernels was measured. An empty name stays empty."""
     slower = families()["attention"].slower_libraries
     known = dict.fromkeys((*library.libraries("gemm"), *library.libraries("attention"), *SHORT, *slower, UNFUSED))
     plain = name.strip().lower().replace("-", "_")
@@ -173,7 +173,7 @@ def known_library(name: str, library: FitLibrary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Facts about the software."""
+    """Options of the software that runs the kernels."""
 
     library: str = ""
     eager: bool = False
@@ -181,14 +181,14 @@ class Options:
     tensor_cores: bool = True
     """Whether GEMMs in fp32 run as TF32."""
     accumulate: bool = True
-    """Whether weight gradients are added to fp32 ones."""
+    """Whether weight gradients are accumulated in fp32."""
     turns: int = 0
-    """How many second operands take turns where GEMMs are run over and over, as benchmarks do; 0 where nothing is repeated."""
+    """Number of second operands that a benchmark cycles through when it repeats a GEMM; 0 without repetition."""
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """Predicts kernels of one dtype on one GPU."""
+    """Predicts the times of kernels of one dtype on one GPU."""
 
     gpu: Gpu
     dtype: str
@@ -197,22 +197,22 @@ class Estimator:
 
     @property
     def gemm_dtype(self) -> str:
-        """Format that GEMMs of the dtype run in."""
+        """The format in which GEMMs of the dtype run."""
         tensor = TENSOR_CORE_DTYPE.get(self.dtype, self.dtype) if self.options.tensor_cores else self.dtype
         return tensor if tensor in self.gpu.peak_flop_per_s else self.dtype
 
     @property
     def peak_dtype(self) -> str:
-        """The format whose peak that has."""
+        """The format whose peak applies to GEMMs of the dtype."""
         return PEAK_OF.get(self.gemm_dtype, self.gemm_dtype)
 
     @property
     def machine(self) -> Machine:
-        """The GPU at that peak; a dtype that it lacks is refused."""
+        """The GPU at the peak of the dtype; a dtype that the GPU lacks is refused."""
         return machine(self.gpu, self.peak_dtype)
 
     def machine_for(self, family: KernelFamily) -> Machine:
-        """The GPU as the kernels of a family see it: where no format matters to them, at any peak that it has."""
+        """The machine for the kernels of a family: at the tensor peak where one fit of the family holds for every format."""
         return machine(self.gpu) if family.any_format else self.machine
 
     def with_nothing_cached(self) -> Estimator:
@@ -220,7 +220,7 @@ class Estimator:
         return replace(self, gpu=replace(self.gpu, cache_bytes=0.0))
 
     def estimate(self, kernel: Shape) -> Estimate:
-        """The time of a kernel, and where it comes from."""
+        """The time of a kernel, with its fit, provenance and error."""
         family, dtype = families()[kernel.family], getattr(kernel, "dtype", "")
         if self.options.library == UNFUSED and (parts := family.unfused(kernel)):
             return together(f"{family.name}: {UNFUSED}", [self.estimate(part) for part in parts])
@@ -229,9 +229,9 @@ class Estimator:
         return family.estimate(by, by.machine_for(family), kernel, chosen)
 
     def selected(self, family: str, takes_s: Callable[[Constants], float] | None = None) -> SelectedFit:
-        """The fit for a family of kernels; the library that was asked for only where it has such kernels.
+        """The fit for a family of kernels; the library of the options counts only where the library has such kernels.
 
-        Where nobody names a library, it is the fastest, by `takes_s`, of those that a profile of this GPU has.
+        Where no library is named, the fastest (by `takes_s`) of several libraries in the profile of this GPU is taken.
         """
         kernels = families()[family]
         dtype = "" if kernels.any_format else self.gemm_dtype
@@ -245,7 +245,7 @@ class Estimator:
         return best_fit_for(self.gpu, self.fits, family, dtype, library)
 
     def estimate_from(self, selected: SelectedFit, time_s: float, what: str, sizes: Mapping[str, float]) -> Estimate:
-        """A time by the constants of a fit as it is on this machine, with where it comes from."""
+        """The estimate for a time by the constants of a fit: the time on this site, its provenance and error."""
         time_s, fit = time_s * self.gpu.site_scalar, selected.fit
         if selected.provenance == "roofline":
             return Estimate(time_s, f"{what}: usual constants", "roofline", selected.sigma, True)
@@ -258,27 +258,27 @@ class Estimator:
         return Estimate(time_s, name, provenance, selected.sigma * (BEYOND if beyond else 1.0), beyond)
 
     def beside(self, name: str, family: str = "gemm") -> float:
-        """A number that was fitted beside kernels and is none of theirs, or 0: a fault of kernels that only some GPUs run."""
+        """A quantity that was fitted beside kernels, or 0 without a fit of a GPU that runs the same kernels."""
         selected = self.selected(family)
         return selected.fit.beside.get(name, 0.0) if self.runs_kernels_of(selected) else 0.0
 
     def runs_kernels_of(self, selected: SelectedFit) -> bool:
-        """Whether a fit is of a GPU that runs the same kernels."""
+        """Whether a fit belongs to a GPU that runs the same kernels."""
         return selected.provenance != "roofline" and same_kernels(self.gpu, self.fits.gpus[selected.owner])
 
     def is_own(self, selected: SelectedFit) -> bool:
-        """Whether a fit is of the profile of this GPU."""
+        """Whether a fit belongs to the profile of this GPU."""
         return selected.fit in self.fits.profile
 
 
 def _beyond(ranges: Mapping[str, tuple[float, float]], sizes: Mapping[str, float]) -> bool:
-    """Whether some size lies outside the measured ones."""
+    """Whether some size lies outside the measured range."""
     spans = ((size, *ranges.get(name, (0.0, math.inf))) for name, size in sizes.items())
     return any(not low / RANGE_TOLERANCE <= size <= high * RANGE_TOLERANCE for size, low, high in spans)
 
 
 def together(what: str, parts: Sequence[Estimate]) -> Estimate:
-    """Kernels that run one after the other as one: known as badly as the worst known of them."""
+    """The estimate for consecutive kernels as one kernel, with the worst provenance of its parts."""
     total_s = sum(part.seconds for part in parts)
     sigma = sum(part.seconds * part.sigma for part in parts) / total_s
     worst = max(parts, key=lambda part: get_args(Provenance).index(part.provenance))
@@ -287,11 +287,11 @@ def together(what: str, parts: Sequence[Estimate]) -> Estimate:
 
 @dataclass(frozen=True, eq=False)
 class PricedKernels:
-    """The kernels of a run, each estimated once. Called with a kernel it gives whole nanoseconds."""
+    """The estimates of the kernels of a run, each computed once. A call with a kernel returns whole nanoseconds."""
 
     estimator: Estimator
     estimates: dict[Kernel, Estimate] = field(default_factory=dict)
-    """Filled by `estimate`: a kernel has one estimate, whoever asks first."""
+    """Cache of `estimate`."""
 
     def estimate(self, kernel: Kernel) -> Estimate:
         if kernel not in self.estimates:
@@ -303,7 +303,7 @@ class PricedKernels:
 
 
 def measured_cost(gpu: Gpu, dtype: str, fits: FitLibrary, options: Options | None = None) -> PricedKernels:
-    """The cost of kernels of one dtype on one GPU, by what was measured. A dtype it lacks is refused now."""
+    """The cost of kernels of one dtype on one GPU, from fits to measurements. A dtype that the GPU lacks is refused at once."""
     options = options or Options()
     options = replace(options, library=known_library(options.library, fits))
     gpu.matmul_peak(dtype)

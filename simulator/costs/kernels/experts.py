@@ -1,6 +1,7 @@
-"""The feed-forward network of a mixture of experts, as libraries fuse it: two GEMMs grouped by expert, and what moves.
+"""Time of the fused feed-forward network of a mixture of experts: two GEMMs grouped by expert, and the memory traffic.
 
-Tokens go to `top_k` experts each, evenly. An expert that gets no token is not read. Up and gate projections are one GEMM.
+Every token goes to `top_k` experts; the load of the experts is even. The weights of an expert without tokens are not read. Up and
+gate projections are one GEMM.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from .gpu_model import Array, Machine, columns
 
 GATES = 2
 LOADED = 16
-"""Channels of which Triton, the compiler of such kernels, must know a multiple to load them fast."""
+"""Number of channels of which an expert's channels must be a multiple for fast loads by Triton, the compiler of such kernels."""
 ACTIVATION_PASSES = 3
-"""Gate and value read, their product written."""
+"""Passes over the activations: gate and value are read, their product is written."""
 PERMUTE_PASSES = 4
-"""Tokens gathered by expert, and back: each a read and a write."""
+"""Passes over the hidden channels: tokens are gathered by expert and scattered back, each with a read and a write."""
 Routing = tuple[ArrayLike, ArrayLike]
-"""Experts, and the top_k of them that a token goes to."""
+"""Number of experts, and number of experts per token (top_k)."""
 
 
 def moe_s(
     c: GemmConstants, on: Machine, tokens: ArrayLike, hidden: ArrayLike, expert: ArrayLike, routing: Routing, *, width: float = 2
 ) -> Array:
-    """Seconds for `tokens` of `hidden` channels through experts of `expert` channels."""
+    """Seconds of the feed-forward network for `tokens` tokens of `hidden` channels and experts of `expert` channels."""
     tokens, hidden, expert, experts, top_k = columns(tokens, hidden, expert, *routing)
     pairs = tokens * top_k
     active = np.minimum(experts, pairs)
@@ -45,7 +46,7 @@ def moe_s(
 
 
 class ExpertsFamily(KernelFamily):
-    """Feed-forward networks of experts in one kernel."""
+    """The family of fused feed-forward networks of experts."""
 
     name, plural = "moe", "experts"
     constants = GemmConstants

@@ -1,9 +1,9 @@
-"""Families of kernels: what there is to know about one, and the constants that were fitted to it.
+"""Families of kernels: the interface of a family, and the constants that were fitted to a family.
 
-A family is one file of this folder with one object, `FAMILY`: the constants of its model with where a fit starts and how far
-it may go, the sizes that describe its kernels, the time that the model gives, what scales when a GPU borrows from another,
-and what was measured beside its kernels. Everything else (estimates, fits, files of fits, profiles, reports) asks that object,
-so that a new family is one file. The nouns of `simulator.kernels` say by name which family they are of.
+A family is one file of this folder with one object, `FAMILY`: the constants of its model with start and prior of a fit, the sizes
+that describe its kernels, the time by the model, the scaling of constants that a GPU borrows from another GPU, and quantities
+measured beside its kernels. All other code (estimates, fits, files of fits, profiles, reports) uses this object, so that a new
+family is one file. The classes of `simulator.kernels` name their family.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ...hardware.gpu import Gpu
 from .gpu_model import Array, Machine
 
 Provenance = Literal["measured", "transferred", "roofline"]
-"""Ways to know a time, the best first."""
+"""Provenance of a time, the best first."""
 NotNegative = Annotated[float, Limits(ge=0)]
 Constants = Any
-"""A frozen dataclass of a family, each field of which is a `constant`, a `word` or plain."""
+"""A frozen dataclass of a family, in which each field is a `constant`, a choice among words (`one_of`) or plain."""
 ANY = "any"
-"""The library of a fit to the rows of all of them."""
+"""Library name of a fit to the rows of all libraries."""
 MOST_OF_PEAK = 0.99
-"""No fraction of a peak becomes more by being scaled."""
+"""Largest fraction of a peak that scaling can give."""
 
 
 # Constants ------------------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ MOST_OF_PEAK = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a constant is fitted: on an axis that has no ends."""
+    """Transformation of a constant to an unbounded axis for fitting, and its inverse."""
 
     inward: Callable[[float], float]
     outward: Callable[[float], float]
@@ -48,58 +48,58 @@ class Scale:
 LOG = Scale(math.log, math.exp)
 """Scale of a positive constant."""
 SHARE = Scale(lambda value: math.log(value / (1 - value)), lambda x: 1 / (1 + math.exp(-x)))
-"""Scale of a constant between 0 and 1."""
+"""Scale of a constant between 0 and 1 (logit)."""
 ABOVE_ONE = Scale(lambda value: math.log(value - 1), lambda x: 1 + math.exp(x))
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A field of a model's constants, as fits and files of fits treat it."""
+    """Properties of a field of a model's constants for fits and files of fits."""
 
     sigma: float = 0.0
-    """Prior of a fit: how far the constant may be believed to lie from its start, on its scale; 0 where it is not fitted."""
+    """Prior of a fit: standard deviation of the constant from its start, on its scale; 0 for a constant that is not fitted."""
     scale: Scale = LOG
     sometimes: bool = False
-    """Whether only some tables tell it: the family frees it where they do."""
+    """Whether only some tables determine the constant; the family frees the constant for these tables."""
     positive: bool = False
-    """Whether 0 is refused in a file: a rate, a size, or work that takes no time."""
+    """Whether a file must not give 0, as for a rate, a size or a time."""
     optional: bool = False
-    """Whether a file may leave it out: its default changes nothing."""
+    """Whether a file may omit the constant; its default changes nothing."""
     scales: Literal["", "time", "compute", "memory"] = ""
-    """How it follows a machine that is slower: `time` grows with it, a fraction of the peak of `compute` or `memory` falls."""
+    """Scaling on a slower machine: a `time` grows, a fraction of the peak of `compute` or `memory` falls; empty: no scaling."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A field that is one of several words."""
+    """A field of a model's constants whose value is one of several words."""
 
     words: Iterable[str]
 
 
 def constant(default: float, sigma: float = 0.0, **how: Any) -> Any:
-    """A constant of a model with its usual value and the prior of its fit, and other fields of `Constant`."""
+    """A field for a constant of a model, with its default, the sigma of its prior, and other fields of `Constant`."""
     return field(default=default, metadata={"kind": Constant(sigma, **how)})
 
 
 def one_of(default: str, words: Iterable[str]) -> Any:
-    """A choice among words."""
+    """A field for a choice among words."""
     return field(default=default, metadata={"kind": OneOf(words)})
 
 
 def kinds(constants: Constants) -> dict[str, Constant | OneOf | None]:
-    """The fields of a class of constants, or of a value; None for a plain one."""
+    """The kinds of the fields of a dataclass of constants or of its instance; None for a plain field."""
     return {each.name: each.metadata.get("kind") for each in fields(constants)}
 
 
 def priors(constants: Constants, *also: str) -> dict[str, float]:
-    """The constants that a fit leaves free, with their sigmas: those that every table tells, and some others."""
+    """The free constants of a fit with the sigmas of their priors: the constants that every table determines, and `also`."""
     found = {name: kind for name, kind in kinds(constants).items() if isinstance(kind, Constant) and kind.sigma}
     usual = {name: kind.sigma for name, kind in found.items() if not kind.sometimes}
     return usual | {name: found[name].sigma for name in also}
 
 
 def scaling(constants: Constants) -> list[tuple[str, float, str]]:
-    """The constants that follow a slower machine, with their values, and how."""
+    """The constants that scale on a slower machine: name, value and kind of scaling."""
     found = [(name, kind.scales) for name, kind in kinds(constants).items() if isinstance(kind, Constant) and kind.scales]
     return [(name, getattr(constants, name), way) for name, way in found]
 
@@ -119,7 +119,7 @@ class RatioRows(Declared):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Constants fitted to one family of kernels of one dtype and library on one GPU."""
+    """Constants fitted to one family of kernels, for one dtype and library on one GPU."""
 
     family: str
     dtype: str
@@ -128,22 +128,22 @@ class Fit:
     sigma: float
     """Relative error that 68% of held-out rows stay below."""
     ranges: Mapping[str, tuple[float, float]]
-    """Sizes between which rows were measured."""
+    """Smallest and largest measured value of each size."""
     rows: int = 0
     source: str = ""
     cast: tuple[float, float] | None = None
-    """Unfused cast of the first operand, measured with GEMMs: microseconds, and passes over its bytes."""
+    """Unfused cast of the first operand, measured with GEMMs: microseconds, and passes over the bytes of the operand."""
     backward_rows: int = 0
-    """Rows of attention's backward pass, or of GEMMs that are added to a gradient, among those that were fitted."""
+    """Number of fitted rows of attention's backward pass, or of GEMMs that accumulate into a gradient."""
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Operators that were measured themselves: how much longer they take than a pointwise kernel of the same bytes, and the
-    relative error of that."""
+    """Operators with their own measurements: time over the time of a pointwise kernel of the same bytes, and the relative error
+    of this ratio."""
     beside: Mapping[str, float] = field(default_factory=dict)
-    """Times measured with the kernels that are none of theirs, by the names that the family has for them."""
+    """Quantities measured beside the kernels and not part of their times, by the names that the family defines."""
     ratio_rows: Mapping[str, RatioRows] = field(default_factory=dict)
-    """The rows of ratios that were fitted to somebody's own table."""
+    """The rows of ratios that were fitted to a user's own table."""
     transferred_ranges: Mapping[str, tuple[float, float]] | None = None
-    """Sizes of the fit that was scaled to a few rows: there, and not at the sizes of the rows, it is transferred."""
+    """Size ranges of a fit that was scaled to a few rows: the fit is transferred there, and measured at the sizes of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,38 +159,38 @@ class Estimate:
 
 @dataclass(frozen=True)
 class TimedKernels:
-    """Kernels of one family and format that were timed: a row timed one kernel, or several one after the other."""
+    """Timed kernels of one family and format; each row timed one kernel, or several consecutive kernels."""
 
     rows: tuple[tuple[Any, ...], ...]
     seconds: Array
     on: Machine
     width_bytes: float
-    """Bytes of an element of an operand."""
+    """Bytes per element of an operand."""
     cold: Array
-    """Which rows were measured with a cold cache."""
+    """Whether each row was measured with a cold cache."""
     turns: int = 0
-    """How many second operands took turns, as benchmarks of GEMMs repeat themselves; 0 if that is not so of every row."""
+    """Number of second operands that a benchmark of GEMMs cycles through when it repeats a GEMM; 0 unless all rows do so."""
 
     @cached_property
     def kernels(self) -> tuple[Any, ...]:
-        """Every kernel of every row."""
+        """All kernels of all rows, in order."""
         return tuple(kernel for row in self.rows for kernel in row)
 
     def first(self, name: str) -> Array:
-        """A size of the first kernel of each row."""
+        """The values of a size for the first kernel of each row."""
         return np.array([float(getattr(row[0], name)) for row in self.rows])
 
     def column(self, name: str) -> Array:
-        """A size of every kernel."""
+        """The values of a size for every kernel."""
         return np.array([float(getattr(kernel, name)) for kernel in self.kernels])
 
     def per_row(self, seconds: Array) -> Array:
-        """Times of rows from those of every kernel."""
+        """Times of rows, as sums of the times of their kernels."""
         row_of_kernel = np.repeat(np.arange(len(self.rows)), [len(row) for row in self.rows])
         return np.bincount(row_of_kernel, weights=seconds, minlength=len(self.rows))
 
     def part(self, which: Array) -> TimedKernels:
-        """Some of the rows."""
+        """The rows selected by a mask."""
         chosen = tuple(self.rows[i] for i in np.flatnonzero(which))
         return replace(self, rows=chosen, seconds=self.seconds[which], cold=self.cold[which])
 
@@ -200,53 +200,53 @@ class TimedKernels:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The way of a fit from the GPU that it was measured on to another."""
+    """The transfer of a fit from the GPU of its measurements (`owner`) to another GPU."""
 
     owner: Gpu
     gpu: Gpu
     dtype: str
     ported: bool
-    """Whether the kernels were written for tensor cores of an earlier generation."""
+    """Whether the kernels were written for tensor cores of an earlier generation than the GPU's."""
     known: Sequence[tuple[Gpu, Fit]]
-    """Every fit that there is."""
+    """All available fits."""
 
 
 class KernelFamily(ABC):
-    """One family of kernels."""
+    """The interface of a family of kernels."""
 
     name: ClassVar[str]
-    """As kernels and files of fits have it."""
+    """Name of the family in kernels and files of fits."""
     plural: ClassVar[str]
-    """As messages have it."""
+    """Name of the family in messages."""
     constants: ClassVar[type]
-    """The dataclass of its constants, whose defaults are those of kernels that nobody measured."""
+    """The dataclass of the family's constants, whose defaults apply to kernels without measurements."""
     least_sigma: ClassVar[float] = 0.01
-    """Variation of a GPU's clock by itself."""
+    """Least relative error of a fit, due to the variation of a GPU's clock."""
     far_sigma: ClassVar[float]
-    """Error that borrowing from a GPU adds that runs other kernels, as results/kernels/report.md finds it, one GPU left
-    out."""
+    """Error added by borrowing from a GPU that runs other kernels, from results/kernels/report.md with one GPU left out at a
+    time."""
     held_out: ClassVar[tuple[str, ...]]
     """The sizes of which every fourth value is held out to judge a fit."""
     beside: ClassVar[tuple[str, ...]] = ()
-    """Names of what may have been timed with its kernels and is none of theirs."""
+    """Names of quantities that may be timed beside the kernels and are not part of their times."""
     unstated: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    """Sizes between which rows lie of a fit that does not say; any, of all other sizes."""
+    """Size ranges of the rows of a fit that does not state a range; sizes not listed here have no limit."""
     any_format: ClassVar[bool] = False
     """Whether one fit holds for every format."""
     narrower: ClassVar[bool] = False
-    """Whether a fit in 16 bits stands in for narrower formats."""
+    """Whether a fit in 16 bits is used for narrower formats."""
     has_ratios: ClassVar[bool] = False
-    """Whether operators of it may be known by their ratio to those that were fitted."""
+    """Whether operators of the family may be known by their ratio to the fitted operators."""
     names_libraries: ClassVar[bool] = False
-    """Whether tables name the library of its kernels, each of which has a fit of its own."""
+    """Whether tables name the library of the kernels; each library then has its own fit."""
     slower_libraries: ClassVar[Mapping[str, tuple[str, float]]] = {}
-    """Libraries that are known by how much slower they are than one that was measured."""
+    """Libraries without measurements: a measured library, and the factor of their time over its time."""
     for_ampere: ClassVar[tuple[str, ...]] = ()
-    """Libraries written for the tensor cores of Ampere, which run on everything later."""
+    """Libraries written for the tensor cores of Ampere, which also run on all later GPUs."""
 
     @abstractmethod
     def kernel_s(self, c: Constants, by: Any, on: Machine, kernel: Any) -> float:
-        """The seconds of a kernel by some constants, as an `Estimator` has asked for it on a machine."""
+        """Seconds of a kernel on a machine by the given constants, for the dtype and options of the `Estimator` in `by`."""
 
     def estimate(self, by: Any, on: Machine, kernel: Any, chosen: Any) -> Estimate:
         """The time of a kernel on a machine by the fit that an `Estimator` has selected."""
@@ -255,19 +255,20 @@ class KernelFamily(ABC):
         return found
 
     def unfused(self, kernel: Any) -> list[Any]:
-        """The kernels that take its place where it is not fused; none if it always is one."""
+        """The kernels that replace a kernel where it is not fused; empty if the kernel is always fused."""
         return []
 
     @abstractmethod
     def seconds(self, c: Constants, timed: TimedKernels, extra: Array) -> Array:
-        """The times of rows by some constants, with `extra` numbers about what was timed beside the kernels."""
+        """The times of rows by the given constants, where `extra` holds the quantities timed beside the kernels."""
 
     @abstractmethod
     def sizes(self, kernel: Any) -> dict[str, float]:
-        """The sizes between which a fit is known, by the names that files of fits have for them."""
+        """The sizes of a kernel that the ranges of a fit refer to, by their names in files of fits."""
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """A fit to one GPU for another: fractions of peaks by how much of them each sustains, no further than `MOST_OF_PEAK`."""
+        """The fit of one GPU for another GPU: fractions of peaks scale with the fraction of its peaks that each GPU sustains, up
+        to `MOST_OF_PEAK`."""
         gpu, owner = transfer.gpu.kernels, transfer.owner.kernels
         times = {"compute": gpu.compute_fraction / owner.compute_fraction, "memory": gpu.memory_fraction / owner.memory_fraction}
         shares = [(name, share, times[way]) for name, share, way in scaling(fit.constants) if way in times]
@@ -275,43 +276,43 @@ class KernelFamily(ABC):
         return replace(fit, constants=replace(fit.constants, **found))
 
     def slowed(self, c: Constants, times: float) -> Constants:
-        """Constants of kernels that take so many times as long, down to what the peaks allow."""
+        """Constants of kernels whose times are `times` times as long, within the limits of the peaks."""
         slower = {name: v * times if way == "time" else min(MOST_OF_PEAK, v / times) for name, v, way in scaling(c)}
         return replace(c, **slower)
 
     def slower_library(self, c: Constants, times: float) -> Constants:
-        """Constants of a library whose arithmetic takes so many times longer."""
+        """Constants of a library whose arithmetic takes `times` times as long."""
         return c
 
     def free(self, timed: TimedKernels, start: Constants) -> dict[str, float]:
-        """The constants that rows can tell, with the sigmas of their priors."""
+        """The constants that the rows determine, with the sigmas of their priors."""
         return priors(start)
 
     def extra_start(self, timed: TimedKernels, start: Constants) -> Array:
-        """Where a fit of the numbers beside the constants starts; empty if nothing was timed beside the kernels."""
+        """Start of the fit of the quantities beside the constants; empty if only kernels were timed."""
         return np.array([])
 
     def extra_of(self, fit: Fit, timed: TimedKernels) -> Array:
-        """The numbers beside the constants, as an earlier fit has them."""
+        """The quantities beside the constants from an earlier fit."""
         return np.array([])
 
     def about(self, timed: TimedKernels, extra: Array) -> dict[str, Any]:
-        """Fields of a fit beside its constants, by those numbers."""
+        """Fields of a fit beside its constants, computed from the quantities in `extra`."""
         return {}
 
     def scaled_to(self, start: Constants, timed: TimedKernels, extra: Array) -> tuple[Constants, float]:
-        """Constants made slower or faster as a whole to meet a few rows, and how many times slower."""
+        """Constants scaled as a whole to match a few rows, and the factor on the times."""
         times = math.exp(float(np.median(np.log(timed.seconds / self.seconds(start, timed, extra)))))
         return self.slowed(start, times), times
 
     def is_fitted(self, kernel: Any) -> bool:
-        """Whether a kernel is of those that constants are fitted to, and not known by a ratio to them."""
+        """Whether constants are fitted to a kernel; other kernels are known by a ratio to fitted kernels."""
         return True
 
 
 @cache
 def families() -> Mapping[str, KernelFamily]:
-    """Every family by its name: the `FAMILY` of the modules of this folder."""
+    """All families by name: the `FAMILY` of each module of this folder that has one."""
     package = import_module(__package__)
     modules = [import_module(f"{__package__}.{one.name}") for one in iter_modules(package.__path__)]
     return {module.FAMILY.name: module.FAMILY for module in modules if hasattr(module, "FAMILY")}

@@ -1,13 +1,13 @@
-"""GEMMs: tiles in waves over the multiprocessors, beside the traffic that they cause.
+"""Time of GEMMs: tiles run in waves over the multiprocessors, overlapped with memory traffic.
 
-A library picks a tile and splits the inner dimension so that the GEMM ends soonest. A tile of tm x tn over k takes
-2 tm tn (k + ramp) flop at the rate of one multiprocessor, less for small tiles, which reuse their operands less; tiles run in
-waves, the last of which is (partly) empty, and the ramps of one wave may pass during the work of another. The clock falls with
-the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the p-norm of their times.
-The tiles in flight read their operands together, but run apart along a long inner dimension; what the cache no longer holds when
-the last of them comes is read from memory again.
-What comes from memory starts later than what a benchmark that repeats itself left in the cache, and streams slower.
-The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the least over tiles
+A library picks the tile and the split of the inner dimension with which the GEMM ends soonest. A tile of tm x tn over k takes
+2 tm tn (k + ramp) flop at the rate of one multiprocessor; this rate is lower for small tiles, which reuse their operands less.
+Tiles run in waves, the last wave is partly empty, and the ramps of one wave may overlap with the work of another wave. The clock
+falls with the power that the arithmetic draws, at once and over milliseconds. Arithmetic and traffic overlap: the total is the
+p-norm of their times. Tiles in flight read their operands together, but drift apart along a long inner dimension; operands that
+the cache no longer holds when the last tile needs them are read from memory again. Operands in memory start later and stream
+slower than operands that a repeating benchmark left in the cache.
+The form is the same for every GPU; its constants are fitted. Every term grows with m, n and k, and so does the minimum over tiles
 and splits. Reference on tile and wave quantisation: NVIDIA, "Matrix multiplication background user's guide", 2023.
 """
 
@@ -30,7 +30,7 @@ from .family import ABOVE_ONE, SHARE, Estimate, Fit, KernelFamily, TimedKernels,
 from .gpu_model import Array, Machine, clock_per_s, columns, flop_per_cycle, held, similarity
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64))
-"""Tiles of cuBLAS and CUTLASS, roughly: names of their kernels in public profiles."""
+"""Approximate tiles of cuBLAS and CUTLASS, from the names of their kernels in public profiles."""
 BLOCKS = ((128, 256), (128, 192), (128, 128), (128, 64), (128, 32))
 DEEP = ((256, 128), (128, 192), (128, 128), (128, 64), (64, 64), (64, 32), (64, 16))
 PLAIN = ((128, 128), (64, 128), (32, 128), (64, 64), (32, 64))
@@ -43,86 +43,86 @@ TILE_SETS = {
     "plain": PLAIN,
     "plain_wide": ((256, 128), (128, 256), *PLAIN),
 }
-"""Tiles of libraries: the usual ones; those of three warpgroups too, as on Hopper and later; blocks of 128 rows, as in formats of
-eight bits; one, as the times of NVFP4 GEMMs show: 64 tiles take as long as one, and 129 twice that; those of DeepGEMM on
-Hopper, every second or so: 64, 128 or 256 rows, one or two warpgroups of 64, and few columns where there are few rows; those of
-fp32 without tensor cores, sizes that cuBLAS has kernels of, of which held-out rows took those no narrower than high; and, from
-Ampere on, CUTLASS's too."""
+"""Sets of tiles by name. `any`: the usual tiles. `warpgroups`: also tiles of three warpgroups, as on Hopper and later. `blocks`:
+128 rows, as in 8-bit formats. `block`: a single tile, as the times of NVFP4 GEMMs show: 64 tiles take as long as one, and 129
+tiles twice as long. `deep_gemm`: about every second tile of DeepGEMM on Hopper, with 64, 128 or 256 rows, one or two warpgroups
+of 64, and few columns for few rows. `plain`: fp32 without tensor cores, sizes of cuBLAS kernels, limited to tiles no narrower
+than high, which held-out rows selected. `plain_wide`: from Ampere on, also CUTLASS's tiles."""
 SPLITS = (1, 2, 4, 8, 16, 32)
-"""Powers of two, so that a whole number of waves is one in floats as well."""
+"""Splits of the inner dimension: powers of two, so that a whole number of waves is also whole in floating point."""
 PARTIAL_BYTES = 4
-"""A split adds up in fp32."""
+"""Bytes per partial sum of a split GEMM (fp32)."""
 REFERENCE_TILE = 2 * 256 * 128 / (256 + 128)
-"""The tile, by its flop per byte, that reaches the `compute` fraction."""
+"""Reuse (2 tm tn / (tm + tn)) of the tile that reaches the `compute` fraction."""
 ACCUMULATED_BYTES = 8
-"""A weight gradient that is added to an fp32 one reads and writes it."""
+"""Bytes per element for accumulating a weight gradient in fp32: a read and a write."""
 DRIFT = 2.0**-4
-"""Share of the inner dimension by which tiles in flight run apart. By random splits of fp32 GEMMs, among halves of it."""
+"""Share of the inner dimension by which tiles in flight drift apart, chosen among powers of 1/2 by splits of fp32 GEMMs."""
 BLOCK = 4096
-"""GEMMs that are timed together: so few that their tables stay in the cache."""
+"""Number of GEMMs that are computed together, small enough for their tables to stay in the cache."""
 CAST_START = (10.0, 2.5)
-"""Start of the fit of an unfused cast: microseconds, and passes over the bytes that it reads and writes."""
+"""Start of the fit of an unfused cast: microseconds, and passes over the bytes that the cast reads and writes."""
 CAST_FROM_BYTES = 2
-"""Bytes of an element before it is cast."""
+"""Bytes per element before a cast."""
 CAST_PASSES, CAST_CYCLE_BYTES = 1.84, 20.7
-"""A cast reads 16 bits for the maximum, reads them again and writes 8: 5 bytes for 3, at nine tenths of the rate. Together with
-so many bytes in a cycle of a multiprocessor that gives what was taken apart on both H100 and B200."""
+"""Passes of a cast, and bytes per cycle of a multiprocessor. A cast reads 16 bits for the maximum, reads them again and writes 8
+bits: 5 bytes for 3, at nine tenths of the rate. Both constants together give the separately measured casts on H100 and B200."""
 UNFILLED_SAVES, UNFILLED_GB, LINEAR_US = "unfilled_saves", "unfilled_gb", "linear_us"
-"""Names of what was timed with GEMMs and is none of theirs: the share of time that weights full of zeros save, and the size of
-weights of which half are (results/kernels/zero_weights.py); microseconds that an eager linear layer takes longer to launch than
-a batch of GEMMs."""
+"""Names of quantities timed beside GEMMs: the share of time that weights full of zeros save, and the size of weights of which
+half are zeros (results/kernels/zero_weights.py); extra launch time of an eager linear layer over a batch of GEMMs, in
+microseconds."""
 ONE_BY_ONE = (1.0, 1.0)
-"""Batches of the rows of a fit that does not say."""
+"""Range of batch sizes of a fit that does not state a range."""
 
 Sizes = Sequence[ArrayLike]
 Cast = Sequence[float] | Array
-"""Microseconds of a cast, and passes over its bytes."""
+"""Microseconds of a cast, and passes of the cast over its bytes."""
 
 _S = np.array(SPLITS, dtype=np.float64)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class GemmConstants:
-    """Fitted to one GPU, dtype and library."""
+    """Constants of the GEMM model, fitted to one GPU, dtype and library."""
 
     launch_us: float = constant(2.5, 1.0, scales="time")
-    """Time from one kernel to the next when the host is ahead."""
+    """Time from one kernel to the next when the host is ahead of the GPU."""
     compute: float = constant(0.9, 0.6, scale=SHARE, positive=True, scales="compute")
-    """Fraction of the peak, before the clock falls."""
+    """Fraction of the peak at the full clock."""
     memory: float = constant(0.82, 0.6, scale=SHARE, positive=True, scales="memory")
     cold_us: float = constant(0.0, 1.0, sometimes=True, optional=True)
-    """How much later a kernel ends whose operands come from memory and not from the cache, beside their bytes."""
+    """Extra microseconds of a kernel whose operands are in memory and not in the cache, apart from the traffic."""
     ramp: float = constant(180.0, 1.0)
-    """Filling and draining a tile's pipeline, as an inner dimension."""
+    """Time to fill and drain a tile's pipeline, expressed as an inner dimension."""
     hidden: float = constant(0.2, 1.0, scale=SHARE)
-    """How much of that passes while another tile is worked on, in all waves but one."""
+    """Share of the ramp that overlaps with work on another tile, in all waves but one."""
     quantum: float = constant(0.5, 1.5, scale=SHARE)
-    """How much of the last wave is lost: 1 for a wave like any other, 0 for work that is spread evenly."""
+    """Loss in the last wave: 1 for the time of a full wave, 0 for work that is spread evenly."""
     norm: float = constant(3.0, 0.7, scale=ABOVE_ONE)
-    """The norm of arithmetic and traffic: 1 adds them up, infinite takes the larger."""
+    """Exponent of the norm of arithmetic and traffic: 1 adds both times, infinity takes the larger time."""
     tile: float = constant(400.0, 1.0)
-    """How much small tiles cost: the reuse at which half of the rate would be gone."""
+    """Cost of small tiles: the reuse at which half of the rate would be lost."""
     split_us: float = constant(2.0, 1.0, scales="time")
-    """Least time of adding up the partial sums."""
+    """Least time for adding the partial sums."""
     split_traffic: float = constant(0.2, 1.0, scale=SHARE)
     """Share of the partial sums that goes to memory and not to the cache."""
     power: float = constant(0.2, 1.0, scales="time")
-    """Slowdown at once, when the arithmetic units never wait. The clock falls with the share of the peak that is reached: on a
-    slower machine as much only if that is set against the slower rate."""
+    """Immediate slowdown when the arithmetic units never wait. The clock falls with the share of the peak that is reached; this
+    constant grows on a slower machine because the share there is relative to the slower rate."""
     power_us: float = constant(10.0, 1.0, scales="time")
     throttle: float = constant(0.1, 1.0, scales="time")
-    """Slowdown later."""
+    """Slowdown of long kernels."""
     throttle_us: float = constant(1024.0, 1.0, scales="time")
     accumulate: float = constant(0.5, 1.0, sometimes=True)
-    """Share of the traffic of adding to an fp32 gradient that is not hidden."""
+    """Share of the traffic of fp32 gradient accumulation that is not hidden."""
     odd: float = constant(1.0, 1.0, scale=ABOVE_ONE, sometimes=True, optional=True)
-    """How much longer experts take whose channels are no multiple of 16: their kernels are compiled for loads of so many."""
+    """Slowdown of experts whose channels are not a multiple of 16, for which loads of their kernels are compiled."""
     reread: float = constant(0.0, 2.0, sometimes=True, optional=True)
-    """How many times as long as at the memory's peak it takes to read, slice by slice, what the cache did not keep."""
+    """Time of rereading operands that the cache did not keep, over the time at the memory's peak rate."""
     split_loss: float = constant(0.0, 2.0, sometimes=True, optional=True)
-    """How much longer all of a GEMM takes that is split, beside what is moved: its parts wait for each other."""
+    """Relative slowdown of a split GEMM apart from its traffic: the parts wait for each other."""
     tiles: str = one_of("any", TILE_SETS)
-    """Name in TILE_SETS."""
+    """Name of the set of tiles in TILE_SETS."""
 
 
 def gemm_s(
@@ -136,8 +136,8 @@ def gemm_s(
     width: float = 2,
     turns: int = 0,
 ) -> Array:
-    """Seconds of (m, k) x (k, n), `batch` times, of elements `width` bytes wide: of one GEMM, or of many at once. Operands
-    come from memory; with `turns` they are timed over and over, so many second operands in turn, and the cache may hold all.
+    """Seconds of `batch` GEMMs (m, k) x (k, n) with elements of `width` bytes; arrays of sizes give arrays of times. Operands are
+    in memory; with `turns` a benchmark repeats the GEMM and cycles through `turns` second operands, which the cache may hold.
     """
     sizes = columns(m, n, k, batch)
     flat = [size.ravel() for size in sizes]
@@ -149,13 +149,13 @@ def gemm_s(
 
 
 def accumulation_s(c: GemmConstants, on: Machine, m: ArrayLike, n: ArrayLike) -> Array:
-    """Seconds that a weight gradient takes beyond its GEMM, when it is added to one in fp32."""
+    """Seconds of a weight gradient beyond its GEMM, when the gradient is accumulated in fp32."""
     m, n = columns(m, n)
     return c.accumulate * ACCUMULATED_BYTES * m * n / (c.memory * on.bytes_per_s)
 
 
 def cast_s(cast: Cast, on: Machine, m: ArrayLike, k: ArrayLike, width: float) -> Array:
-    """Seconds of an unfused cast of an operand of m x k from 16 bits."""
+    """Seconds of an unfused cast of an m x k operand from 16 bits to elements of `width` bytes."""
     m, k = columns(m, k)
     took_s: Array = cast[0] / US_PER_S + cast[1] * m * k * (CAST_FROM_BYTES + width) / on.bytes_per_s
     return took_s
@@ -164,8 +164,8 @@ def cast_s(cast: Cast, on: Machine, m: ArrayLike, k: ArrayLike, width: float) ->
 def timed_gemm_s(
     c: GemmConstants, on: Machine, sizes: Sizes, width: float, *, adds: ArrayLike = False, cast: Cast = (), turns: int = 0
 ) -> Array:
-    """Seconds of GEMMs of `sizes` m, n, k and batch, as they were timed: some of them `adds` to a gradient in fp32; with an
-    unfused `cast` of the first operand; `turns` second operands take turns where a GEMM is repeated, 0 where it is not.
+    """Seconds of GEMMs of `sizes` m, n, k and batch as timed: `adds` marks GEMMs that accumulate into an fp32 gradient; `cast`
+    adds an unfused cast of the first operand; `turns` is the number of second operands of a repeating benchmark, 0 without one.
     """
     m, n, k, batch = sizes
     time = gemm_s(c, on, m, n, k, batch, width=width, turns=turns)
@@ -190,7 +190,7 @@ def _block(c: GemmConstants, on: Machine, sizes: list[Array], width: float, turn
 
 
 def _overlapped(one_s: Array, other_s: Array, norm: float) -> Array:
-    """The p-norm of two times, of which not both are nothing."""
+    """The p-norm of two times, which must not both be zero."""
     larger, smaller = np.maximum(one_s, other_s), np.minimum(one_s, other_s)
     both_s: Array = larger * (1 + (smaller / larger) ** norm) ** (1 / norm)
     return both_s
@@ -198,12 +198,12 @@ def _overlapped(one_s: Array, other_s: Array, norm: float) -> Array:
 
 @cache
 def _sides(tiles: str) -> list[Array]:
-    """Rows of the tiles of a set, and columns: one tile after the other along the first of three axes."""
+    """Rows and columns of the tiles of a set, each as an array with the tiles along the first of three axes."""
     return [np.array(sides, dtype=np.float64)[:, None, None] for sides in zip(*TILE_SETS[tiles], strict=True)]
 
 
 def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
-    """The soonest end over tiles and splits, at the full clock: axes are tiles, splits, GEMMs."""
+    """Least seconds over tiles and splits, at the full clock; the axes are tiles, splits, GEMMs."""
     m, n, k, batch = sizes
     rows, across = _sides(c.tiles)
     reuse = 2 * rows * across / (rows + across)
@@ -228,8 +228,8 @@ def _tiled(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> A
 
 
 def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -> Array:
-    """Reading for each tile what the cache holds no longer: where tiles in flight, a square of the result, run apart by more of
-    the inner dimension than it has room for, and the operands exceed it."""
+    """Seconds of rereading operands that the cache no longer holds: where tiles in flight, a square of the result, drift apart by
+    more of the inner dimension than the cache can hold, and the operands exceed the cache."""
     m, n, k, batch = sizes
     rows, across = _sides(c.tiles)
     moved_s = width * batch * m * n * k * (1 / rows + 1 / across) / on.bytes_per_s
@@ -244,7 +244,7 @@ def _reread_s(c: GemmConstants, on: Machine, sizes: list[Array], width: float) -
 
 
 class GemmFamily(KernelFamily):
-    """GEMMs, one by one or in batches, forward or with regard to an operand."""
+    """The family of GEMMs, single or batched, in forward passes or for the gradient of an operand."""
 
     name, plural = "gemm", "GEMMs"
     constants = GemmConstants
@@ -267,7 +267,7 @@ class GemmFamily(KernelFamily):
         return found if timed or chosen.provenance != "measured" else replace(found, provenance="transferred")
 
     def cast_s(self, by: Estimator, m: int, k: int, width: float) -> float:
-        """Seconds of casting the first operand from 16 bits apart, as measured beside FP8 GEMMs."""
+        """Seconds of a separate cast of the first operand from 16 bits, as measured beside FP8 GEMMs."""
         fit = by.selected(self.name).fit
         return by.gpu.site_scalar * float(cast_s(fit.cast or (0.0, 0.0), by.machine, m, k, width))
 
@@ -285,7 +285,7 @@ class GemmFamily(KernelFamily):
         return priors(start, *accumulate, *(("reread", "split_loss") if start.reread > 0 else ()))
 
     def extra_start(self, timed: TimedKernels, start: GemmConstants) -> Array:
-        """An unfused cast, and slow steps of DeepGEMM."""
+        """Start of the fit of an unfused cast and, for DeepGEMM, of the extra time of slow steps."""
         slow = SPILL_START.values() if start.tiles == DEEP_TILES else ()
         return np.array([*CAST_START, *slow] if _casts(timed) else [])
 
@@ -300,7 +300,7 @@ class GemmFamily(KernelFamily):
         return {"cast": cast, "beside": beside, "backward_rows": int(adds.sum())}
 
     def transferred(self, fit: Fit, transfer: Transfer) -> Fit:
-        """The inner dimension that goes by while a tile is filled follows the flop of a cycle where the kernels are the same."""
+        """The fit for another GPU; between GPUs with the same portable kernels the ramp scales with the flop per cycle."""
         made, owner, gpu = super().transferred(fit, transfer), transfer.owner, transfer.gpu
         cycles = flop_per_cycle(gpu, transfer.dtype) / flop_per_cycle(owner, fit.dtype) if portable(gpu, owner) else 1.0
         constants = replace(made.constants, ramp=made.constants.ramp * cycles)
@@ -308,7 +308,7 @@ class GemmFamily(KernelFamily):
 
 
 def _adds(kernels: Sequence[Gemm]) -> Array:
-    """Which GEMMs are added to a gradient in fp32."""
+    """Whether each GEMM accumulates into a gradient in fp32."""
     return np.array([kernel.part is Part.WEIGHT_GRADIENT for kernel in kernels])
 
 
@@ -318,7 +318,7 @@ def _casts(timed: TimedKernels) -> bool:
 
 
 def _transferred_cast(transfer: Transfer) -> tuple[float, float] | None:
-    """Time of a cast to a format, from where it was measured: there, or else on the GPU most like this one."""
+    """Constants of a cast to a format: from the owner of the fit if measured there, else from the most similar GPU."""
     found = [(owner, fit.cast) for owner, fit in transfer.known if fit.dtype == transfer.dtype and fit.cast]
     if not found:
         return None
@@ -331,7 +331,7 @@ def _transferred_cast(transfer: Transfer) -> tuple[float, float] | None:
 
 
 def _cast_passes(gpu: Gpu) -> float:
-    """How often an unfused cast moves its bytes: what it needs, and the time of its threads in terms of the memory's rate."""
+    """Passes of an unfused cast over its bytes: the required passes, and the time of its threads expressed as memory passes."""
     return CAST_PASSES + gpu.memory_bytes_per_s / (CAST_CYCLE_BYTES * gpu.sms * clock_per_s(gpu))
 
 

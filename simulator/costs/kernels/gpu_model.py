@@ -1,11 +1,11 @@
-"""The GPU as kernel models know it: its peaks in one dtype, and how its multiprocessors are built.
+"""GPU as seen by the kernel models: its peaks in one dtype, and the architecture of its multiprocessors.
 
-Fitted constants are dimensionless fractions of these peaks, or times, so that one GPU can borrow them from another. What a
-multiprocessor does in a cycle goes by the architecture that kernels are compiled for: how many threads it holds, how many
-exponentials and other operations on single numbers it computes (NVIDIA, CUDA C++ Programming Guide, tables of compute
-capabilities and of arithmetic throughput; Blackwell Ultra doubles exponentials), and whose kernels it runs: those written for
-the tensor cores of Ampere, of Hopper (which read shared memory by themselves) or of data-centre Blackwell (which keep sums in a
-memory of their own).
+Fitted constants are dimensionless fractions of these peaks, or times, so that one GPU can borrow the constants of another. The
+throughput of a multiprocessor per cycle follows from the architecture that kernels are compiled for: the number of threads, and
+the number of exponentials and of other scalar operations (NVIDIA, CUDA C++ Programming Guide, tables of compute capabilities and
+of arithmetic throughput; Blackwell Ultra doubles exponentials). The architecture also determines which kernels a GPU runs:
+kernels for the tensor cores of Ampere, of Hopper (which read shared memory directly) or of data-centre Blackwell (which keep
+accumulators in a separate memory).
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from ...units import GB
 Array = NDArray[Any]
 
 HALVES = ("fp16", "bf16")
-"""Formats that are timed as one."""
+"""Formats whose kernels take the same time."""
 USUAL_CLOCK = 1.85 * GB
-"""Clock around which, up to its double or half, the clock is looked for where none is stated."""
+"""Clock in Hz near which an unstated clock is estimated, within a factor of two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How a multiprocessor is built."""
+    """Architecture of a multiprocessor."""
 
     kernels: str = ""
-    """The generation whose kernels it runs; those of nobody where it is not known."""
+    """Generation whose kernels the multiprocessor runs; empty where the generation is not known."""
     threads: int = 2048
-    """How many it holds at once."""
+    """Largest number of resident threads."""
     exponentials: int = 16
-    """How many it computes in a cycle."""
+    """Exponentials per cycle."""
     lanes: int = 128
-    """How many numbers of 32 bits it multiplies and adds in a cycle."""
+    """Multiply-adds of 32-bit numbers per cycle."""
     cache_cycle_bytes: int = 32
-    """How many bytes the last cache hands to it in a cycle: a half of what its port takes, and a quarter on graphics chips. That
-    is 5 TB/s on an RTX 4090 and 6 on an H100 PCIe. From no table: two thirds and twice of it fit the measured GEMMs as well.
-    """
+    """Bytes per cycle from the last-level cache: a half of the width of the port, and a quarter on graphics chips. The total is
+    5 TB/s on an RTX 4090 and 6 TB/s on an H100 PCIe. This is from no table: two thirds and twice the value fit the measured GEMMs
+    equally well."""
 
 
 ARCHITECTURES = {
@@ -59,13 +59,13 @@ ARCHITECTURES = {
     "sm_100": Architecture("blackwell"),
     "sm_103": Architecture("blackwell", exponentials=32),
 }
-"""Workstation Blackwell and Ada have the tensor cores of Ampere's programming model, faster."""
+"""Multiprocessors by architecture. Workstation Blackwell and Ada have faster tensor cores with Ampere's programming model."""
 UNKNOWN = Architecture()
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Dense peak of the dtype, rate of the memory, and number of multiprocessors."""
+    """The quantities of a GPU that kernel models use: dense peak of a dtype, memory rate, multiprocessors, clock and cache."""
 
     flop_per_s: float
     bytes_per_s: float
@@ -77,7 +77,7 @@ class Machine:
 
 
 def machine(gpu: Gpu, dtype: str = "") -> Machine:
-    """A GPU in a dtype, whose peak it must have; where none matters, in what it has."""
+    """A GPU as a machine in a dtype, for which the GPU must have a peak; without a dtype, at its tensor peak."""
     peak = gpu.peak(dtype) if dtype else tensor_peak(gpu)
     built, clock = architecture(gpu), clock_per_s(gpu)
     cached = max(gpu.memory_bytes_per_s, built.cache_cycle_bytes * gpu.sms * clock)
@@ -85,17 +85,17 @@ def machine(gpu: Gpu, dtype: str = "") -> Machine:
 
 
 def architecture(gpu: Gpu) -> Architecture:
-    """How its multiprocessors are built, as far as that is known."""
+    """The architecture of a GPU's multiprocessors, or `UNKNOWN`."""
     return ARCHITECTURES.get(gpu.architecture, UNKNOWN)
 
 
 def tensor_peak(gpu: Gpu) -> float:
-    """Flop/s in 16 bits, or in 32 where there is nothing narrower."""
+    """Peak flop/s in 16 bits, or in fp32 where a GPU has no 16-bit peak."""
     return gpu.peak(next((dtype for dtype in HALVES if dtype in gpu.peak_flop_per_s), "fp32"))
 
 
 def similarity(gpu: Gpu) -> float:
-    """The logarithm of the tensor peak of a multiprocessor: GPUs are alike whose likenesses are near."""
+    """The logarithm of the tensor peak per multiprocessor; GPUs with close values are similar."""
     return math.log(tensor_peak(gpu) / gpu.sms)
 
 
@@ -106,7 +106,8 @@ def same_kernels(gpu: Gpu, other: Gpu) -> bool:
 
 
 def clock_per_s(gpu: Gpu) -> float:
-    """The highest; else that of the tensor peak: a multiprocessor does a power of two flop in a cycle, at 1.3 to 2.6 GHz."""
+    """The highest clock in Hz; where none is stated, the clock between 1.3 and 2.6 GHz at which the tensor peak of a
+    multiprocessor is a power of two flop per cycle."""
     if gpu.clock_hz:
         return gpu.clock_hz
     per_sm = tensor_peak(gpu) / gpu.sms
@@ -114,14 +115,14 @@ def clock_per_s(gpu: Gpu) -> float:
 
 
 def flop_per_cycle(gpu: Gpu, dtype: str) -> float:
-    """Flop of the tensor cores of a multiprocessor in a cycle, a power of two: peaks are stated at lower clocks."""
+    """Flop per cycle of a multiprocessor's tensor cores, rounded to a power of two, since peaks are stated at lower clocks."""
     peak = gpu.peak_flop_per_s.get(PEAK_OF.get(dtype, dtype)) or tensor_peak(gpu)
     return float(2 ** round(math.log2(peak / gpu.sms / clock_per_s(gpu))))
 
 
 def held(on: Machine, used_bytes: ArrayLike) -> Array:
-    """The share of so many bytes that the last cache still holds when they are used again: all of them up to half of it, none
-    beyond it.
+    """The share of `used_bytes` that the last-level cache still holds at reuse: all bytes up to half of the cache size, none
+    above the cache size.
     """
     used = np.asarray(used_bytes, dtype=np.float64)
     share: Array = np.clip(2 - 2 * used / on.cache_bytes, 0, 1) if on.cache_bytes else np.zeros_like(used)
@@ -129,5 +130,5 @@ def held(on: Machine, used_bytes: ArrayLike) -> Array:
 
 
 def columns(*sizes: ArrayLike) -> list[Array]:
-    """Sizes as arrays of one shape, of floats: sizes are whole numbers, their products need not fit an int64."""
+    """Sizes as float arrays of one shape: sizes are whole numbers, but their products may not fit an int64."""
     return list(np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in sizes)))

@@ -1,19 +1,19 @@
-"""Memory-bound operators: their bytes at the rate that streaming kernels sustain, and what an operator needs beyond.
+"""Time of memory-bound operators: their bytes at the rate that streaming kernels sustain, and a ratio for each operator.
 
 A pointwise kernel moves its bytes at a fraction of the memory's rate that hardly depends on the operation. Fused reductions
-over a row take a multiple of that: its own where they were measured, and else one for all GPUs. Eager kernels are bound
-elsewhere: each thread waits for what it has read, so that a multiprocessor moves so many bytes in a cycle, whatever the memory
-could do; a kernel that gives a row to one block walks along it, a round trip to memory at each step, and cannot end sooner.
-What fits into the last cache was left there by the kernel before, and comes back as much faster as the cache answers sooner. A
-lookup is bound by the arithmetic of its indices.
+over a row take a multiple of this time: a ratio of the GPU where measured, else one ratio for all GPUs. Eager kernels have other
+limits: each thread waits for the data that it has read, so that a multiprocessor moves a fixed number of bytes per cycle at any
+memory rate; a kernel with one block per row needs a round trip to memory for each step along the row. Data that fits in the
+last-level cache was left there by the previous kernel, and is read faster by the ratio of the latencies of memory and cache. A
+look-up is bound by the arithmetic of its indices.
 
-Some rows are of operators that eager PyTorch ran one by one, from an idle GPU, in fp32: `torch2.1 add`, or `gelu fwd` and
-`gelu bwd(all grads)` where a model was run operator by operator. Such a time begins before the framework looks the operator up
-and launches it: some microseconds that are the host's, the same for every operator of a machine; fewer if nothing is launched.
-They are fitted beside the kernels, and left out of them. Backward passes move what autograd writes out of several kernels,
-counted here kernel by kernel where that is not what workloads count: they then stream as pointwise ones do, and how much slower
-is fitted per GPU, under names of their own. A ratio holds for the passes that it was fitted with, and for no others. The ids of
-these look-ups were all the same, and rows hold the mean of a model's tables.
+Some rows time operators that eager PyTorch ran one by one, from an idle GPU, in fp32: `torch2.1 add`, or `gelu fwd` and
+`gelu bwd(all grads)` where a model was run operator by operator. Such a time includes the dispatch and the launch by the
+framework: some microseconds of the host, the same for every operator of a machine, and fewer if nothing is launched. These
+microseconds are fitted beside the kernels, not in them. Backward passes move the bytes of the several kernels that autograd runs,
+counted here kernel by kernel where workloads count other bytes: such passes stream as pointwise kernels do, with a slowdown that
+is fitted per GPU under separate names. A ratio holds only for the passes with which the ratio was fitted. The ids of the look-ups
+in these rows were all the same, and a row holds the mean of a model's tables.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ from .gpu_model import UNKNOWN, Array, Machine, columns, held, same_kernels
 
 BACKWARD = "_backward"
 TRIP_CYCLES = 2 * 475
-"""There and back at each step of a row: one that is read and one that is written, each about 475 cycles to memory on A100 and
+"""Clock cycles of a round trip at each step along a row: a read and a write, each with about 475 cycles to memory on A100 and
 H100 (Luo et al., arXiv 2402.13499, from memory)."""
 CACHED = 1.8
-"""How much sooner the last cache answers than memory, and so how much faster the bytes come that it holds: about 265 cycles
-against 475 (the same)."""
+"""Latency of memory over latency of the last-level cache, and thus the speedup of bytes in the cache: about 475 cycles against
+265 (same reference)."""
 NORM = 3.0
-"""The norm of what binds a kernel: the memory, its threads, and the walk along a row."""
+"""Exponent of the norm of the three limits of a kernel: the memory, its threads, and the steps along a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowwiseConstants:
-    """Fitted to one GPU."""
+    """Constants of memory-bound operators, fitted to one GPU."""
 
     launch_us: float = constant(1.5, 1.0, scales="time")
-    """Time from the start of a kernel that does next to nothing to its end, at the clock of an A100."""
+    """Duration of a nearly empty kernel, at the clock of an A100."""
     stream: float = constant(0.87, 1.0, scale=SHARE, positive=True, scales="memory")
     """Fraction of the memory's rate that a pointwise kernel reaches."""
     lookup_cycles: float = constant(1.75, 1.0, sometimes=True, positive=True, scales="time")
-    """Clock cycles for which an element that is looked up keeps one multiprocessor busy."""
+    """Clock cycles of one multiprocessor per element of a look-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How one operator is run, beside a pointwise kernel of the same bytes."""
+    """Execution of an operator relative to a pointwise kernel of the same bytes."""
 
     times: float = 1.0
-    """How much slower it streams."""
+    """Slowdown of streaming."""
     kernels: int = 1
     cycle_bytes: float = math.inf
-    """Bytes that a multiprocessor with 2,048 of its threads moves in a cycle at most, in elements of 16 bits."""
+    """Largest number of bytes per cycle of a multiprocessor with 2,048 threads, for elements of 16 bits."""
     block: int = 0
-    """Its threads to a block; a multiprocessor holds whole ones."""
+    """Threads per block; a multiprocessor holds only whole blocks."""
     step: int = 0
-    """Elements of a row between one wait and the next; 0 where a row is no one block's."""
+    """Elements of a row between two waits; 0 where a row does not belong to a single block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """An operator fused into one kernel, and as eager frameworks run it; `backward` is the former's backward pass, how much
-    slower it streams the bytes of that."""
+    """Ratios of an operator: `fused` into one kernel, as run by `eager` frameworks, and in the fused `backward` pass; `fused` and
+    `backward` are slowdowns of streaming the bytes of the pass."""
 
     fused: float = 1.0
     eager: Speed = Speed()
@@ -94,21 +94,21 @@ RATIOS = {
     "quantise": Ratios(1.2, Speed(2.7, 3), 1.2),
     "embedding": Ratios(1.0, Speed(6.0, 2)),
 }
-"""The global constants of memory-bound operators; 1 for all others.
+"""Ratios of memory-bound operators that hold for all GPUs; all other operators have ratio 1.
 
-Fused reductions: fp32 layer norm and softmax of torch 2.1 on four GPUs, over add on the same (NeuSight: 1.0 to 1.5); their
-backward: 2.7 and 2.6 times forward there, on 3 passes over memory against 2. Eager norms, rope, gates and gelu: bytes in a cycle
-from the bandwidth that they sustain in fp16 on A100 and H100 (microsoft/vidur@7d47513) beside that of add, for
-which the two agree to 8% (layer norm: 17%); blocks and steps are those of the kernels of vLLM and PyTorch in 2023, from memory.
-Dropout: 2.7 times forward backward in fp32. Look-ups: eager backward, where the table's gradient is zeroed and ids are sorted,
-6 times as long as its three passes (5.3 and 6.1 on two GPUs, in fp32, of ids that were all the same; forward they wait for
+Fused reductions: fp32 layer norm and softmax of torch 2.1 on four GPUs, over add on the same GPUs (NeuSight: 1.0 to 1.5); their
+backward: 2.7 and 2.6 times forward there, with 3 passes over memory against 2. Eager norms, rope, gates and gelu: bytes per cycle
+from the bandwidth that these kernels sustain in fp16 on A100 and H100 (microsoft/vidur@7d47513) relative to add; both GPUs
+agree to 8% (layer norm: 17%); blocks and steps are those of the kernels of vLLM and PyTorch in 2023, from memory.
+Dropout: backward takes 2.7 times forward in fp32. Look-ups: eager backward, where the table's gradient is zeroed and ids are
+sorted, takes 6 times as long as its three passes (5.3 and 6.1 on two GPUs, in fp32, with equal ids; forward look-ups wait for
 indices). Cross-entropy: as softmax; eager, by its passes in fp32. Adam: 34 bytes per parameter at three quarters of the rate.
-Quantise: the casts that are taken apart from FP8 GEMMs in results/kernels.
+Quantise: the casts that are separated from FP8 GEMMs in results/kernels.
 """
 LOOKUPS = ("embedding",)
 ONE_ID = "one_id_"
-"""How look-ups backward are called whose ids were all the same, as in some tables: every gradient is added to one row, the worst
-case. What runs take does not follow them."""
+"""Prefix of backward look-ups whose ids were all the same, as in some tables: every gradient is added to one row, the worst case.
+The times of runs do not use these rows."""
 
 
 BACKWARD_OPERATORS = (
@@ -117,19 +117,18 @@ BACKWARD_OPERATORS = (
 )  # fmt: skip
 ONE_OPERATOR = ("layernorm", "softmax", *map("{}_backward".format, BACKWARD_OPERATORS))
 FORMATS_OF_RATIOS = ("fp32", "tf32")
-"""Operators that an eager framework has as one too, bound by memory in these formats, in which the ratios that ship were
-measured; in others by its threads. What autograd moves other bytes for has a name of its own (`AUTOGRAD_PASSES`)."""
+"""Formats in which the shipped ratios were measured. An eager framework also runs each `ONE_OPERATOR` as one operator, which is
+bound by memory in these formats and by threads in others. Backward passes with other bytes are named in `AUTOGRAD_PASSES`."""
 UNTIMED_SIGMA = 0.15
-"""Error of a memory-bound operator whose time beside a plain one's is taken from other GPUs: with the error of the plain
-one, 68% of all that were measured are off by less than 17%."""
+"""Relative error of a memory-bound operator whose ratio to a pointwise kernel is from other GPUs: together with the error of the
+pointwise kernel, 68% of all measured operators are off by less than 17%."""
 LOOKUP_SIGMA = 0.6
-"""Error of look-ups: 68% of those that were measured are off by less, and all by more than a fifth."""
+"""Relative error of look-ups: 68% of the measured look-ups have a smaller error, and all have an error above a fifth."""
 SINGLE_BYTES, HALF_BYTES = 4, 2
-"""Bytes of an element outside of GEMMs: in 32 bits, and in 16 whatever GEMMs run in."""
+"""Bytes per element outside of GEMMs: in 32-bit formats, and in 16 bits for all other formats of GEMMs."""
 OPERATOR_US, HANDED_ON_US = "operator_us", "handed_on_us"
-"""Names of what was timed with memory-bound operators one by one and is none of theirs: microseconds that the framework takes
-around one, and around one that launches nothing, as an addition's backward pass that hands its gradient on
-(`AUTOGRAD_PASSES`)."""
+"""Names of quantities timed beside memory-bound operators that run one by one: microseconds of the framework around an operator,
+and around an operator without a launch, such as an addition's backward pass, which passes its gradient on (`AUTOGRAD_PASSES`)."""
 
 
 def ratios_of(op: str) -> Ratios:
@@ -139,18 +138,18 @@ def ratios_of(op: str) -> Ratios:
 
 
 def is_lookup(op: str) -> bool:
-    """Whether an operator, or its backward pass, is bound by indices."""
+    """Whether an operator is a look-up or the backward pass of a look-up, which are bound by indices."""
     return op.removesuffix(BACKWARD).removeprefix(ONE_ID) in LOOKUPS
 
 
 def is_timed(op: str) -> bool:
-    """Whether the constants of a GPU come from kernels such as this one; others are known by a ratio to them."""
+    """Whether the constants of a GPU are fitted to kernels of this operator; other operators are known by a ratio to these."""
     return op in LOOKUPS or (not op.endswith(BACKWARD) and ratios_of(op) is NO_RATIOS)
 
 
 def speed_of(op: str, *, eager: bool = False, width: float = 2) -> Speed:
-    """How an operator, or its backward pass, is run on elements of `width` bytes. An eager backward pass loses as much more as
-    the forward one streams slower."""
+    """The speed of an operator, or of its backward pass, on elements of `width` bytes. An eager backward pass is slower than the
+    fused one by the same factor as the forward pass."""
     ratios = ratios_of(op)
     back = op.endswith(BACKWARD)
     if not eager:
@@ -160,7 +159,7 @@ def speed_of(op: str, *, eager: bool = False, width: float = 2) -> Speed:
 
 
 def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, speed: Speed = Speed(), row: ArrayLike = 0) -> Array:
-    """Seconds of an operator that moves so many bytes, in rows of so many elements."""
+    """Seconds of an operator that moves `bytes_moved` bytes, in rows of `row` elements."""
     moved, row = columns(bytes_moved, row)
     cached = 1 + (CACHED - 1) * held(on, moved)
     streaming_s = np.maximum(speed.times / c.stream, 1.0) * moved / on.bytes_per_s / cached
@@ -173,7 +172,7 @@ def rowwise_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, speed: S
 
 
 def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: ArrayLike) -> Array:
-    """Seconds of an operator that was measured to take so many times as long as a pointwise kernel; never less than its bytes."""
+    """Seconds of an operator that takes `times` times as long as a pointwise kernel; never below the time of its bytes."""
     moved = np.asarray(bytes_moved, dtype=np.float64)
     least_s = moved / on.bytes_per_s / (1 + (CACHED - 1) * held(on, moved))
     took_s: Array = np.maximum(np.asarray(times, dtype=np.float64) * rowwise_s(c, on, moved), least_s)
@@ -181,7 +180,7 @@ def ratio_s(c: RowwiseConstants, on: Machine, bytes_moved: ArrayLike, times: Arr
 
 
 def lookup_s(c: RowwiseConstants, on: Machine, elements: ArrayLike, bytes_moved: ArrayLike, kernels: int = 1) -> Array:
-    """Seconds of looking up rows of a table, of so many elements in all."""
+    """Seconds of looking up rows of a table with `elements` elements in total."""
     indexing_s = np.asarray(elements, dtype=np.float64) * c.lookup_cycles / (on.sms * on.clock_per_s)
     moving_s = np.asarray(bytes_moved, dtype=np.float64) / (c.stream * on.bytes_per_s)
     took_s: Array = kernels * c.launch_us / US_PER_S + np.maximum(indexing_s, moving_s)
@@ -190,46 +189,46 @@ def lookup_s(c: RowwiseConstants, on: Machine, elements: ArrayLike, bytes_moved:
 
 FORWARD = "fwd"
 ONE_BY_ONE = re.compile(r"torch2\.1 |(\w+ )?(fwd|bwd\(all grads\))$")
-"""The variants of such rows."""
+"""Variants of rows that time operators one by one."""
 AUTOGRAD = "autograd_"
-"""How the name of a backward pass begins whose bytes are those of `AUTOGRAD_PASSES`."""
+"""Prefix of the names of backward passes whose bytes are counted by `AUTOGRAD_PASSES`."""
 MASK_BYTES = 1
-"""A truth for each element."""
+"""Bytes of a mask (boolean) per element."""
 MASK = MASK_BYTES / 4
 """Share of a pass over elements of four bytes."""
 AUTOGRAD_PASSES: Mapping[str, float] = {"add": 0, "mul": 2, "where": 2, "tanh": 3, "pow": 2 + 2 + 3, "dropout": 1 + 2 + 3}
-"""Passes over the elements of a backward row, where they are not those of workloads. `add` hands its gradient on. Numbers scale,
-so they have no gradient; `where` reads its mask. Tanh reads the gradient and what it kept. Power: x^(p-1), times p, times the
-gradient. Dropout: the mask made numbers, scaled, times the gradient. All others are counted as runs have them, and known by a
-ratio: gelu and relu read the gradient and what they kept; a division by a number reads the gradient; softmax multiplies gradient
-and result before its kernel (six passes in all), layer norm reads both operands for its input and again for its weights (seven),
-a look-up zeroes the table's gradient, sorts ids and adds rows."""
+"""Passes over the elements of a backward row, where workloads count other passes. `add` passes its gradient on. Scalar factors
+have no gradient; `where` reads its mask. Tanh reads the gradient and the saved result. Power: x^(p-1), times p, times the
+gradient. Dropout: the mask converted to numbers, scaled, times the gradient. Other operators are counted as in runs, and known
+by a ratio: gelu and relu read the gradient and a saved tensor; a division by a number reads the gradient; softmax multiplies
+gradient and result before its kernel (six passes in all), layer norm reads both operands for its input and again for its weights
+(seven), a look-up zeroes the table's gradient, sorts ids and adds rows."""
 MASKED = ("where", "dropout")
-"""Operators that read a mask too."""
+"""Operators that also read a mask."""
 TRACED_PASSES: Mapping[str, float] = {"mul": 2, "truediv": 2, "pow": 2, "where": 2 + MASK}
-"""Passes forward in rows of a model: with a number, or a mask and a number; operators timed by themselves have two tensors."""
+"""Forward passes in rows of a model, with a number, or a mask and a number; operators that are timed alone have two tensors."""
 
 
 def is_one_by_one(dtype: str, variant: str) -> bool:
-    """Whether a row was timed so."""
+    """Whether a row is of an operator that eager PyTorch ran one by one."""
     return dtype == "fp32" and bool(ONE_BY_ONE.match(variant.strip().lower()))
 
 
 def autograd(name: str, width: float) -> tuple[str, float] | None:
-    """The backward pass of an operator as eager PyTorch runs it on elements of `width` bytes: its name, and the bytes that it
-    moves for each of them, none if it launches nothing; None if it is that of workloads."""
+    """The backward pass of an operator in eager PyTorch on elements of `width` bytes: its name, and its bytes per element, 0 if
+    nothing is launched; None if the backward pass is counted as in workloads."""
     if name not in AUTOGRAD_PASSES:
         return None
     return f"{AUTOGRAD}{name}{BACKWARD}", AUTOGRAD_PASSES[name] * width + MASK_BYTES * (name in MASKED)
 
 
 def backward_name(name: str) -> str:
-    """A backward pass that was timed one by one as its ratios know it, if its bytes are those of workloads."""
+    """Name in the ratios of a backward pass that was timed one by one and is counted as in workloads."""
     return f"{ONE_ID * (name in LOOKUPS)}{name}{BACKWARD}"
 
 
 def traced_passes(name: str, variant: str) -> float | None:
-    """Passes over the elements of a forward row that was timed one by one; None if they are those of all others."""
+    """Passes over the elements of a forward row that was timed one by one; None for the usual number of passes."""
     return TRACED_PASSES.get(name) if variant.strip().lower().endswith(FORWARD) else None
 
 
@@ -237,7 +236,7 @@ def traced_passes(name: str, variant: str) -> float | None:
 
 
 class RowwiseFamily(KernelFamily):
-    """Memory-bound operators: pointwise kernels and look-ups, to which constants are fitted, and others by their ratios."""
+    """The family of memory-bound operators: pointwise kernels and look-ups with fitted constants, and others by their ratios."""
 
     name, plural = "rowwise", "memory-bound operators"
     constants = RowwiseConstants
@@ -271,13 +270,13 @@ class RowwiseFamily(KernelFamily):
         return found if known else replace(found, provenance="transferred", sigma=math.hypot(found.sigma, more))
 
     def owns(self, by: Estimator, op: str) -> bool:
-        """Whether a profile of this GPU says how long a memory-bound operator takes."""
+        """Whether a profile of this GPU has a ratio for a memory-bound operator."""
         chosen = by.selected(self.name)
         return by.is_own(chosen) and op in chosen.fit.ratios
 
     def _has_ratio(self, by: Estimator, op: str, chosen: SelectedFit) -> bool:
-        """Whether the ratios of a fit hold for an operator: all for fused ones; for eager ones those that ship where they were
-        measured, and one's own but for what runs as several kernels."""
+        """Whether the ratios of a fit hold for an operator: always for fused operators; for eager operators, shipped ratios in
+        the measured formats, and ratios of the user's profile except for operators that run as several kernels."""
         if not by.options.eager:
             return True
         if by.is_own(chosen):
@@ -303,15 +302,15 @@ class RowwiseFamily(KernelFamily):
 
 
 def pointwise_s(c: RowwiseConstants, on: Machine, moved: Array, cold: ArrayLike, times: ArrayLike = 1.0) -> Array:
-    """Seconds of kernels that take so many times as long as pointwise ones of so many bytes, of which the last cache held nothing
-    where it was `cold`."""
+    """Seconds of kernels that take `times` times as long as pointwise kernels of `moved` bytes; the last-level cache held none of
+    these bytes where `cold`."""
     nothing_held = replace(on, cache_bytes=0.0)
     return np.where(cold, ratio_s(c, nothing_held, moved, times), ratio_s(c, on, moved, times))
 
 
 def _as_ratio(chosen: SelectedFit, kernel: Rowwise) -> SelectedFit:
-    """A fit as it holds for an operator by its ratio: as surely as the rows of that, and at their sizes. That of a few rows is
-    measured there only."""
+    """A fit applied to an operator by its ratio, with the error and the sizes of the rows of the ratio. A ratio from fewer than
+    `FEW_ROWS` rows counts as measured only at their sizes."""
     fit = chosen.fit
     sigma, rows = fit.ratios[kernel.op][1], fit.ratio_rows.get(kernel.op)
     if rows:
