@@ -22,7 +22,6 @@ import click
 from . import __version__, escape
 from .errors import Infeasible, InvariantBroken, OutputFailed, OutsideDomain, SimulatorError, UserError, cut, did_you_mean, shown
 from .files import OUT_OF_ROOM, nowhere
-from .units import GIB
 
 INTERRUPTED, TERMINATED = 130, 143
 COMMANDS = Path(__file__).parent / "commands"
@@ -171,6 +170,8 @@ def _record(error: SimulatorError) -> dict[str, Any]:
     if isinstance(error, OutsideDomain):
         return {"refused": error.reason, "nearest": error.nearest}
     if isinstance(error, Infeasible):
+        from .units import GIB
+
         return {"infeasible": str(error), "over_gib": error.over_bytes / GIB, "hint": error.hint}
     faults = [{"where": f.where, "message": f.message, "hint": f.hint} for f in getattr(error, "faults", ())]
     return {"error": str(error), "faults": faults}

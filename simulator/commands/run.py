@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UserError
-from ..simulation.estimated_effort import ENGINES, MOST_STEPS
-from ..units import US_PER_S, show_s
+from ..simulation import ENGINES, MOST_STEPS
 from ._show import (
     Count,
     checked_path,
@@ -64,6 +63,7 @@ def command(
     """
     from ..simulation.runnable import RunnableJobs, load
     from ..simulation.simulate import simulate_scenario
+    from ..units import show_s
 
     with progress("simulating") as expect:
         found = load(scenario, settings, trust=trust)
@@ -100,6 +100,8 @@ def _with_costs(record: dict[str, Any], listed: Sequence[tuple[str, Run]]) -> di
 
 def _list_costs(run: Run, title: str) -> None:
     """A table of all kernels and collectives; their models are numbered in it and named below it, as a name may be long."""
+    from ..units import US_PER_S
+
     costs = (*run.kernel_costs, *run.collective_costs)
     number = {model: i for i, model in enumerate(dict.fromkeys(c.model for c in costs), 1)}
     rows = [

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from ..hardware.cluster import Cluster
     from ..program.program import Program
 
-ENGINES = ("auto", "des", "replay", "compiled")
-"""Engines that a user may select to run a task graph."""
-MOST_STEPS = 1000
-"""Largest number of consecutive training steps that a user may simulate."""
 MOST_S = 10
 """Seconds of estimated work above which a simulation is refused without `long`."""
 MOST_BYTES = 4 * GIB

@@ -33,7 +33,7 @@ from ..units import ns
 from ..workload.framework import UNFUSED, Framework
 from ..workload.job import Job
 from ..workload.model import Model
-from . import choose_engine, estimated_effort, steady_state
+from . import ENGINES, MOST_STEPS, choose_engine, estimated_effort, steady_state
 from .memory_check import memory_of
 from .run import Run
 from .slot_durations import slot_durations
@@ -110,11 +110,10 @@ def simulate_scenario(
 
 def _check_options(engine: str, steps: int | None) -> None:
     """Raises `UserError` for an engine that does not exist, or a number of steps outside the allowed range."""
-    engines, most = estimated_effort.ENGINES, estimated_effort.MOST_STEPS
-    if engine not in engines:
-        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", engines))
-    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= most):
-        raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {most}")
+    if engine not in ENGINES:
+        raise UserError(f"no engine {shown(engine)}", hint=did_you_mean(engine if isinstance(engine, str) else "", ENGINES))
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS):
+        raise UserError(f"{described(steps)} steps cannot be simulated", hint=f"a whole number from 1 to {MOST_STEPS}")
 
 
 def prices_of(scenario: Scenario) -> PricedKernels:
