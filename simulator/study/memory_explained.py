@@ -69,10 +69,14 @@ class MemoryExplained(Summarised):
     @property
     def summary(self) -> list[tuple[str, str]]:
         held, share = self.memory.activations_bytes, self.memory.activations_bytes / self.memory.total_bytes
+        stages = f" on {len(self.memory.stages)} stages" if len(self.memory.stages) > 1 else ""
         return [
             ("peak", f"{show_bytes(self.memory.total_bytes)} at {show_s(self.at_s)}"),
             ("reached in", self.slot),
-            ("in flight", f"{counted(self.peak.microbatches, 'microbatch')} with {show_bytes(held)}, {share:.0%} of the peak"),
+            (
+                "in flight",
+                f"{counted(self.peak.microbatches, 'microbatch')}{stages} with {show_bytes(held)}, {share:.0%} of the peak",
+            ),
             ("most of it", self._most),
             ("capacity", f"{show_bytes(self.capacity_bytes)}: {verdict(self.memory.total_bytes, self.run.scenario.cluster.gpu)}"),
         ]
