@@ -61,6 +61,8 @@ class MemoryExplained(Summarised):
     def slot(self) -> str:
         """The slot of the peak in words, and the operation that takes the last bytes."""
         step, op = self.peak.step, self.peak.op
+        if step.stage < 0:
+            return step.phase
         stage = self.run.program.stages[step.stage]
         layer = f"layer {stage.first_layer + op.layer} " if op.layer >= 0 else ""
         slot = f"{PASSES.get(step.phase, step.phase)} of microbatch {step.microbatch} on stage {stage.number}"
@@ -100,7 +102,7 @@ class MemoryExplained(Summarised):
             "peak": {
                 "time_s": self.at_s,
                 "phase": step.phase,
-                "stage": self.run.program.stages[step.stage].number,
+                "stage": self.run.program.stages[step.stage].number if step.stage >= 0 else -1,
                 "microbatch": step.microbatch,
                 "operation": self.peak.op.name,
                 "microbatches_alive": self.peak.microbatches,
