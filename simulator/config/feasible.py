@@ -50,7 +50,8 @@ def check(scenario: Scenario) -> Scenario:
     _well_formed(scenario, marks)
     scenario = with_usual_plan(scenario)
     cheap: tuple[Callable[[Scenario], Found], ...] = (
-        _degrees, _batch, _divisions, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed, _disturbed_ranks,
+        _degrees, _batch, _divisions, _overlapped, _shared_sequences, faults_of_experts, faults_of_sharding, _order, _placed,
+        _disturbed_ranks,
     )  # fmt: skip
     dear: tuple[Callable[[Scenario], Found], ...] = (_cluster, _disturbed_links, _scheduled, faults_of_recomputed_operators)
     found = [fault for law in cheap for fault in law(scenario)] or [fault for law in dear for fault in law(scenario)]
@@ -171,6 +172,17 @@ def _divisions(scenario: Scenario) -> Found:
         whose = "a microbatch" if plan.cp == 1 else "a context-parallel rank"
         message = f"{tokens} tokens of {whose} do not divide by tp {plan.tp}, which sequence parallelism needs"
         yield "job.sequence_length", message, f"sequence_length: {near}, or plan.sequence_parallel: false"
+
+
+def _overlapped(scenario: Scenario) -> Found:
+    """Faults of the overlap of tensor-parallel collectives with pieces of GEMMs."""
+    plan, job, framework = scenario.plan, scenario.job, scenario.framework
+    if plan.overlap.tp == "decomposed" and not (plan.tp > 1 and plan.uses_sequence_parallel):
+        message = "only the gathers and reduce-scatters of sequence parallelism are cut into pieces"
+        yield "plan.overlap.tp", message, "true, or tp > 1 with sequence_parallel: true"
+    elif plan.overlap.over(framework.overlap).tp == "decomposed" and job.narrow and not framework.low_precision.narrow_gathers:
+        message = f"{framework.name} casts to {job.dtype} what it has gathered, which is modelled for whole tensors only"
+        yield "plan.overlap.tp", message, "true, or framework.low_precision.narrow_gathers: true"
 
 
 def _chunks(plan: Plan) -> int:

@@ -152,7 +152,8 @@ class _Reader:
             fitting = next((one for one in field.members if _takes(one, data)), None)
             words = next((one.choices for one in field.members if one.choices), ())
             if not fitting and words:
-                return self.fault(place, f" should be {either((*words, 'a mapping'))}, not {shown(data)}", field.meaning)
+                others = [WORDS[_kind(one)] for one in field.members if not one.choices]
+                return self.fault(place, f" should be {either((*words, *others))}, not {shown(data)}", field.meaning)
             return self.value(fitting or field.members[0], data, place)
         if not _takes(field, data):
             return self._mistyped(field, data, place)

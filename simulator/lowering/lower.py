@@ -40,6 +40,7 @@ from ..workload.model import Model
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
+from .passes.decomposed_gemms import decomposed_gemms
 from .passes.expert_parallel import ExpertParallel, expert_parallel
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
@@ -88,7 +89,7 @@ def _lowered(
     narrow = Quantisation(job.dtype, recipe, element_bytes, shares) if job.narrow else None
     model = _divisible(model, plan.tp)
     program = build(model, plan, job, layout, framework)
-    program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp)
+    program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp is not False)
     program = context_parallel(
         program, ContextParallel(plan.cp, plan.divides_heads_by, plan.cp_kind == "all-gather", plan.overlap.cp)
     )
@@ -96,6 +97,8 @@ def _lowered(
     if model.experts:
         program = expert_parallel(program, ExpertParallel.of(model, plan, job, tokens // plan.tp, load))
     program = quantise(program, narrow) if narrow else program
+    if overlap.tp == "decomposed" and sequence and plan.tp > 1:
+        program = decomposed_gemms(program, plan.tp)
     if not framework.fusion.accumulation and (sharding.reduce != "each" or dp == 1):
         program = accumulate(program, element_bytes=element_bytes, gradient_bytes=gradient_bytes)
     program = release_activations(recompute(program, plan.recomputation))

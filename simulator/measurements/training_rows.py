@@ -240,12 +240,12 @@ def _recompute(row: Row, facts: Mapping[str, str]) -> object:
     return CHECKPOINTS.get(facts.get("activation_checkpoint", "")) or word(row, "recompute", RECOMPUTE, "")
 
 
-def _overlap(facts: Mapping[str, str]) -> dict[str, bool]:
+def _overlap(facts: Mapping[str, str]) -> dict[str, bool | str]:
     """The overlaps that facts state. A host that waits for every launch leaves nothing beside compute."""
     if facts.get("launch_blocking") == "on":
         return dict.fromkeys(("dp", "tp", "pp"), False)
-    overlap = dict.fromkeys(re.findall(r"\b(?:dp|tp|pp|cp|ep)\b", facts.get("overlap", "")), True)
-    overlap |= {"tp": True} if facts.get("async_tp") == "on" else {}
+    overlap: dict[str, bool | str] = dict.fromkeys(re.findall(r"\b(?:dp|tp|pp|cp|ep)\b", facts.get("overlap", "")), True)
+    overlap |= {"tp": "decomposed"} if facts.get("async_tp") == "on" else {}
     return overlap | ({"ep": True} if facts.get("ep_overlap", "off") != "off" else {})
 
 

@@ -32,7 +32,9 @@ class Overlap(Declared):
 
     dp: Annotated[bool | None, "whether gradients are reduced during the backward pass; None: as the framework does"] = None
     tp: Annotated[
-        bool | None, "whether tensor-parallel collectives run beside GEMMs of the backward pass; None: as the framework does"
+        bool | Literal["decomposed"] | None,
+        "whether tensor-parallel collectives run beside GEMMs of the backward pass; decomposed: also cuts GEMMs of layers into "
+        "pieces, and exchanges the tokens of one piece beside another; None: as the framework does",
     ] = None
     pp: Annotated[bool | None, "whether transfers between pipeline stages run beside compute; None: as the framework does"] = None
     ep: Annotated[bool, Only(False, "expert parallelism"), "whether all-to-alls of experts run beside compute"] = False

@@ -57,7 +57,7 @@ class Purpose(Enum):
     EXCHANGE = "exchange"
     """The passing of queries, keys, values, results or their gradients between ranks that share sequences."""
     MERGE = "merge"
-    """The addition of a partial result of attention, or of partial gradients, to the results of earlier steps."""
+    """The addition of partial results, or of partial gradients, that arrive in steps."""
     COPY = "copy"
     """The copy of gathered parameters from the buffer of a gather, or of gradients into the buffer of a reduction."""
 

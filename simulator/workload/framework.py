@@ -74,7 +74,11 @@ class Overlaps(Declared):
     """Communication that runs beside compute unless the plan states otherwise."""
 
     dp: Annotated[bool, "whether gradients are reduced while the backward pass computes"] = True
-    tp: Annotated[bool, "whether tensor-parallel collectives of the backward pass run beside its GEMMs"] = False
+    tp: Annotated[
+        bool | Literal["decomposed"],
+        "whether tensor-parallel collectives of the backward pass run beside its GEMMs; decomposed: with sequence parallelism "
+        "also others, in pieces beside pieces of GEMMs",
+    ] = False
     pp: Annotated[bool, "whether transfers between pipeline stages run beside compute"] = True
     parameter_gather: Annotated[
         bool,

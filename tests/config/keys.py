@@ -166,7 +166,7 @@ CASES: dict[str, Case] = {
     "plan.rank_order": Case("pp-dp-tp"),
     "plan.placement": Case([0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]),
     "plan.overlap.dp": Case(False),
-    "plan.overlap.tp": Case(True),
+    "plan.overlap.tp": Case("decomposed"),
     "plan.overlap.pp": Case(False),
     "plan.overlap.ep": Case(True),
     "plan.overlap.cp": Case(False, SHARED),

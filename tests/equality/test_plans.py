@@ -65,6 +65,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         rank_order=draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-pp-cp-dp", "pp-cp-tp-dp", "dp-pp-tp-cp"])),
         overlap=sim.Overlap(*(draw(st.booleans()) for _ in range(3)), cp=draw(st.booleans())),
     )  # fmt: skip
+    if plan.overlap.tp and tp > 1 and plan.uses_sequence_parallel:
+        plan = replace(plan, overlap=replace(plan.overlap, tp=draw(st.sampled_from([True, "decomposed"]))))
     ranks = tp * cp * pp * dp
     nodes = max(1, ranks // 4)
     cluster = small_cluster(

@@ -18,7 +18,7 @@ from simulator.simulation.simulate import program_of
 from ..small_scenarios import scenario, small_cluster, small_model
 
 PASSES = (
-    "build", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
+    "build", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "decomposed_gemms", "accumulate", "recompute",
     "data_parallel", "zero1", "zero3", "cast_weights", "pipeline", "blocking", "repeat", "between_norms",
 )  # fmt: skip
 
@@ -70,6 +70,8 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "split backward": ({}, {"tp": 2, "pp": 2, "schedule": "zb-h1", "overlap": sim.Overlap(tp=True)}, {}, "none"),
     "fp8": ({}, {"tp": 2, "pp": 2, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "fp8, no sequence parallelism": ({}, {"tp": 4, "sequence_parallel": False}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "pieces of GEMMs": ({}, {"tp": 4, "recompute": sim.Recompute("full", every=2), "overlap": sim.Overlap(tp="decomposed")},
+        {"dtype": "fp8"}, "megatron-core-2025"),
     "ring": ({}, {"tp": 2, "cp": 4, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "ring of heads": ({}, {"cp": 8, "cp_kind": "mixed", "cp_ulysses": 4, "overlap": sim.Overlap(cp=False)}, {}, "none"),
     "all-gather": ({}, {"cp": 4, "pp": 2, "cp_kind": "all-gather", "schedule": "zb-h1"}, {}, "none"),
@@ -83,7 +85,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "copies of stages": ({}, {"pp": 4, "schedule": "chimera", "sharding": "zero1"}, {}, "none"),
     "experts": (MIXTURE, {"tp": 2, "pp": 2, "ep": 4, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "drawn experts": (MIXTURE, {"pp": 2, "ep": 4, "moe": sim.Moe(routing="drawn")}, {}, "none"),
-    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, {}, "torchtitan-2024"),
+    "DeepEP": (MIXTURE, {"pp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep"), "sharding": "zero1"}, {}, "torchtitan-2024"),
 }  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def test_nvlink_domains_are_the_nodes_of_the_cluster(cells: dict[str, object], n
         ({"layers": 18, "facts": "first_last_stage_layers=-3"}, {"layout": "first=9,last=9"}),
         ({"layers": 6, "pp": 4, "schedule": "interleaved"}, {"layout": "first=0,last=0"}),
         ({"facts": "overlap=dp"}, {"overlap": {"dp": True}}),
-        ({"facts": "async_tp=on"}, {"overlap": {"tp": True}}),
+        ({"facts": "async_tp=on"}, {"overlap": {"tp": "decomposed"}}),
         ({"facts": "launch_blocking=on"}, {"overlap": {"dp": False, "tp": False, "pp": False}}),
         ({"facts": "dispatcher=a2a;routing=forced_balance"}, {"moe": {"routing": "balanced", "dispatcher": "alltoall"}}),
         ({"facts": "dispatcher=deepep;ep_overlap=1f1b"}, {"moe": {"dispatcher": "deepep"}, "overlap": {"ep": True}}),

@@ -80,7 +80,7 @@ def _gemm(op: Compute) -> Gemm:
 
 
 class _Caster:
-    """Rewrites one body, op by op, and records the names of the GEMMs whose operand has already been cast."""
+    """Rewrites one body, op by op, and records the GEMMs whose operand or weights have already been cast."""
 
     def __init__(self, body: Body, formats: Quantisation) -> None:
         self.ops, self.formats = body.ops, formats
@@ -104,9 +104,10 @@ class _Caster:
         return self.out
 
     def with_weights_cast(self) -> Iterator[AnyOp]:
-        """A rewritten forward body, with casts of the weights of its narrow GEMMs."""
+        """A rewritten forward body, with casts of the weights of its narrow GEMMs, also where these are in pieces."""
         for op in self.ops:
-            if isinstance(op, Compute) and op.part is Part.FORWARD and _gemm(op).dtype:
+            if isinstance(op, Compute) and op.part is Part.FORWARD and _gemm(op).dtype and op.operator not in self.cast:
+                self.cast.add(op.operator)
                 yield from (replace(cast, purpose=Purpose.CAST_CACHED_WEIGHTS) for cast in self._weights(op))
             yield op
 
