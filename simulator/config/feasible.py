@@ -186,8 +186,8 @@ def _overlapped(scenario: Scenario) -> Found:
 
 
 def _chunks(plan: Plan) -> int:
-    """Number of chunks that the length of a sequence must divide into: context-parallel ranks hold two chunks each."""
-    return 2 * plan.cp if plan.cp > 1 else 1
+    """Number of chunks that the length of a sequence must divide into: context-parallel ranks hold two each, or one share."""
+    return plan.cp * (1 + plan.cp_balance) if plan.cp > 1 else 1
 
 
 def _shared_sequences(scenario: Scenario) -> Found:
@@ -195,13 +195,22 @@ def _shared_sequences(scenario: Scenario) -> Found:
     plan, length = scenario.plan, scenario.job.sequence_length
     if plan.cp_ulysses is not None and plan.cp_kind != "mixed":
         yield "plan.cp_ulysses", f"cp_kind {plan.cp_kind} has no use for it", "leave it out, or cp_kind: mixed"
+    if not plan.cp_balance and (plan.cp == 1 or plan.cp_kind != "ring"):
+        yield (
+            "plan.cp_balance",
+            "only a ring of context-parallel ranks has unequal shares",
+            "leave it out, or cp > 1 with cp_kind: ring",
+        )
+    if not plan.cp_balance and plan.moe.routing == "drawn":
+        yield "plan.cp_balance", "ranks of a ring without balance and of drawn routing would differ twice", "routing: balanced"
     if plan.cp == 1:
         if plan.cp_kind != "ring":
             yield "plan.cp_kind", "there is no context-parallel group to share sequences", "use cp > 1, or leave it out"
         return
     if length % _chunks(plan):
         near = " or ".join(map(str, _multiples(length, _chunks(plan))))
-        message = f"{length} tokens do not divide into {_chunks(plan)} chunks, two for each of cp {plan.cp} ranks"
+        each = "two" if plan.cp_balance else "one"
+        message = f"{length} tokens do not divide into {_chunks(plan)} chunks, {each} for each of cp {plan.cp} ranks"
         yield "job.sequence_length", message, f"sequence_length: {near}"
     if plan.splits > 1:
         yield "plan.splits", f"parts of sequences that cp {plan.cp} ranks share are not modelled", "splits: 1, or cp: 1"

@@ -71,16 +71,29 @@ def lower(model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framew
     """
     tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.tp * plan.cp)
     of_roles = loads(model, plan, tokens)
+    positions: Sequence[int | None] = (None,) if plan.cp_balance else range(plan.cp)
     programs = [
-        _lowered(model, plan, job, layout, dp=dp, framework=framework, steps=steps, load=load) for load in of_roles.values()
+        _lowered(model, plan, job, layout, dp=dp, framework=framework, steps=steps, load=load, position=position)
+        for load in of_roles.values()
+        for position in positions
     ]
-    return joined(programs, "ep", [*of_roles]) if len(programs) > 1 else programs[0]
+    axis, coordinates = ("ep", [*of_roles]) if plan.cp_balance else ("cp", [(position,) for position in range(plan.cp)])
+    return joined(programs, axis, coordinates) if len(programs) > 1 else programs[0]
 
 
 def _lowered(
-    model: Model, plan: Plan, job: Job, layout: Layout, *, dp: int, framework: Framework, steps: int | None, load: Load | None
+    model: Model,
+    plan: Plan,
+    job: Job,
+    layout: Layout,
+    *,
+    dp: int,
+    framework: Framework,
+    steps: int | None,
+    load: Load | None,
+    position: int | None,
 ) -> Program:
-    """The program of every pipeline rank, for ranks whose experts have a load."""
+    """The program of every pipeline rank, for ranks whose experts have a load, or at a position in a ring without balance."""
     overlap, sequence, sharding = plan.overlap.over(framework.overlap), plan.uses_sequence_parallel, plan.full_sharding
     shares, element_bytes, gradient_bytes = plan.tp if sequence else 1, job.element_bytes, framework.gradient_bytes
     reduced_bytes = ELEMENT_BYTES[sharding.reduce_dtype] if sharding.reduce_dtype else gradient_bytes
@@ -91,7 +104,7 @@ def _lowered(
     program = build(model, plan, job, layout, framework)
     program = tensor_parallel(program, plan.tp, sequence=sequence, overlap=overlap.tp is not False)
     program = context_parallel(
-        program, ContextParallel(plan.cp, plan.divides_heads_by, plan.cp_kind == "all-gather", plan.overlap.cp)
+        program, ContextParallel(plan.cp, plan.divides_heads_by, plan.cp_kind == "all-gather", plan.overlap.cp, position)
     )
     tokens = job.microbatch_size * job.sequence_length // (layout.shape.splits * plan.cp)
     if model.experts:

@@ -199,6 +199,11 @@ class Plan(Declared):
     cp_ulysses: Annotated[
         Degree | None, "of cp_kind mixed, number of neighbours that exchange tokens for heads; None: those of a node"
     ] = None
+    cp_balance: Annotated[
+        bool,
+        "whether ranks of cp hold chunks from both ends of a sequence, for equal work; false: each rank of a ring holds one "
+        "share, and later ranks have more work",
+    ] = True
     ep: Annotated[
         Degree, "number of GPUs that divide the experts of a layer among them; these GPUs are among those of tp and dp"
     ] = 1

@@ -128,6 +128,7 @@ CASES: dict[str, Case] = {
     "plan.dp": Case(2),
     "plan.cp": Case(2),
     "plan.cp_kind": Case("ulysses", SHARED),
+    "plan.cp_balance": Case(False, SHARED),
     "plan.cp_ulysses": Case(4, {**SHARED, "plan.cp": 8, "plan.cp_kind": "mixed", "plan.cp_ulysses": 2}),
     "plan.ep": Case(2, MOE),
     "plan.etp": Case(1, MOE),

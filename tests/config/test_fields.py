@@ -54,6 +54,7 @@ CHANGES: dict[type[Any], dict[str, tuple[Scenario, Any]]] = {
         "dp": (scenario(sim.Plan(tp=2, pp=2, dp=4)), 2),
         "cp": (scenario(), 2),
         "cp_kind": (scenario(sim.Plan(tp=2, cp=2)), "ulysses"),
+        "cp_balance": (scenario(sim.Plan(tp=2, cp=2)), False),
         "cp_ulysses": (scenario(sim.Plan(tp=2, cp=8, cp_kind="mixed", cp_ulysses=2)), 4),
         "ep": (mixture(), 2),
         "etp": (mixture(), 1),

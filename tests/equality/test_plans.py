@@ -47,8 +47,8 @@ def shardings(draw: st.DrawFn, pp: int, dp: int) -> sim.Sharding:
 def scenarios(draw: st.DrawFn) -> Scenario:
     tp, pp, dp = draw(st.sampled_from([(1, 2, 4), (2, 2, 2), (2, 4, 1), (4, 1, 2), (1, 4, 2), (1, 1, 8), (2, 2, 4), (4, 4, 1)]))
     shares: list[tuple[int, dict[str, Any]]] = [
-        (1, {}), (1, {}), (1, {}), (2, {}), (4, {}), (2, {"cp_kind": "all-gather"}), (2, {"cp_kind": "ulysses"}),
-        (4, {"cp_kind": "mixed", "cp_ulysses": 2}),
+        (1, {}), (1, {}), (1, {}), (2, {}), (4, {"cp_balance": False}), (2, {"cp_kind": "all-gather"}),
+        (2, {"cp_kind": "ulysses"}), (4, {"cp_kind": "mixed", "cp_ulysses": 2}),
     ]  # fmt: skip
     cp, kind = draw(st.sampled_from(shares))
     dp = max(1, dp // cp)

@@ -24,13 +24,13 @@ PASSES = (
 
 
 class Renaming:
-    """New names for operations, drawn at random, no two alike."""
+    """New names for operations, drawn at random, no two alike; the same ones in every role."""
 
     def __init__(self, seed: int) -> None:
-        self.random, self.new = random.Random(seed), {"": "", END: END, LAST: LAST}
+        self.seed, self.new = seed, {"": "", END: END, LAST: LAST}
 
     def __call__(self, name: str) -> str:
-        return self.new.setdefault(name, f"{self.random.getrandbits(64):x}")
+        return self.new.setdefault(name, f"{random.Random(f'{self.seed} {name}').getrandbits(64):x}")
 
     def op(self, op: AnyOp) -> AnyOp:
         after = None if op.after is None else tuple(map(self, op.after))
@@ -73,6 +73,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "pieces of GEMMs": ({}, {"tp": 4, "recompute": sim.Recompute("full", every=2), "overlap": sim.Overlap(tp="decomposed")},
         {"dtype": "fp8"}, "megatron-core-2025"),
     "ring": ({}, {"tp": 2, "cp": 4, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
+    "ring without balance": ({}, {"cp": 4, "pp": 2, "cp_balance": False, "recompute": "selective"}, {}, "none"),
     "ring of heads": ({}, {"cp": 8, "cp_kind": "mixed", "cp_ulysses": 4, "overlap": sim.Overlap(cp=False)}, {}, "none"),
     "all-gather": ({}, {"cp": 4, "pp": 2, "cp_kind": "all-gather", "schedule": "zb-h1"}, {}, "none"),
     "recomputed layers": ({}, {"pp": 2, "recompute": "full", "schedule": "zb-h1"}, {"dtype": "fp8"}, "megatron-core-2025"),

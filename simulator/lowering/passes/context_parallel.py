@@ -14,17 +14,21 @@ causal mask. The sizes of kernels differ a little from rank to rank; every rank 
   backward pass mirrors them. Ranks without a key head of their own get a copy. Reference: Jacobs et al., arXiv 2309.14509.
 - Mixed: all-to-alls among neighbours, and a ring of such groups. Reference: Fang and Zhao, arXiv 2405.07719.
 
+Without balance rank r of a ring holds the r-th share of the sequence. It sees the shares before its own whole, its own in
+causal attention, and later shares not at all: it passes them on, and waits for them. Ranks are simulated by their position. Such
+is PyTorch's ring without load balancing.
+
 Steps and collectives are those of NVIDIA/TransformerEngine (d0067d0d, dot_product_attention/context_parallel.py). In PyTorch
 (torch/distributed/tensor/experimental/_attention.py) the gradients make n hops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...kernels import Attention, Part, Rowwise, Split
-from ...program.program import AnyOp, Collective, Communicator, Compute, Program, Purpose
+from ...program.program import COMPUTE, AnyOp, Collective, Communicator, Compute, Program, Purpose, Wait
 
 CP = Communicator("cp", "cp", ("cp",))
 KEYS, VALUES, QUERIES, RESULT = "keys", "values", "queries", "result"
@@ -40,6 +44,8 @@ class ContextParallel:
     gathers: bool = False
     """Whether ranks gather keys and values instead of passing them round a ring."""
     overlaps: bool = True
+    position: int | None = None
+    """The position of the rank in a ring without balance; None where all ranks have the same work."""
 
     @property
     def steps(self) -> int:
@@ -92,19 +98,28 @@ def _divided_by_heads(op: Compute, local: Attention, plan: ContextParallel) -> I
     elif plan.gathers:
         yield from _gathered(whole, kernel, plan)
     else:
-        ring = _ring(whole, kernel, plan)
+        ring = _ring(whole, kernel, plan, _steps(kernel, plan))
         yield from ring if plan.overlaps else (replace(new, after=None, detached=False) for new in ring)
     yield from exchanged(result if forward else inputs)
 
 
-def _ring(op: Compute, own: Attention, plan: ContextParallel) -> Iterator[AnyOp]:
-    """The steps of a ring, each with an exchange beside it. What an exchange brings is held until the end of the next step."""
-    forward, last_step, middle = op.part is Part.FORWARD, plan.steps - 1, plan.steps // 2
+def _steps(own: Attention, plan: ContextParallel) -> list[Attention | None]:
+    """The attention of every step of a ring, in the order of the forward pass; None where a rank sees no key of a share."""
+    if plan.position is not None:
+        whole_share = replace(own, prefix=own.seq, diagonal=False)
+        return [own, *[whole_share] * plan.position, *[None] * (plan.steps - 1 - plan.position)]
+    middle = plan.steps // 2
     half_of_keys = replace(own, prefix=own.seq // 2, diagonal=False)
     half_of_queries = replace(own, seq=own.seq // 2, prefix=own.seq, diagonal=False)
-    kernels = (own, *[half_of_keys] * middle, *[half_of_queries] * (last_step - middle))
+    return [own, *[half_of_keys] * middle, *[half_of_queries] * (plan.steps - 1 - middle)]
+
+
+def _ring(op: Compute, own: Attention, plan: ContextParallel, kernels: Sequence[Attention | None]) -> Iterator[AnyOp]:
+    """The steps of a ring, each with an exchange beside it. What an exchange brings is held until the end of the next step."""
+    forward, last_step = op.part is Part.FORWARD, plan.steps - 1
     share_bytes = _tensor_bytes(own, KEYS, VALUES)
-    step = last = op
+    step: Compute | Wait = op
+    last: Compute | Wait = op
     arrived, held_bytes = "", 0
     for i, kernel in enumerate(kernels if forward else reversed(kernels)):
         # keys and values leave during their step, their gradients one step later
@@ -112,12 +127,17 @@ def _ring(op: Compute, own: Attention, plan: ContextParallel) -> Iterator[AnyOp]
         exchange = _collective(op, f"exchange {i}", plan.keys_group, "exchange", sent_bytes)
         if sent_bytes:
             yield replace(exchange, detached=True, after=(step.name,) if forward and i else None, held_bytes=sent_bytes)
-        if i == 0:
+        name, after = (f"{op.name}.step {i}", (last.name, arrived)) if i else (op.name, None)
+        freed_bytes = (held_bytes + sent_bytes * (i == last_step)) * (i > 0)
+        if kernel is None:
+            step = last = _skipped(op, name, after, freed_bytes)
+            yield step
+        elif i == 0:
             step = last = replace(op, kernel=kernel)
             yield step
         else:
-            step = replace(op, name=f"{op.name}.step {i}", kernel=kernel, after=(last.name, arrived), held_bytes=0)
-            last = _merge(step, kernel, () if forward else (exchange.name,), held_bytes + sent_bytes * (i == last_step))
+            step = replace(op, name=name, kernel=kernel, after=after, held_bytes=0)
+            last = _merge(step, kernel, () if forward else (exchange.name,), freed_bytes)
             yield from (step, last)
         arrived, held_bytes = exchange.name, sent_bytes
 
@@ -137,6 +157,13 @@ def _gathered(op: Compute, own: Attention, plan: ContextParallel) -> Iterator[An
     for name, payload_bytes in () if forward else whole_bytes.items():
         scatter = _collective(op, f"scatter {name}", plan.keys_group, "reduce_scatter", payload_bytes)
         yield replace(scatter, freed_bytes=payload_bytes)
+
+
+def _skipped(op: Compute, name: str, after: tuple[str, ...] | None, freed_bytes: int) -> Wait:
+    """A step of a ring in which a rank computes nothing, and only waits for what the exchange before brings."""
+    return Wait(
+        name=name, streams=(COMPUTE,), after=after, layer=op.layer, part=op.part, operator=op.operator, freed_bytes=freed_bytes
+    )
 
 
 def _merge(step: Compute, kernel: Attention, after: tuple[str, ...], freed_bytes: int) -> Compute:
