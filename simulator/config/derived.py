@@ -45,8 +45,9 @@ def mesh_of(scenario: Scenario) -> Mesh:
     mesh = Mesh.of(degrees, plan.rank_order)
     if not scenario.model.experts:
         return mesh
-    etp, edp = plan.tensor_parallel_of_experts, plan.copies_of_experts(dp * plan.cp)
-    return replace(mesh, experts=Mesh.of({"tp": etp, "ep": plan.ep, "dp": edp, "pp": plan.pp}, plan.rank_order))
+    edp = plan.copies_of_experts(group * plan.cp)
+    of_experts = {"tp": plan.tensor_parallel_of_experts, "ep": plan.ep, "dp": edp, REPLICAS: dp // group, "pp": plan.pp}
+    return replace(mesh, experts=Mesh.of(of_experts, plan.rank_order))
 
 
 def placed(scenario: Scenario) -> Plan:

@@ -8,7 +8,7 @@ from math import gcd
 from ..fields import Contradiction
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
-from .derived import replicas
+from .derived import data_parallel_degree, replicas
 from .scenario import Scenario
 
 Found = Iterator[Contradiction]
@@ -35,12 +35,25 @@ def faults_of_experts(scenario: Scenario) -> Found:
         yield "plan.etp", message, f"etp: {near}"
     if plan.tp > 1 and not plan.uses_sequence_parallel:
         yield "plan.sequence_parallel", "tensor-parallel ranks must share the tokens of a model with experts", "leave it out"
-    sharding = plan.full_sharding
-    if sharding.kind not in ("none", "zero1") or sharding.group:
-        wrong = f"{sharding.kind} in groups" if sharding.kind == "zero1" else sharding.kind
-        yield "plan.sharding", f"{wrong} is not modelled for models with experts", "none, or zero1 without a group"
+    yield from _sharded(scenario, fixed)
     yield from _deepep(scenario)
     yield from _drawn(scenario)
+
+
+def _sharded(scenario: Scenario, fixed: int) -> Found:
+    """Faults of sharded state of experts, which `fixed` ranks divide among them before replicas do."""
+    plan, sharding, dp = scenario.plan, scenario.plan.full_sharding, data_parallel_degree(scenario)
+    if sharding.kind == "zero3" and plan.ep > 1:
+        yield (
+            "plan.sharding",
+            "zero3 is not modelled with expert parallelism, which DeepSpeed's own experts refuse",
+            "fsdp, or zero2",
+        )
+    if sharding.group and sharding.group * plan.cp * plan.tp % fixed:
+        legal = [n for n in range(1, dp + 1) if not dp % n and not n * plan.cp * plan.tp % fixed]
+        message = f"{sharding.group} data-parallel ranks do not hold whole groups of ep x etp = {fixed} GPUs"
+        hint = f"group: {min(legal, key=lambda n: abs(n - sharding.group))}" if legal else "leave it out"
+        yield "plan.sharding.group", message, hint
 
 
 def _deepep(scenario: Scenario) -> Found:

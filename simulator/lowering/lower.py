@@ -111,8 +111,9 @@ def _lowered(
     )
     program = data_parallel(program, replicas)
     if sharding.kind != "none":
+        group = sharding.group and sharding.group * plan.cp
         state = ShardedState(
-            replace(sharding, group=sharding.group and sharding.group * plan.cp),
+            replace(sharding, group=group),
             dp,
             element_bytes,
             reduced_bytes,
@@ -120,7 +121,7 @@ def _lowered(
             pipelined=plan.pp > 1,
             gathers_beside_forward=framework.overlap.parameter_gather,
             tied=model.tied_embeddings,
-            edp=plan.copies_of_experts(dp),
+            edp=plan.copies_of_experts(group or dp),
         )
         program = (zero3 if sharding.gathers else zero1)(program, state)
     program = cast_weights(program, narrow) if narrow else program

@@ -83,8 +83,8 @@ class Terms:
     """Bytes of a parameter between the passes; four where the master copy is the only one."""
     gradient_bytes: int
     shards: Shards
-    expert_shards: int
-    """Number of ranks that divide the optimizer state of an expert among them."""
+    expert_shards: Shards
+    """Those of experts."""
     degrees: Mapping[str, int]
     """Degree of each axis of the mesh."""
     overhead: MemoryOverhead
@@ -104,7 +104,10 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
         parameters, of_experts = (
             sum(op.parameters for op in ops if isinstance(op, Compute) and op.expert >= least) for least in (False, True)
         )
-        optimized = -(-(parameters - of_experts) // shards.optimizer) + -(-of_experts // terms.expert_shards)
+        held, accumulated, optimized = (
+            -(-(parameters - of_experts) // getattr(shards, part)) + -(-of_experts // getattr(terms.expert_shards, part))
+            for part in ("parameters", "gradients", "optimizer")
+        )
         own = [number for number, role in enumerate(program.roles) if role.pipeline == rank]
         orders = [[s.body for s in order] for order in steps] if bodies is None else [bodies[number] for number in own]
         activations = max(_peak_bytes(usage[name] for name in order) for order in orders)
@@ -112,8 +115,8 @@ def account(program: Program, terms: Terms, bodies: Sequence[Sequence[str]] | No
             RankMemory(
                 rank,
                 stages,
-                -(-parameters // shards.parameters) * terms.parameter_bytes + sum(op.kept_bytes for op in ops),
-                -(-parameters // shards.gradients) * terms.gradient_bytes,
+                held * terms.parameter_bytes + sum(op.kept_bytes for op in ops),
+                accumulated * terms.gradient_bytes,
                 optimized * state_bytes,
                 activations,
                 ceil(terms.overhead.context_bytes + terms.reserved_bytes),
