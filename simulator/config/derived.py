@@ -10,6 +10,7 @@ from ..engine.task import Array
 from ..plan.mesh import REPLICAS, Mesh
 from ..plan.plan import Plan
 from ..program.slot import Shape, as_taken
+from . import token_shares
 from .scenario import Scenario
 
 
@@ -51,8 +52,9 @@ def mesh_of(scenario: Scenario) -> Mesh:
 
 
 def placed(scenario: Scenario) -> Plan:
-    """The plan, with what depends on the nodes where it is left open: for DeepEP the number of ranks of a group of experts that
-    share a node, for cp_kind mixed the number of ranks of a node that can divide the heads.
+    """The plan, with the content of the file that it names, and with what depends on the nodes where it is left open: for DeepEP
+    the number of ranks of a group of experts that share a node, for cp_kind mixed the number of ranks of a node that can divide
+    the heads.
     """
     plan = scenario.plan
 
@@ -60,6 +62,8 @@ def placed(scenario: Scenario) -> Plan:
         nodes = gpus_of(scenario)[mesh_of(scenario).groups((axis,))[0]] // scenario.cluster.gpus_per_node
         return int((nodes == nodes[0]).sum())
 
+    if token_shares.is_file(plan.moe.routing):
+        plan = replace(plan, moe=replace(plan.moe, routing=token_shares.read(str(plan.moe.routing))))
     if plan.moe.dispatcher == "deepep" and not plan.moe.node:
         plan = replace(plan, moe=replace(plan.moe, node=near("ep")))
     if plan.cp_kind == "mixed" and plan.cp_ulysses is None:

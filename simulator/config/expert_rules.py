@@ -8,6 +8,7 @@ from math import gcd
 from ..fields import Contradiction
 from ..plan.plan import Moe
 from ..workload.architecture import nearest_divisor
+from . import token_shares
 from .derived import data_parallel_degree, replicas
 from .scenario import Scenario
 
@@ -79,14 +80,34 @@ def _deepep(scenario: Scenario) -> Found:
         yield "plan.moe.nodes_per_token", f"{moe.nodes_per_token} of {nodes} nodes", f"at most {nodes}"
 
 
-def _drawn(scenario: Scenario) -> Found:
-    """Faults of drawn routing, and of its options without it."""
-    plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
-    if moe.routing == "balanced":
-        for name in ("seed", "concentration", "placement"):
-            if getattr(moe, name) != getattr(usual, name):
-                yield f"plan.moe.{name}", "balanced routing has no use for it", "leave it out, or routing: drawn"
+def _listed(scenario: Scenario) -> Found:
+    """Faults of a placement of experts that lists the experts of every rank."""
+    placement, ep, experts = scenario.plan.moe.placement, scenario.plan.ep, scenario.model.experts
+    if isinstance(placement, str):
         return
+    if len(placement) != ep or any(len(own) != experts // ep for own in placement):
+        numbers = sorted({len(own) for own in placement})
+        message = f"{len(placement)} ranks with {' or '.join(map(str, numbers)) or 'no'} experts each"
+        yield "plan.moe.placement", message, f"{ep} lists of {experts // ep} experts, one for each rank of ep"
+    elif sorted(expert for own in placement for expert in own) != [*range(experts)]:
+        lost = sorted({*range(experts)} - {expert for own in placement for expert in own})
+        yield "plan.moe.placement", f"no rank holds expert {lost[0]} of {experts}", f"each of 0 to {experts - 1} once"
+
+
+def _drawn(scenario: Scenario) -> Found:
+    """Faults of uneven routing, drawn or given, and of its options without it."""
+    plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
+    what = moe.routing if moe.routing in ("balanced", "drawn") else "given"
+    for name in {"balanced": ("seed", "concentration", "placement"), "given": ("seed", "concentration")}.get(str(what), ()):
+        if getattr(moe, name) != getattr(usual, name):
+            yield f"plan.moe.{name}", f"{what} routing has no use for it", "leave it out, or routing: drawn"
+    if what == "balanced":
+        return
+    given = token_shares.read(str(moe.routing)) if token_shares.is_file(moe.routing) else moe.routing
+    if what == "given" and len(given) != scenario.model.experts:
+        message = f"{len(given)} shares for the {scenario.model.experts} experts of {scenario.model.name}"
+        yield "plan.moe.routing", message, f"{scenario.model.experts} shares"
+    yield from _listed(scenario)
     if moe.dispatcher != "alltoall":
         yield "plan.moe.dispatcher", f"{moe.dispatcher} is modelled for balanced routing only", "dispatcher: alltoall"
     if moe.capacity != "dropless":
@@ -96,7 +117,7 @@ def _drawn(scenario: Scenario) -> Found:
             "dropless, or routing: balanced",
         )
     if plan.tensor_parallel_of_experts > 1:
-        yield "plan.etp", "drawn routing is modelled for whole experts only", "etp: 1"
+        yield "plan.etp", f"{what} routing is modelled for whole experts only", "etp: 1"
     if plan.ep == 1:
         yield "plan.moe.routing", "without expert parallelism every rank has all rows", "ep > 1, or routing: balanced"
     if scenario.fidelity.collectives == "stepwise":
