@@ -81,11 +81,12 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     others = [layer for layer in OTHER_LAYERS if not any(field in layer for field in refused)]
     model = small_model(layers, tied_embeddings=tied, **draw(st.sampled_from(others)))
     mixture = {"experts": 8, "experts_per_token": 2, "dense_layers": draw(st.integers(0, layers - 1)), "ffn_hidden": 704}
-    moe = draw(st.sampled_from([sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep"), sim.Moe("drawn")]))
+    given_shares = sim.Moe((4, 1, 3, 0, 2, 5, 1, 1), placement=((0, 5, 2, 7), (4, 1, 6, 3)))
+    moe = draw(st.sampled_from([sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep"), sim.Moe("drawn"), given_shares]))
     ep, etp = draw(st.sampled_from([(1, None), (2, None), (tp * cp * dp, 1), (2, 1)]))
-    of_experts = replace(plan, ep=ep, etp=1 if moe.dispatcher == "deepep" or moe.routing == "drawn" else etp, moe=moe)
-    with suppress(UserError):  # where the rest of the plan does not go with experts, the model has none
-        mixed = small_model(layers, tied_embeddings=tied, **mixture)
+    of_experts = replace(plan, ep=ep, etp=etp if moe.dispatcher == "alltoall" and moe.routing == "balanced" else 1, moe=moe)
+    with suppress(UserError):  # where the rest of the plan does not go with experts or further tokens, the model has none
+        mixed = small_model(layers, tied_embeddings=tied, mtp_layers=draw(st.sampled_from([0, 0, 1])), **mixture)
         feasible.check(scenario(mixed, cluster, of_experts, job))
         model, plan = mixed, of_experts
     perturb = []
