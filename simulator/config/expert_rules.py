@@ -50,11 +50,15 @@ def _sharded(scenario: Scenario, fixed: int) -> Found:
             "zero3 is not modelled with expert parallelism, which DeepSpeed's own experts refuse",
             "fsdp, or zero2",
         )
-    if sharding.group and sharding.group * plan.cp * plan.tp % fixed:
+    group = sharding.group
+    if group and group * plan.cp * plan.tp % fixed:
         legal = [n for n in range(1, dp + 1) if not dp % n and not n * plan.cp * plan.tp % fixed]
-        message = f"{sharding.group} data-parallel ranks do not hold whole groups of ep x etp = {fixed} GPUs"
-        hint = f"group: {min(legal, key=lambda n: abs(n - sharding.group))}" if legal else "leave it out"
-        yield "plan.sharding.group", message, hint
+        message = f"{group} data-parallel ranks do not hold whole groups of ep x etp = {fixed} GPUs"
+        yield (
+            "plan.sharding.group",
+            message,
+            f"group: {min(legal, key=lambda n: abs(n * plan.cp * plan.tp - fixed))}" if legal else "leave it out",
+        )
 
 
 def _deepep(scenario: Scenario) -> Found:

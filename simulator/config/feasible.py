@@ -218,10 +218,12 @@ def _order(scenario: Scenario) -> Found:
     except UserError as error:
         yield "plan.rank_order", error.faults[0].message, error.hint
         return
-    for axis, what in (("pp", "pipelines"), (REPLICAS, "replicas")) if mesh.experts and mesh.experts.ranks == mesh.ranks else ():
-        if (mesh.groups((axis,)) != mesh.experts.groups((axis,))).any():
-            message = f"{scenario.plan.rank_order} gives experts other {what} than the rest of the model"
-            yield "plan.rank_order", message, "an order that ends in pp, such as tp-cp-ep-dp-pp"
+    experts = mesh.experts
+    if experts and experts.ranks == mesh.ranks:
+        for axis, what in (("pp", "pipelines"), (REPLICAS, "replicas")):
+            if (mesh.groups((axis,)) != experts.groups((axis,))).any():
+                message = f"{scenario.plan.rank_order} gives experts other {what} than the rest of the model"
+                yield "plan.rank_order", message, "an order that ends in pp, such as tp-cp-ep-dp-pp"
 
 
 def _placed(scenario: Scenario) -> Found:

@@ -116,7 +116,7 @@ def _redistributed(model: Model, sequence_length: int, stages: int) -> tuple[int
     Layers are alike, so the largest stage is as small as possible.
     """
     block, size = model.block, {"batch": 1, "seq": sequence_length, "element_bytes": 1}
-    further = [op for _, op in further_tokens(model, block, **size)]
+    further = [op for _, op in further_tokens(model, block, batch=1, seq=sequence_length, element_bytes=1)]
     ends = (block.embedding(model, **size), [*block.head(model, **size), *further])
     layers = (block.layer(model, **size, number=number) for number in model.kinds.values())
     embedding_flop, head_flop, *layer_flops = (

@@ -124,7 +124,7 @@ class Architecture(Declared):
 
     @property
     def shares_table(self) -> bool:
-        """Whether the stage of the head reads the table of the embedding: for its logits, or for the embedding of further tokens."""
+        """Whether the stage of the head reads the table of the embedding: for its logits, or for further tokens."""
         return self.tied_embeddings or self.mtp_layers > 0
 
     @classmethod

@@ -38,7 +38,7 @@ class Model(Architecture):
         layers = (
             (times[kind], op) for kind, number in self.kinds.items() for op in block.layer(self, **one_token, number=number)
         )
-        further = further_tokens(self, block, **one_token)
+        further = further_tokens(self, block, batch=1, seq=1, element_bytes=1)
         return (*((1, op) for op in ends), *layers, *((1, op) for _, op in further))
 
     @cached_property

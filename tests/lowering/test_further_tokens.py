@@ -88,8 +88,9 @@ def test_t17_19_modules_stand_on_the_stage_of_the_head_before_its_logits() -> No
     forward = [next(step.body for step in order if step.phase == "F") for order in program.orders]
     first, last = ([op.name for op in program.bodies[body].ops] for body in forward)
     assert not any(name.endswith("joined_to_hidden") for name in first)
-    order = ["final_norm", "embedding_2", "4.joined_to_hidden", "4.attention", "embedding_3", "5.joined_to_hidden",
-             "5.prediction_norm", "logits_2", "cross_entropy_2", "logits_3", "cross_entropy_3", "logits", "cross_entropy"]  # fmt: skip
+    modules = ["embedding_2", "4.joined_to_hidden", "4.attention", "embedding_3", "5.joined_to_hidden", "5.prediction_norm"]
+    heads = ["logits_2", "cross_entropy_2", "logits_3", "cross_entropy_3", "logits", "cross_entropy"]
+    order = ["final_norm", *modules, *heads]
     assert [name for name in last if name in order] == order
 
 

@@ -96,9 +96,11 @@ def _gathers(op: Compute, present: set[tuple[str, Part]]) -> Iterator[Collective
 
 
 def _sums(op: Compute, kind: str) -> Iterator[Collective]:
-    """Collectives for the partial sums of a group: of a result, of the gradient of an input, of the terms of the loss."""
+    """Collectives for the partial sums of a group: of a result, of the gradient of an input, of the terms of the loss; and the
+    gather of a result that every rank needs whole.
+    """
     of_result = op.part is Part.FORWARD and op.split in (Split.ROW, Split.SUM, Split.LOOKUP)
-    if op.part is Part.FORWARD and op.split is Split.GATHERED:
+    if op.part is Part.FORWARD and op.split is Split.GATHERED and isinstance(op.kernel, Gemm):
         yield _collective(op, Purpose.GATHER_RESULT, "all_gather", op.kernel.result_bytes)
     if of_result or (op.part is Part.INPUT_GRADIENT and op.split in COLUMNS):
         if isinstance(op.kernel, Attention):

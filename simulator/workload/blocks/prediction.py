@@ -1,7 +1,7 @@
 """Multi-token prediction: modules behind the last layer, each of which predicts one more token, as in DeepSeek-V3.
 
-A module joins the result of the module before it (of the first module: the last layer behind the final norm) with the embedding of
-a later token, each behind a norm of its own, and projects both to the width of the residual stream. A layer of the kind of the
+A module joins the result of the module before it (of the first module: the last layer behind the final norm) with the embedding
+of a later token, each behind a norm of its own, and projects both to the width of the residual stream. A layer of the kind of the
 model's last, and a norm, follow. Each module reads the model's table and head, and has a loss of its own.
 
 References: DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-LM d98e8a6, core/transformer/multi_token_prediction.py
