@@ -52,12 +52,13 @@ def _sharded(scenario: Scenario, fixed: int) -> Found:
         )
     group = sharding.group
     if group and group * plan.cp * plan.tp % fixed:
-        legal = [n for n in range(1, dp + 1) if not dp % n and not n * plan.cp * plan.tp % fixed]
+        legal = [n for n in range(dp, 0, -1) if not dp % n and not n * plan.cp * plan.tp % fixed]
+        near = next((n for n in legal if n <= group), legal[-1]) if legal else None
         message = f"{group} data-parallel ranks do not hold whole groups of ep x etp = {fixed} GPUs"
         yield (
             "plan.sharding.group",
             message,
-            f"group: {min(legal, key=lambda n: abs(n * plan.cp * plan.tp - fixed))}" if legal else "leave it out",
+            f"group: {near}" if near else "leave it out",
         )
 
 
