@@ -42,7 +42,7 @@ def of_projection(chosen: Scenario) -> Counter[tuple[Part, str, int]]:
     return Counter((op.part, op.kind, op.payload_bytes // (SEQ * B)) for op in found)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(1, 4), st.booleans(), st.booleans())
 def test_t17_19_a_module_has_a_layer_three_norms_and_a_projection(modules: int, tied: bool, mixture: bool) -> None:
     """Its table and head are those of the model; flop count the head and the loss once more for each module."""
@@ -68,6 +68,7 @@ def test_t17_19_deepseek_v3_has_eleven_and_a_half_billion_parameters_more() -> N
     )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "plan", [{}, {"tp": 2, "pp": 2}, {"pp": 4, "schedule": "zb-h1"}, {"pp": 2, "cp": 2}, {"pp": 2, "schedule": "dualpipe"}]
 )
@@ -146,6 +147,7 @@ GRID: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", GRID)
 def test_folded_equals_unfolded_with_further_tokens(name: str) -> None:
     chosen = of(GRID[name], modules=2)

@@ -146,6 +146,7 @@ GRID: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", GRID)
 def test_folded_equals_unfolded_for_given_routing(name: str) -> None:
     both(*bound_twice(of(GRID[name]))).assert_equal()

@@ -57,6 +57,7 @@ def test_t17_15_with_a_pipeline_experts_are_gathered_and_reduced_once() -> None:
     assert sent["edp", "reduce_scatter"] == experts // 2 * G_BYTES
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["zero1", "zero2", "hsdp"])
 def test_t17_15_groups_divide_experts_too(kind: Any) -> None:
     """Two groups of four GPUs, in which two ranks hold the same experts; shares are reduced across the groups."""
@@ -101,6 +102,7 @@ def test_t17_16_experts_count_as_one_unit_with_their_layer() -> None:
         assert all(gather.start_ns >= end for gather, end in zip(of_layers(here, block)[1:], ends, strict=False))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind, group", [("fsdp", None), ("hsdp", 4), ("zero2", None), ("zero2", 4), ("zero3", None)])
 def test_t17_15_memory_holds_shares_of_experts(kind: Any, group: int | None) -> None:
     ep = 1 if kind == "zero3" else 2
@@ -132,6 +134,7 @@ GRID: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", GRID)
 def test_folded_equals_unfolded_for_sharded_experts(name: str) -> None:
     chosen = of(GRID[name], dense_layers=1, shared_experts=1)

@@ -52,6 +52,7 @@ def test_t17_1_groups_of_experts_may_extend_over_tensor_parallel_ranks() -> None
     assert groups({"tp": 4, "ep": 2, "etp": 2}, "ep") == [[0, 2], [1, 3], [4, 6], [5, 7]]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", WIDE)
 def test_t17_4_wide_groups_exchange_the_tokens_of_a_rank(name: str) -> None:
     """T = b s / (cp tp) tokens each; experts without a copy are not reduced, the others over dp x cp."""
