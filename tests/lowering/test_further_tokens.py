@@ -22,13 +22,14 @@ from simulator.simulation.simulate import program_of
 from ..small_scenarios import both, bound_twice, scenario, small_cluster, small_model
 
 HIDDEN, VOCAB, SEQ, LAYERS = 512, 4096, 256, 8
+BATCH = 8
 B, G = 2, 4
 """Bytes of an activation, and of a gradient."""
 
 
 def of(plan: dict[str, Any], modules: int = 1, **more: Any) -> Scenario:
     model = small_model(layers=LAYERS, mtp_layers=modules, **more.pop("model", {}))
-    return scenario(model, small_cluster(2), sim.Plan(**plan), sim.Job(SEQ, 16, 1), **more)
+    return scenario(model, small_cluster(2), sim.Plan(**plan), sim.Job(SEQ, BATCH, 1), **more)
 
 
 def called(chosen: Scenario, rank: int = 0) -> list[Any]:
@@ -70,7 +71,8 @@ def test_t17_19_deepseek_v3_has_eleven_and_a_half_billion_parameters_more() -> N
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
-    "plan", [{}, {"tp": 2, "pp": 2}, {"pp": 4, "schedule": "zb-h1"}, {"pp": 2, "cp": 2}, {"pp": 2, "schedule": "dualpipe"}]
+    "plan",
+    [{}, {"tp": 2, "pp": 2}, {"pp": 4, "schedule": "zb-h1"}, {"pp": 2, "cp": 2}, {"tp": 2, "pp": 2, "schedule": "dualpipe"}],
 )
 def test_t17_19_all_gpus_together_do_the_flop_of_the_model(plan: dict[str, Any]) -> None:
     chosen = of(plan, modules=2)
@@ -80,7 +82,8 @@ def test_t17_19_all_gpus_together_do_the_flop_of_the_model(plan: dict[str, Any])
     ]
     replicas = chosen.cluster.gpus // chosen.plan.pp
     assert (
-        sum(kernel.model_flop for kernel in kernels) * replicas == chosen.model.train_flop_per_token(SEQ, causal=False) * 16 * SEQ
+        sum(kernel.model_flop for kernel in kernels) * replicas
+        == chosen.model.train_flop_per_token(SEQ, causal=False) * BATCH * SEQ
     )
 
 
@@ -97,7 +100,7 @@ def test_t17_19_modules_stand_on_the_stage_of_the_head_before_its_logits() -> No
 
 def test_t17_19_tensor_parallel_ranks_gather_the_projection() -> None:
     """With sequence parallelism its input, its result, and backward the gradient and the kept input; sums of gradients of 2h."""
-    times = 16 // 4
+    times = BATCH // 4
     forward, backward = Part.FORWARD, Part.INPUT_GRADIENT
     assert of_projection(of({"tp": 2})) == {
         (forward, "all_gather", 2 * HIDDEN): times,
@@ -115,7 +118,7 @@ def test_t17_19_tensor_parallel_ranks_gather_the_projection() -> None:
 def test_t17_19_results_are_gathered_in_the_wide_format() -> None:
     """Only Transformer Engine gathers in 8 bits, and Megatron gathers this result, and its gradient, outside of it."""
     chosen = of({"tp": 2}, framework=sim.framework("megatron-core-2025"))
-    chosen = replace(chosen, job=sim.Job(SEQ, 16, 1, "fp8"))
+    chosen = replace(chosen, job=sim.Job(SEQ, BATCH, 1, "fp8"))
     gathers = {op.payload_bytes for op in called(chosen) if op.purpose is Purpose.GATHER_RESULT}
     assert gathers == {SEQ * HIDDEN * B}
     narrow = [op for op in called(chosen) if isinstance(op, Compute) and "joined_to_hidden" in op.name and not op.purpose]

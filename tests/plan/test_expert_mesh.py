@@ -56,7 +56,7 @@ def test_t17_1_groups_of_experts_may_extend_over_tensor_parallel_ranks() -> None
 @pytest.mark.parametrize("name", WIDE)
 def test_t17_4_wide_groups_exchange_the_tokens_of_a_rank(name: str) -> None:
     """T = b s / (cp tp) tokens each; experts without a copy are not reduced, the others over dp x cp."""
-    chosen = of(WIDE[name])
+    chosen = of(WIDE[name], batch=2)
     plan = chosen.plan
     payload = SEQ // (plan.cp * plan.tp) * CHOSEN * HIDDEN * 2
     assert (
