@@ -150,7 +150,7 @@ GRID: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", GRID)
 def test_folded_equals_unfolded_with_further_tokens(name: str) -> None:
     chosen = of(GRID[name], modules=2)

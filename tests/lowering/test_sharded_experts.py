@@ -134,7 +134,7 @@ GRID: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("name", GRID)
 def test_folded_equals_unfolded_for_sharded_experts(name: str) -> None:
     chosen = of(GRID[name], dense_layers=1, shared_experts=1)
