@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..errors import shown
-from ..fields import Contradiction, Declared, Degree, Later, Limits, Name, Only, Text, documented, specs
+from ..fields import Contradiction, Declared, Degree, Later, Limits, Name, Text, documented, specs
 
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
@@ -35,12 +35,19 @@ class Overlap(Declared):
         bool | None, "whether tensor-parallel collectives run beside GEMMs of the backward pass; None: as the framework does"
     ] = None
     pp: Annotated[bool | None, "whether transfers between pipeline stages run beside compute; None: as the framework does"] = None
-    ep: Annotated[bool, Only(False, "expert parallelism"), "whether all-to-alls of experts run beside compute"] = False
+    ep: Annotated[
+        bool | None,
+        "whether exchanges of experts run beside compute of another microbatch, in pairs of a forward and a backward pass; "
+        "None: as the framework does",
+    ] = None
+    weight_gradients: Annotated[
+        bool, "whether experts compute weight gradients while their input gradients are on the way back"
+    ] = False
     cp: Annotated[bool, "whether ring attention exchanges keys and values beside compute"] = True
 
     def over(self, usual: Overlaps) -> Overlaps:
         """The overlaps of the framework, replaced where this plan states a value."""
-        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp}
+        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "ep": self.ep}
         return replace(usual, **{axis: beside for axis, beside in said.items() if beside is not None})
 
 

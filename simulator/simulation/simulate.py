@@ -27,6 +27,7 @@ from ..fabrics.uneven_alltoall import Exchange, uneven_policy
 from ..hardware.cluster import Cluster
 from ..kernels import UNFUSED
 from ..lowering.lower import lower
+from ..lowering.passes.expert_overlap import paired
 from ..plan.plan import Fidelity, Plan
 from ..program.labels import Labels
 from ..program.program import Program
@@ -156,7 +157,9 @@ def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
     schedule, shape = scenario.schedule, derived.schedule_shape(scenario)
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
-    return lay_out(schedule, shape)
+    layout = lay_out(schedule, shape)
+    overlap = scenario.plan.overlap.over(scenario.framework.overlap)
+    return paired(layout) if overlap.ep and scenario.model.experts else layout
 
 
 def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:
