@@ -73,7 +73,7 @@ def _drawn(scenario: Scenario) -> Found:
     """Faults of drawn routing, and of its options without it."""
     plan, moe, usual = scenario.plan, scenario.plan.moe, Moe()
     if moe.routing == "balanced":
-        for name in ("seed", "concentration", "placement"):
+        for name in ("seed", "concentration", "ranks", "placement"):
             if getattr(moe, name) != getattr(usual, name):
                 yield f"plan.moe.{name}", "balanced routing has no use for it", "leave it out, or routing: drawn"
         return

@@ -144,6 +144,11 @@ class Moe(Declared):
     nodes_per_token: Annotated[
         Degree | None, "of deepep: number of nodes that the experts of a token are chosen from; None: all nodes of the group"
     ] = None
+    ranks: Annotated[
+        Literal["each", "hottest"],
+        "of drawn routing: each: every rank has its own rows; hottest: only the rank with most rows, the others share the rest "
+        "evenly, which takes much less time to simulate",
+    ] = "each"
     placement: Annotated[
         Literal["contiguous", "cyclic"], "contiguous: a rank holds consecutive experts; cyclic: every ep-th, of drawn routing"
     ] = "contiguous"
