@@ -102,7 +102,7 @@ def _beside_compute(scenario: Scenario) -> Found:
     for name in ("ep", "weight_gradients"):
         if getattr(plan.overlap, name) and plan.ep == 1:
             yield f"plan.overlap.{name}", "without expert parallelism nothing is exchanged", "ep > 1, or leave it out"
-    if plan.ep == 1 or not plan.overlap.over(scenario.framework.overlap).ep:
+    if not plan.exchanges_beside_compute(scenario.framework.overlap):
         return
     alternates, chunks = getattr(module, "ALTERNATES", False), getattr(module, "CHUNKS", plan.chunks)
     if not alternates and not getattr(module, "PAIRS", False):

@@ -127,7 +127,7 @@ def _lowered(
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, tokens * model.hidden * element_bytes // shares)
     program = program if overlap.pp else blocking(program, layout)
-    program = side_by_side(program) if overlap.ep and model.experts else program
+    program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
 
 

@@ -260,6 +260,10 @@ class Plan(Declared):
         """Number of copies of every expert, where `replicas` ranks have the same other parameters."""
         return max(1, self.tp * replicas // (self.tensor_parallel_of_experts * self.ep))
 
+    def exchanges_beside_compute(self, usual: Overlaps) -> bool:
+        """Whether exchanges of experts run beside compute, by the plan or else by the framework."""
+        return self.ep > 1 and self.overlap.over(usual).ep
+
     @property
     def uses_sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel

@@ -169,8 +169,7 @@ def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
     layout = lay_out(schedule, shape)
-    overlap = scenario.plan.overlap.over(scenario.framework.overlap)
-    return paired(layout) if overlap.ep and scenario.model.experts else layout
+    return paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
 
 
 def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:

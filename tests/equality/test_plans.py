@@ -81,9 +81,17 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     others = [layer for layer in OTHER_LAYERS if not any(field in layer for field in refused)]
     model = small_model(layers, tied_embeddings=tied, **draw(st.sampled_from(others)))
     mixture = {"experts": 8, "experts_per_token": 2, "dense_layers": draw(st.integers(0, layers - 1)), "ffn_hidden": 704}
-    moe = draw(st.sampled_from([sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep"), sim.Moe("drawn")]))
+    moe = draw(
+        st.sampled_from(
+            [sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep"), sim.Moe("drawn"), sim.Moe("drawn", ranks="hottest")]
+        )
+    )
     ep, etp = draw(st.sampled_from([(1, None), (2, None), (tp * cp * dp, 1), (2, 1)]))
-    of_experts = replace(plan, ep=ep, etp=1 if moe.dispatcher == "deepep" or moe.routing == "drawn" else etp, moe=moe)
+    beside, late = (ep > 1 and draw(st.booleans()) for _ in range(2))
+    beside = beside and plan.recompute != "full" and (chunks > 1 or pp == 1) and schedule in ("1f1b", "interleaved")
+    overlap = replace(plan.overlap, ep=beside, weight_gradients=late)
+    etp = 1 if moe.dispatcher == "deepep" or moe.routing == "drawn" else etp
+    of_experts = replace(plan, ep=ep, etp=etp, moe=moe, overlap=overlap)
     with suppress(UserError):  # where the rest of the plan does not go with experts, the model has none
         mixed = small_model(layers, tied_embeddings=tied, **mixture)
         feasible.check(scenario(mixed, cluster, of_experts, job))
