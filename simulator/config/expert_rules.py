@@ -111,6 +111,6 @@ def _beside_compute(scenario: Scenario) -> Found:
     elif alternates and plan.pp > 1 and chunks == 1:
         message = "in a pipeline of one stage per rank a forward pass waits for the backward pass that would hide its exchanges"
         yield "plan.overlap.ep", message, "false, or the schedule interleaved with chunks: 2"
-    if plan.recomputation.scope == "full":
-        message = "layers that are recomputed as a whole exchange tokens once more, which no pair of passes hides"
+    if alternates and plan.recomputation.scope == "full":
+        message = "layers that are recomputed as a whole exchange tokens once more, which no pair hides"
         yield "plan.recompute", message, "selective, or ops, or plan.overlap.ep: false"

@@ -16,6 +16,7 @@ from simulator.errors import UserError
 from simulator.lowering.passes.expert_parallel import touched
 from simulator.lowering.routing import drawn, with_one_hot_rank
 from simulator.metrics.idle import imbalance
+from simulator.program.program import Collective, Purpose
 from simulator.simulation.run import Run
 from simulator.simulation.runnable import RunnableScenario as Scenario
 from simulator.simulation.simulate import program_of
@@ -69,12 +70,20 @@ def test_t17_4_bytes_on_a_link() -> None:
 def test_t17_10_bytes_of_deepep_under_context_parallelism() -> None:
     """The expected numbers of nodes and of GPUs that a token touches, for the tokens of a context-parallel rank."""
     chosen = of({"cp": 2, "ep": 8, "moe": sim.Moe(dispatcher="deepep")}, model={"experts": 32})
-    found = {
-        op.communicator: op.payload_bytes for body in program_of(chosen).bodies.values() for op in body.ops if hasattr(op, "kind")
-    }
+    ops = (op for body in program_of(chosen).bodies.values() for op in body.ops if isinstance(op, Collective))
+    found = {op.communicator: op.payload_bytes for op in ops}
     token_bytes = SEQ // 2 * HIDDEN * BYTES
     assert found["ep across"] == -(-touched(2, 16, 2) * token_bytes // 1)
     assert found["ep inside"] == -(-touched(8, 4, 2) * token_bytes // 1)
+
+
+def test_t2_6_experts_of_two_directions_are_reduced_where_they_have_no_other_copies() -> None:
+    chosen = of({"pp": 2, "ep": 4, "schedule": "dualpipe"})
+    program = program_of(chosen)
+    reduced = [op for body in program.bodies.values() for op in body.ops if op.purpose is Purpose.REDUCE_GRADIENTS]
+    groups = {op.communicator for op in reduced if isinstance(op, Collective)}
+    assert {f"copies of experts of stage {stage}" for stage in (0, 1)} < groups <= set(program.communicators)
+    assert chosen.simulate().metrics.exposed_s["ep"] > 0
 
 
 def test_t17_3_with_equal_tokens_the_ranks_of_a_stage_are_one_class() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.config import feasible
+from simulator.config.torch_csv import write
 from simulator.errors import UserError
 from simulator.kernels import Part
 from simulator.lowering.passes.expert_overlap import paired
@@ -86,6 +88,13 @@ def test_t17_12_pairs_of_a_schedule_stay_as_they_are() -> None:
     assert any(isinstance(box, Pair) for box in layout.orders[0])
 
 
+def test_t17_12_pairs_of_a_table_are_pairs_too(tmp_path: Path) -> None:
+    plan = {"ep": 4, "pp": 2, "schedule": "dualpipe-v"}
+    write(layout_of(of(plan)), tmp_path / "table.csv")
+    read = {**plan, "chunks": 2, "schedule": str(tmp_path / "table.csv")}
+    assert program_of(of(beside(read))) == program_of(of(beside(plan)))
+
+
 @pytest.mark.parametrize("plan", [{"ep": 8}, INTERLEAVED, {"ep": 4, "pp": 2, "schedule": "dualpipe"}], ids=str)
 def test_t17_12_the_work_of_a_step_is_the_same(plan: dict[str, Any]) -> None:
     assert work(of(beside(plan))) == work(of(plan))
@@ -139,6 +148,7 @@ GRID: dict[str, dict[str, Any]] = {
     "blocking transfers": beside(INTERLEAVED, pp=False),
     "dualpipe": beside({"ep": 4, "pp": 2, "schedule": "dualpipe", "sharding": "zero1"}, weight_gradients=True),
     "dualpipe-v": beside({"ep": 2, "tp": 2, "pp": 2, "schedule": "dualpipe-v", "recompute": "selective"}),
+    "dualpipe, recomputed": beside({"ep": 4, "pp": 2, "schedule": "dualpipe", "recompute": "full"}),
     "drawn": beside({**INTERLEAVED, "moe": sim.Moe("drawn")}, weight_gradients=True),
     "deepep": beside({**INTERLEAVED, "moe": sim.Moe(dispatcher="deepep")}, weight_gradients=True),
 }
