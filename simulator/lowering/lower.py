@@ -41,6 +41,7 @@ from ..workload.model import Model
 from .kernels_of_framework import accumulate, framework_kernels
 from .passes.context_parallel import ContextParallel, context_parallel
 from .passes.data_parallel import NORM, DataParallel, Replicas, data_parallel
+from .passes.expert_overlap import side_by_side
 from .passes.expert_parallel import ExpertParallel, expert_parallel
 from .passes.pipeline import blocking, pipeline
 from .passes.quantise import Quantisation, cast_weights, quantise
@@ -128,6 +129,7 @@ def _lowered(
     program = cast_weights(program, narrow) if narrow else program
     program = pipeline(program, tokens * model.hidden * element_bytes // shares)
     program = program if overlap.pp else blocking(program, layout)
+    program = side_by_side(program) if plan.exchanges_beside_compute(framework.overlap) else program
     return between_norms(program) if steps is None else repeat(program, steps)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..errors import shown
-from ..fields import Contradiction, Declared, Degree, Later, Limits, Name, Only, Text, documented, specs
+from ..fields import Contradiction, Declared, Degree, Later, Limits, Name, Text, documented, specs
 
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
@@ -36,12 +36,19 @@ class Overlap(Declared):
         bool | None, "whether tensor-parallel collectives run beside GEMMs of the backward pass; None: as the framework does"
     ] = None
     pp: Annotated[bool | None, "whether transfers between pipeline stages run beside compute; None: as the framework does"] = None
-    ep: Annotated[bool, Only(False, "expert parallelism"), "whether all-to-alls of experts run beside compute"] = False
+    ep: Annotated[
+        bool | None,
+        "whether exchanges of experts run beside compute of another microbatch, in pairs of a forward and a backward pass; "
+        "None: as the framework does",
+    ] = None
+    weight_gradients: Annotated[
+        bool, "whether experts compute weight gradients while their input gradients are on the way back"
+    ] = False
     cp: Annotated[bool, "whether ring attention exchanges keys and values beside compute"] = True
 
     def over(self, usual: Overlaps) -> Overlaps:
         """The overlaps of the framework, replaced where this plan states a value."""
-        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp}
+        said = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "ep": self.ep}
         return replace(usual, **{axis: beside for axis, beside in said.items() if beside is not None})
 
 
@@ -140,6 +147,11 @@ class Moe(Declared):
     nodes_per_token: Annotated[
         Degree | None, "of deepep: number of nodes that the experts of a token are chosen from; None: all nodes of the group"
     ] = None
+    ranks: Annotated[
+        Literal["each", "hottest"],
+        "of uneven routing: each: every rank has its own rows; hottest: only the rank with most rows, the others share the rest "
+        "evenly, which takes much less time to simulate",
+    ] = "each"
     placement: Annotated[
         Literal["contiguous", "cyclic"] | tuple[tuple[Expert, ...], ...],
         "of uneven routing: contiguous: a rank holds consecutive experts; cyclic: every ep-th; a list: experts of each rank",
@@ -254,6 +266,10 @@ class Plan(Declared):
     def copies_of_experts(self, replicas: int) -> int:
         """Number of copies of every expert, where `replicas` ranks have the same other parameters."""
         return max(1, self.tp * replicas // (self.tensor_parallel_of_experts * self.ep))
+
+    def exchanges_beside_compute(self, usual: Overlaps) -> bool:
+        """Whether exchanges of experts run beside compute, by the plan or else by the framework."""
+        return self.ep > 1 and self.overlap.over(usual).ep
 
     @property
     def uses_sequence_parallel(self) -> bool:

@@ -165,6 +165,9 @@ class Body:
     """A sequence of operations."""
 
     ops: tuple[AnyOp, ...]
+    turns: tuple[int, ...] = ()
+    """In a pair, the turn of each operation: lower turns of both bodies come first, on every stream. Empty where the operations
+    of both bodies alternate evenly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ yields the slots of one rank in order, or a pure function `orders(shape)` that r
 - `CHUNKS`, if the schedule always runs this number of stages per rank, whatever number the user asks for;
 - `exchanges(rank, shape)`, a pure generator of the exchanges of a rank where transfers block, in order (else the rank waits
   behind every box for the sends of the box);
+- `PAIRS = True`, if the orders have pairs of slots that run together; `ALTERNATES = True`, if neighbouring forward and backward
+  slots may run as such pairs to hide exchanges of experts (`overlap.ep`);
 - `OPTIONS`, the names among `group`, `splits` and `memory_limit` of the fields of the shape that the schedule reads;
 - `WITH_ONE`, the equivalent schedule for a value of 1 of the `chunks`, or `splits`, of the schedule: {"chunks": "1f1b"}.
 """

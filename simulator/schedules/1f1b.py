@@ -10,6 +10,7 @@ from __future__ import annotations
 from . import interleaved
 
 CHUNKS = 1
+ALTERNATES = True
 
 order = interleaved.order
 exchanges = interleaved.exchanges

@@ -16,6 +16,7 @@ from ..errors import OutsideDomain
 from ..program.slot import Exchange, Shape, Slot
 
 OPTIONS = ("group",)
+ALTERNATES = True
 WITH_ONE = {"chunks": "1f1b"}
 
 

@@ -250,7 +250,7 @@ def _framework(scenario: Scenario) -> str:
     if changed:
         return f"{bare.name}, but for {', '.join(changed)}"
     overlap = scenario.plan.overlap.over(framework.overlap)
-    beside = [axis for axis in ("dp", "tp", "pp") if getattr(overlap, axis)]
+    beside = [axis for axis in ("dp", "tp", "pp", "ep") if getattr(overlap, axis)]
     only = "only " if 0 < len(beside) < 3 else ""
     overlapped = f"{only}{', '.join(beside) or 'nothing'} may run beside compute"
     return f"{bare.name}: launches are free, every operator is one kernel, {overlapped}"

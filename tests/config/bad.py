@@ -172,7 +172,7 @@ BAD: dict[str, Bad] = {
     "norms behind a parallel layer": Bad("heads: 16", "heads: 16, norms: both, parallel_mlp: one_norm",
         ("1:45: model.norms: both is not modelled", "norms: before")),
     "norms over divided heads": Bad("heads: 16", "heads: 16, qk_norm: full", ("3:8: plan.tp: inline norms", "tp: 1")),
-    "expert overlap": Bad("tp: 2", "overlap: {ep: true}", ("3:18: plan.overlap.ep: expert parallelism", "use false")),
+    "expert overlap": Bad("tp: 2", "overlap: {ep: true}", ("3:18: plan.overlap.ep: ", "has no experts", "leave it out")),
     "sharded parameters in a pipeline": Bad("tp: 2", "sharding: zero3", ("3:8: plan.sharding: zero3 reduces", "pp: 1")),
     "a sharding of no kind": Bad("tp: 2", "sharding: {kind: zero4}", ("3:19: plan.sharding.kind: 'zero4'", "mean 'zero3'?")),
     "a sharding of no type": Bad("tp: 2", "sharding: 3", ("3:8: plan.sharding should be none, zero1", "a mapping, not 3")),

@@ -84,12 +84,17 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     ep, etp = draw(st.sampled_from([(1, None), (2, None), (min(8, tp * cp * dp), 1), (2, 1)]))
     uneven = [
         sim.Moe("drawn"),
+        sim.Moe("drawn", ranks="hottest"),
         sim.Moe((4, 1, 3, 0, 2, 5, 1, 1), placement=tuple(tuple(range(8))[i::ep] for i in range(ep))[::-1]),
     ]
     even = [sim.Moe(), sim.Moe(capacity=1.25), sim.Moe(dispatcher="deepep")]
     moe = draw(st.sampled_from([*even, *(uneven if ep > 1 else [])]))
     order = "tp-cp-ep-dp-pp" if ep > 1 else plan.rank_order
-    of_experts = replace(plan, ep=ep, etp=etp if moe in even[:2] else 1, moe=moe, rank_order=order, sequence_parallel=None)
+    beside, late = (ep > 1 and draw(st.booleans()) for _ in range(2))
+    beside = beside and plan.recompute != "full" and (chunks > 1 or pp == 1) and schedule in ("1f1b", "interleaved")
+    overlap = replace(plan.overlap, ep=beside, weight_gradients=late)
+    etp = etp if moe in even[:2] else 1
+    of_experts = replace(plan, ep=ep, etp=etp, moe=moe, overlap=overlap, rank_order=order, sequence_parallel=None)
     modules = 0 if plan.full_sharding.gathers else draw(st.sampled_from([0, 0, 1]))
     with suppress(UserError):  # where the rest of the plan does not go with experts or further tokens, the model has none
         mixed = small_model(layers, tied_embeddings=tied, mtp_layers=modules, **mixture)

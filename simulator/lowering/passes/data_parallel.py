@@ -86,7 +86,9 @@ class DataParallel:
 
 def data_parallel(program: Program, plan: DataParallel) -> Program:
     """Adds gradient reductions, the norm and the optimizer to the steps of every rank."""
-    kinds = ("layer", EXPERTS) if plan.replicas.edp > 1 else ("layer",)
+    experts = any(isinstance(op, Compute) and op.expert for body in program.bodies.values() for op in body.ops)
+    copied = experts and len({stage.number for stage in program.stages}) < len(program.stages)
+    kinds = ("layer", EXPERTS) if plan.replicas.edp > 1 or copied else ("layer",)
     replicas = {replicas_of(program, stage, (0, kind)) for stage in range(len(program.stages)) for kind in kinds}
     program = program.with_communicators(DP, *sorted(replicas - {DP}, key=lambda group: group.name))
     if plan.synchronised:
