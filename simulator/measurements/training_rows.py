@@ -7,7 +7,7 @@ pipeline has two stages per rank; the NICs are the usual ones of the GPU. A row 
 
 A model of the catalog whose name `model_name` holds, and whose width and heads are those of the row, says what no column says,
 such as head dimensions, latent attention or tied embeddings. Other models are GPTs (learned positions, biases, tied embeddings,
-a vocabulary of 51,200), or Llamas if their MLP has a gate.
+a vocabulary of 51,200), or Llamas if their MLP has a gate. Where ranks divide embedding and head these are not tied.
 
 What the simulator does not model is written into the scenario all the same, and the reader of scenarios refuses it with its
 reason. A fact that no field of a scenario expresses is named in the notes.
@@ -69,6 +69,8 @@ ATTENTION = {"flash1": "fa1", "flash2": "flash_attention", "flash3": "fa3", "cud
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "squared_relu": "relu2"}
 NEEDS_MODEL = {"mla": "kv_lora_rank", "sliding_window": "window"}
 """Kinds of attention, and a size that only a model of the catalog has for them."""
+UNTIED = ("vocab-1", "vocab-2", "interlaced")
+"""Placements of the vocabulary whose code asserts two tables (sail-sg/VocabularyParallelism, megatron/training/arguments.py)."""
 NO_EFFECT = ("layers", "heads", "embedding_as_layer", "precision_mode")
 """Facts that repeat what columns or defaults say."""
 FACTS = (
@@ -119,6 +121,8 @@ def model_of(row: Row) -> dict[str, Any]:
     model = {"name": known["name"]} if known else {"vocab": USUAL_VOCAB, **({} if gate.get("gated_mlp") else GPT)}
     if {**known, **model}.get("positions") == "learned":
         model["max_sequence_length"] = max(count(row, "seq_len"), known.get("max_sequence_length", 0))
+    if facts.get("vocab_placement") in UNTIED:
+        model["tied_embeddings"] = False
     if "dense_layers" in facts:
         model["dense_layers"] = _fact(facts, "dense_layers")
     if "shared_expert_hidden" in facts:

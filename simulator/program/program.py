@@ -195,7 +195,10 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The `number`-th slice of the model in pipeline order. Where microbatches take two directions, each stage exists twice."""
+    """The `number`-th slice of the model in pipeline order. Where microbatches take two directions, each stage exists twice.
+
+    A `share` is a stage of one rank's rows of the embedding, or of the head; the stages of layers then hold the rest of both.
+    """
 
     number: int
     rank: int
@@ -204,6 +207,7 @@ class Stage:
     layers: int
     embedding: bool
     head: bool
+    share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
