@@ -55,7 +55,8 @@ class Purpose(Enum):
     UPDATE = "update"
     GATHER_PARAMETERS = "gather parameters"
     EXCHANGE = "exchange"
-    """The passing of queries, keys, values, results or their gradients between ranks that share sequences."""
+    """The passing of queries, keys, values, results or their gradients between ranks that share sequences, or of what ranks that
+    share the vocabulary need of each other's stages."""
     MERGE = "merge"
     """The addition of a partial result of attention, or of partial gradients, to the results of earlier steps."""
     COPY = "copy"
