@@ -115,56 +115,66 @@ def _collectives(of: SharedVocabulary) -> dict[str, list[Collective]]:
     """The bodies of collectives, by name."""
     activation_bytes = of.rows * of.hidden * of.element_bytes
 
-    def collective(name: str, group: str, kind: str, payload_bytes: int, purpose: Purpose, part: Part) -> Collective:
-        op = Collective(name=name, streams=(group,), communicator=group, kind=kind, payload_bytes=payload_bytes, purpose=purpose)
-        return replace(op, part=part)
+    def collective(name: str, group: str, payload_bytes: int, purpose: Purpose, part: Part = Part.FORWARD) -> Collective:
+        kind = "broadcast" if purpose is Purpose.EXCHANGE else "all_reduce"
+        op = Collective(name=name, streams=(group,), communicator=group, kind=kind, payload_bytes=payload_bytes)
+        return replace(op, purpose=purpose, part=part)
 
-    def reduction(name: str, group: str, payload_bytes: int, purpose: Purpose, part: Part = Part.FORWARD) -> Collective:
-        return collective(name, group, "all_reduce", payload_bytes, purpose, part)
-
-    sums = [reduction(name, LOSSES, of.rows * FP32_BYTES, Purpose.REDUCE_LOSS) for name in SUMS]
-    gradient = reduction(HEAD_GRADIENT, LOSSES, activation_bytes, Purpose.REDUCE, Part.INPUT_GRADIENT)
-    output_bytes = of.rows * of.hidden * FP32_BYTES
+    sums = [collective(name, LOSSES, of.rows * FP32_BYTES, Purpose.REDUCE_LOSS) for name in SUMS]
+    gradient = collective(HEAD_GRADIENT, LOSSES, activation_bytes, Purpose.REDUCE, Part.INPUT_GRADIENT)
     return {
-        OUTPUT: [collective(OUTPUT, OUTPUT, "broadcast", output_bytes, Purpose.EXCHANGE, Part.FORWARD)],
+        OUTPUT: [collective(OUTPUT, OUTPUT, of.rows * of.hidden * FP32_BYTES, Purpose.EXCHANGE)],
         LOSSES: [*sums, gradient] if of.scheme == "vocab-2" else sums,
         HEAD_GRADIENT: [gradient],
-        EMBEDDED: [reduction(EMBEDDED, EMBEDDED, activation_bytes, Purpose.REDUCE)],
-        RETURNED: [collective(RETURNED, RETURNED, "broadcast", activation_bytes, Purpose.EXCHANGE, Part.WEIGHT_GRADIENT)],
+        EMBEDDED: [collective(EMBEDDED, EMBEDDED, activation_bytes, Purpose.REDUCE)],
+        RETURNED: [collective(RETURNED, RETURNED, activation_bytes, Purpose.EXCHANGE, Part.WEIGHT_GRADIENT)],
     }
 
 
 def _with_collectives(program: Program, rank: int, ends: tuple[int, int], *, early: bool) -> Iterator[Step]:
     """The steps of a rank with the collectives before and behind the slots of its shares."""
-    first, last = ends
+    has_first, has_last = (program.stages[end].rank == rank for end in ends)
     for step in program.orders[rank]:
-        stage, microbatch, forward = program.stages[step.stage], step.microbatch, step.phase == FORWARD
-        made: Key = (MADE, step.stage, step.phase, microbatch)
+        stage = program.stages[step.stage]
         if not stage.share:
             yield _end_of_model(step, ends)
-            continue
-        before, behind = {
-            (True, True): (OUTPUT, LOSSES),
-            (True, False): ("", "" if early else HEAD_GRADIENT),
-            (False, True): ("", EMBEDDED),
-            (False, False): (RETURNED, ""),
-        }[stage.head, forward]
-        if before:
-            here: Key = (LOSS, last, microbatch) if before == OUTPUT else (RETURNED, microbatch)
-            is_source = rank == program.stages[last if before == OUTPUT else first].rank
-            yield _step(step, before, (here,) if is_source else (), ((END, (before, step.stage, microbatch)),))
-            step = replace(step, after=((before, step.stage, microbatch),))
         elif stage.head:
-            step = replace(step, after=((LOSSES, microbatch),))
+            yield from _around_head(step, ((LOSS, ends[1], step.microbatch),) if has_last else (), early=early)
+        else:
+            yield from _around_embedding(step, ((RETURNED, step.microbatch),) if has_first else ())
+
+
+def _around_head(step: Step, output: tuple[Key, ...], *, early: bool) -> Iterator[Step]:
+    """S between the broadcast of the output and the sums; T behind the sums, and before the gradient unless that is `early`."""
+    microbatch = step.microbatch
+    made: Key = (MADE, step.stage, step.phase, microbatch)
+    sums: Key = (LOSSES, microbatch)
+    gradient = ((END, (HEAD_GRADIENT, microbatch)),)
+    if step.phase == FORWARD:
+        arrived: Key = (OUTPUT, microbatch)
+        yield _collective_step(step, OUTPUT, output, ((END, arrived),))
+        yield replace(step, after=(arrived,), outputs=(*step.outputs, (END, made)))
+        yield _collective_step(step, LOSSES, (made,), ((SUMS[-1], sums), *(gradient if early else ())))
+    else:
+        yield replace(step, after=(sums,), outputs=(*step.outputs, (END, made)))
+        if not early:
+            yield _collective_step(step, HEAD_GRADIENT, (made,), gradient)
+
+
+def _around_embedding(step: Step, gradient: tuple[Key, ...]) -> Iterator[Step]:
+    """Look-ups before the sum of their rows; sums of gradients behind the broadcast of the gradient."""
+    microbatch = step.microbatch
+    made: Key = (MADE, step.stage, step.phase, microbatch)
+    if step.phase == FORWARD:
         yield replace(step, outputs=(*step.outputs, (END, made)))
-        if behind == LOSSES:
-            gradient = ((END, (HEAD_GRADIENT, microbatch)),) if early else ()
-            yield _step(step, behind, (made,), ((SUMS[-1], (LOSSES, microbatch)), *gradient))
-        elif behind:
-            yield _step(step, behind, (made,), ((END, (behind, microbatch)),))
+        yield _collective_step(step, EMBEDDED, (made,), ((END, (EMBEDDED, microbatch)),))
+    else:
+        arrived: Key = (RETURNED, step.stage, microbatch)
+        yield _collective_step(step, RETURNED, gradient, ((END, arrived),))
+        yield replace(step, after=(arrived,))
 
 
-def _step(slot: Step, body: str, after: tuple[Key, ...], outputs: tuple[tuple[str, Key], ...]) -> Step:
+def _collective_step(slot: Step, body: str, after: tuple[Key, ...], outputs: tuple[tuple[str, Key], ...]) -> Step:
     """The step of a collective of a slot."""
     return Step(body, PHASE, slot.stage, slot.microbatch, after, outputs)
 
