@@ -229,7 +229,8 @@ def _of_facts(facts: Mapping[str, str]) -> dict[str, Any]:
 
 def _sharding(row: Row, facts: Mapping[str, str]) -> object:
     """The sharding of a row; empty, as the framework does, for a blank cell."""
-    kind, more = word(row, "sharding", SHARDINGS, ""), dict[str, object]()
+    kind = word(row, "sharding", SHARDINGS) if row["sharding"].strip() else ""
+    more = dict[str, object]()
     if facts.get("zero_group", "all") != "all":
         more["group"] = _fact(facts, "zero_group")
     elif kind == "hsdp":
@@ -241,7 +242,9 @@ def _sharding(row: Row, facts: Mapping[str, str]) -> object:
 
 def _recompute(row: Row, facts: Mapping[str, str]) -> object:
     """The recomputation of a row; empty, as the framework does, for a blank cell."""
-    return CHECKPOINTS.get(facts.get("activation_checkpoint", "")) or word(row, "recompute", RECOMPUTE, "")
+    if facts.get("activation_checkpoint") in CHECKPOINTS:
+        return CHECKPOINTS[facts["activation_checkpoint"]]
+    return word(row, "recompute", RECOMPUTE) if row["recompute"].strip() else ""
 
 
 def _overlap(facts: Mapping[str, str]) -> dict[str, bool]:
