@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,22 @@ def test_t18_2_no_scheme_changes_the_flop_of_a_step(scheme: str) -> None:
         for one in (of("baseline"), of(scheme))
     ]
     assert flop[0] == flop[1]
+
+
+@pytest.mark.parametrize("framework", ["none", "megatron-lm-2021"])
+def test_t18_2_every_kernel_of_the_loss_is_divided(framework: str) -> None:
+    """Also where a framework runs the loss as several kernels, of which only the last is followed by sums."""
+    moved = []
+    for scheme in ("baseline", "vocab-1"):
+        program = program_of(replace(of(scheme), framework=sim.framework(framework)))
+        losses = [
+            [op.kernel.traffic_bytes for op in ops_of(program, rank) if isinstance(op, Compute) and "entropy" in op.operator]
+            for rank in range(4)
+        ]
+        moved.append([sum(of_rank) for of_rank in losses])
+    plain, shared = moved
+    assert plain[:3] == [0, 0, 0]
+    assert shared == [plain[3] // 4] * 4
 
 
 @pytest.mark.parametrize("tp", [1, 2])

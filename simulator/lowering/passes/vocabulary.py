@@ -31,8 +31,6 @@ from ...workload.blocks.dense import BlockOp
 FP32_BYTES = 4
 SUMS = ("maxima", "targets", "sums")
 """The all-reduces of one fp32 number for each token."""
-DIVIDED = (Split.LOOKUP, Split.COLUMN, Split.LOSS)
-"""The operators outside of layers that the ranks divide."""
 PHASE = "vocabulary"
 OUTPUT, LOSSES, EMBEDDED, RETURNED = "vocabulary output", "vocabulary sums", "embedded tokens", "embedding gradients"
 """The four communicators, their streams, and the first elements of the keys of what they bring."""
@@ -52,10 +50,13 @@ class SharedVocabulary:
 
 
 def kernels_of_stage(operators: Sequence[tuple[int, BlockOp]], stage: Stage, ranks: int) -> list[tuple[int, BlockOp]]:
-    """Of the kernels of a stage with an end of the model, those that a share of the vocabulary has, or that the layers keep."""
+    """Of the kernels of a stage, those that a share of the vocabulary has, or those that stay with the layers.
+
+    Outside of layers, all that tensor-parallel ranks divide even without sequence parallelism is on the vocabulary.
+    """
     found = []
     for layer, op in operators:
-        at_table = layer < 0 and op.split in DIVIDED
+        at_table = layer < 0 and op.split is not Split.SEQUENCE
         if at_table and stage.share:
             found.append((layer, _share(op, ranks)))
         elif at_table and op.whole_parameters:  # learned positions, which do not depend on tokens
@@ -76,7 +77,7 @@ def _share(op: BlockOp, ranks: int) -> BlockOp:
         for kernel in (op.forward, op.input_gradient, op.weight_gradient)
     )
     op = replace(op, forward=forward, input_gradient=back, weight_gradient=weights)
-    return replace(op, saved_bytes=op.saved_bytes // ranks) if op.split is Split.LOSS else op
+    return op if op.split is Split.COLUMN else replace(op, saved_bytes=op.saved_bytes // ranks)
 
 
 def vocabulary(program: Program, of: SharedVocabulary) -> Program:
