@@ -25,6 +25,9 @@ def faults_of_vocabulary(scenario: Scenario) -> Found:
     if scenario.model.tied_embeddings:
         message = f"{scheme} divides two tables, but embedding and head of {scenario.model.name} share one"
         yield "plan.vocabulary", message, "redis, or a model with tied_embeddings: false"
+    if scenario.model.mtp_layers:
+        message = f"{scheme} with a head for further tokens, as {scenario.model.name} has, is not modelled"
+        yield "plan.vocabulary", message, "redis, or mtp_layers: 0"
     if plan.full_sharding.gathers:
         message = f"{plan.full_sharding.kind} with a vocabulary that the pipeline ranks divide ({scheme}) is not modelled"
         yield "plan.sharding", message, "zero1, or vocabulary: redis"

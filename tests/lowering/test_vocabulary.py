@@ -285,6 +285,7 @@ def test_learned_positions_norms_of_embeddings_and_split_backward_passes_go_toge
     ({"schedule": "gpipe"}, "vocab-1 is not defined for gpipe"),
     ({"schedule": "zb-v"}, "not defined for zb-v"),
     ({"model": small_model(tied_embeddings=True)}, "share one"),
+    ({"model": small_model(tied_embeddings=False, mtp_layers=1)}, "a head for further tokens"),
     ({"sharding": "fsdp"}, "fsdp with a vocabulary"),
     ({"scheme": "interlaced", "tp": 2}, "ranks of tp and pp together"),
     ({"scheme": "interlaced", "schedule": "v-half"}, "interlaced is not defined for v-half"),
