@@ -96,7 +96,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     moe = draw(st.sampled_from([*even, *(uneven if ep > 1 else [])]))
     order = "tp-cp-ep-dp-pp" if ep > 1 else plan.rank_order
     of_experts = replace(plan, ep=ep, etp=etp if moe in even[:2] else 1, moe=moe, rank_order=order, sequence_parallel=None)
-    modules = 0 if plan.full_sharding.gathers else draw(st.sampled_from([0, 0, 1]))
+    modules = 0 if plan.full_sharding.gathers or scheme in dividing else draw(st.sampled_from([0, 0, 1]))
     with suppress(UserError):  # where the rest of the plan does not go with experts or further tokens, the model has none
         mixed = small_model(layers, tied_embeddings=tied, mtp_layers=modules, **mixture)
         feasible.check(scenario(mixed, cluster, of_experts, job))
