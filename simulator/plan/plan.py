@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..errors import shown
-from ..fields import Contradiction, Declared, Degree, Later, Limits, Name, Text, documented, specs
+from ..fields import Contradiction, Declared, Degree, Limits, Name, Text, documented, specs
 
 if TYPE_CHECKING:
     from ..workload.framework import Overlaps
@@ -225,9 +225,9 @@ class Plan(Declared):
         str | tuple[int, ...], Text("layout"), "layers of every stage: even, a list, first=7,last=7, or a layout of Megatron-LM"
     ] = EVEN
     vocabulary: Annotated[
-        Literal["baseline", "redis"],
-        Later(("vocab-1", "vocab-2", "interlaced")),
-        "baseline: embedding and head move no layers; redis: layers are divided so that the largest stage has the fewest flop",
+        Literal["baseline", "redis", "vocab-1", "vocab-2", "interlaced"],
+        "baseline: embedding and head move no layers; redis: layers are divided so that the largest stage has the fewest flop; "
+        "others: pipeline ranks divide both, with 2 or 1 reductions that the last stage waits for, or (interlaced) no overlap",
     ] = "baseline"
     schedule: Annotated[str, Text("schedule"), "order of forward and backward passes on every pipeline rank"] = "1f1b"
     group: Annotated[
@@ -274,6 +274,11 @@ class Plan(Declared):
     @property
     def uses_sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """Whether the pipeline ranks divide embedding and head among them."""
+        return self.vocabulary in ("vocab-1", "vocab-2", "interlaced")
 
     @property
     def divides_heads_by(self) -> int:

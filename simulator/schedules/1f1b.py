@@ -11,6 +11,7 @@ from . import interleaved
 
 CHUNKS = 1
 ALTERNATES = True
+VOCABULARY = ("vocab-1", "vocab-2", "interlaced")
 
 order = interleaved.order
 exchanges = interleaved.exchanges

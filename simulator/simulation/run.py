@@ -229,7 +229,7 @@ def _scenario_lines(run: Run) -> list[tuple[str, str]]:
 
 def _layers(run: Run) -> str:
     """The layers of every stage in pipeline order, such as `7, 14 x 8, 7`."""
-    counts = {stage.number: stage.layers for stage in run.program.stages}.values()
+    counts = {stage.number: stage.layers for stage in run.program.stages if not stage.share}.values()
     runs = [(layers, len(list(stages))) for layers, stages in groupby(counts)]
     return ", ".join(f"{stages} x {layers}" if stages > 1 else f"{layers}" for layers, stages in runs) + " per stage"
 

@@ -32,6 +32,7 @@ from ..plan.plan import Fidelity, Moe, Plan
 from ..program.labels import Labels
 from ..program.program import Program
 from ..program.slot import Layout, lay_out
+from ..schedules._vocabulary import with_vocabulary
 from ..units import ns
 from ..workload.framework import Framework
 from ..workload.job import Job
@@ -169,7 +170,8 @@ def layout_of(scenario: Scenario, site: Site | None = None) -> Layout:
     if getattr(schedule, "COST_AWARE", False):
         shape = replace(shape, durations=slot_durations(scenario, schedule, shape, site or site_of(scenario)))
     layout = lay_out(schedule, shape)
-    return paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
+    layout = paired(layout) if scenario.plan.exchanges_beside_compute(scenario.framework.overlap) else layout
+    return with_vocabulary(layout, scenario.plan.vocabulary) if scenario.plan.shares_vocabulary else layout
 
 
 def program_of(scenario: Scenario, steps: int | None = 1, layout: Layout | None = None) -> Program:

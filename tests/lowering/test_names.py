@@ -18,7 +18,7 @@ from simulator.simulation.simulate import program_of
 from ..small_scenarios import scenario, small_cluster, small_model
 
 PASSES = (
-    "build", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
+    "build", "vocabulary", "tensor_parallel", "context_parallel", "expert_parallel", "quantise", "accumulate", "recompute",
     "data_parallel", "zero1", "zero3", "cast_weights", "pipeline", "blocking", "side_by_side", "repeat", "between_norms",
 )  # fmt: skip
 
@@ -81,6 +81,8 @@ SCENARIOS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
     "parallel layers": ({"parallel_mlp": "one_norm"}, {"tp": 2, "pp": 2}, {"dtype": "fp8"}, "megatron-core-2025"),
     "stages without layers": ({}, {"tp": 2, "pp": 4, "schedule": "zb-h1", "layout": "first=0,last=0"}, {}, "none"),
     "copies of stages": ({}, {"pp": 4, "schedule": "chimera", "sharding": "zero1"}, {}, "none"),
+    "divided vocabulary": ({"positions": "learned", "max_sequence_length": 128},
+        {"tp": 2, "pp": 2, "schedule": "v-half", "vocabulary": "vocab-2", "sharding": "zero1"}, {}, "megatron-lm-2021"),
     "experts": (MIXTURE, {"tp": 2, "pp": 2, "ep": 4, "sharding": "zero1"}, {"dtype": "fp8"}, "megatron-core-2025"),
     "hsdp of experts": (MIXTURE, {"tp": 2, "ep": 4, "etp": 1, "sharding": sim.Sharding("hsdp", group=2)}, {"dtype": "fp8"},
         "torchtitan-2024"),
