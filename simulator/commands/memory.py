@@ -8,6 +8,7 @@ import click
 
 from ..errors import Infeasible
 from ..units import show_bytes, show_s
+from ._advice import print_remedies
 from ._show import json_option, long_option, print_json, print_notes, print_table, progress, scenario_argument
 
 if TYPE_CHECKING:
@@ -16,17 +17,23 @@ if TYPE_CHECKING:
 
 @click.command("memory", short_help="Show the memory of every pipeline rank.")
 @scenario_argument
+@click.option("--remedies", "listing", is_flag=True, help="List changes that make the plan fit, by their step time.")
 @long_option
 @json_option
-def command(scenario: str, settings: tuple[str, ...], trust: bool, long: bool, as_json: bool) -> None:
+def command(scenario: str, settings: tuple[str, ...], trust: bool, listing: bool, long: bool, as_json: bool) -> None:
     """Show the memory of every pipeline rank of SCENARIO by class, and the time of its peak. Exit code 3 if it does not fit."""
+    from ..advise.remedies import remedies as changes
     from ..simulation.memory_check import remedies
     from ..simulation.runnable import load_one
     from ..study.step_views import memory
 
     with progress("simulating") as expect:
         report = memory(load_one(scenario, settings, trust=trust), long=long, expect=expect)
-    print_json(report.as_dict()) if as_json else _print_table(report)
+        found = changes(report.run.scenario, long=long) if listing else ()
+    record = {"remedies": [one.as_dict() for one in found]} if listing else {}
+    print_json({**report.as_dict(), **record}) if as_json else _print_table(report)
+    if found and not as_json:
+        print_remedies(found)
     print_notes(report.run.notes)
     if report.over_gib and as_json:
         raise click.exceptions.Exit(Infeasible.exit_code)
