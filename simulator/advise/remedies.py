@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from ..config.scenario import Scenario
+from ..errors import shown
 from .candidates import RECOMPUTED, Candidate, Proposal, candidate, candidate_that_fits, legal, proposal
 
 MOST_TOGETHER = 3
@@ -41,7 +42,8 @@ class Remedy:
     @property
     def settings(self) -> str:
         """The change as options of the command line."""
-        return " ".join(f"--set {name}={value}" for name, value in self.change.items())
+        written = {name: value if isinstance(value, str) else shown(value) for name, value in self.change.items()}
+        return " ".join(f"--set {name}={value}" for name, value in written.items())
 
     def as_dict(self) -> dict[str, Any]:
         made = self.proposal

@@ -127,11 +127,11 @@ def _nothing_fits(base: Scenario) -> Infeasible:
     return Infeasible(message, hint="more GPUs, GPUs with more memory, or shorter sequences", over_bytes=least.over_bytes)
 
 
-def cluster_on(name: str, gpus: int | None = None) -> tuple[dict[str, Any], int]:
+def cluster_on(name: str, gpus: int | None = None, *, trust: bool = False) -> tuple[dict[str, Any], int]:
     """The description of a cluster of a name or path with so many GPUs, as in a scenario file, and their number: whole nodes, or
     a part of one node; all GPUs that the cluster has if no number is given.
     """
-    found = load.cluster(name)
+    found = load.cluster(name, trust=trust)
     per_node, count = found.gpus_per_node, gpus or found.gpus
     if count < per_node:
         return {"name": name, "nodes": 1, "gpus_per_node": count}, count

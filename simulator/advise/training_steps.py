@@ -7,8 +7,8 @@ with the least model parallelism that fits, and one with less that fits with rec
 
 Sources, read in November 2026: NVIDIA-NeMo/Megatron-Bridge, docs/parallelisms.md, the guide to choosing (data parallelism alone
 below a billion parameters; tensor parallelism within a node with NVLink, pipelines across nodes; of a mixture the degree of
-experts first, with little tensor parallelism; context parallelism above 8,192 tokens). The steps of Hugging Face's "Ultra-Scale
-Playbook" (nanotron/ultrascale-playbook) are the same: fit in memory, reach the global batch, then compare throughput.
+experts first, with little tensor parallelism; context parallelism above 8,192 tokens). The "Ultra-Scale Playbook" of Hugging Face
+(nanotron/ultrascale-playbook) treats the same techniques: one GPU, data, ZeRO, tensor, sequence, context, pipeline, experts.
 """
 
 from __future__ import annotations

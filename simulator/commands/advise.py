@@ -9,7 +9,7 @@ import click
 from ..errors import UserError
 from ..files import atomic
 from ._advice import print_remedies, print_steps
-from ._show import Count, checked_path, json_option, long_option, print_json, progress, say, set_option, trust_option
+from ._show import Count, checked_path, json_option, long_option, print_json, print_notes, progress, say, set_option, trust_option
 
 if TYPE_CHECKING:
     from ..advise.remedies import Remedy
@@ -54,12 +54,15 @@ def command(
     Without --cluster, MODEL is a scenario: the advice is for its model, cluster, job and framework. If its own plan does not fit,
     the cheapest changes that make it fit come first.
     """
+    from ..simulation.memory_check import notes
+
     _refuse_extras(cluster, inference, {**sizes, "gpus": gpus, "out": out, "set": settings or None})
     if inference:
         _serve(model, str(cluster), gpus, sizes, as_json=as_json, trust=trust)
         return
     with progress("simulating"):
-        advice, found, lines = _train(_document(model, cluster, gpus, sizes, settings), long=long, trust=trust)
+        advice, found, lines = _train(_document(model, cluster, gpus, sizes, settings, trust=trust), long=long, trust=trust)
+    print_notes(notes(advice.scenario, [advice.best.candidate.memory]))
     text = "\n".join([*lines, ""])
     if out:
         with atomic(out) as file:
@@ -69,6 +72,7 @@ def command(
         return
     if found:
         print_remedies(found)
+        say()
     print_steps(advice.summary)
     say(f"written to {out}, which `trainsim run` takes" if out else f"\n{text}", nl=bool(out))
 
@@ -77,22 +81,25 @@ def _refuse_extras(cluster: str | None, inference: bool, options: dict[str, Any]
     """Options that the kind of advice has no use for are refused; advice on inference needs a cluster."""
     if inference and not cluster:
         raise UserError("--cluster is missing", hint="trainsim advise llama3-70b --inference --cluster dgx-h100 --gpus 8")
-    useless = (
-        (*OF_TRAINING, "out", "set") if inference else OF_INFERENCE if cluster else (*OF_INFERENCE, *OF_TRAINING, "dtype", "gpus")
-    )
+    of_scenario = (*OF_INFERENCE, *OF_TRAINING, "dtype", "gpus")
+    useless = (*OF_TRAINING, "out", "set") if inference else OF_INFERENCE if cluster else of_scenario
     if wrong := [f"--{name.replace('_', '-')}" for name in useless if options[name] is not None]:
         kind = "inference" if inference else "training" if cluster else "a scenario, which says so itself (--set changes it)"
         raise UserError(f"{', '.join(wrong)}: not for {kind}", hint="leave it out")
 
 
-def _document(model: str, cluster: str | None, gpus: int | None, sizes: dict[str, Any], settings: tuple[str, ...]) -> Document:
+def _document(
+    model: str, cluster: str | None, gpus: int | None, sizes: dict[str, Any], settings: tuple[str, ...], *, trust: bool
+) -> Document:
     """The document of the scenario to advise on: of a file or a name, or of a model on a cluster."""
     from ..advise.training_advice import cluster_on, usual_global_batch
-    from ..config import load
+    from ..config import catalog, load
 
     if cluster is None:
+        if catalog.plain(model) in catalog.files("models"):
+            raise UserError("--cluster is missing", hint=f"trainsim advise {model} --cluster dgx-h100 --gpus 64")
         return load.document_of(model, settings)
-    on, count = cluster_on(cluster, gpus)
+    on, count = cluster_on(cluster, gpus, trust=trust)
     job = {name: value for name, value in sizes.items() if value is not None and name not in OF_INFERENCE}
     job.setdefault("sequence_length", USUAL_TOKENS)
     job.setdefault("global_batch", usual_global_batch(count, job["sequence_length"], job.get("microbatch_size", 1)))
@@ -121,7 +128,7 @@ def _serve(model: str, cluster: str, gpus: int | None, sizes: dict[str, Any], *,
     from ..advise.training_advice import cluster_on
     from ..config import load
 
-    on, _ = cluster_on(cluster, gpus)
+    on, _ = cluster_on(cluster, gpus, trust=trust)
     options = {name: sizes[name] for name in (*OF_INFERENCE, "dtype") if sizes[name] is not None}
     advice = advise_serving(load.model(model), load.cluster(on, trust=trust), **options)
     print_json(advice.as_dict()) if as_json else print_steps(advice.summary)
