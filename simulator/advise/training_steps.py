@@ -88,6 +88,12 @@ def stages_of(base: Scenario, tp: int) -> list[int]:
     return list(degrees(base.model.layers, base.cluster.gpus // tp))
 
 
+def _recomputing(one: Candidate) -> str:
+    """What a candidate recomputes, as a part of a sentence."""
+    words = one.plan.recomputation.words
+    return f" with {' and '.join(words)} recomputation" if words else ""
+
+
 def tensor(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     """Does it fit in a node, where NVLink carries the collectives of every layer?"""
     tps = tensor_degrees(base)
@@ -99,7 +105,8 @@ def tensor(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     largest = candidate(with_any_batch(with_plan(base, tp=tps[-1])))
     text = f"the {min(base.cluster.gpus_per_node, base.cluster.gpus)} GPUs of a node divide every layer and its tokens"
     if candidates:
-        text += f": tp {candidates[0].plan.tp} is the least that fits, {show_bytes(candidates[0].memory.total_bytes)} per GPU"
+        (one,) = candidates
+        text += f": tp {one.plan.tp} is the least that fits{_recomputing(one)}, {show_bytes(one.memory.total_bytes)} per GPU"
     elif largest:
         text += f": with tp {tps[-1]} each still needs {show_bytes(largest.memory.total_bytes)}, does not fit a node"
     return Thought("tensor", text, candidates)
@@ -119,8 +126,9 @@ def pipeline(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
         return Thought("pipeline", f"up to {stages[-1]} stages share {layers} layers beside tp {tp}: none of them fits")
     (one,) = candidates
     text = (
-        f"{one.plan.pp} stages of up to {-(-layers // one.plan.pp)} of {layers} layers, beside tp {tp}, are the fewest that fit: "
-        f"{show_bytes(one.state_bytes)} of state and {show_bytes(one.memory.activations_bytes)} of activations per GPU"
+        f"{one.plan.pp} stages of up to {-(-layers // one.plan.pp)} of {layers} layers, beside tp {tp}, are the fewest that "
+        f"fit{_recomputing(one)}: {show_bytes(one.state_bytes)} of state and {show_bytes(one.memory.activations_bytes)} of "
+        "activations per GPU"
     )
     return Thought("pipeline", text, candidates)
 

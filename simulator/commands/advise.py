@@ -62,7 +62,6 @@ def command(
         return
     with progress("simulating"):
         advice, found, lines = _train(_document(model, cluster, gpus, sizes, settings, trust=trust), long=long, trust=trust)
-    print_notes(notes(advice.scenario, [advice.best.candidate.memory]))
     text = "\n".join([*lines, ""])
     if out:
         with atomic(out) as file:
@@ -74,6 +73,7 @@ def command(
         print_remedies(found)
         say()
     print_steps(advice.summary)
+    print_notes(notes(advice.scenario, [advice.best.candidate.memory]))
     say(f"written to {out}, which `trainsim run` takes" if out else f"\n{text}", nl=bool(out))
 
 
