@@ -7,7 +7,7 @@ and few simulated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -90,7 +90,7 @@ class Proposal:
         """The proposal as plain data."""
         candidate = self.candidate
         return {
-            "plan": asdict(candidate.plan),
+            "plan": candidate.scenario.as_dict()["plan"],
             "text": candidate.words,
             "step_time_s": self.step_time_s,
             "mfu": self.mfu,

@@ -137,8 +137,10 @@ def sharding(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     """Replicas repeat the state of the model: they can divide the optimizer state, or everything, among them instead."""
     if base.cluster.gpus == 1:
         return None
-    tps = [1, *tensor_degrees(base)]
-    shapes = [{"tp": tp} for tp in tps] + [{"tp": tps[-1], "pp": pp} for pp in stages_of(base, tps[-1])]
+    gpus, all_tps = base.cluster.gpus, [1, *tensor_degrees(base)]
+    tps = [tp for tp in all_tps if tp < gpus]
+    shapes = [{"tp": tp} for tp in tps]
+    shapes += [{"tp": all_tps[-1], "pp": pp} for pp in stages_of(base, all_tps[-1]) if all_tps[-1] * pp < gpus]
     zero1 = fitting(base, ({**shape, "sharding": "zero1"} for shape in shapes))
     zero2 = fitting(base, ({"tp": tp, "sharding": "zero2"} for tp in tps))[:1]
     full = fitting(base, ({"tp": tp, "sharding": "fsdp"} for tp in dict.fromkeys((1, tps[-1]))))
@@ -167,14 +169,16 @@ def experts(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
         f"{owned / model.parameters:.0%} of the parameters are in {model.experts} experts, of which a token uses "
         f"{model.experts_per_token}: whole experts on different GPUs instead of a slice of every expert on each"
     )
-    text += f"; a node holds them {per_node} ways" if near else ""
+    text += f"; {near[0]} GPUs of a node can hold them" if near else ""
     return Thought("experts", text if candidates else f"{text}; no degree fits", candidates)
 
 
 def long_inputs(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     """Activations grow with the sequence, and attention with its square: several GPUs share a sequence."""
     job, model, gpus = base.job, base.model, base.cluster.gpus
-    if gpus == 1 or (job.sequence_length <= LONG_TOKENS and found):
+    if gpus == 1:
+        return None
+    if job.sequence_length <= LONG_TOKENS and found:
         return Thought("long inputs", f"{job.sequence_length:,} tokens are at most {LONG_TOKENS:,}: no need to divide sequences")
     linear = 6 * model.matmul_parameters / model.train_flop_per_token(job.sequence_length, causal=True)
     text = f"attention is {1 - linear:.0%} of the flop at {job.sequence_length:,} tokens"
