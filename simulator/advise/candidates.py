@@ -15,7 +15,8 @@ from typing import Any
 from ..config import catalog, derived, feasible
 from ..config.scenario import Scenario
 from ..errors import UserError
-from ..memory.account import MOMENT_BYTES, RankMemory
+from ..memory.account import RankMemory
+from ..memory.items import MOMENT_BYTES
 from ..plan.plan import Plan
 from ..simulation.memory_check import memory_of
 from ..simulation.simulate import layout_of, simulate_scenario
@@ -108,8 +109,10 @@ def legal(scenario: Scenario) -> bool:
 
 
 def candidate(scenario: Scenario) -> Candidate | None:
-    """A scenario with the memory of its fullest GPU; None if its plan is not legal."""
-    if not legal(scenario):
+    """A scenario, with what its framework chooses, and the memory of its fullest GPU; None if its plan is not legal."""
+    try:
+        scenario = feasible.check(scenario)
+    except UserError:
         return None
     memory = memory_of(scenario, layout_of(scenario))
     return Candidate(scenario, max(memory, key=attrgetter("total_bytes")))

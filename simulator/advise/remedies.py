@@ -61,7 +61,7 @@ def remedies(scenario: Scenario, *, long: bool = False) -> tuple[Remedy, ...]:
     planned = candidate(scenario)
     if planned is None or planned.fits:
         return ()
-    proposals = [(change, proposal(one, long=long)) for change, one in _fitting(scenario)]
+    proposals = [(change, proposal(one, long=long)) for change, one in _fitting(planned.scenario)]
     found = [Remedy(change, made, planned.memory.total_bytes - made.candidate.memory.total_bytes) for change, made in proposals]
     return tuple(sorted(found, key=lambda one: inf if one.proposal.step_time_s is None else one.proposal.step_time_s))
 

@@ -24,6 +24,8 @@ SEQUENCES_PER_GPU, MOST_TOKENS, LEAST_TOKENS_PER_GPU = 2, 4 * MIB, KIB
 """The usual global batch: sequences per GPU, most tokens, and the tokens per GPU that are more on thousands of GPUs."""
 KEPT = ("optimizer", "vocabulary", "rank_order", "overlap", "moe")
 """Fields of a plan that the reasoning takes as they are; it chooses all others."""
+PLAIN = Plan(sharding="none", recompute="none")
+"""The plan that reasoning starts from: replicas, whatever the framework would choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +90,15 @@ def advise(scenario: Scenario | str | Path, *, long: bool = False) -> TrainingAd
     `Infeasible` if no plan fits.
     """
     base = load_one(scenario) if isinstance(scenario, (str, Path)) else scenario
-    bare = replace(base, plan=replace(Plan(), **{name: getattr(base.plan, name) for name in KEPT}))
+    kept = {name: getattr(base.plan, name) for name in KEPT}
+    bare = replace(base, plan=replace(PLAIN, **kept))
     steps: list[Step] = []
     found: list[Proposal] = []
     for think in STEPS:
         if thought := think(bare, found):
             steps.append(_simulated(thought, found, long=long))
             found += steps[-1].proposals
-    planned = [] if base.plan == bare.plan else [_simulated(as_planned(base), (), long=long)]
+    planned = [] if base.plan == Plan(**kept) else [_simulated(as_planned(base), (), long=long)]
     if not found and not any(step.proposals for step in planned):
         raise _nothing_fits(bare)
     return TrainingAdvice(bare, (*planned, *steps))

@@ -19,6 +19,7 @@ WIDE = {"layers": 4, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn_hidden": 2
 def too_large(**plan: Any) -> Scenario:
     """A model of 3.6 billion parameters, whose state and activations no H100 holds."""
     job = {"sequence_length": 8192, "global_batch": 16, "microbatch_size": 2}
+    plan = {"sharding": "none", "recompute": "none", **plan}
     found = load.scenario({"model": WIDE, "cluster": {"name": "dgx-h100", "nodes": 1}, "plan": plan, "job": job})
     assert isinstance(found, Scenario)
     return found
@@ -59,7 +60,7 @@ def test_what_is_printed_can_be_typed(found: tuple[Remedy, ...], tmp_path: Path)
     file = tmp_path / "large.yaml"
     text = ", ".join(f"{name}: {str(value).lower()}" for name, value in WIDE.items())
     file.write_text(
-        f"model: {{{text}}}\ncluster: {{name: dgx-h100, nodes: 1}}\nplan: {{dp: 8}}\n"
+        f"model: {{{text}}}\ncluster: {{name: dgx-h100, nodes: 1}}\nplan: {{dp: 8, sharding: none, recompute: none}}\n"
         "job: {sequence_length: 8192, global_batch: 16, microbatch_size: 2}\n"
     )
     for one in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.advise.candidates import Proposal, candidate, fastest, least_state_bytes, with_plan
-from simulator.advise.training_advice import KEPT, cluster_on, usual_global_batch
+from simulator.advise.training_advice import KEPT, PLAIN, cluster_on, usual_global_batch
 from simulator.advise.training_steps import (
     Think,
     bubble,
@@ -44,7 +45,7 @@ def base_of(
     data = {"model": model, "cluster": on, "job": {"sequence_length": sequence_length, "global_batch": batch, **job}}
     found = load.scenario(data)
     assert isinstance(found, Scenario)
-    return found
+    return replace(found, plan=PLAIN)
 
 
 def plans(think: Think, base: Scenario, *found: Proposal) -> list[sim.Plan]:
@@ -65,7 +66,7 @@ def proposed(scenario: Scenario, step_time_s: float | None = 1.0) -> Proposal:
 
 def test_a_billion_parameters_fit_on_one_gpu() -> None:
     base = base_of("llama3.2-1b", 16)
-    assert plans(one_gpu, base) == [sim.Plan()]
+    assert plans(one_gpu, base) == [PLAIN]
     text = said(one_gpu, base)
     assert text.endswith("fits, replicate it")
     parameters = base.model.parameters
@@ -80,7 +81,7 @@ def test_a_billion_parameters_fit_on_one_gpu() -> None:
 def test_on_one_gpu_there_is_nothing_to_divide() -> None:
     base = base_of("llama3.2-1b", 1)
     assert base.cluster.gpus == 1
-    assert plans(one_gpu, base) == [sim.Plan()]
+    assert plans(one_gpu, base) == [PLAIN]
     assert [think(base, ()) for think in (tensor, pipeline, sharding, experts)] == [None] * 4
 
 
@@ -95,7 +96,7 @@ def test_what_a_node_holds_is_divided_in_it_or_sharded(model: str | dict[str, An
     base = base_of(model, 8, 4096)
     assert not plans(one_gpu, base)
     assert said(one_gpu, base).endswith("does not fit")
-    assert plans(tensor, base) == [sim.Plan(tp=4)]
+    assert plans(tensor, base) == [replace(PLAIN, tp=4)]
     found = plans(sharding, base)
     assert {plan.sharding for plan in found} == {"zero1", "zero2", "fsdp"}
     assert max(plan.tp for plan in found) < 4
@@ -108,7 +109,7 @@ def test_what_no_node_holds_is_divided_across_nodes(model: str | dict[str, Any])
     assert not plans(tensor, base)
     assert "does not fit a node" in said(tensor, base)
     (plan,) = plans(pipeline, base)
-    assert plan == sim.Plan(tp=8, pp=4 if model == "llama3-70b" else 2)
+    assert plan == replace(PLAIN, tp=8, pp=4 if model == "llama3-70b" else 2)
     assert f"{plan.pp} stages of up to {base.model.layers // plan.pp} of {base.model.layers} layers" in said(pipeline, base)
 
 
@@ -206,7 +207,7 @@ def test_a_part_of_a_node_and_whole_nodes() -> None:
 
 
 def test_the_advice_is_the_fastest_of_what_its_steps_propose() -> None:
-    base = base_of(SHALLOW, 4, 2048)
+    base = replace(base_of(SHALLOW, 4, 2048), plan=sim.Plan())
     advice = sim.advise(base)
     times = [one.step_time_s for one in advice.proposals]
     assert len(times) >= 3

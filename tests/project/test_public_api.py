@@ -30,6 +30,7 @@ PUBLIC = (
     "kernel",
     "load",
     "memory",
+    "memory_plot",
     "model",
     "network",
     "scenario",
