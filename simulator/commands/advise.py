@@ -49,7 +49,7 @@ def command(
     The steps are those in which people reason: one GPU, tensor parallelism in a node, a pipeline across nodes, sharding, experts,
     long inputs, the bubble. Each says which number decided it, what it proposes, and the simulated time of a training step; the
     fastest plan is printed as a scenario that `trainsim run` takes. With --inference the steps are arithmetic on weights, KV
-    cache and memory bandwidth, with the times of all-reduces; no server is simulated.
+    cache and memory bandwidth, with the times of GEMMs and all-reduces; no server is simulated.
 
     Without --cluster, MODEL is a scenario: the advice is for its model, cluster, job and framework. If its own plan does not fit,
     the cheapest changes that make it fit come first.

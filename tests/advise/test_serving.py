@@ -71,7 +71,7 @@ def test_a_token_reads_weights_and_cache_once() -> None:
     table = load.model.vocab * load.model.hidden
     assert load.read_bytes == 2 * (load.model.parameters - table)  # rows of the embedding are looked up
     one = Placement(load, H100)
-    assert one.token_s == (load.read_bytes + load.kv_bytes) / H100.gpu.memory_bytes_per_s
+    assert one.least_token_s == (load.read_bytes + load.kv_bytes) / H100.gpu.memory_bytes_per_s
     assert Placement(replace(load, model=sim.model("gemma-2b")), H100).load.read_bytes == 2 * sim.model("gemma-2b").parameters
 
 
@@ -92,8 +92,26 @@ def test_all_reduces_and_transfers_are_those_of_the_cluster() -> None:
     send_s = collective("sendrecv", TWO_NODES, [size], gpus=2, nodes=2).rows[0].time_s
     assert one.reduce_s == 2 * 80 * reduce_s
     assert one.transfer_s == send_s
-    assert one.token_s == one.read_s + one.reduce_s + one.transfer_s
+    assert one.least_token_s == one.weights_s + one.cache_s + one.reduce_s + one.transfer_s
     assert (Placement(load, H100).reduce_s, Placement(load, H100, 8).transfer_s) == (0, 0)
+
+
+def test_gemms_take_longer_than_reading_their_weights() -> None:
+    """The kernel models hold a GEMM of few tokens to the memory bandwidth, and ranks divide it."""
+    load = Load(sim.model("llama3-8b"), 16, 1024, "bf16")
+    alone, two = Placement(load, H100), Placement(load, H100, 2)
+    assert alone.weights_s < alone.gemms_s < 2 * alone.weights_s
+    assert alone.gemms_s / 2 < two.gemms_s < alone.gemms_s
+    assert alone.token_s == alone.gemms_s + alone.cache_s
+    assert alone.token_s >= alone.least_token_s
+    assert Placement(replace(load, dtype="fp8"), H100).gemms_s < alone.gemms_s
+
+
+def test_whole_experts_are_fewer_gemms_on_each_gpu() -> None:
+    load = Load(sim.model("mixtral-8x7b"), 64, 1024, "bf16")
+    (whole,) = {gemm.batch for _, gemm in Placement(load, H100, 4, ep=4)._gemms() if gemm.batch > 1}
+    sliced = {gemm.batch for _, gemm in Placement(load, H100, 4)._gemms() if gemm.batch > 1}
+    assert (whole, sliced) == (2, {8})
 
 
 def test_a_small_model_has_a_replica_on_every_gpu() -> None:
