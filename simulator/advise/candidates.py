@@ -73,17 +73,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A candidate that fits, with its simulated step; without one where the simulation would take too long."""
+    """A candidate that fits, with its simulated step, or with the reason why it was not simulated."""
 
     candidate: Candidate
     step_time_s: float | None
     mfu: float | None
+    reason: str = ""
 
     @property
     def text(self) -> str:
         """The plan, its step time and its memory."""
         has = show_bytes(self.candidate.scenario.cluster.gpu.memory_bytes)
-        time = "not simulated, it would take too long" if self.step_time_s is None else f"{show_s(self.step_time_s)} per step"
+        time = f"not simulated ({self.reason})" if self.step_time_s is None else f"{show_s(self.step_time_s)} per step"
         used = f"{self.mfu:.0%} MFU, " if self.mfu is not None else ""
         return f"{self.candidate.words}: {time}, {used}{show_bytes(self.candidate.memory.total_bytes)} of {has}"
 
@@ -169,8 +170,8 @@ def proposal(candidate: Candidate, *, long: bool = False) -> Proposal:
     """A candidate with its simulated step. Without `long`, a simulation that would take long is left out."""
     try:
         metrics = simulate_scenario(candidate.scenario, long=long).metrics
-    except UserError:  # the plan is legal: the simulation is too long
-        return Proposal(candidate, None, None)
+    except UserError as error:
+        return Proposal(candidate, None, None, error.faults[0].message)
     return Proposal(candidate, metrics.step_time_s, metrics.mfu)
 
 
