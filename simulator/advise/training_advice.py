@@ -18,7 +18,7 @@ from ..units import GIB, KIB, MIB, show_bytes
 from .candidates import Proposal, candidate, fastest, proposal, with_any_batch, with_plan
 from .training_steps import STEPS, Thought, as_planned, degrees, tensor_degrees
 
-MOST_SIMULATED = 10
+MOST_SIMULATED = 14
 """Most plans that are simulated for one advice."""
 SEQUENCES_PER_GPU, MOST_TOKENS, LEAST_TOKENS_PER_GPU = 2, 4 * MIB, KIB
 """The usual global batch: sequences per GPU, most tokens, and the tokens per GPU that are more on thousands of GPUs."""

@@ -163,8 +163,9 @@ def experts(base: Scenario, found: Sequence[Proposal]) -> Thought | None:
     whole = [ep for ep in degrees(MOST_EXPERT_NODES * per_node, model.experts) if gpus % ep == 0]
     near, far = [ep for ep in whole if ep <= per_node][-1:], [ep for ep in whole if ep > per_node][-1:]
     stages = [1, *stages_of(base, 1)]
-    of_degree = (fitting(base, ({"ep": ep, "pp": pp, "sharding": "zero1"} for pp in stages)) for ep in (*near, *far))
-    candidates = tuple(one for some in of_degree for one in some)
+    in_stages = {ep: fitting(base, ({"ep": ep, "pp": pp, "sharding": "zero1"} for pp in stages)) for ep in (*near, *far)}
+    sharded = [one for ep in near for one in fitting(base, [{"ep": ep, "sharding": "fsdp"}])]
+    candidates = (*(one for ep in near for one in in_stages[ep]), *sharded, *(one for ep in far for one in in_stages[ep][:1]))
     text = (
         f"{owned / model.parameters:.0%} of the parameters are in {model.experts} experts, of which a token uses "
         f"{model.experts_per_token}: whole experts on different GPUs instead of a slice of every expert on each"
